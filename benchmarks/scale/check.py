@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.engine import events
+from benchmarks.fleet.chaos import KILL, LOSE
 from benchmarks.kafka_load import recalls
 from benchmarks.locomo import load, shared
 from benchmarks.scale.cluster import asked, run
@@ -175,7 +176,7 @@ def against_fleet(found: dict[str, Any], seed: int, costs: Path = MEASURED) -> l
         for share, model in zip(("p50", "p95"), models, strict=True)
     ]
     silent_s = [*outcome.silent_s.values()]
-    for cause in ("kill", "lose"):
+    for cause in (KILL, LOSE):
         if times_ms := silence["longest"].get(cause):
             rows += [
                 {"what": f"{cause}, silent, p50 s", "real": np.median(times_ms) / 1e3, "model": np.median(silent_s)},
