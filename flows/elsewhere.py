@@ -52,7 +52,7 @@ class Elsewhere:
 
     def _run(self) -> None:
         while not self._ending.wait(LOOK_S):
-            with suppress(KafkaException, RecallflowError):  # it is looked again
+            with suppress(KafkaException, RecallflowError, OSError):  # it is looked again
                 self.look()
 
     def look(self) -> None:
