@@ -3,6 +3,7 @@
     python -m benchmarks.fleet --throughput [--members 2] [--events 30000] [--json FILE]
     python -m benchmarks.fleet [--members 4] [--partitions 16] [--kills 30] [--seed N] [--lose-disk]
                                [--checkpoints URL] [--misrouted 0.1] [--standby 1] [--json FILE]
+    python -m benchmarks.fleet --cold 200000 [--json FILE]
 
 Processes of `recallflow run` with a directory each share the partitions of a deployment, while about 200 owners of
 three tenants talk and ask, and one question a partition is asked every 50 ms. Members are killed, stopped beyond their
@@ -11,7 +12,8 @@ the member's directory along. Then everything that stands in the topics is count
 compared with a small model of what was told, and the state of all members together with that of one fresh process that
 read the same topics alone. Who has which partition is asked of the brokers.
 
-With --throughput several members are compared with one instead, by the processor time that messages take.
+With --throughput several members are compared with one instead, by the processor time that messages take. With --cold
+a partition of so many memories goes to a member that has to fetch a checkpoint of it.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from typing import Any
 import orjson
 
 from benchmarks.broker import connect_or_start
-from benchmarks.fleet import throughput
+from benchmarks.fleet import cold, throughput
 from benchmarks.fleet.chaos import Fault, schedule
 from benchmarks.fleet.report import show
 from benchmarks.fleet.trial import Plan, Report, Trial
@@ -49,9 +51,10 @@ def main() -> None:
     parser.add_argument("--probe-ms", type=float, default=usual.probe_s * 1000, help="between probes (default: 50)")
     parser.add_argument("--throughput", action="store_true", help="compare the pace of several with that of one")
     parser.add_argument("--events", type=int, default=30_000, help="of a run with --throughput (default: 30,000)")
+    parser.add_argument("--cold", type=int, metavar="N", help="memories of a partition that is taken from a checkpoint")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    figures, clean = (pace if chosen.throughput else harm)(chosen)
+    figures, clean = (pace if chosen.throughput else from_checkpoint if chosen.cold else harm)(chosen)
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
     if not clean:
@@ -64,6 +67,14 @@ def pace(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         compared = throughput.compare(cluster, chosen.members or 2, chosen.partitions, chosen.events)
     throughput.show(compared)
     return asdict(compared), True
+
+
+def from_checkpoint(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """What --cold finds."""
+    with connect_or_start() as cluster:
+        found = cold.take_over(cluster, chosen.cold)
+    cold.show(found)
+    return asdict(found), found.lost == 0
 
 
 def harm(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
