@@ -38,9 +38,9 @@ class Elsewhere:
         stopping: threading.Event,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`others`: the partitions that other members have, by the group. `ours`: ours by now, or about to be. `warm`:
-        those that we keep warm, whose folders stay. `can_come_again`: whether all that a folder holds is kept outside
-        of any member's directory."""
+        """`others`: the partitions that other members have, as they said last. `ours`: ours by now, or about to be.
+        `warm`: those that we keep warm, whose folders stay. `can_come_again`: whether all that a folder holds is kept
+        outside of any member's directory."""
         self._directory, self._others, self._ours, self._warm = directory, others, ours, warm
         self._can_come_again, self._stopping, self._clock_ms = can_come_again, stopping, clock_ms
         self._seen: frozenset[int] = frozenset()  # what others had at the last look

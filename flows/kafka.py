@@ -20,9 +20,10 @@ from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.decide import Decide
 from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
+from recallflow.connectors.kafka.holder import Holder
 from recallflow.connectors.kafka.membership import Membership
+from recallflow.connectors.kafka.newcomer import holders
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.shares import GroupShares
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.kafka.watch import Watch
@@ -236,7 +237,7 @@ class KafkaFlow:
                 expected=lambda: membership.expected,
             )
             stack.enter_context(standby.running())
-        stack.enter_context(self._elsewhere(directory, source, membership, partitions).running())
+        stack.enter_context(self._elsewhere(stack, directory, source, membership).running())
         unstamped = [topic for topic in inputs if topic not in stamped]
 
         def unjudged() -> Exception | None:
@@ -273,16 +274,16 @@ class KafkaFlow:
         return running, sink, membership, ownership
 
     def _elsewhere(
-        self, directory: StateDirectory, source: OwnedSource, membership: Membership, partitions: int
+        self, stack: ExitStack, directory: StateDirectory, source: OwnedSource, membership: Membership
     ) -> Elsewhere:
         """What sees to folders of partitions that other members have."""
-        own, memory = self.chosen.owned(), self.topics.memory
-        shares = GroupShares(self.options, membership.name, memory)
+        memory = self.topics.memory
+        reader = stack.enter_context(TopicReader(self.options, {"group.id": membership.name}))
+        me = Holder.here(self.state_dir)
 
         def others() -> frozenset[int]:
-            if own is not None:
-                return frozenset(range(partitions)) - own
-            return frozenset().union(*(has for who, has in shares.look().items() if who != membership.member_id))
+            found = holders(reader, self.topics.queries, directory.existing_numbers())
+            return frozenset(number for number, holder in found.items() if not (holder.released or holder.is_at(me)))
 
         def can_come_again(number: int) -> bool:
             if self.chosen.checkpoint_to is not None:

@@ -69,6 +69,7 @@ class Standby:
                     _log.warning("nothing is known of whom to stand by for: %s", error)
 
     def _look(self, reader: TopicReader) -> None:
+        reader.consumer.list_topics(self._topic, timeout=ASK_S)  # who is away now is not asked for a description
         if (seen := (self._member_id(), self._shares.look())) != self._seen:
             self._seen, self._wanted = seen, warm_at(*seen, self._count)
         wanted = self._wanted - self._source.partitions()

@@ -53,6 +53,10 @@ class Holder:
         except (ValueError, TypeError) as error:
             raise SourceError(f"the consumer group's committed offset is not of recallflow's making: {note}") from error
 
+    def is_at(self, other: "Holder") -> bool:
+        """Whether both work on one directory, as processes that follow each other do."""
+        return (self.host, self.directory) == (other.host, other.directory)
+
     def encode(self) -> str:
         return orjson.dumps(asdict(self)).decode()
 

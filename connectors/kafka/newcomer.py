@@ -43,14 +43,19 @@ def await_silent(
     the group has given it up."""
     with TopicReader(options, {"group.id": name}) as reader:
         (numbers,) = reader.partitions([query_topic]).values()
-        asked = [TopicPartition(query_topic, number) for number in numbers]
 
-        def read() -> list[Holder]:
-            found = reader.ask(lambda: reader.consumer.committed(asked, timeout=ASK_S))
-            holders = (Holder.parse(one.metadata or None) for one in found)
-            return [holder for holder in holders if holder is not None]
+        def read() -> Iterable[Holder]:
+            return reader.ask(lambda: holders(reader, query_topic, numbers)).values()  # type: ignore[no-any-return]
 
         await_lively(read, me, lease, stopping)
+
+
+def holders(reader: TopicReader, query_topic: str, numbers: Iterable[int]) -> dict[int, Holder]:
+    """Who said last that a partition is its own, for each of which somebody did. Raises KafkaException."""
+    asked = [TopicPartition(query_topic, number) for number in numbers]
+    found = reader.consumer.committed(asked, timeout=ASK_S) if asked else []
+    notes = {one.partition: Holder.parse(one.metadata or None) for one in found}
+    return {number: holder for number, holder in notes.items() if holder is not None}
 
 
 def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:

@@ -6,7 +6,8 @@ from confluent_kafka.admin import AdminClient
 
 from recallflow.brokers.options import KafkaOptions
 
-ASK_S = 2.0
+# A description that is given up may end the process (librdkafka's issue 4605), so hardly any is.
+ASK_S = 30.0
 
 Shares = dict[str, frozenset[int]]  # the partitions of each member
 
