@@ -277,7 +277,6 @@ class KafkaFlow:
         self, stack: ExitStack, directory: StateDirectory, source: OwnedSource, membership: Membership
     ) -> Elsewhere:
         """What sees to folders of partitions that other members have."""
-        memory = self.topics.memory
         reader = stack.enter_context(TopicReader(self.options, {"group.id": membership.name}))
         me = Holder.here(self.state_dir)
 
@@ -286,10 +285,7 @@ class KafkaFlow:
             return frozenset(number for number, holder in found.items() if not (holder.released or holder.is_at(me)))
 
         def can_come_again(number: int) -> bool:
-            if self.chosen.checkpoint_to is not None:
-                return True
-            with TopicReader(self.options) as reader:
-                return reader.span(memory, number)[0] == 0
+            return self.chosen.checkpoint_to is not None or reader.span(self.topics.memory, number)[0] == 0
 
         return Elsewhere(
             directory,
