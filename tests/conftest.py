@@ -2,11 +2,9 @@
 commands as processes."""
 
 import contextlib
-import functools
 import io
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,87 +16,69 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import settings
-from uv import find_uv_bin
 
-from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS, Cluster, connect_or_start
-from benchmarks.locomo import MissingDataError, shared
+from benchmarks.broker import Broker, Cluster, connect_or_start
 from recallflow.cli import main
 from recallflow.decisions import History
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.state.rows import Entry
-from tests.interpreters import interpreter
+from tests.groups import GROUPS, Selection
 from tests.llm_server import LlmServer
-from tests.starts import COMMAND, Starts, creating
-
-# A slow machine is no defect, so there is no deadline. CI tries the same examples every time: a red build is then the
-# change's doing; who runs the tests by hand gets new ones with each run.
-settings.register_profile("dev", deadline=None, max_examples=60)
-settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+from tests.starts import COMMAND, Starts, creating, fork_server
 
 GIVE_UP_S = 300  # a process that says nothing for so long hangs: it is killed, and the test that waits for it fails
 
-BROKER_FOLDERS = {"kafka", "faults"}
-INCLUDE_ALL = "--nothing-left-out"
-
-
-def pytest_configure() -> None:
-    """A shell has what it runs in the background ignore the keyboard, which tests and all that they start inherit."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(INCLUDE_ALL, action="store_true", help="fail where this machine lacks what some tests need")
+    parser.addoption("--full", action="store_true", help="run all groups of tests")
+    parser.addoption("--quick", action="store_true", help="run the default group without property tests and commands")
+    parser.addoption("--group", action="append", default=[], choices=GROUPS, help="run this group too (repeatable)")
+    parser.addoption("--require-all", action="store_true", help="fail where this machine lacks what a test needs")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What this machine lacks the means for is left out, and says so at the end; with `--nothing-left-out` it fails,
-    but for another Python: a distribution has one alone."""
-    for item in items:
-        for marker in item.iter_markers("python"):
-            if interpreter(marker.args[0]) is None:
-                item.add_marker(pytest.mark.skip(f"left out: needs Python {marker.args[0]}, on the PATH or of pyenv"))
-    if config.getoption(INCLUDE_ALL):
-        return
-    for item in items:
-        if item.path.parent.name in BROKER_FOLDERS and not has_broker():
-            item.add_marker(pytest.mark.skip(f"left out: needs a Kafka broker; {BOTH_WAYS}"))
-        if item.get_closest_marker("shared") and not has_models():
-            item.add_marker(pytest.mark.skip("left out: needs real models; set RECALLFLOW_SHARED to their folder"))
-        if item.get_closest_marker("index") and not has_index():
-            item.add_marker(pytest.mark.skip("left out: needs the package index, and nothing answers there"))
-        for marker in item.iter_markers("needs"):
-            if shutil.which(marker.args[0]) is None:
-                item.add_marker(pytest.mark.skip(f"left out: needs {marker.args[0]} on the PATH; .ci/run installs it"))
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the groups and the number of examples, and undo what a shell sets for background processes."""
+    # A shell makes background processes ignore SIGINT; tests and all processes that they start inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.load_profile("full" if config.getoption("--full") else "default")
+    config.pluginmanager.register(selection := Selection(config), "groups")
+    if config.pluginmanager.has_plugin("dsession") and selection.needs_broker():
+        config.pluginmanager.register(SharedBroker(), "shared_broker")
 
 
-def has_broker() -> bool:
-    """Whether a Kafka is named, or one can be assembled here."""
-    return BOOTSTRAP_VARIABLE in os.environ or None not in (shutil.which("java"), shutil.which("mvn"))
+class SharedBroker:
+    """The real broker that the workers of a run share; the process that runs them starts and stops it."""
 
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._servers = ""
 
-def has_models() -> bool:
-    """Whether the folder that RECALLFLOW_SHARED names, or its default, is there."""
-    try:
-        shared("models")
-    except MissingDataError:
-        return False
-    return True
+    def pytest_configure_node(self, node: Any) -> None:
+        """Give a worker the broker's address; the first worker's start waits for the broker."""
+        if not self._servers:
+            self._servers = self._stack.enter_context(connect_or_start()).bootstrap_servers
+        node.workerinput["bootstrap_servers"] = self._servers
 
-
-@functools.cache
-def has_index() -> bool:
-    """Whether the package index answers, wherever the environment says that it is."""
-    asked = [find_uv_bin(), "pip", "compile", "--quiet", "--no-cache", "--no-deps", "-"]
-    return subprocess.run(asked, input=b"six", capture_output=True).returncode == 0
+    def pytest_unconfigure(self) -> None:
+        self._stack.close()
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Cluster]:
-    """One real broker for all tests that need one; they keep apart by the names of their topics."""
+def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Connect to the broker of this run. Tests use topics of their own, and must not stop it: see `own_broker`."""
+    if servers := getattr(request.config, "workerinput", {}).get("bootstrap_servers"):
+        yield Cluster(servers)
+        return
     with connect_or_start() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[Broker]:
+    """Start a broker that the tests of a module may stop and kill."""
+    with Broker() as started:
+        yield started
 
 
 _ENTRY: dict[str, Any] = {
@@ -201,9 +181,10 @@ def cli(
 
 @pytest.fixture(scope="session")
 def starts() -> Iterator[Starts]:
-    """What commands are started by."""
-    with contextlib.closing(Starts()) as made:
-        yield made
+    """Return the server that forks processes for commands."""
+    yield fork_server()
+    fork_server().close()
+    fork_server.cache_clear()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ everything. To the command it is as if it had been started; it ends as Python en
     python starts.py SOCKET      the process that forks: a request names script, words and environment
 """
 
+import functools
 import os
 import select
 import signal
@@ -27,14 +28,15 @@ def creating(words: list[str]) -> list[str]:
     return [*words, "--create"] if words and words[0] in FILLING and "--create" not in words else words
 
 
-class Started(subprocess.Popen[bytes]):
-    """A process that was forked elsewhere, with its streams as pipes. Somebody beside it waits for its end and says it
-    through `status`, after the process' id."""
+class Started(subprocess.Popen[Any]):
+    """A process that the fork server forked, with pipes as its streams. A watching process writes its id and then its
+    exit code to `status`."""
 
-    def __init__(self, args: list[str], streams: tuple[int, int, int], status: int) -> None:
+    def __init__(self, args: list[str], streams: tuple[int, int, int], status: int, *, text: bool = False) -> None:
         self.args, self._status = args, os.fdopen(status, "rb", buffering=0)
+        kind = "" if text else "b"
         self.stdin, self.stdout, self.stderr = (
-            os.fdopen(stream, mode) for stream, mode in zip(streams, ("wb", "rb", "rb"), strict=True)
+            os.fdopen(stream, mode + kind) for stream, mode in zip(streams, ("w", "r", "r"), strict=True)
         )
         self.returncode = None
         self.pid = int(self._status.readline())
@@ -56,21 +58,26 @@ class Started(subprocess.Popen[bytes]):
         if self.poll() is None:
             os.kill(self.pid, sig)
 
-    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[Any, Any]:  # noqa: A002
-        """Closes its input, behind `input`, and reads what it says until it ends."""
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:  # noqa: A002
+        """Write `input`, close standard input, and return all output once the process has ended."""
         give_up_s = None if timeout is None else time.monotonic() + timeout
         with ThreadPoolExecutor(3) as pool:
-            fed = pool.submit(self._feed, input or b"")
-            read = [pool.submit(stream.read) if stream else None for stream in (self.stdout, self.stderr)]
+            fed = pool.submit(self._feed, input)
+            open_streams = [one if one and not one.closed else None for one in (self.stdout, self.stderr)]
+            read = [pool.submit(stream.read) if stream else None for stream in open_streams]
             fed.result()
             out, err = (one.result() if one else None for one in read)
         self.wait(None if give_up_s is None else max(0, give_up_s - time.monotonic()))
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
         return out, err
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: Any) -> None:
         assert self.stdin is not None
         try:
-            self.stdin.write(data)
+            if data:
+                self.stdin.write(data)
             self.stdin.close()
         except (BrokenPipeError, ValueError):  # it is gone, or the test has closed it
             pass
@@ -85,19 +92,32 @@ class Starts:
         self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
 
-    def start(self, script: str, arguments: list[str], environment: dict[str, str]) -> Started:
-        """Runs a script of Python with these words behind its name."""
+    def start(
+        self, script: str, arguments: list[str], environment: dict[str, str] | None = None, *, text: bool = False
+    ) -> Started:
+        """Run a Python script with these arguments in a new process. `environment`: None is this process's."""
         (stdin, to_it), (from_it, stdout), (errors, stderr), (status, told) = (os.pipe() for _ in range(4))
-        request = {"script": script, "words": ["-c", *arguments], "environment": environment, "folder": str(Path.cwd())}
+        request = {
+            "script": script,
+            "words": ["-c", *arguments],
+            "environment": environment or dict(os.environ),
+            "folder": str(Path.cwd()),
+        }
         theirs = [stdin, stdout, stderr, told]
         socket.send_fds(self._requests, [orjson.dumps(request)], theirs)
         for one in theirs:
             os.close(one)
-        return Started(arguments, (to_it, from_it, errors), status)
+        return Started(arguments, (to_it, from_it, errors), status, text=text)
 
     def close(self) -> None:
         self._requests.close()
         self._process.wait()
+
+
+@functools.cache
+def fork_server() -> Starts:
+    """Return the fork server of this process; it ends with the process, as its socket is closed then."""
+    return Starts()
 
 
 def serve(requests: socket.socket) -> dict[str, Any]:

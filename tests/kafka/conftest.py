@@ -3,16 +3,14 @@
 import contextlib
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.starts import creating
-
-SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
+from tests.kafka.harness import GIVE_UP_S, watched
+from tests.starts import COMMAND, Starts, creating
 
 
 @pytest.fixture
@@ -29,24 +27,25 @@ def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def command() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `recallflow …` to its end."""
+def command(starts: Starts) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs `recallflow …` to its end, in a forked process."""
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", SCRIPT, *creating([*map(str, arguments)])]
-        return subprocess.run(words, env=_environment(), capture_output=True, text=True, timeout=60)
+        process = starts.start(COMMAND, creating([*map(str, arguments)]), _environment())
+        with watched(process):
+            out, err = process.communicate(timeout=GIVE_UP_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, out.decode(), err.decode())
 
     return run
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts `recallflow …`; what still runs at the end of the test is killed."""
+def start(starts: Starts) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return a function that starts `recallflow …`; processes that still run at the end of the test are killed."""
     with contextlib.ExitStack() as stack:
 
         def begin(*arguments: str | Path) -> subprocess.Popen[str]:
-            words = [sys.executable, "-c", SCRIPT, *creating([*map(str, arguments)])]
-            process = subprocess.Popen(words, env=_environment(), stderr=subprocess.PIPE, text=True)
+            process = starts.start(COMMAND, creating([*map(str, arguments)]), _environment(), text=True)
             stack.callback(process.communicate)
             stack.callback(process.kill)
             return process
@@ -55,5 +54,5 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def _environment() -> dict[str, str]:
-    """Without a broker of the surroundings: a command that names none shall fail."""
+    """Return the environment without a broker: a command that names none must fail."""
     return {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}

@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash
+from tests.starts import fork_server
 
 Names = Callable[[str], str]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -80,8 +80,7 @@ class Deployment:
         where = ["--state-dir", str(self.state_dir), "--create", "--bootstrap-servers", self.broker.bootstrap_servers]
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
         pace = ["--epoch-ms", str(self.epoch_ms), "--session-timeout-s", str(SESSION_S)]
-        command = [sys.executable, "-c", SCRIPT, str(kill_after), "run", *pace, *self.flags, *where, *named]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return fork_server().start(SCRIPT, [str(kill_after), "run", *pace, *self.flags, *where, *named])
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:
         """Runs until it ends by itself: exit code, and standard error."""
@@ -132,8 +131,10 @@ def watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
         watchdog.cancel()
         process.kill()
         process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
 
 def until(true: Callable[[], bool]) -> None:

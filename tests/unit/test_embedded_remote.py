@@ -192,7 +192,7 @@ def test_a_directory_that_cannot_be_used_is_what_is_told_of(run: Run, tmp_path: 
         run(make_event("memory", 1, content=FERRY))
 
 
-@pytest.mark.shared
+@pytest.mark.models
 def test_a_copy_of_the_model_answers_for_a_service_that_fails(
     llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
 ) -> None:

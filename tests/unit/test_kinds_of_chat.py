@@ -141,7 +141,7 @@ def test_facts_stand_beside_their_messages_and_are_evidence_too() -> None:
     assert mixed.questions[0].evidence == {"a", "a-fact-1"}
 
 
-@pytest.mark.shared
+@pytest.mark.models
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_loads_with_evidence_among_its_turns(kind: str) -> None:
     conversations = load(kind)

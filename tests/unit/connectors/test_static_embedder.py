@@ -20,20 +20,20 @@ def embedder() -> StaticEmbedder:
     return StaticEmbedder(shared("models", "static-minilm-256"))
 
 
-@pytest.mark.shared
+@pytest.mark.models
 def test_meaning_counts_beyond_spelling(embedder: StaticEmbedder) -> None:
     bike, bicycle, tax = embedder.embed(TEXTS[:3])
     assert bike @ bicycle > 0.5 > bike @ tax
 
 
-@pytest.mark.shared
+@pytest.mark.models
 @given(batch=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=9))
 def test_a_vector_does_not_depend_on_its_batch(embedder: StaticEmbedder, batch: list[str]) -> None:
     alone = [embedder.embed([text])[0].tobytes() for text in batch]
     assert [row.tobytes() for row in embedder.embed(batch)] == alone
 
 
-@pytest.mark.shared
+@pytest.mark.models
 def test_rows_are_unit_vectors_or_zero(embedder: StaticEmbedder) -> None:
     rows = embedder.embed(TEXTS)
     assert rows.dtype == np.float32
@@ -44,7 +44,7 @@ def test_rows_are_unit_vectors_or_zero(embedder: StaticEmbedder) -> None:
     assert embedder.embed([]).shape == (0, embedder.dimension)
 
 
-@pytest.mark.shared
+@pytest.mark.models
 def test_the_name_tells_the_model(embedder: StaticEmbedder) -> None:
     loaded = load_embedder("static", shared("models", "static-minilm-256"))
     assert loaded.name == embedder.name

@@ -97,7 +97,7 @@ def test_without_tiktoken_there_is_no_counter(monkeypatch: pytest.MonkeyPatch) -
     assert load_tiktoken() is None
 
 
-@pytest.mark.shared
+@pytest.mark.models
 def test_minilm_counts_whole_texts_by_its_own_tokenizer() -> None:
     minilm = load_embedder("minilm", shared("models", "all-MiniLM-L6-v2"))
     assert isinstance(minilm, TokenCounter)

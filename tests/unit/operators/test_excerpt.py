@@ -55,7 +55,7 @@ def excerpt_of(memory: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(
     "embedder",
-    ["hash", pytest.param("minilm", marks=pytest.mark.shared), pytest.param("static", marks=pytest.mark.shared)],
+    ["hash", pytest.param("minilm", marks=pytest.mark.models), pytest.param("static", marks=pytest.mark.models)],
 )
 def test_a_fact_far_into_a_long_answer_is_found_and_shown(
     run_flow: RunFlow, make_event: MakeEvent, embedder: str

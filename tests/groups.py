@@ -1,0 +1,154 @@
+"""Test groups: a run without options leaves out groups that need services, many processes, or minutes of time.
+
+    python -m pytest                    the default group
+    python -m pytest --quick            the default group without property tests and commands, for every edit
+    python -m pytest --group kafka      the default group and one other
+    python -m pytest --full             all groups
+    python -m pytest tests/kafka        one folder; a path that you name is never left out
+
+A folder named like a group belongs to it. Elsewhere a test joins a group by its marker: `@pytest.mark.processes`.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from uv import find_uv_bin
+
+from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS
+from benchmarks.locomo import MissingDataError, shared
+from tests.interpreters import interpreter
+
+ROOT = Path(__file__).parent
+GROUPS = {
+    "kafka": "the engine, its commands and its clients on a real Kafka broker",
+    "faults": "kills, outages and lost disks on a real Kafka broker",
+    "browser": "the explorer in headless Chromium",
+    "release": "archives, wheels, the image, other Python versions",
+    "examples": "examples of the documentation and of the command help, in processes of their own",
+    "models": "real embedding models and conversations from RECALLFLOW_SHARED",
+    "processes": "commands in processes of their own: kills, signals, streams, locks",
+    "exhaustive": "properties with many examples, inputs of a gigabyte, large stores",
+}
+BUDGET_S = 5.0  # of one test in the default group
+
+# Property tests try the same examples in every run, so a failure is caused by the change and not by the draw.
+settings.register_profile("default", deadline=None, max_examples=20, derandomize=True)
+settings.register_profile("full", settings.get_profile("default"), max_examples=100)
+
+
+def share(part: float) -> int:
+    """Return this part of the profile's examples, for a property whose examples are expensive (or cheap: over 1)."""
+    return max(3, round(part * settings.default.max_examples))
+
+
+class Selection:
+    """The groups that a run includes, and its tests that took longer than the budget."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.groups = {*GROUPS} if config.getoption("--full") else {*config.getoption("--group")}
+        self._quick = config.getoption("--quick")
+        named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
+        self._files = [path for path in named if path.is_file()]
+        self.groups |= {name for name in GROUPS if any(path.is_relative_to(ROOT / name) for path in named)}
+        self._slow: list[tuple[float, str]] = []
+
+    def needs_broker(self) -> bool:
+        """Return whether the run has tests on a real broker, and one is at hand."""
+        return not self.groups.isdisjoint(("kafka", "faults", "examples")) and has_broker()
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Skip the import of folders whose group is left out."""
+        folder = collection_path.parent == ROOT and collection_path.name in GROUPS
+        return True if folder and collection_path.name not in self.groups else None
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselect tests of other groups, and skip or fail tests whose requirements are missing."""
+        kept = [item for item in items if self._includes(item)]
+        if len(kept) < len(items):
+            config.hook.pytest_deselected(items=[item for item in items if not self._includes(item)])
+            items[:] = kept
+        for item in items:
+            item.user_properties.append(("group", group_of(item)))
+            missing = missing_requirement(item)
+            if missing and not (config.getoption("--require-all") and item.get_closest_marker("python") is None):
+                item.add_marker(pytest.mark.skip(f"left out: {missing}"))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.duration > BUDGET_S and ("group", "") in map(tuple, report.user_properties):
+            self._slow.append((report.duration, report.nodeid))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the groups that were left out, and the tests over the budget."""
+        if self._slow:
+            terminalreporter.section(f"over the budget of {BUDGET_S:.0f} s per test", yellow=True)
+            for seconds, name in sorted(self._slow, reverse=True):
+                terminalreporter.line(f"{seconds:6.1f} s  {name}")
+        if left_out := [name for name in GROUPS if name not in self.groups]:
+            terminalreporter.section("groups left out")
+            for name in left_out:
+                terminalreporter.line(f"{name:<11} {GROUPS[name]}")
+            terminalreporter.line("run one with: python -m pytest --group NAME; all with: python -m pytest --full")
+
+    def _includes(self, item: pytest.Item) -> bool:
+        if item.path in self._files:
+            return True
+        group = group_of(item)
+        if self._quick and (group or item.get_closest_marker("hypothesis") or is_command(item)):
+            return False
+        return not group or group in self.groups
+
+
+def is_command(item: pytest.Item) -> bool:
+    """Return whether a test runs whole commands, an engine or a server rather than parts."""
+    return not {"cli", "run_flow", "start", "starts", "llm_server"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return a test's group, or the empty string for the default group."""
+    folder = item.path.relative_to(ROOT).parts[0]
+    return folder if folder in GROUPS else next((name for name in GROUPS if item.get_closest_marker(name)), "")
+
+
+def missing_requirement(item: pytest.Item) -> str:
+    """Return what this machine lacks for a test and the remedy, or the empty string."""
+    for marker in item.iter_markers("python"):
+        if interpreter(marker.args[0]) is None:
+            return f"needs Python {marker.args[0]}, on the PATH or of pyenv"
+    group = group_of(item)
+    if group in ("kafka", "faults") and not has_broker():
+        return f"needs a Kafka broker; {BOTH_WAYS}"
+    if group == "models" and not has_models():
+        return "needs real models; set RECALLFLOW_SHARED to their folder"
+    if item.get_closest_marker("index") and not has_index():
+        return "needs the package index, which does not answer"
+    for marker in item.iter_markers("needs"):
+        if shutil.which(marker.args[0]) is None:
+            return f"needs {marker.args[0]} on the PATH; .ci/run installs it"
+    return ""
+
+
+def has_broker() -> bool:
+    """Return whether a Kafka is named, or one can be assembled here."""
+    return BOOTSTRAP_VARIABLE in os.environ or None not in (shutil.which("java"), shutil.which("mvn"))
+
+
+@functools.cache
+def has_models() -> bool:
+    """Return whether the folder that RECALLFLOW_SHARED names, or its default, exists."""
+    try:
+        shared("models")
+    except MissingDataError:
+        return False
+    return True
+
+
+@functools.cache
+def has_index() -> bool:
+    """Return whether the package index answers, wherever the environment says that it is."""
+    request = [find_uv_bin(), "pip", "compile", "--quiet", "--no-cache", "--no-deps", "-"]
+    return subprocess.run(request, input=b"six", capture_output=True).returncode == 0
