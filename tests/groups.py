@@ -43,7 +43,7 @@ settings.register_profile("full", settings.get_profile("default"), max_examples=
 
 def share(part: float) -> int:
     """Return this part of the profile's examples, for a property whose examples are expensive (or cheap: over 1)."""
-    return max(3, round(part * settings.default.max_examples))
+    return max(3, round(part * settings().max_examples))
 
 
 class Selection:
