@@ -1,6 +1,10 @@
 """What the tests share: hypothesis' profiles, makers of events and index entries, the dataflow as a function, and
 commands as processes."""
 
+import tests.bytecode  # noqa: F401 - before the first import of the product
+
+# isort: split
+
 import contextlib
 import io
 import logging
