@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell makes background processes ignore SIGINT; tests and all processes that they start inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("full" if config.getoption("--full") else "default")
+    if config.getoption("--full") or "exhaustive" in config.getoption("--group"):
+        config.pluginmanager.import_plugin("schemathesis.pytest.plugin")  # 1 s of imports that other groups do without
     config.pluginmanager.register(selection := Selection(config), "groups")
     if config.pluginmanager.has_plugin("dsession") and selection.needs_broker():
         config.pluginmanager.register(SharedBroker(), "shared_broker")

@@ -13,6 +13,7 @@ import functools
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ GROUPS = {
     "exhaustive": "properties with many examples, inputs of a gigabyte, large stores",
 }
 BUDGET_S = 5.0  # of one test in the default group
+
+Markers = Mapping[str, pytest.Mark]
 
 # Property tests try the same examples in every run, so a failure is caused by the change and not by the draw.
 settings.register_profile("default", deadline=None, max_examples=20, derandomize=True)
@@ -68,15 +71,21 @@ class Selection:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect tests of other groups, and skip or fail tests whose requirements are missing."""
-        kept = [item for item in items if self._includes(item)]
-        if len(kept) < len(items):
-            config.hook.pytest_deselected(items=[item for item in items if not self._includes(item)])
-            items[:] = kept
+        deselected = []
         for item in items:
-            item.user_properties.append(("group", group_of(item)))
-            missing = missing_requirement(item)
-            if missing and not (config.getoption("--require-all") and item.get_closest_marker("python") is None):
+            markers = {marker.name: marker for marker in item.iter_markers()}
+            group = group_of(item, markers)
+            if not self._includes(item, group, markers):
+                deselected.append(item)
+                continue
+            item.user_properties.append(("group", group))
+            missing = missing_requirement(item, group, markers)
+            if missing and ("python" in markers or not config.getoption("--require-all")):
                 item.add_marker(pytest.mark.skip(f"left out: {missing}"))
+        if deselected:
+            config.hook.pytest_deselected(items=deselected)
+            left = {*map(id, deselected)}
+            items[:] = [item for item in items if id(item) not in left]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.duration > BUDGET_S and ("group", "") in map(tuple, report.user_properties):
@@ -94,11 +103,10 @@ class Selection:
                 terminalreporter.line(f"{name:<11} {GROUPS[name]}")
             terminalreporter.line("run one with: python -m pytest --group NAME; all with: python -m pytest --full")
 
-    def _includes(self, item: pytest.Item) -> bool:
+    def _includes(self, item: pytest.Item, group: str, markers: Markers) -> bool:
         if item.path in self._files:
             return True
-        group = group_of(item)
-        if self._quick and (group or item.get_closest_marker("hypothesis") or is_command(item)):
+        if self._quick and (group or "hypothesis" in markers or is_command(item)):
             return False
         return not group or group in self.groups
 
@@ -108,28 +116,25 @@ def is_command(item: pytest.Item) -> bool:
     return not {"cli", "run_flow", "start", "starts", "llm_server"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def group_of(item: pytest.Item) -> str:
+def group_of(item: pytest.Item, markers: Markers) -> str:
     """Return a test's group, or the empty string for the default group."""
     folder = item.path.relative_to(ROOT).parts[0]
-    return folder if folder in GROUPS else next((name for name in GROUPS if item.get_closest_marker(name)), "")
+    return folder if folder in GROUPS else next((name for name in markers if name in GROUPS), "")
 
 
-def missing_requirement(item: pytest.Item) -> str:
+def missing_requirement(item: pytest.Item, group: str, markers: Markers) -> str:
     """Return what this machine lacks for a test and the remedy, or the empty string."""
-    for marker in item.iter_markers("python"):
-        if interpreter(marker.args[0]) is None:
-            return f"needs Python {marker.args[0]}, on the PATH or of pyenv"
-    group = group_of(item)
+    if "python" in markers and interpreter(version := markers["python"].args[0]) is None:
+        return f"needs Python {version}, on the PATH or of pyenv"
     if group in ("kafka", "faults") and not has_broker():
         return f"needs a Kafka broker; {BOTH_WAYS}"
     if group == "models" and not has_models():
         return "needs real models; set RECALLFLOW_SHARED to their folder"
-    if item.get_closest_marker("index") and not has_index():
+    if "index" in markers and not has_index():
         return "needs the package index, which does not answer"
-    for marker in item.iter_markers("needs"):
-        if shutil.which(marker.args[0]) is None:
-            return f"needs {marker.args[0]} on the PATH; .ci/run installs it"
-    return ""
+    needs = [marker.args[0] for marker in item.iter_markers("needs")] if "needs" in markers else []
+    absent = [program for program in needs if shutil.which(program) is None]
+    return f"needs {absent[0]} on the PATH; .ci/run installs it" if absent else ""
 
 
 def has_broker() -> bool:
