@@ -2,13 +2,19 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check lint types imports docs bench broker release
+.PHONY: demo test quick full check lint types imports docs bench broker release
 
 demo: .venv
 	$(BIN)/recallflow demo
 
 test: .venv
 	$(BIN)/python -m pytest
+
+quick: .venv
+	$(BIN)/python -m pytest --quick
+
+full: .venv
+	$(BIN)/python -m pytest --full
 
 check: lint types imports docs
 
