@@ -99,13 +99,16 @@ async def code_of(model: OpenAiModel, tenant: str = "acme", prompt: Prompt = PRO
 @pytest.mark.parametrize(
     ("fault", "code", "calls"),
     [
+        (Fault("status", status=307), "rejected", 1),
         (Fault("status", status=408), "unavailable", 3),
         (Fault("status", status=409), "unavailable", 3),
         (Fault("status", status=429), "rate_limited", 3),
         (Fault("status", status=500), "unavailable", 3),
+        (Fault("status", status=503), "unavailable", 3),
         (Fault("status", status=529), "unavailable", 3),
         (Fault("cut"), "unavailable", 3),
         (Fault("cut_midway"), "unavailable", 3),
+        (Fault("huge"), "malformed", 2),
         (Fault("not_json"), "malformed", 2),
         (Fault("invalid_json"), "malformed", 2),
         (Fault("off_schema"), "malformed", 2),
@@ -232,8 +235,8 @@ def test_calls_that_nobody_waited_for_count_as_failures(llm_server: LlmServer, m
 def test_an_outage_of_hours_loses_no_call_that_waits(
     llm_server: LlmServer, model: Model, time: Time, fault: Any
 ) -> None:
-    """Those that came before it was known to be down may use up their attempts; the others wait, and one at a time
-    tries."""
+    """Calls before the outage is known use up their attempts. Later calls wait, and one of them at a time tries."""
+    time.pace = 10
 
     async def twenty(asked: OpenAiModel) -> list[str]:
         first = [await code_of(asked) for _ in range(FAILURES)]

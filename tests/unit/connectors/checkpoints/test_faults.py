@@ -2,72 +2,59 @@
 
 import logging
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from pyarrow import fs
 
+from recallflow.connectors.checkpoints import waiting
+from recallflow.connectors.checkpoints.location import Location, locate
 from recallflow.connectors.checkpoints.manifest import decode, encode
+from recallflow.connectors.checkpoints.objects import Objects
 from recallflow.connectors.checkpoints.store import CheckpointStore
+from recallflow.connectors.checkpoints.waiting import Waiting
 from recallflow.errors import CheckpointBroken, CheckpointError
 from tests.s3_server import S3Server
 from tests.unit.connectors.checkpoints.conftest import Grown, about, contents, objects
 
 MakeGrown = Callable[..., Grown]
 
-# Saves a folder, and says each object that it is about to write, which it does once it is told to.
-SAVES_STEP_BY_STEP = """
-import sys
-from pathlib import Path
-from threading import Lock
-from recallflow.connectors.checkpoints.objects import Objects
-from recallflow.connectors.checkpoints.store import CheckpointStore
-from tests.unit.connectors.checkpoints.conftest import about
-put, one = Objects.put, Lock()
-def asked(self, name, data):
-    with one:
-        print(name, flush=True)
-        sys.stdin.readline()
-        put(self, name, data)
-Objects.put = asked
-CheckpointStore.open(sys.argv[1]).save(3, Path(sys.argv[2]), about(99))
-print("saved", flush=True)
-"""
+
+class Killed(BaseException):
+    """The end of a process, as far as the store can see it: nothing more is written."""
 
 
-@pytest.fixture
-def cut(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[[str, Path, int], str]:
-    """A process saves a folder, and is killed after so many objects. Returns what it was about to write."""
+def save_and_stop(url: str, folder: Path, after: int) -> str:
+    """Save a folder and stop before the write that follows so many. Return the name that was to be written."""
+    names, one = list[str](), threading.Lock()
 
-    def run(url: str, folder: Path, after: int) -> str:
-        process = start(url, folder, script=SAVES_STEP_BY_STEP)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        name = process.stdout.readline()
-        for _ in range(after):
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            name = process.stdout.readline()
-        process.kill()
-        process.wait()
-        return name.decode().strip()
+    class Stopping(Objects):
+        def put(self, name: str, data: bytes) -> None:
+            with one:
+                names.append(name)
+                if len(names) > after:
+                    raise Killed
+                super().put(name, data)
 
-    return run
+    with pytest.raises(Killed):
+        CheckpointStore(Stopping(locate(url), Waiting(threading.Event()))).save(3, folder, about(99))
+    return names[after]
 
 
 @pytest.mark.parametrize("after", [0, 1, "all"])
-def test_an_upload_that_is_killed_leaves_no_half_generation(
-    cut: Callable[[str, Path, int], str], url: str, grown: MakeGrown, tmp_path: Path, after: int | str
+def test_interrupted_upload_leaves_no_half_generation(
+    url: str, grown: MakeGrown, tmp_path: Path, after: int | str
 ) -> None:
     store, db = CheckpointStore.open(url), grown(records=30)
     first, before = store.save(3, folder := db.folder(), db.about()).manifest, contents(folder)
     db.grow(30)
     folder = db.folder()
     new = {*contents(folder).values()} - {*before.values()}
-    next_one = cut(url, folder, len(new) if after == "all" else int(after))
+    next_one = save_and_stop(url, folder, len(new) if after == "all" else int(after))
     assert ("/manifests/" in next_one) == (after == "all")
     assert CheckpointStore.open(url).generations(3) == [first]
     assert store.fetch_newest(3, tmp_path / "fetched") == first
@@ -229,8 +216,16 @@ def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def own_s3(request: pytest.FixtureRequest) -> Iterator[S3Server]:
-    """One that may go away."""
+def own_s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """Start a server that may go away. Clients make one attempt at a time, without pauses."""
+
+    def hasty(url: str) -> Location:
+        options = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        filesystem = fs.S3FileSystem(**options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1))
+        return locate(url)._replace(filesystem=filesystem)
+
+    monkeypatch.setattr("recallflow.connectors.checkpoints.store.locate", hasty)
+    monkeypatch.setattr(waiting, "PAUSE_S", 0.0)
     bucket = f"away-{len(request.node.name)}"
     with pytest.MonkeyPatch.context() as credentials, S3Server(credentials, bucket) as server:
         yield server
