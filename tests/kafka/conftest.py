@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka.engine import deserted, engine, guarded_engine, user  # noqa: F401
 from tests.kafka.harness import GIVE_UP_S, watched
 from tests.starts import COMMAND, Starts, creating
 
