@@ -38,14 +38,14 @@ class TopicReader:
         options: KafkaOptions,
         chosen: Mapping[str, object] | None = None,
         *,
-        give_up_s: float = GIVE_UP_S,
+        give_up_s: float | None = None,
         new_consumer: NewConsumer = Consumer,
         stopping: threading.Event | None = None,
     ) -> None:
-        """`chosen`: further options of librdkafka. A question is given up after `give_up_s`, or once `stopping` is
-        set."""
+        """`chosen`: further options of librdkafka. A question is given up after `give_up_s` (default: GIVE_UP_S), or
+        once `stopping` is set."""
         self._options = options
-        self._give_up_s = give_up_s
+        self._give_up_s = GIVE_UP_S if give_up_s is None else give_up_s
         self._stopping = stopping or threading.Event()
         self.complaints = Complaints()
         to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.complaints}

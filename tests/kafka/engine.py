@@ -1,0 +1,128 @@
+"""Engines on the real broker that tests of a session share. A test keeps apart by a tenant or user of its own."""
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.broker import Cluster, free_ports
+from benchmarks.kafka_flow import create, own_topics
+from recallflow.client import RecallClient
+from recallflow.control import Control
+from recallflow.credentials import ApiKeyText
+from recallflow.flows.topics import Topics
+from tests.kafka.harness import FLAGS, GIVE_UP_S, watched
+from tests.starts import COMMAND, fork_server
+from tests.unit.senders import api_key
+
+LONG_AGO_MS = 60_000
+PARTITIONS = 3
+READY = " ready after "
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running main flow: its broker, its topics and the port of its metrics."""
+
+    broker: Cluster
+    topics: Topics
+    metrics_port: int = 0
+    key: ApiKeyText | None = None
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Topic arguments of a client."""
+        topics = {"memory": "memory", "query": "queries", "response": "responses", "control": "control"}
+        return {f"{name}_topic": getattr(self.topics, topic) for name, topic in topics.items()}
+
+    @property
+    def flags(self) -> list[str]:
+        """Options of a command: the broker and the topics."""
+        names = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
+        return ["--bootstrap-servers", self.broker.bootstrap_servers, *names]
+
+    def client(self, tenant: str = "acme", **chosen: Any) -> RecallClient:
+        given = {"timeout_s": GIVE_UP_S, **self.named, **chosen}
+        return RecallClient(self.broker.bootstrap_servers, tenant, **given)
+
+    def produce(self, topic: str, key: str, *values: dict[str, Any] | bytes) -> None:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "partitioner": "murmur2_random"})
+        for value in values:
+            producer.produce(topic, value if isinstance(value, bytes) else orjson.dumps(value), key.encode())
+        assert producer.flush(GIVE_UP_S) == 0
+
+    def decide(self, event: Control, at_ms: int) -> None:
+        """Write a control event with this timestamp."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers})
+        value = event.model_dump_json(exclude_none=True).encode()
+        producer.produce(self.topics.control, value, event.record_key, timestamp=at_ms)
+        assert producer.flush(GIVE_UP_S) == 0
+
+    @contextmanager
+    def running(self, state_dir: Path, *flags: str, environment: dict[str, str] | None = None) -> Iterator[None]:
+        """Run the engine, from when it is ready until the end of the block; it is killed then."""
+        port = [] if not self.metrics_port else ["--metrics-port", str(self.metrics_port)]
+        words = ["run", "--create", "--state-dir", str(state_dir), "--epoch-ms", "50", *port, *self.flags, *flags]
+        process = fork_server().start(COMMAND, words, environment, text=True)
+        with watched(process):
+            assert process.stderr is not None
+            for line in process.stderr:
+                self.log.append(line)
+                if READY in line:
+                    break
+            assert process.poll() is None, self.log
+            rest = threading.Thread(target=self.log.extend, args=(process.stderr,), daemon=True)
+            rest.start()
+            yield
+            assert process.poll() is None, self.log
+            process.kill()
+            process.wait()
+            rest.join()
+
+
+@pytest.fixture(scope="session")
+def engine(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Return an engine that asks for no credentials. Use a tenant of your own for decisions."""
+    made = Engine(broker, own_topics(), free_ports(None)[0])
+    create(broker, made.topics, PARTITIONS)
+    with made.running(tmp_path_factory.mktemp("engine") / "state"):
+        yield made
+
+
+@pytest.fixture(scope="session")
+def guarded_engine(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Return an engine with a reply topic, where each record needs a key; `key` is one of the tenant acme."""
+    topics = replace(own_topics(), replies=(f"replies-{uuid.uuid4().hex[:12]}",))
+    made = Engine(broker, topics, key=ApiKeyText.new())
+    broker.create_topics(dict.fromkeys((topics.memory, topics.queries, *topics.outputs()), PARTITIONS))
+    broker.create_topics({topics.control: 1}, {"message.timestamp.type": "CreateTime"})
+    assert made.key is not None
+    made.decide(api_key(made.key), time.time_ns() // 1_000_000 - LONG_AGO_MS)
+    folder = tmp_path_factory.mktemp("guarded")
+    config = folder / "recallflow.toml"
+    config.write_text('[auth]\nmode = "required"\n')
+    with made.running(folder / "state", "--config", str(config), "--reply-topic", *topics.replies):
+        yield made
+
+
+@pytest.fixture
+def deserted(broker: Cluster) -> Engine:
+    """Return topics without an engine."""
+    made = Engine(broker, own_topics())
+    create(broker, made.topics, partitions=1)
+    return made
+
+
+@pytest.fixture
+def user() -> str:
+    """Return a user of this test's own."""
+    return f"user-{uuid.uuid4().hex[:12]}"

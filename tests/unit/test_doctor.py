@@ -1,0 +1,218 @@
+"""`recallflow doctor` on state directories, disks, models and keys; on topics: tests/kafka/test_doctor.py."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from recallflow.cli import main
+from recallflow.connectors.kafka import topic_reader
+from recallflow.flows import doctor, doctor_state
+from recallflow.state import keys
+from recallflow.state.lock import LOCK, locked
+
+KEY = "sk-walnut-8"
+Diagnosis = Callable[..., dict[str, tuple[str, str]]]
+
+
+@pytest.fixture
+def diagnose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
+    """Return a function that runs the command without brokers: check → status, finding and remedy."""
+    monkeypatch.setattr(doctor, "kafka_findings", lambda *_, **__: ())
+
+    def run(*more: str | Path) -> dict[str, tuple[str, str]]:
+        capsys.readouterr()
+        code = main(["doctor", "--json", "--bootstrap-servers", "127.0.0.1:1", *map(str, more)])
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert code == any(one["status"] == "FAIL" for one in found)
+        assert all(one["todo"] for one in found if one["status"] != "OK")
+        assert not any("\n" in one["what"] for one in found)
+        return {one["check"]: (one["status"], f"{one['what']} → {one['todo']}") for one in found}
+
+    return run
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Return a state directory with a memory."""
+    assert main(["remember", "The kettle is red", "--create", "--state-dir", str(tmp_path / "s")]) == 0
+    return tmp_path / "s"
+
+
+def failed(found: Mapping[str, tuple[str, str]]) -> set[str]:
+    return {check for check, (status, _) in found.items() if status == "FAIL"}
+
+
+def files(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return the time of the last change, and the hash, of each file and folder."""
+    return {
+        str(file.relative_to(folder)): (
+            file.stat().st_mtime_ns,
+            hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
+        )
+        for file in sorted(folder.rglob("*"))
+    }
+
+
+def test_sound_directory_passes_and_is_not_changed(diagnose: Diagnosis, state: Path) -> None:
+    before = files(state)
+    found = diagnose("--state-dir", state)
+    assert not failed(found)
+    assert {"disk", "state directory", "embedder"} <= {*found}
+    assert found["lock"][0] == found["erasures"][0] == "OK"
+    assert files(state) == before
+
+
+def test_missing_directory_is_not_created(diagnose: Diagnosis, tmp_path: Path) -> None:
+    assert diagnose("--state-dir", tmp_path / "new")["state directory"][0] == "OK"
+    assert not (tmp_path / "new").exists()
+
+
+def test_directory_in_use_names_the_process(diagnose: Diagnosis, state: Path) -> None:
+    held, release = Event(), Event()
+
+    def hold() -> None:
+        with locked(state):
+            held.set()
+            release.wait()
+
+    thread = Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        found = diagnose("--state-dir", state)
+    finally:
+        release.set()
+        thread.join()
+    assert found["lock"][0] == "WARN"
+    assert "process" in found["lock"][1]
+    assert "erasures" not in found
+
+
+def test_free_lock_is_not_written(diagnose: Diagnosis, state: Path) -> None:
+    note = (state / LOCK).read_bytes()
+    diagnose("--state-dir", state)
+    assert (state / LOCK).read_bytes() == note
+
+
+def test_directory_of_other_settings_fails(
+    diagnose: Diagnosis, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "episode_gap_ms" in diagnose("--state-dir", state, "--episode-gap-minutes", "5")["state directory"][1]
+    (tmp_path / "key").write_text("A" * 43 + "=")
+    with monkeypatch.context() as keyed:
+        keyed.setenv("RECALLFLOW_ENCRYPTION_MASTER_KEY_FILE", str(tmp_path / "key"))
+        assert failed(diagnose("--state-dir", state)) == {"state directory"}
+
+    description = state / "recallflow.json"
+    now = f'"format_version": {keys.FORMAT_VERSION}'
+    description.write_text(description.read_text().replace(now, '"format_version": 7'))
+    found = diagnose("--state-dir", state)
+    assert found["state directory"][0] == "FAIL"
+    assert "format 7" in found["state directory"][1]
+    assert not {"lock", "erasures"} & found.keys()  # nothing that cannot be read is examined
+
+
+def test_foreign_folder_and_impossible_path_fail(diagnose: Diagnosis, tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("Dear Ann")
+    assert failed(diagnose("--state-dir", tmp_path / "letters")) == {"state directory"}
+    assert failed(diagnose("--state-dir", tmp_path / "letters" / "a.txt" / "s")) == {"state directory"}
+
+
+def test_damaged_recovery_store_fails(diagnose: Diagnosis, state: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"type": "message", "tenant_id": "acme", "user_id": "ann", "role": "user", "content": "tea"}\n')
+    assert main(["replay", str(log), "--embedded", "--state-dir", str(state)]) == 0
+    file = next((state / "recovery").glob("*.sqlite3"))
+    file.write_bytes(b"x" * 4096)
+    assert failed(diagnose("--state-dir", state)) == {"recovery store"}
+
+
+@pytest.mark.parametrize(("name", "status"), [("FREE_LEAST_BYTES", "FAIL"), ("FREE_GOOD_BYTES", "WARN")])
+def test_full_disk_is_reported(
+    diagnose: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: str
+) -> None:
+    monkeypatch.setattr(doctor_state, name, 2**60)  # more than this disk has
+    monkeypatch.setattr(doctor_state, "FREE_GOOD_SHARE", 1.0)
+    assert diagnose("--state-dir", tmp_path / "s")["disk"][0] == status
+
+
+@contextmanager
+def models(status: int, *names: str) -> Iterator[str]:
+    """Serve a list of models to requests that carry the key."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            refused = self.headers["Authorization"] != f"Bearer {KEY}"
+            body = json.dumps({"data": [{"id": name} for name in names]}).encode()
+            self.send_response(401 if refused else status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_models_are_looked_up_with_their_own_key(diagnose: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECALLFLOW_LLM_KEY", KEY)
+    with models(200, "m-1", "e-1") as url:
+        words = ("--llm-url", url, "--llm")
+        assert diagnose(*words, "m-1")["language model"][0] == "OK"
+        assert diagnose(*words, "m-2")["language model"][0] == "WARN"
+        embeds = ("--embedder", "openai", "--embedding-url", url, "--embedding-model", "e-1")
+        found = diagnose(*embeds)  # the language model's key does not go to another address
+        assert found["embedding service"][0] == "FAIL"
+        monkeypatch.setenv("RECALLFLOW_EMBEDDING_KEY", KEY)
+        assert diagnose(*embeds)["embedding service"][0] == "OK"
+        assert diagnose("--reranker", "r-1", "--reranker-url", url)["reranker"][0] == "OK"
+        monkeypatch.setenv("RECALLFLOW_LLM_KEY", "sk-walnut-9")
+        found = diagnose(*words, "m-1")
+        assert found["language model"][0] == "FAIL"
+        assert "walnut" not in str(found)
+    monkeypatch.setenv("RECALLFLOW_LLM_KEY", KEY)
+    with models(404) as url:
+        assert diagnose("--llm-url", url, "--llm", "m-1")["language model"][0] == "WARN"
+    gone = ("--llm-url", url, "--llm", "m-1", "--reranker", "r-1", "--reranker-url", url)
+    assert failed(diagnose(*gone)) == {"language model", "reranker"}
+
+
+@pytest.mark.parametrize("text", [None, "nothing\nof the kind"], ids=["missing", "unreadable"])
+def test_unusable_model_folder_fails(diagnose: Diagnosis, tmp_path: Path, text: str | None) -> None:
+    for name in ("model.onnx", "tokenizer.json") if text else ():
+        (tmp_path / name).write_text(text or "")
+    found = diagnose("--embedder", "minilm", "--model-path", tmp_path)
+    assert failed(found) == {"embedder"}
+    assert "--model-path" in found["embedder"][1]
+
+
+def test_broker_away_fails_and_the_rest_is_examined(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "GIVE_UP_S", 0.1)
+    where = ["--bootstrap-servers", "127.0.0.1:1", "--state-dir", str(tmp_path / "s")]
+    assert main(["doctor", "--json", *where]) == 1
+    found = {one["check"]: one["status"] for one in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert {check for check, status in found.items() if status == "FAIL"} == {"broker"}
+    assert {"disk", "state directory", "embedder"} <= {*found}
+
+
+def test_missing_signing_keys_fail(diagnose: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECALLFLOW_AUTH_JWKS", str(tmp_path / "nowhere.json"))
+    assert failed(diagnose()) == {"signing keys"}
