@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from recallflow.connectors.embedders import load_embedder
+from recallflow.control import RecallSettings
+from recallflow.decisions import History
 from recallflow.embedder import Embedder, Kind, Matrix
+from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
@@ -18,14 +22,21 @@ from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.tuning import tuned
 from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Answer, DeadLetter, Marked, Output, Receipted
+from recallflow.queries import Mode, Recall
 from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
+from recallflow.state.index import OwnerIndex
 from recallflow.state.logical import state_hash
+from recallflow.state.rows import Entry, Vectors
+from recallflow.state.usage import OwnerUsage, Usage
 
 MEMORIES, QUERIES = "memories", "queries"
 HASHING = load_embedder("hash")
@@ -227,3 +238,101 @@ def letters(outputs: Iterable[Output]) -> list[DeadLetter]:
 def explained(response: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """How the scores of an answer came about, by memory id."""
     return {memory["id"]: memory["explanation"] for memory in response["memories"]}
+
+
+# ── events, and the whole flow ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_event(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, Any]:
+    """Return an event of Ann's at acme. Its timestamp is always set, so that no test depends on the clock."""
+    return {"type": event_type, "tenant_id": "acme", "user_id": "ann", "timestamp": at_ms} | fields
+
+
+def run_flow(
+    events: Iterable[Event],
+    state_dir: Path | None = None,
+    partitions: int = 1,
+    decisions: History | None = None,
+    **chosen: Any,
+) -> Processed:
+    """Run events through the whole flow, with one state partition unless a test needs more: each costs 12 ms."""
+    lines = [orjson.dumps(event) for event in events]
+    return process(lines, Settings(partitions=partitions, **chosen), state_dir, decisions)
+
+
+def ids(response: Event) -> list[str]:
+    """Return the ids of a response's memories, in rank order."""
+    return [memory["id"] for memory in response["memories"]]
+
+
+def codes(response: Event) -> list[str]:
+    """Return the codes of a response's warnings."""
+    return [warning["code"] for warning in response["warnings"]]
+
+
+# ── index entries, and scenes to be ranked ────────────────────────────────────────────────────────────────────────────
+
+_ENTRY: dict[str, Any] = dict.fromkeys(
+    ("author", "role", "session_id", "project_id", "category", "valid_from_ms", "valid_to_ms", "expires_ms")
+) | {
+    "version": 0, "created_ms": 0, "episode": -1, "flags": 0, "author_stems": "", "stems": "", "change": 0,
+    "created_logged": True, "ingested_ms": 0, "kind": "message", "layer": "long_term", "tags": [], "importance": 0.5,
+    "confidence": 1.0, "metadata": [],
+}  # fmt: skip
+
+
+def make_entry(seq: int, **fields: Any) -> Entry:
+    """Return an index entry with defaults for the fields that are not given."""
+    return Entry(**_ENTRY | {"seq": seq, "id": f"m{seq}"} | fields)
+
+
+def indexed(entries: Sequence[Entry], vectors: Mapping[int, Sequence[float]] | None = None) -> OwnerIndex:
+    """Return an index of entries, with one vector of two dimensions for each `seq` in `vectors`."""
+    index = OwnerIndex("model", 2)
+    rows = {(seq, 0): Vectors("model", np.array([row], np.float32)) for seq, row in (vectors or {}).items()}
+    index.add(entries, rows)
+    return index
+
+
+def make_scene(
+    mode: Mode,
+    entries: Sequence[Entry],
+    semantic: Iterable[float],
+    *,
+    now_ms: int = 0,
+    vectors: Mapping[int, Sequence[float]] | None = None,
+    asked: npt.ArrayLike | None = None,
+    allowed: Sequence[int] | None = None,
+    proximity: Sequence[float] | None = None,
+    relationship: Mapping[int, float] | None = None,
+    usage: Mapping[int, Usage] | None = None,
+    returned: Sequence[int] = (),
+    relevance: Sequence[float] | None = None,
+    tenant: RecallSettings | None = None,
+    **query: Any,
+) -> Scene:
+    """Return a scene to be ranked. `semantic`, `allowed`, `proximity` and `relevance` are in the order of `entries`,
+    which must be in conversation order; `vectors`, `relationship` and `usage` are by `seq`."""
+    index = indexed(entries, vectors)
+    assert [index.ids[slot] for slot in index.conversation.slots] == [entry.id for entry in entries]
+    recall = Recall.model_validate(make_event("recall", query="?", mode=mode) | query)
+    return Scene(
+        index=index,
+        question=understand(recall.query, []),
+        query=recall,
+        now_ms=now_ms,
+        semantic=np.array([*semantic], np.float64),
+        allowed=np.arange(len(entries)) if allowed is None else np.array(allowed),
+        tuning=tuned(recall, mode, tenant or RecallSettings()),
+        relevance=np.ones(len(entries)).take if relevance is None else np.array(relevance).take,
+        vector=None if asked is None else np.array(asked, np.float32),
+        proximity=None if proximity is None else np.array(proximity, np.float64),
+        relationship=relationship or {},
+        usage=None if usage is None else OwnerUsage((seq, used.encode()) for seq, used in usage.items()),
+        returned=np.array(returned, np.int64),
+    )
+
+
+def ids_of(scene: Scene, ranking: Ranking) -> list[str]:
+    """Return the ids of a ranking's memories, best first."""
+    return [scene.index.ids[scene.index.conversation.slots[place]] for place in ranking.places]

@@ -54,6 +54,23 @@ class Language:
         return shown
 
 
+class Reranker:
+    """Scores texts by `scores`, which may raise; a call that `hangs` never ends."""
+
+    name = "fake"
+
+    def __init__(self, score: Callable[[str], float] = lambda text: float(text.rsplit(" ", 1)[-1])) -> None:
+        self.scores: Callable[[Sequence[str]], Sequence[float]] = lambda texts: [*map(score, texts)]
+        self.given: list[list[str]] = []
+        self.hangs = False
+
+    async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:  # noqa: ARG002
+        self.given.append([*texts])
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        return self.scores(texts)
+
+
 class Service:
     """An embedding service whose vectors are the counts of letters. `failure`: what it raises instead."""
 

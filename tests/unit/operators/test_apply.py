@@ -1,6 +1,5 @@
 """What each memory event does to what is remembered, told by receipts and read back with queries."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,27 +11,18 @@ from recallflow.flows.embedded import Processed
 from recallflow.state import keys
 from recallflow.state.labels import metadata_labels
 from recallflow.state.rows import Entry, MemoryRow
-from tests.unit.operators.harness import MEMORIES, Harness
-
-RunFlow = Callable[..., Processed]
-MakeEvent = Callable[..., dict[str, Any]]
-Do = Callable[..., Processed]
+from tests.unit.operators.harness import MEMORIES, Harness, make_event, run_flow
 
 NEW_YEAR_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-@pytest.fixture
-def do(run_flow: RunFlow, make_event: MakeEvent) -> Do:
-    """Runs events, given as (type, fields); each asks for a receipt. Their times are their numbers, in days of 2025."""
-
-    def run(*events: tuple[str, dict[str, Any]]) -> Processed:
-        return run_flow(
-            make_event(kind, NEW_YEAR_MS + number * DAY_MS, **{"receipt": True} | fields)
-            for number, (kind, fields) in enumerate(events)
-        )
-
-    return run
+def do(*events: tuple[str, dict[str, Any]]) -> Processed:
+    """Run events, given as (type, fields), one on each day of 2025; each asks for a receipt."""
+    return run_flow(
+        make_event(kind, NEW_YEAR_MS + number * DAY_MS, **{"receipt": True} | fields)
+        for number, (kind, fields) in enumerate(events)
+    )
 
 
 def outcomes(done: Processed) -> list[str]:
@@ -80,7 +70,7 @@ def found(response: dict[str, Any]) -> set[str]:
 # ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_message_is_remembered_as_it_stands(do: Do) -> None:
+def test_a_message_is_remembered_as_it_stands() -> None:
     done = do(
         message("a", "Tea at four?", role="assistant", name="Robo", session_id="s", metadata={"x": [1]}), get("a")
     )
@@ -97,7 +87,7 @@ def test_a_message_is_remembered_as_it_stands(do: Do) -> None:
     assert version.items() >= told.items()
 
 
-def test_a_memory_keeps_every_field_it_came_with(do: Do) -> None:
+def test_a_memory_keeps_every_field_it_came_with() -> None:
     fields = {
         "summary": "a habit",
         "kind": "preference",
@@ -119,7 +109,7 @@ def test_a_memory_keeps_every_field_it_came_with(do: Do) -> None:
     assert version.items() >= fields.items()
 
 
-def test_what_a_memory_leaves_out_has_its_default(do: Do) -> None:
+def test_what_a_memory_leaves_out_has_its_default() -> None:
     (version,) = do(memory("a", tags=None, importance=None), get("a")).responses[0]["versions"]
     defaults = {
         "kind": "fact",
@@ -132,7 +122,7 @@ def test_what_a_memory_leaves_out_has_its_default(do: Do) -> None:
     assert version.items() >= defaults.items()
 
 
-def test_a_receipt_names_the_event_its_position_and_the_memory(do: Do) -> None:
+def test_a_receipt_names_the_event_its_position_and_the_memory() -> None:
     done = do(memory("a"), message(None), update("a", id="u1", summary="hot"), forget(memory_id="a"))
     nothing_missing = {"code": None, "detail": None}
     assert done.receipts == [
@@ -143,12 +133,12 @@ def test_a_receipt_names_the_event_its_position_and_the_memory(do: Do) -> None:
     ]
 
 
-def test_nobody_gets_a_receipt_who_did_not_ask(do: Do) -> None:
+def test_nobody_gets_a_receipt_who_did_not_ask() -> None:
     done = do(message("a", receipt=False), update("a", receipt=False, summary="hot"))
     assert done.receipts == []
 
 
-def test_a_memory_without_an_id_can_be_changed_under_its_position(do: Do) -> None:
+def test_a_memory_without_an_id_can_be_changed_under_its_position() -> None:
     done = do(message(None), update("lines:0:0", summary="hot"), get("lines:0:0"))
     assert done.responses[0]["versions"][0]["summary"] == "hot"
 
@@ -156,12 +146,14 @@ def test_a_memory_without_an_id_can_be_changed_under_its_position(do: Do) -> Non
 # ── the same id again ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_same_content_again_is_a_duplicate(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_same_content_again_is_a_duplicate_with_the_first_time() -> None:
     event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", tags=["hot"], receipt=True)
     again = {field: event[field] for field in reversed(event)} | {"timestamp": "2025-01-01T01:00:00+01:00"}
-    done = run_flow([event, again, make_event("recall", NEW_YEAR_MS, query="tea")])
-    assert (outcomes(done), codes(done)) == (["created", "duplicate"], [])
-    assert len(done.responses[0]["memories"]) == 1
+    stamped_anew = event | {"timestamp": NEW_YEAR_MS + 5}
+    done = run_flow([event, again, stamped_anew, make_event("recall", NEW_YEAR_MS, query="tea")])
+    assert (outcomes(done), codes(done)) == (["created", "duplicate", "duplicate"], [])
+    (memory,) = done.responses[0]["memories"]
+    assert memory["created_at"] == "2025-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize(
@@ -169,26 +161,14 @@ def test_the_same_content_again_is_a_duplicate(run_flow: RunFlow, make_event: Ma
     [{"content": "coffee"}, {"kind": "rule"}, {"expires_at": 7}, {"session_id": "s"}, {"type": "message"}],
     ids=lambda fields: next(iter(fields)),
 )
-def test_other_content_under_the_same_id_is_a_conflict_and_changes_nothing(
-    run_flow: RunFlow, make_event: MakeEvent, other: dict[str, Any]
-) -> None:
+def test_other_content_under_the_same_id_is_a_conflict_and_changes_nothing(other: dict[str, Any]) -> None:
     event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
     done = run_flow([event, event | other, event, make_event("memory.history", memory_id="a")])
     assert (outcomes(done), codes(done)) == (["created", "duplicate"], [("id_conflict", ["id"])])
     assert [version["content"] for version in done.responses[0]["versions"]] == ["tea"]
 
 
-def test_the_same_content_at_another_time_is_a_duplicate_that_keeps_the_first_time(
-    run_flow: RunFlow, make_event: MakeEvent
-) -> None:
-    """Who sends again after a failure may stamp the event anew."""
-    event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
-    done = run_flow([event, event | {"timestamp": NEW_YEAR_MS + 5}, make_event("memory.get", memory_id="a")])
-    assert outcomes(done) == ["created", "duplicate"]
-    assert done.responses[0]["versions"][0]["created_at"] == "2025-01-01T00:00:00Z"
-
-
-def test_a_duplicate_after_an_update_does_not_undo_it(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_a_duplicate_after_an_update_does_not_undo_it() -> None:
     event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
     change = make_event("memory.update", memory_id="a", content="coffee", receipt=True)
     done = run_flow([event, change, event, make_event("memory.get", memory_id="a")])
@@ -196,24 +176,10 @@ def test_a_duplicate_after_an_update_does_not_undo_it(run_flow: RunFlow, make_ev
     assert done.responses[0]["versions"][0]["content"] == "coffee"
 
 
-@pytest.mark.parametrize("other", [{"user_id": "bob"}, {"tenant_id": "globex"}, {"environment": "staging"}], ids=str)
-def test_the_same_id_of_another_owner_is_another_memory(
-    run_flow: RunFlow, make_event: MakeEvent, other: dict[str, Any]
-) -> None:
-    mine = make_event("memory", id="a", content="mine", receipt=True)
-    theirs = make_event("memory", id="a", content="theirs", receipt=True) | other
-    gone = make_event("memory.forget", memory_id="a", receipt=True) | other
-    asks = make_event("recall", query="what is whose?")
-    done = run_flow([mine, theirs, asks, asks | other, gone, asks, asks | other])
-    assert outcomes(done) == ["created", "created", "forgotten"]
-    contents = [[memory["content"] for memory in response["memories"]] for response in done.responses]
-    assert contents == [["mine"], ["theirs"], ["mine"], []]
-
-
 # ── update ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before(do: Do) -> None:
+def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before() -> None:
     done = do(memory("a", "tea", tags=["hot"], category="food"), update("a", category="drink"), history("a"), get("a"))
     first, second = done.responses[0]["versions"]
     assert (first["version"], first["category"], second["version"], second["category"]) == (0, "food", 1, "drink")
@@ -223,7 +189,7 @@ def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before(do
     assert done.responses[1]["versions"] == [second]
 
 
-def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_old(do: Do) -> None:
+def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_old() -> None:
     other = memory("b", "the dog sleeps")
     done = do(
         memory("a", "a blue bicycle"),
@@ -237,19 +203,13 @@ def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_o
     assert [(memory["id"], memory["content"]) for memory in after["memories"]] == [("a", "a red tricycle")]
 
 
-def test_recall_gives_the_current_version_once(do: Do) -> None:
-    done = do(memory("a", "tea"), recall(), update("a", content="tea, green"), update("a", tags=["x"]), recall())
-    assert [memory["content"] for memory in done.responses[1]["memories"]] == ["tea, green"]
-    assert [memory["tags"] for memory in done.responses[1]["memories"]] == [["x"]]
-
-
-def test_an_update_to_what_is_there_already_is_no_new_version(do: Do) -> None:
+def test_an_update_to_what_is_there_already_is_no_new_version() -> None:
     done = do(memory("a", "tea", tags=["hot"]), update("a", content="tea", tags=["hot"], layer=None), history("a"))
     assert outcomes(done) == ["created", "unchanged"]
     assert len(done.responses[0]["versions"]) == 1
 
 
-def test_null_clears_a_field_to_its_default(do: Do) -> None:
+def test_null_clears_a_field_to_its_default() -> None:
     given: dict[str, Any] = {
         "summary": "s",
         "kind": "rule",
@@ -272,31 +232,31 @@ def test_null_clears_a_field_to_its_default(do: Do) -> None:
     assert {k: v for k, v in cleared.items() if k not in own} == {k: v for k, v in never_given.items() if k not in own}
 
 
-def test_a_cleared_kind_of_a_message_is_message_again(do: Do) -> None:
+def test_a_cleared_kind_of_a_message_is_message_again() -> None:
     done = do(message("a"), update("a", kind="fact"), update("a", kind=None), get("a"))
     assert done.responses[0]["versions"][0]["kind"] == "message"
 
 
-def test_an_update_of_a_message_leaves_it_in_its_episode(do: Do) -> None:
+def test_an_update_of_a_message_leaves_it_in_its_episode() -> None:
     done = do(message("a", session_id="s"), update("a", content="coffee", tags=["x"]), ("episodes.list", {}))
     (episode,) = done.responses[0]["episodes"]
     assert (episode["session_id"], episode["messages"], episode["summary"]) == ("s", 1, "user: coffee")
 
 
 @pytest.mark.parametrize("before", [(), (memory("a"), forget(memory_id="a"))], ids=["unknown", "forgotten"])
-def test_an_update_of_what_is_not_there_is_refused(do: Do, before: tuple[tuple[str, dict[str, Any]], ...]) -> None:
+def test_an_update_of_what_is_not_there_is_refused(before: tuple[tuple[str, dict[str, Any]], ...]) -> None:
     done = do(*before, update("a", content="tea"), get("a"))
     assert codes(done) == [("not_found", ["memory_id"])]
     assert done.responses[0]["error"]["code"] == "not_found"
 
 
-def test_an_update_cannot_clear_the_content(do: Do) -> None:
+def test_an_update_cannot_clear_the_content() -> None:
     done = do(memory("a"), update("a", content=None), get("a"))
     assert codes(done) == [("invalid_event", ["content"])]
     assert done.responses[0]["versions"][0]["content"] == "tea"
 
 
-def test_an_update_may_not_end_a_memory_before_it_begins(do: Do) -> None:
+def test_an_update_may_not_end_a_memory_before_it_begins() -> None:
     """As creation may not: such a memory could never be recalled."""
     done = do(
         memory("a", valid_from="2025-06-01"), update("a", valid_to="2025-05-01"), update("a", valid_to="2025-07-01")
@@ -308,42 +268,27 @@ def test_an_update_may_not_end_a_memory_before_it_begins(do: Do) -> None:
 # ── explicit ids of changes ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_update_with_an_id_of_its_own_takes_effect_once(run_flow: RunFlow, make_event: MakeEvent) -> None:
-    change = make_event("memory.update", id="u1", memory_id="a", content="coffee", receipt=True)
-    back = make_event("memory.update", memory_id="a", content="tea", receipt=True)
-    done = run_flow(
-        [
-            make_event("memory", id="a", content="tea", receipt=True),
-            change,
-            back,
-            change,
-            make_event("memory.get", memory_id="a"),
-        ]
-    )
-    assert outcomes(done) == ["created", "updated", "updated", "duplicate"]
-    assert done.responses[0]["versions"][0]["content"] == "tea"
-
-
-def test_an_update_without_an_id_takes_effect_each_time(do: Do) -> None:
-    change = update("a", content="coffee")
+@pytest.mark.parametrize(("own", "outcome", "content"), [({"id": "u1"}, "duplicate", "tea"), ({}, "updated", "coffee")])
+def test_update_takes_effect_once_per_id(own: dict[str, Any], outcome: str, content: str) -> None:
+    change = update("a", content="coffee", timestamp=NEW_YEAR_MS + DAY_MS, **own)
     done = do(memory("a"), change, update("a", content="tea"), change, get("a"))
-    assert outcomes(done) == ["created", "updated", "updated", "updated"]
-    assert done.responses[0]["versions"][0]["content"] == "coffee"
+    assert outcomes(done) == ["created", "updated", "updated", outcome]
+    assert done.responses[0]["versions"][0]["content"] == content
 
 
-def test_the_id_of_a_change_used_for_another_change_is_a_conflict(do: Do) -> None:
+def test_the_id_of_a_change_used_for_another_change_is_a_conflict() -> None:
     done = do(memory("a"), update("a", id="u1", content="coffee"), update("a", id="u1", content="cocoa"), get("a"))
     assert codes(done) == [("id_conflict", ["id"])]
     assert done.responses[0]["versions"][0]["content"] == "coffee"
 
 
-def test_a_refused_change_does_not_use_up_its_id(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_a_refused_change_does_not_use_up_its_id() -> None:
     change = make_event("memory.update", id="u1", memory_id="a", content="coffee", receipt=True)
     done = run_flow([change, make_event("memory", id="a", content="tea"), change])
     assert (codes(done), outcomes(done)) == ([("not_found", ["memory_id"])], ["updated"])
 
 
-def test_a_forget_with_an_id_of_its_own_spares_what_came_later(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_a_forget_with_an_id_of_its_own_spares_what_came_later() -> None:
     clear = make_event("memory.forget", id="f1", filter={"tag": "old"}, receipt=True)
     first, second = (make_event("memory", id=name, content="tea", tags=["old"]) for name in ("a", "b"))
     done = run_flow([first, clear, second, clear, make_event("recall", query="tea")])
@@ -351,14 +296,14 @@ def test_a_forget_with_an_id_of_its_own_spares_what_came_later(run_flow: RunFlow
     assert found(done.responses[0]) == {"b"}
 
 
-def test_an_end_of_an_episode_with_an_id_of_its_own_takes_effect_once(do: Do) -> None:
+def test_an_end_of_an_episode_with_an_id_of_its_own_takes_effect_once() -> None:
     time: dict[str, Any] = {"timestamp": NEW_YEAR_MS}
     end = ("episode.end", {"id": "e1", "session_id": "s"} | time)
     done = do(message("a", session_id="s", **time), end, end)
     assert outcomes(done) == ["created", "ended", "duplicate"]
 
 
-def test_a_change_may_have_the_id_of_a_memory(do: Do) -> None:
+def test_a_change_may_have_the_id_of_a_memory() -> None:
     """Ids of changes and ids of memories are apart: neither is taken for a repetition of the other."""
     done = do(
         memory("a"), update("a", id="a", content="coffee"), memory("b"), update("b", id="c", summary="s"), memory("c")
@@ -369,7 +314,7 @@ def test_a_change_may_have_the_id_of_a_memory(do: Do) -> None:
 # ── forgetting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_forgotten_memory_is_in_no_answer(do: Do) -> None:
+def test_a_forgotten_memory_is_in_no_answer() -> None:
     done = do(
         memory("a", "green tea"),
         memory("b", "water"),
@@ -387,7 +332,7 @@ def test_a_forgotten_memory_is_in_no_answer(do: Do) -> None:
     assert "tea" not in orjson.dumps([after, one, all_versions]).decode()
 
 
-def test_a_forgotten_memory_never_comes_back(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_a_forgotten_memory_never_comes_back() -> None:
     event = make_event("memory", id="a", content="tea", receipt=True)
     gone = make_event("memory.forget", memory_id="a", receipt=True)
     done = run_flow([event, gone, event, gone, make_event("recall", query="tea"), event | {"content": "coffee"}])
@@ -396,7 +341,7 @@ def test_a_forgotten_memory_never_comes_back(run_flow: RunFlow, make_event: Make
     assert found(done.responses[0]) == set()
 
 
-def test_forgetting_what_was_never_there_changes_nothing(do: Do) -> None:
+def test_forgetting_what_was_never_there_changes_nothing() -> None:
     done = do(forget(memory_id="a"), memory("a"), get("a"))
     assert outcomes(done) == ["unchanged", "created"]
     assert done.responses[0]["status"] == "ok"
@@ -415,7 +360,7 @@ def test_forgetting_what_was_never_there_changes_nothing(do: Do) -> None:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_a_filter_forgets_what_fulfils_all_its_conditions(do: Do, wanted: dict[str, Any], gone: set[str]) -> None:
+def test_a_filter_forgets_what_fulfils_all_its_conditions(wanted: dict[str, Any], gone: set[str]) -> None:
     done = do(
         message("a", session_id="s1"),
         message("b", session_id="s1"),
@@ -428,7 +373,7 @@ def test_a_filter_forgets_what_fulfils_all_its_conditions(do: Do, wanted: dict[s
     assert found(done.responses[0]) == {"a", "b", "c", "d"} - gone
 
 
-def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version(do: Do) -> None:
+def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version() -> None:
     done = do(
         memory("a", tags=["x"]),
         memory("b"),
@@ -440,24 +385,17 @@ def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version(do: D
     assert found(done.responses[0]) == {"a"}
 
 
-def test_a_filter_whose_conditions_are_null_forgets_nothing(do: Do) -> None:
+def test_a_filter_whose_conditions_are_null_forgets_nothing() -> None:
     """A client that sends null for an option nobody chose must not empty the memory."""
     done = do(memory("a"), forget(filter={"session_id": None}), recall())
     assert found(done.responses[0]) == {"a"}
     assert [code for code, _ in codes(done)] == ["invalid_event"]
 
 
-def test_a_forgotten_message_leaves_its_episode(do: Do) -> None:
-    time: dict[str, Any] = {"session_id": "s", "timestamp": NEW_YEAR_MS}
-    gone = forget(memory_id="a")
-    done = do(message("a", **time), message("b", **time), message("c"), gone, ("episodes.list", {"session_id": "s"}))
-    assert [episode["messages"] for episode in done.responses[0]["episodes"]] == [1]
-
-
 # ── times ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_memory_is_recalled_from_its_beginning_until_before_its_end(do: Do) -> None:
+def test_a_memory_is_recalled_from_its_beginning_until_before_its_end() -> None:
     times = {
         "before": "2025-02-28T23:59:59Z",
         "from": "2025-03-01",
@@ -469,7 +407,7 @@ def test_a_memory_is_recalled_from_its_beginning_until_before_its_end(do: Do) ->
     assert [found(response) for response in done.responses] == [set(), {"a"}, {"a"}, set()]
 
 
-def test_an_expired_memory_is_not_recalled_but_can_be_looked_up(do: Do) -> None:
+def test_an_expired_memory_is_not_recalled_but_can_be_looked_up() -> None:
     late = recall(timestamp="2025-03-01")
     done = do(memory("a", expires_at="2025-03-01"), recall(timestamp="2025-02-28T23:59:59.999Z"), late, get("a"))
     before, after, looked_up = done.responses
@@ -477,7 +415,7 @@ def test_an_expired_memory_is_not_recalled_but_can_be_looked_up(do: Do) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "relevance", "recency", "episode"])
-def test_no_mode_recalls_what_is_over_or_has_not_begun(do: Do, mode: str) -> None:
+def test_no_mode_recalls_what_is_over_or_has_not_begun(mode: str) -> None:
     done = do(
         message("now"),
         message("over"),
@@ -489,7 +427,7 @@ def test_no_mode_recalls_what_is_over_or_has_not_begun(do: Do, mode: str) -> Non
     assert found(done.responses[0]) == {"now"}
 
 
-def test_an_update_can_end_and_reopen_a_memory(do: Do) -> None:
+def test_an_update_can_end_and_reopen_a_memory() -> None:
     late = recall(timestamp="2025-06-01")
     done = do(memory("a"), update("a", valid_to="2025-05-01"), late, update("a", valid_to=None), late)
     assert [found(response) for response in done.responses] == [set(), {"a"}]
@@ -498,13 +436,13 @@ def test_an_update_can_end_and_reopen_a_memory(do: Do) -> None:
 # ── a refused event leaves no trace ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_refused_events_between_good_ones_leave_no_gap_in_the_order_of_arrival(do: Do) -> None:
+def test_refused_events_between_good_ones_leave_no_gap_in_the_order_of_arrival() -> None:
     done = do(memory("a"), memory("a", "other"), update("nobody", tags=[]), memory("b"), get("b"))
     assert len(done.rejected) == 2
     assert done.responses[0]["versions"][0]["seq"] == 1
 
 
-def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path, make_event: MakeEvent) -> None:
+def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path) -> None:
     said = {
         "id": "m", "content": "tea", "name": "Ann", "kind": "fact", "layer": "working", "session_id": "s",
         "project_id": "p", "category": "c", "tags": ["t"], "importance": 0.25, "confidence": 0.75,

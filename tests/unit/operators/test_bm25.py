@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall import bm25
 from recallflow.operators.recall.bm25 import K1, LENIENT_B, B, bm25_scores, phrase_column
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Entry
-
-MakeEntry = Callable[..., Entry]
+from tests.unit.operators.harness import make_entry
 
 WORDS = ["red", "bike", "tea", "x"]
 SAID = st.lists(st.tuples(st.integers(-1, 2), st.lists(st.sampled_from(WORDS), max_size=4)), min_size=1, max_size=14)
@@ -44,7 +41,7 @@ def expected(texts: list[list[str]], asked: list[str], b: float = B) -> list[flo
     data=st.data(),
 )
 def test_each_text_is_scored_as_one_by_one(
-    make_entry: MakeEntry, said: list[tuple[int, list[str]]], asked: list[str], bare: set[str], data: st.DataObject
+    said: list[tuple[int, list[str]]], asked: list[str], bare: set[str], data: st.DataObject
 ) -> None:
     index = OwnerIndex("model", 2)
     index.add([make_entry(n, episode=e, created_ms=n, stems=" ".join(s)) for n, (e, s) in enumerate(said)], {})

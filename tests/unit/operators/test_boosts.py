@@ -1,6 +1,5 @@
 """What is added on top of scores, by hand and through the flow."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,31 +8,22 @@ import pytest
 
 from recallflow.control import TenantSettings
 from recallflow.decisions import History
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.factors import boosts
 from recallflow.operators.recall.modes import rank
-from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.queries import BOOSTS
-from recallflow.state.rows import Entry
+from recallflow.queries import BOOSTS, Mode
 from recallflow.state.usage import Usage
-from tests.unit.operators.harness import explained
-
-MakeEntry = Callable[..., Entry]
-MakeEvent = Callable[..., dict[str, Any]]
-MakeScene = Callable[..., Scene]
-IdsOf = Callable[[Scene, Ranking], list[str]]
-RunFlow = Callable[..., Processed]
+from tests.unit.operators.harness import explained, ids_of, make_entry, make_event, make_scene, run_flow
 
 LIKED = Usage(useful=1)
 
 
-def test_without_a_reason_there_is_no_boost(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_without_a_reason_there_is_no_boost() -> None:
     entries = [make_entry(n, episode=0) for n in range(2)]
     asked = make_scene("hybrid", entries, [0, 0], vectors={0: (1, 0)}, usage={0: Usage(0, 5, 0, 1)})
     assert boosts(asked, np.arange(2)) == {}
 
 
-def test_personalisation_is_by_the_mean_of_what_was_useful(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_personalisation_is_by_the_mean_of_what_was_useful() -> None:
     # Liked: (1, 0) and (0, 1), so the taste is (√½, √½). Cosines: √½, √½, 1, -√½ (none below 0), and unknown.
     vectors = {0: (1, 0), 1: (0, 1), 2: (0.5**0.5, 0.5**0.5), 3: (-1, 0)}
     entries = [make_entry(n, episode=0) for n in range(5)]
@@ -43,24 +33,23 @@ def test_personalisation_is_by_the_mean_of_what_was_useful(make_entry: MakeEntry
     np.testing.assert_allclose(found["personalisation"], [0.0707107, 0.0707107, 0.1, 0, 0.0603553], atol=1e-6)
 
 
-def test_what_was_useful_but_has_no_vector_tells_no_taste(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_what_was_useful_but_has_no_vector_tells_no_taste() -> None:
     entries = [make_entry(n, episode=0) for n in range(2)]
     assert boosts(make_scene("hybrid", entries, [0, 0], vectors={1: (1, 0)}, usage={0: LIKED}), np.arange(2)) == {}
 
 
-def test_what_was_returned_in_the_session_is_worth_003(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_what_was_returned_in_the_session_is_worth_003() -> None:
     asked = make_scene("hybrid", [make_entry(n, episode=0) for n in range(3)], [0] * 3, returned=[7, 1])
     assert boosts(asked, np.array([2, 1]))["session_continuity"].tolist() == [0, 0.03]
 
 
-def test_boosts_are_on_top_of_the_score_and_come_before_the_cut(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
+def test_boosts_are_on_top_of_the_score_and_come_before_the_cut() -> None:
     # One unit of log-odds: scores 0.45, 0.40, 0.36, 0 and so on; m2 gains 0.03 + 0.08, m1 gains 0.03.
     entries = [make_entry(n, episode=0) for n in range(5)]
     signal = [1.0, 0.4 / 0.45, 0.36 / 0.45, 0.0, 0.0]
-    for mode, scale in (("hybrid", 0.45), ("balanced", 0.5)):
-        given = {"relationship": {2: 0.08}, "returned": [1, 2], "k": 2, "weights": {"recency": 0.0}}
+    scales: list[tuple[Mode, float]] = [("hybrid", 0.45), ("balanced", 0.5)]
+    for mode, scale in scales:
+        given: dict[str, Any] = {"relationship": {2: 0.08}, "returned": [1, 2], "k": 2, "weights": {"recency": 0.0}}
         ranking = rank(asked := make_scene(mode, entries, signal, **given))
         assert not ranking.tiebreak_applied
         assert ids_of(asked, ranking) == ["m2", "m0"]
@@ -70,12 +59,12 @@ def test_boosts_are_on_top_of_the_score_and_come_before_the_cut(
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "balanced"])
-def test_each_boost_has_a_weight_of_its_own(make_entry: MakeEntry, make_scene: MakeScene, mode: str) -> None:
+def test_each_boost_has_a_weight_of_its_own(mode: Mode) -> None:
     entries = [make_entry(n, episode=0) for n in range(3)]
-    given = {"relationship": {2: 0.08}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0)}}
+    given: dict[str, Any] = {"relationship": {2: 0.08}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0)}}
     scene = make_scene(mode, entries, [2, 1, 0], **given)
     usual = boosts(scene, np.arange(3))
-    assert usual.keys() == BOOSTS[mode].keys()  # type: ignore[index]
+    assert usual.keys() == BOOSTS[mode].keys()
     for name in usual:
         for weight in (0.0, 0.5, 2.0):
             found = boosts(replace(scene, tuning=replace(scene.tuning, boosts={name: weight})), np.arange(3))
@@ -85,7 +74,7 @@ def test_each_boost_has_a_weight_of_its_own(make_entry: MakeEntry, make_scene: M
                 np.testing.assert_allclose(values, expected)
 
 
-def test_a_query_s_weight_of_a_boost_comes_before_the_tenant_s(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_query_s_weight_of_a_boost_comes_before_the_tenant_s() -> None:
     told = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
     judged = make_event("memory.feedback", memory_id="a", useful=True)
     settings = {"weights": {"hybrid": {"personalisation": 0}}}
@@ -103,13 +92,18 @@ def test_a_query_s_weight_of_a_boost_comes_before_the_tenant_s(make_event: MakeE
 
 
 @pytest.mark.parametrize("mode", ["relevance", "recency", "entity_focused", "episode", "decayed"])
-def test_other_modes_have_none(make_entry: MakeEntry, make_scene: MakeScene, mode: str) -> None:
+def test_other_modes_have_none(mode: Mode) -> None:
     entries = [make_entry(n, episode=0) for n in range(3)]
-    given = {"relationship": {2: 0.1}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0), 1: (1, 0)}}
+    given: dict[str, Any] = {
+        "relationship": {2: 0.1},
+        "returned": [1],
+        "usage": {0: LIKED},
+        "vectors": {0: (1, 0), 1: (1, 0)},
+    }
     assert rank(make_scene(mode, entries, [2, 1, 0], **given)).boosts == {}
 
 
-def test_an_answer_tells_of_its_boosts(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_an_answer_tells_of_its_boosts() -> None:
     said = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
     judged = [make_event("memory.feedback", memory_id="a", useful=True)]
     ask = make_event("recall", query="red bike", session_id="s", k=1)

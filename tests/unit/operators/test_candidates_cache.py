@@ -1,19 +1,12 @@
 """The signal of a question asked again: kept until the memories change, and within its bytes."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.state.index import Conversation, OwnerIndex
-from recallflow.state.rows import Entry
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
+from tests.unit.operators.harness import make_entry, make_event, run_flow
 
 
 def columns(size: int = 10) -> Columns:
@@ -22,7 +15,7 @@ def columns(size: int = 10) -> Columns:
 
 
 @pytest.fixture
-def index(make_entry: Callable[..., Entry]) -> OwnerIndex:
+def index() -> OwnerIndex:
     index = OwnerIndex("model", 2)
     index.add([make_entry(n) for n in range(3)], {})
     return index
@@ -40,7 +33,7 @@ def test_the_same_question_about_the_same_memories_is_known(index: OwnerIndex) -
     assert cache.get(other(), "tea?") is None
 
 
-def test_any_change_of_the_memories_ends_it(index: OwnerIndex, make_entry: Callable[..., Entry]) -> None:
+def test_any_change_of_the_memories_ends_it(index: OwnerIndex) -> None:
     cache = CandidatesCache()
     cache.put(index.conversation, "tea?", columns())
     index.add([make_entry(9)], {})
@@ -79,7 +72,7 @@ def test_the_least_recently_used_goes_first_and_the_bytes_hold(index: OwnerIndex
     assert cache.total_bytes == held
 
 
-def test_an_answer_from_the_cache_is_the_answer(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_an_answer_from_the_cache_is_the_answer() -> None:
     texts = ["The red bike is new", "We had tea", "Bo rides far", "Tea is fine"]
     told = [make_event("message", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
     ask = make_event("recall", 900_000, query="Who had green tea?", mode="relevance")

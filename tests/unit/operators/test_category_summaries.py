@@ -1,18 +1,14 @@
 """Categories that nobody told a summary of are summed up out of their memories, and rules give a category to others."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from recallflow.control import Category
 from recallflow.decisions import History
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.category_summaries import CATEGORIES, category_of
 from recallflow.state.rows import MemoryRow
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
+from tests.unit.operators.harness import make_event, run_flow
 
 
 @pytest.mark.parametrize(
@@ -47,13 +43,13 @@ def test_a_category_of_the_tenants_comes_before_other_words(fields: dict[str, An
     assert category_of(row, {"boats": "Boats", "rule": "Rule", "fact": "Fact"}) == category
 
 
-def summaries(run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]], **fields: Any) -> dict[str, str]:
+def summaries(told: list[dict[str, Any]], **fields: Any) -> dict[str, str]:
     (found,) = run_flow([*told, make_event("recall", 9_000, query="boat", max_tokens=2_000, **fields)]).responses
     context: dict[str, str] = found["context"]["summaries"]
     return context
 
 
-def test_without_a_model_categories_are_summed_up(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_without_a_model_categories_are_summed_up() -> None:
     told = [
         make_event("memory", 1_000, category="harbour", content="We agreed to sell the boat to Nils for 7,000."),
         make_event("memory", 2_000, category="harbour", content="It was nice."),
@@ -63,17 +59,17 @@ def test_without_a_model_categories_are_summed_up(make_event: MakeEvent, run_flo
         make_event("message", 6_000, content="The boat is wet."),
         make_event("category.summary", 7_000, category="winter", summary="Told by somebody."),
     ]
-    assert summaries(run_flow, make_event, told) == {
+    assert summaries(told) == {
         "harbour": "We agreed to sell the boat to Nils for 7,000. The boat lies at pier 12.",
         "preference": "Ida likes a red hull.",
         "winter": "Told by somebody.",
     }
-    assert [*summaries(run_flow, make_event, told, filters={"categories": ["harbour"]})] == ["harbour"]
+    assert [*summaries(told, filters={"categories": ["harbour"]})] == ["harbour"]
     private = {"created_before": 2_500}
-    assert summaries(run_flow, make_event, told, filters=private)["harbour"].count("boat") == 1
+    assert summaries(told, filters=private)["harbour"].count("boat") == 1
 
 
-def test_a_context_sums_up_by_the_tenants_categories(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_context_sums_up_by_the_tenants_categories() -> None:
     told = [
         make_event("memory", 1_000, topics=["pier", "harbour"], content="The boat lies at pier 12."),
         make_event("memory", 2_000, topics=["pier"], content="The boat was sold to Nils."),
@@ -90,6 +86,6 @@ def test_a_context_sums_up_by_the_tenants_categories(make_event: MakeEvent, run_
     }
 
 
-def test_a_context_sums_up_so_many_categories_at_most(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_context_sums_up_so_many_categories_at_most() -> None:
     told = [make_event("memory", n, category=f"c{n}", content=f"The boat {n}.") for n in range(CATEGORIES + 5)]
-    assert len(summaries(run_flow, make_event, told)) == CATEGORIES
+    assert len(summaries(told)) == CATEGORIES

@@ -1,6 +1,6 @@
 """An assembled context: what is in it, in which order, and never over the budget."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.context import GRAPH_END, ITEMS_END, ROWS_AT_ONCE, SUMMARIES_END, assemble, layered
 from recallflow.operators.redaction import REDACTED
 from recallflow.responses import Context, ContextItem, RecalledMemory
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, MemoryRow
-
-MakeEntry = Callable[..., Entry]
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
+from tests.unit.operators.harness import make_entry, make_event, run_flow
 
 
 class Letters:
@@ -54,32 +50,6 @@ def test_sections_fill_half_four_fifths_and_all_of_the_budget() -> None:
     assert ids(context) == ["m0"]
     assert context.graph_context == [entity]
     assert (context.token_count, context.counted_by) == (95, "letters")
-
-
-def test_what_does_not_fit_is_left_out_whole_and_the_next_is_tried() -> None:
-    summaries = {"a": "x" * 40, "b": "x" * 11, "c": "x" * 10}
-    context = assemble(100, Letters(), summaries, of_sizes([31, 30, 1]), [{"n": "x" * 30}, {"n": 1}])
-    assert [*context.summaries] == ["a", "c"]
-    assert ids(context) == ["m1"]
-    assert context.graph_context == [{"n": 1}]
-    assert context.token_count == 40 + 10 + 30 + 7
-
-
-def test_room_that_summaries_leave_goes_to_items_and_theirs_to_the_graph() -> None:
-    context = assemble(100, Letters(), {}, of_sizes([80]), [])
-    assert (ids(context), context.token_count) == (["m0"], 80)
-    entity = {"n": "x" * 92}  # 100 tokens
-    assert assemble(100, Letters(), {}, [], [entity]).graph_context == [entity]
-
-
-@pytest.mark.parametrize(("max_tokens", "found"), [(1, []), (2, ["m0"]), (4, ["m0", "m1", "m2"])])
-def test_a_tiny_budget(max_tokens: int, found: list[str]) -> None:
-    assert ids(assemble(max_tokens, Letters(), {}, of_sizes([1, 1, 1, 1, 1]))) == found
-
-
-def test_an_empty_text_has_no_place() -> None:
-    context = assemble(100, Letters(), {"a": ""}, [item("m0", ""), item("m1", "x")])
-    assert (context.summaries, ids(context)) == ({}, ["m1"])
 
 
 def test_items_are_read_only_while_there_is_room() -> None:
@@ -187,7 +157,7 @@ def layers(index: OwnerIndex, memories: Sequence[RecalledMemory], permitted: Seq
     return [found.id for found in read]
 
 
-def test_rules_come_first_ranked_or_not_then_the_working_layer_then_the_others_by_rank(make_entry: MakeEntry) -> None:
+def test_rules_come_first_ranked_or_not_then_the_working_layer_then_the_others_by_rank() -> None:
     index = indexed(
         make_entry(0, id="lasting", episode=0),
         make_entry(1, id="rule of b", layer="rule", importance=0.5, episode=0),
@@ -205,19 +175,19 @@ def test_rules_come_first_ranked_or_not_then_the_working_layer_then_the_others_b
     assert layers(index, memories) == ["top rule", "rule of a", "rule of b", "working", "lasting", "later"]
 
 
-def test_a_rule_has_its_score_where_it_is_ranked(make_entry: MakeEntry) -> None:
+def test_a_rule_has_its_score_where_it_is_ranked() -> None:
     index = indexed(make_entry(0, id="a", layer="rule"), make_entry(1, id="b", layer="rule"))
     found = layered(index, np.arange(2), [ranked("b", "rule", 4)], lambda slots: [row(index, slot) for slot in slots])
     assert [(rule.id, rule.score) for rule in found] == [("a", None), ("b", 0.25)]
 
 
-def test_only_rules_that_the_filters_let_through_are_in(make_entry: MakeEntry) -> None:
+def test_only_rules_that_the_filters_let_through_are_in() -> None:
     index = indexed(*(make_entry(n, id=f"r{n}", layer="rule", episode=0) for n in range(3)))
     assert layers(index, [], permitted=[0, 2]) == ["r0", "r2"]
     assert layers(index, [], permitted=[]) == []
 
 
-def test_of_a_rule_with_a_history_the_latest_version_is_in(make_entry: MakeEntry) -> None:
+def test_of_a_rule_with_a_history_the_latest_version_is_in() -> None:
     index = OwnerIndex("model", 2)
     old = make_entry(0, id="r", layer="rule", version=0, importance=0.9)
     index.load([], [make_entry(0, id="r", layer="rule", version=1, importance=0.1)], {}, past=[old])
@@ -231,13 +201,13 @@ def test_of_a_rule_with_a_history_the_latest_version_is_in(make_entry: MakeEntry
     assert read == [1]
 
 
-def test_texts_that_could_not_be_opened_are_in_no_layer(make_entry: MakeEntry) -> None:
+def test_texts_that_could_not_be_opened_are_in_no_layer() -> None:
     index = indexed(make_entry(0, id="r", layer="rule"))
     memories = [ranked("a", "working", 1, REDACTED), ranked("b", "long_term", 2, REDACTED), ranked("c", "long_term", 3)]
     assert [found.id for found in layered(index, np.arange(1), memories, lambda _: [])] == ["c"]
 
 
-def test_many_rules_are_read_as_far_as_they_are_wanted(make_entry: MakeEntry) -> None:
+def test_many_rules_are_read_as_far_as_they_are_wanted() -> None:
     index = indexed(*(make_entry(n, layer="rule", episode=0) for n in range(5 * ROWS_AT_ONCE)))
     reads: list[int] = []
 
@@ -254,8 +224,7 @@ def test_many_rules_are_read_as_far_as_they_are_wanted(make_entry: MakeEntry) ->
 # ── the flow ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def told(make_event: MakeEvent) -> list[dict[str, Any]]:
+def told() -> list[dict[str, Any]]:
     """Memories of two categories and of every layer, and summaries of three, one of them told twice."""
     return [
         make_event(
@@ -271,17 +240,15 @@ def told(make_event: MakeEvent) -> list[dict[str, Any]]:
     ]
 
 
-def context_of(run_flow: RunFlow, events: list[dict[str, Any]], query: dict[str, Any]) -> dict[str, Any]:
+def context_of(events: list[dict[str, Any]], query: dict[str, Any]) -> dict[str, Any]:
     (response,) = run_flow([*events, query]).responses
     context: dict[str, Any] = response["context"]
     return context
 
 
-def test_a_recall_with_a_budget_assembles_a_context(
-    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
-) -> None:
+def test_a_recall_with_a_budget_assembles_a_context() -> None:
     query = make_event("recall", 9_000, query="green tea", mode="relevance", k=2, max_tokens=200)
-    (response,) = run_flow([*told, query]).responses
+    (response,) = run_flow([*told(), query]).responses
     context = response["context"]
     scores = {memory["id"]: memory["score"] for memory in response["memories"]}
     assert [item["id"] for item in context["relevant_items"]] == ["t", "x", "l"]
@@ -321,26 +288,15 @@ def test_a_recall_with_a_budget_assembles_a_context(
     assert (response["status"], response["warnings"]) == ("ok", [])
 
 
-def test_without_a_budget_there_is_no_context(
-    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
-) -> None:
-    (response,) = run_flow([*told, make_event("recall", 9_000, query="green tea")]).responses
-    assert "context" not in response
-
-
-def test_category_filters_narrow_summaries_and_order_them(
-    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
-) -> None:
+def test_category_filters_narrow_summaries_and_order_them() -> None:
     filters = {"categories": ["work", "unknown", "tea"]}
     query = make_event("recall", 9_000, query="green tea", max_tokens=200, filters=filters)
-    assert [*context_of(run_flow, told, query)["summaries"]] == ["work", "tea"]
+    assert [*context_of(told(), query)["summaries"]] == ["work", "tea"]
 
 
-def test_rules_that_a_filter_keeps_out_are_out(
-    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
-) -> None:
+def test_rules_that_a_filter_keeps_out_are_out() -> None:
     query = make_event("recall", 9_000, query="green tea", max_tokens=200, filters={"categories": ["work"]})
-    assert [item["id"] for item in context_of(run_flow, told, query)["relevant_items"]] == ["x", "w"]
+    assert [item["id"] for item in context_of(told(), query)["relevant_items"]] == ["x", "w"]
 
 
 @pytest.mark.parametrize("axis", ["ingestion_time", "event_time"])
@@ -353,36 +309,27 @@ def test_rules_that_a_filter_keeps_out_are_out(
         (8_000, {"tea": "Ann drinks green tea", "work": "There is an office", "attic": "It is empty"}),
     ],
 )
-def test_of_a_moment_the_summaries_are_those_of_then(
-    run_flow: RunFlow,
-    make_event: MakeEvent,
-    told: list[dict[str, Any]],
-    axis: str,
-    moment: int,
-    summaries: dict[str, str],
-) -> None:
+def test_of_a_moment_the_summaries_are_those_of_then(axis: str, moment: int, summaries: dict[str, str]) -> None:
     query = make_event("recall", 9_000, query="green tea", max_tokens=200, as_of={axis: moment})
-    assert context_of(run_flow, told, query)["summaries"] == summaries
+    assert context_of(told(), query)["summaries"] == summaries
 
 
-def test_a_summary_stands_in_for_a_text_that_does_not_fit(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_a_summary_stands_in_for_a_text_that_does_not_fit() -> None:
     memory = make_event("memory", 1, id="m", content="Ann talked of tea, of tea, and of tea", summary="Ann likes tea")
     query = make_event("recall", 9, query="tea", max_tokens=6)
-    (item,) = context_of(run_flow, [memory], query)["relevant_items"]
+    (item,) = context_of([memory], query)["relevant_items"]
     assert (item["content"], item["summary"], item["excerpt"]) == ("Ann likes tea", "Ann likes tea", None)
-    (item,) = context_of(run_flow, [memory], query | {"max_tokens": 99})["relevant_items"]
+    (item,) = context_of([memory], query | {"max_tokens": 99})["relevant_items"]
     assert (item["content"], item["summary"]) == (memory["content"], memory["summary"])
 
 
-def test_a_context_tells_what_filters_and_the_budget_keep_out_of_it(
-    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
-) -> None:
+def test_a_context_tells_what_filters_and_the_budget_keep_out_of_it() -> None:
     expired = make_event("memory", 3, id="e", category="tea", content="Tea is sold out", expires_at=4)
     query = make_event("recall", 9_000, query="green tea", mode="relevance", k=2, max_tokens=10)
-    whole = context_of(run_flow, [*told, expired], query | {"max_tokens": 200})
+    whole = context_of([*told(), expired], query | {"max_tokens": 200})
     assert [*whole["omitted"]] == ["summaries", "relevant_items", "graph_context"]
     assert all(omitted == {"filters": 0, "budget": 0} for omitted in whole["omitted"].values())
-    context = context_of(run_flow, [*told, expired], query | {"filters": {"categories": ["tea", "attic"]}})
+    context = context_of([*told(), expired], query | {"filters": {"categories": ["tea", "attic"]}})
     # The budget has room for the first summary, and for nothing of the rule and the other memory.
     assert [*context["summaries"]] == ["tea"]
     assert context["relevant_items"] == []
@@ -393,7 +340,7 @@ def test_a_context_tells_what_filters_and_the_budget_keep_out_of_it(
     }
 
 
-def test_what_the_graph_knows_keeps_to_the_filters(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_what_the_graph_knows_keeps_to_the_filters() -> None:
     def memory(at_ms: int, project: str, source: str, target: str) -> dict[str, Any]:
         relations = [{"source": source, "type": "knows", "target": target}]
         content = f"{source} knows {target}"
@@ -402,7 +349,7 @@ def test_what_the_graph_knows_keeps_to_the_filters(run_flow: RunFlow, make_event
     events = [memory(1, "open", "Ann", "Bob"), memory(2, "secret", "Ann", "Carol"), memory(3, "secret", "Bob", "Dave")]
     query = make_event("recall", 9, query="Whom does Ann know?", max_tokens=500)
     found = [
-        context_of(run_flow, events, query | narrowed)
+        context_of(events, query | narrowed)
         for narrowed in ({}, {"filters": {"project_id": "open"}}, {"project_id": "open"})
     ]
     every, filtered, at_top = (
@@ -412,4 +359,4 @@ def test_what_the_graph_knows_keeps_to_the_filters(run_flow: RunFlow, make_event
     assert every == {"Ann": ["Carol", "Bob"], "Bob": ["Dave"], "Carol": [], "Dave": []}
     assert filtered == at_top == {"Ann": ["Bob"], "Bob": []}
     asked = query | {"filters": {"project_id": "open"}, "entity_urns": ["Carol"]}
-    assert context_of(run_flow, events, asked)["omitted"]["graph_context"] == {"filters": 1, "budget": 0}
+    assert context_of(events, asked)["omitted"]["graph_context"] == {"filters": 1, "budget": 0}

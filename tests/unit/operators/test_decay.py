@@ -1,6 +1,5 @@
 """Decay functions by hand, and what is true of all of them."""
 
-from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
@@ -9,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.recall.factors import recency
-from recallflow.operators.recall.scene import Scene
 from recallflow.queries import Decay, DecayFunction
-from recallflow.state.rows import Entry
+from tests.unit.operators.harness import make_entry, make_scene
 
 DAY_MS = 24 * 60 * 60 * 1000
 FUNCTIONS: tuple[DecayFunction, ...] = get_args(DecayFunction)
@@ -50,25 +48,20 @@ def test_decay_without_parameters(function: DecayFunction, at_30_days: float) ->
     np.testing.assert_allclose(recency(np.array([30.0]), Decay(function=function)), [at_30_days], rtol=1e-7)
 
 
-@pytest.fixture
-def age_days(make_entry: Callable[..., Entry], make_scene: Callable[..., Scene]) -> Callable[..., list[float]]:
-    """Ages at a time of memories of these event times, which rise."""
-
-    def ages(now_ms: int, *created_ms: int) -> list[float]:
-        entries = [make_entry(seq, episode=0, created_ms=at) for seq, at in enumerate(created_ms)]
-        scene = make_scene("recency", entries, np.zeros(len(entries)), now_ms=now_ms)
-        return [float(age) for age in scene.age_days(scene.allowed)]
-
-    return ages
+def age_days(now_ms: int, *created_ms: int) -> list[float]:
+    """Return the ages of memories of these event times, which rise."""
+    entries = [make_entry(seq, episode=0, created_ms=at) for seq, at in enumerate(created_ms)]
+    scene = make_scene("recency", entries, np.zeros(len(entries)), now_ms=now_ms)
+    return [float(age) for age in scene.age_days(scene.allowed)]
 
 
-def test_age_is_in_days_and_the_future_counts_as_now(age_days: Callable[..., list[float]]) -> None:
+def test_age_is_in_days_and_the_future_counts_as_now() -> None:
     now_ms = 10 * DAY_MS
     created_ms = [-5 * DAY_MS, 0, now_ms - DAY_MS // 2, now_ms - 1, now_ms, now_ms + 1]
     assert age_days(now_ms, *created_ms) == [15, 10, 0.5, 1 / DAY_MS, 0, 0]
 
 
-def test_ages_span_the_years_1_to_9999_without_overflow(age_days: Callable[..., list[float]]) -> None:
+def test_ages_span_the_years_1_to_9999_without_overflow() -> None:
     first_ms, last_ms = -62_135_596_800_000, 253_402_300_799_999
     (age,) = age_days(last_ms, first_ms)
     assert age == pytest.approx(3_652_059, abs=1)  # days from 0001-01-01 to the end of 9999-12-31

@@ -1,6 +1,5 @@
 """Every way an answer can be less than it should be: it comes all the same, says what is missing, and is degraded."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,12 @@ from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import DecryptionFailed, EmbedderError
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
-from recallflow.responses import WARNINGS
 from recallflow.state import keys
 from recallflow.state.sealing import Unsealed
-from tests.unit.operators.harness import MEMORIES, Harness, answers, explained
+from tests.unit.operators.harness import MEMORIES, Harness, answers, codes, explained, ids, make_event
 
-MakeEvent = Callable[..., dict[str, Any]]
 Ask = Callable[..., dict[str, Any]]
 
-ROOT = Path(__file__).parents[3]
 SAID = {
     "ferry": "The ferry to Porto leaves at nine",
     "violin": "Ann plays the violin in a quartet",
@@ -84,44 +80,26 @@ def make_engine(tmp_path: Path, model: Model) -> Iterator[Callable[..., Engine]]
 
 
 @pytest.fixture
-def engine(make_engine: Callable[..., Engine], make_event: MakeEvent) -> Engine:
+def engine(make_engine: Callable[..., Engine]) -> Engine:
     """An engine that falls back to hash vectors, and knows four messages."""
     engine = make_engine(load_embedder("hash"))
-    engine.ask(*told(make_event))
+    engine.ask(*told())
     return engine
 
 
 @pytest.fixture
-def ask(engine: Engine, make_event: MakeEvent) -> Ask:
+def ask(engine: Engine) -> Ask:
     return lambda query, /, **fields: engine.ask(make_event("recall", 900_000, query=query, **fields))[0]
 
 
-def told(make_event: MakeEvent) -> list[dict[str, Any]]:
+def told() -> list[dict[str, Any]]:
     return [
         make_event("message", 60_000 * n, id=name, session_id=name, name="Ann", content=text)
         for n, (name, text) in enumerate(SAID.items())
     ]
 
 
-def ids(response: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in response["memories"]]
-
-
-def codes(response: dict[str, Any]) -> list[str]:
-    return [warning["code"] for warning in response["warnings"]]
-
-
 # ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_every_warning_there_is_stands_in_the_table_and_in_the_documentation() -> None:
-    sources = [path.read_text() for path in (ROOT / "operators").rglob("*.py")]
-    raised = {code for source in sources for code in re.findall(r'(?:Warn\(code=|_warn\()"(\w+)"', source)}
-    documented = re.findall(r"^\| `(\w+)` \| (yes|no) \| (.+?) \|$", (ROOT / "docs" / "events.md").read_text(), re.M)
-    assert raised == WARNINGS.keys()
-    assert documented == [
-        (code, "yes" if meaning.degrades else "no", meaning.text) for code, meaning in sorted(WARNINGS.items())
-    ]
 
 
 def test_without_a_warning_an_answer_is_not_degraded(ask: Ask) -> None:
@@ -149,11 +127,9 @@ def test_vectors_of_another_size_are_not_compared(ask: Ask, model: Model, dimens
     assert (response["status"], codes(response), ids(response)[0]) == ("degraded", ["wrong_dimension"], "violin")
 
 
-def test_without_a_fallback_words_alone_decide(
-    make_engine: Callable[..., Engine], make_event: MakeEvent, model: Model
-) -> None:
+def test_without_a_fallback_words_alone_decide(make_engine: Callable[..., Engine], model: Model) -> None:
     engine = make_engine()
-    engine.ask(*told(make_event))
+    engine.ask(*told())
     model.error = RuntimeError()
     (response,) = engine.ask(make_event("recall", 900_000, query="Who plays the violin?", mode="relevance"))
     assert (codes(response), ids(response)[0]) == (["embedding_fallback"], "violin")
@@ -176,9 +152,7 @@ def test_the_fallback_compares_only_what_the_filters_let_through(ask: Ask, model
     assert sorted(ids(response)) == ["bike", "ferry"]
 
 
-def test_the_fallback_reads_the_texts_of_the_best_200_only(
-    make_engine: Callable[..., Engine], make_event: MakeEvent, model: Model
-) -> None:
+def test_the_fallback_reads_the_texts_of_the_best_200_only(make_engine: Callable[..., Engine], model: Model) -> None:
     class Counting:
         texts = 0
         name, dimension = "counting", 384
@@ -290,7 +264,7 @@ def test_a_text_that_cannot_be_opened_is_redacted_and_ranked_last(ask: Ask, lose
 
 
 def test_what_is_known_of_a_redacted_memory_is_shown(
-    engine: Engine, make_event: MakeEvent, ask: Ask, lose: Callable[[bytes, str], None]
+    engine: Engine, ask: Ask, lose: Callable[[bytes, str], None]
 ) -> None:
     told_so = {
         "kind": "decision",
@@ -307,7 +281,7 @@ def test_what_is_known_of_a_redacted_memory_is_shown(
     assert (memory["role"], memory["name"], memory["created_at"]) == (None, None, "1970-01-01T00:00:05Z")
 
 
-def test_lookups_redact_too(engine: Engine, make_event: MakeEvent, lose: Callable[[bytes, str], None]) -> None:
+def test_lookups_redact_too(engine: Engine, lose: Callable[[bytes, str], None]) -> None:
     engine.ask(make_event("memory.update", 0, memory_id="violin", content="Ann sold her viola"))
     lose(keys.ROW, "violin in")
     asked = [make_event(kind, 900_000, memory_id="violin") for kind in ("memory.history", "memory.get")]
@@ -319,7 +293,7 @@ def test_lookups_redact_too(engine: Engine, make_event: MakeEvent, lose: Callabl
 
 
 def test_an_episodes_summary_does_without_what_cannot_be_opened(
-    engine: Engine, make_event: MakeEvent, lose: Callable[[bytes, str], None]
+    engine: Engine, lose: Callable[[bytes, str], None]
 ) -> None:
     lose(keys.ROW, "violin")
     (listed,) = engine.ask(make_event("episodes.list", 900_000))
@@ -338,7 +312,7 @@ def test_the_fallback_does_not_compare_what_cannot_be_opened(
 
 
 def test_rules_and_summaries_that_cannot_be_opened_are_not_in_the_context(
-    engine: Engine, make_event: MakeEvent, ask: Ask, lose: Callable[[bytes, str], None]
+    engine: Engine, ask: Ask, lose: Callable[[bytes, str], None]
 ) -> None:
     engine.ask(
         make_event("memory", 0, id="r", layer="rule", content="Never ring the alarm"),
@@ -387,10 +361,6 @@ def test_a_k_beyond_the_memories_is_told_of(ask: Ask, k: int, warned: list[str])
 def test_a_k_beyond_what_the_filters_let_through_is_told_of(ask: Ask) -> None:
     response = ask("Who plays the violin?", k=2, filters={"session_ids": ["violin"]})
     assert (codes(response), ids(response)) == (["k_exceeds_memories"], ["violin"])
-
-
-def test_the_default_k_promises_nothing(ask: Ask) -> None:
-    assert codes(ask("Who plays the violin?")) == []
 
 
 def test_rows_that_are_gone_are_counted(ask: Ask, engine: Engine) -> None:

@@ -1,7 +1,7 @@
 """What the engine makes of events that were made from memories: they hold as long as those are what they were."""
 
-from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from recallflow.operators import work
 from recallflow.state import keys
 from recallflow.state.rows import Entry
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, Harness
+from tests.unit.operators.harness import MEMORIES, Harness, make_event, run_flow
 from tests.unit.operators.test_apply import (
     codes,
     forget,
@@ -27,24 +27,19 @@ from tests.unit.operators.test_apply import (
     update,
 )
 
-Do = Callable[..., Processed]
 Event = tuple[str, dict[str, Any]]
 
 LISBON, PORTO = "I live in Lisbon", "I moved to Porto"
 TOLD = message("told", LISBON)
 
 
-@pytest.fixture
-def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
-    """Runs events, given as (type, fields), a minute apart; each asks for a receipt. What is left agrees."""
-
-    def run(*events: Event) -> Processed:
-        made = [make_event(kind, 60_000 * at, **{"receipt": True} | fields) for at, (kind, fields) in enumerate(events)]
-        done = run_flow(made, tmp_path / "state")
-        assert verify(tmp_path / "state").problems == []
-        return done
-
-    return run
+def do(*events: Event) -> Processed:
+    """Run events, given as (type, fields), a minute apart; each asks for a receipt. The state must be consistent."""
+    made = [make_event(kind, 60_000 * at, **{"receipt": True} | fields) for at, (kind, fields) in enumerate(events)]
+    with TemporaryDirectory() as folder:
+        done = run_flow(made, Path(folder) / "state")
+        assert verify(Path(folder) / "state").problems == []
+    return done
 
 
 def of(memory_id: str, content: str | None = None, *others: str) -> dict[str, Any]:
@@ -80,7 +75,7 @@ TYPES = [kind for kind, _ in DERIVED]
 
 
 @pytest.mark.parametrize("event", DERIVED, ids=TYPES)
-def test_what_fits_takes_effect(do: Do, event: Event) -> None:
+def test_what_fits_takes_effect(event: Event) -> None:
     done = do(TOLD, message("other", "hello"), event)
     assert outcomes(done)[2:] == ["created" if event[0] == "memory" else "updated"]
     assert codes(done) == []
@@ -89,7 +84,7 @@ def test_what_fits_takes_effect(do: Do, event: Event) -> None:
 @pytest.mark.parametrize("event", DERIVED, ids=TYPES)
 @pytest.mark.parametrize("before", [forget(memory_id="told"), update("told", content=PORTO)], ids=["gone", "changed"])
 def test_what_was_made_from_a_memory_that_is_gone_or_says_something_else_has_no_effect(
-    do: Do, event: Event, before: Event
+    event: Event, before: Event
 ) -> None:
     done = do(TOLD, message("other", "hello"), before, event, recall(include_history=True))
     assert outcomes(done)[3:] == ["outdated"]
@@ -97,42 +92,34 @@ def test_what_was_made_from_a_memory_that_is_gone_or_says_something_else_has_no_
     assert "fact" not in found(done.responses[0])
 
 
-@pytest.mark.parametrize("event", DERIVED, ids=TYPES)
-def test_what_was_made_from_a_memory_that_nobody_knows_has_no_effect(do: Do, event: Event) -> None:
-    done = do(message("other", "hello"), event)
-    assert (outcomes(done)[1:], codes(done)) == (["outdated"], [])
-
-
-def test_all_that_was_read_beside_the_memory_must_stand_too(do: Do) -> None:
+def test_all_that_was_read_beside_the_memory_must_stand_too() -> None:
     done = do(TOLD, message("other", "hello"), forget(memory_id="other"), fact(**of("told", LISBON, "other")))
     assert outcomes(done)[3:] == ["outdated"]
 
 
-def test_without_a_hash_any_text_of_the_memory_will_do(do: Do) -> None:
+def test_without_a_hash_any_text_of_the_memory_will_do() -> None:
     done = do(TOLD, update("told", content=PORTO), fact(**of("told")))
     assert outcomes(done)[2:] == ["created"]
 
 
-def test_no_receipt_comes_unasked_of_what_has_no_effect(do: Do) -> None:
+def test_no_receipt_comes_unasked_of_what_has_no_effect() -> None:
     kind, fields = fact()
     done = do((kind, fields | {"receipt": False}))
     assert (done.receipts, codes(done)) == ([], [])
 
 
-def test_what_had_no_effect_has_it_once_it_fits(do: Do) -> None:
+def test_what_had_no_effect_has_it_once_it_fits() -> None:
     again = fact("again")
     done = do(fact(), TOLD, fact(), again, again)
     assert outcomes(done) == ["outdated", "created", "created", "created", "duplicate"]
 
 
-def test_the_id_of_what_had_no_effect_is_not_used_up(do: Do) -> None:
+def test_the_id_of_what_had_no_effect_is_not_used_up() -> None:
     event = "category.summary", {"id": "e", "category": "home", "summary": "Lisbon", **of("told", LISBON)}
     assert outcomes(do(event, TOLD, event, event)) == ["outdated", "created", "updated", "duplicate"]
 
 
-def test_what_has_no_effect_is_counted_by_type_and_reason(
-    tmp_path: Path, make_event: Callable[..., dict[str, Any]]
-) -> None:
+def test_what_has_no_effect_is_counted_by_type_and_reason(tmp_path: Path) -> None:
     engine = Harness(tmp_path / "counted", one_log=True)
     other = DERIVED[-1][1] | {"model": "other"}
     made = [make_event(kind, **fields) for kind, fields in (fact(), fact(), TOLD, ("memory.embedding", other))]
@@ -143,7 +130,7 @@ def test_what_has_no_effect_is_counted_by_type_and_reason(
 
 @pytest.mark.parametrize("kills", [False, True], ids=["through", "killed between steps"])
 def test_many_messages_are_forgotten_with_their_facts_in_steps(
-    tmp_path: Path, make_event: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kills: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
 ) -> None:
     monkeypatch.setattr(work, "SHARE", 30)
     engine = Harness(tmp_path / "steps", record={"headers": ()})
@@ -169,7 +156,7 @@ def test_many_messages_are_forgotten_with_their_facts_in_steps(
 # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fact_says_what_it_was_made_from(do: Do) -> None:
+def test_a_fact_says_what_it_was_made_from() -> None:
     done = do(TOLD, fact(**of("told")), get("fact"), recall("Lisbon"))
     said = {"memory_id": "told", "content_hash": content_hash(LISBON), "model": "some", "prompt_version": "1",
             "source": "memories:0:0"}  # fmt: skip
@@ -178,30 +165,30 @@ def test_a_fact_says_what_it_was_made_from(do: Do) -> None:
     assert shown == {"told": None, "fact": said}
 
 
-def test_a_fact_is_of_its_own_event_time(do: Do) -> None:
+def test_a_fact_is_of_its_own_event_time() -> None:
     done = do(TOLD, fact(timestamp=0), get("fact"))
     assert done.responses[0]["versions"][0]["created_at"] == "1970-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize("which", [{"memory_id": "told"}, {"filter": {"session_id": "s"}}], ids=["id", "session"])
-def test_a_fact_is_forgotten_with_its_message(do: Do, which: dict[str, Any]) -> None:
+def test_a_fact_is_forgotten_with_its_message(which: dict[str, Any]) -> None:
     told = message("told", LISBON, session_id="s")
     done = do(told, message("left", "hello"), fact(), forget(**which), recall(include_history=True), history("fact"))
     assert found(done.responses[0]) == {"left"}
     assert done.responses[1]["status"] == "error"
 
 
-def test_a_fact_is_forgotten_with_what_was_read_beside_its_message(do: Do) -> None:
+def test_a_fact_is_forgotten_with_what_was_read_beside_its_message() -> None:
     done = do(TOLD, message("other", "hello"), fact(**of("told", LISBON, "other")), forget(memory_id="other"), recall())
     assert found(done.responses[0]) == {"told"}
 
 
-def test_a_message_stays_where_its_fact_is_forgotten(do: Do) -> None:
+def test_a_message_stays_where_its_fact_is_forgotten() -> None:
     done = do(TOLD, fact(), forget(memory_id="fact"), recall(), fact("next"), forget(memory_id="told"), recall())
     assert [found(response) for response in done.responses] == [{"told"}, set()]
 
 
-def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now(do: Do) -> None:
+def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now() -> None:
     done = do(
         TOLD, fact(), update("told", content=PORTO), recall(), recall(include_history=True),
         recall(as_of={"event_time": 90_000}), recall(as_of={"ingestion_time": 90_000}), history("fact"),
@@ -212,7 +199,7 @@ def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now(do: Do) -> 
     assert [one.get("valid_to") for one in versions["versions"]] == [None, "1970-01-01T00:02:00Z"]
 
 
-def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another(do: Do) -> None:
+def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another() -> None:
     related = fact(relations=[{"source": "Ann", "type": "lives_in", "target": "Lisbon"}])
     facts = "graph.facts", {"entities": ["Ann"]}
     past = "graph.facts", {"entities": ["Ann"], "as_of": {"ingestion_time": 90_000}}
@@ -223,19 +210,19 @@ def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another(do: Do)
     assert not after or after["facts"] == []
 
 
-def test_an_update_that_leaves_the_text_as_it_is_leaves_its_facts(do: Do) -> None:
+def test_an_update_that_leaves_the_text_as_it_is_leaves_its_facts() -> None:
     done = do(TOLD, fact(), update("told", category="home"), update("told", content=LISBON, tags=["a"]), recall())
     assert found(done.responses[0]) == {"told", "fact"}
 
 
-def test_what_was_made_of_a_fact_that_is_withdrawn_no_longer_fits(do: Do) -> None:
+def test_what_was_made_of_a_fact_that_is_withdrawn_no_longer_fits() -> None:
     late = edge("fact", "other", **of("fact", "Ann lives in Lisbon"))
     done = do(TOLD, message("other", "hello"), fact(), update("told", content=PORTO), late, recall())
     assert outcomes(done)[4:] == ["outdated"]
     assert found(done.responses[0]) == {"told", "other"}
 
 
-def test_no_fact_is_made_of_a_fact(do: Do) -> None:
+def test_no_fact_is_made_of_a_fact() -> None:
     done = do(TOLD, fact(), fact("next", **of("fact")), fact("more", **of("told", LISBON, "fact")))
     assert codes(done) == [
         ("invalid_event", ["derived_from.memory_id"]),
@@ -243,13 +230,13 @@ def test_no_fact_is_made_of_a_fact(do: Do) -> None:
     ]
 
 
-def test_so_many_facts_are_made_of_one_message(do: Do) -> None:
+def test_so_many_facts_are_made_of_one_message() -> None:
     done = do(TOLD, *(fact(f"f{number}") for number in range(MADE_MAX + 1)), update("told", content=PORTO), recall())
     assert codes(done) == [("invalid_event", ["derived_from"])]
     assert found(done.responses[0]) == {"told"}
 
 
-def test_a_message_that_is_edited_very_often_gets_its_facts_each_time(do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_is_edited_very_often_gets_its_facts_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of an earlier text are not counted, up to a bound: one more has no effect. They go with the message, too,
     and with what was read beside it."""
     monkeypatch.setattr("recallflow.operators.derived.MADE_MAX", 2)
@@ -271,7 +258,7 @@ def test_a_message_that_is_edited_very_often_gets_its_facts_each_time(do: Do, mo
 # ── what is found out of a memory ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_found_out_fills_only_what_nobody_gave(do: Do) -> None:
+def test_what_is_found_out_fills_only_what_nobody_gave() -> None:
     told = memory("told", LISBON, tags=["city"])
     found_out = update("told", category="home", tags=["lisbon"], **of("told", LISBON))
     again = update("told", category="work", **of("told", LISBON))
@@ -281,14 +268,14 @@ def test_what_is_found_out_fills_only_what_nobody_gave(do: Do) -> None:
     assert (version["category"], version["tags"], version["filled"]) == ("home", ["city"], ["category"])
 
 
-def test_what_was_found_out_goes_with_the_text_and_what_was_given_stays(do: Do) -> None:
+def test_what_was_found_out_goes_with_the_text_and_what_was_given_stays() -> None:
     found_out = update("told", category="home", topics=["city"], **of("told", LISBON))
     done = do(TOLD, found_out, update("told", topics=["city"]), update("told", content=PORTO), get("told"))
     version = done.responses[0]["versions"][0]
     assert (version["category"], version["topics"], version["filled"]) == (None, ["city"], [])
 
 
-def test_what_is_found_out_is_of_the_memory_itself_and_no_text(do: Do) -> None:
+def test_what_is_found_out_is_of_the_memory_itself_and_no_text() -> None:
     done = do(TOLD, update("told", category="c", **of("other")), update("told", content="x", **of("told")))
     assert [code for code, _ in codes(done)] == ["invalid_event"] * 2
 
@@ -311,13 +298,13 @@ def said(response: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("change", [forget(memory_id="b"), update("b", content="nothing")], ids=["gone", "changed"])
-def test_a_summary_goes_with_the_first_memory_it_was_made_of(do: Do, change: Event) -> None:
+def test_a_summary_goes_with_the_first_memory_it_was_made_of(change: Event) -> None:
     told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
     done = do(*told, summary("given"), summary("made", "a", "b"), asked(), change, asked(), forget(memory_id="c"))
     assert [said(response) for response in done.responses] == ["made", "given"]
 
 
-def test_a_summary_that_is_made_replaces_the_one_before_that_was(do: Do) -> None:
+def test_a_summary_that_is_made_replaces_the_one_before_that_was() -> None:
     told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
     done = do(*told, summary("first", "a"), summary("next", "b"), asked(), forget(memory_id="b"), asked())
     assert said(done.responses[0]) == "next"

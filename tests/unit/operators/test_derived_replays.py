@@ -17,6 +17,7 @@ from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.rows import CategorySummary, Current, Entry, EpisodeSummary, MemoryRow
 from recallflow.state.verify import verify
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness
 
 Event = dict[str, Any]
@@ -91,7 +92,7 @@ def _read(path: Path, log: Sequence[Event], cuts: Sequence[int], wanted: Wanted 
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(0.5))
 @given(
     log=logs, cuts=st.lists(st.integers(0, 29), max_size=3), enriches=st.booleans(), share=st.sampled_from((8, 4_000))
 )

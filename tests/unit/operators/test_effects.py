@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.answers import queries
 from recallflow.operators.answers.effects import IDS_MOST, RETURNED_MOST, Marks
 from recallflow.operators.snapshot import Snapshot
@@ -18,12 +17,8 @@ from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.logical import state_hash
 from recallflow.state.partition import Partition
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained, several
-
-MakeEvent = Callable[..., dict[str, Any]]
-MakeQuery = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-Used = Callable[..., list[dict[str, Any]]]
+from tests.groups import share
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained, make_event, run_flow, several
 
 NOW_MS = 1_000_000
 
@@ -50,7 +45,7 @@ def make_logs(tmp_path: Path) -> Iterator[Callable[[], Logs]]:
 
 
 @pytest.fixture
-def logs(make_logs: Callable[[], Logs], make_event: MakeEvent) -> Logs:
+def logs(make_logs: Callable[[], Logs]) -> Logs:
     """A log in which two memories were told."""
     logs = make_logs()
     texts = {"a": "the red bike", "b": "green tea"}
@@ -58,23 +53,17 @@ def logs(make_logs: Callable[[], Logs], make_event: MakeEvent) -> Logs:
     return logs
 
 
-@pytest.fixture
-def ask(make_event: MakeEvent) -> MakeQuery:
-    return lambda **fields: make_event("recall", 5_000, **{"query": "red bike", "k": 1} | fields)
+def ask(**fields: Any) -> dict[str, Any]:
+    return make_event("recall", 5_000, **{"query": "red bike", "k": 1} | fields)
 
 
-@pytest.fixture
-def used(make_event: MakeEvent, run_flow: RunFlow) -> Used:
-    """What `memory.get` says of each memory's usage after events."""
-
-    def run(events: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
-        got = [make_event("memory.get", memory_id=name) for name in names]
-        return [response["usage"] for response in run_flow([*events, *got]).responses[-len(names) :]]
-
-    return run
+def used(events: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    """Return what `memory.get` says of each memory's usage after events."""
+    got = [make_event("memory.get", memory_id=name) for name in names]
+    return [response["usage"] for response in run_flow([*events, *got]).responses[-len(names) :]]
 
 
-def counts(logs: Logs, make_event: MakeEvent, *names: str) -> list[int]:
+def counts(logs: Logs, *names: str) -> list[int]:
     logs.write(QUERIES, *(make_event("memory.get", memory_id=name) for name in names))
     return [response["usage"]["count"] for response in logs.answer()[-len(names) :]]
 
@@ -82,38 +71,34 @@ def counts(logs: Logs, make_event: MakeEvent, *names: str) -> list[int]:
 # ── what is counted ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def said(make_event: MakeEvent, *texts: str) -> list[dict[str, Any]]:
+def said(*texts: str) -> list[dict[str, Any]]:
     return [make_event("message", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
 
 
-def test_what_an_answer_returns_is_counted_with_the_latest_time(
-    make_event: MakeEvent, ask: MakeQuery, used: Used
-) -> None:
-    events = [*said(make_event, "the red bike", "green tea"), ask(), ask(timestamp=9_000), ask(timestamp=7_000)]
+def test_what_an_answer_returns_is_counted_with_the_latest_time() -> None:
+    events = [*said("the red bike", "green tea"), ask(), ask(timestamp=9_000), ask(timestamp=7_000)]
     nothing = {"count": 0, "last_accessed_at": None, "useful": 0, "not_useful": 0}
     assert used(events, "m0", "m1") == [nothing | {"count": 3, "last_accessed_at": "1970-01-01T00:00:09Z"}, nothing]
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "relevance", "recency", "episode", "decayed", "balanced"])
-def test_every_mode_counts(make_event: MakeEvent, ask: MakeQuery, used: Used, mode: str) -> None:
-    assert used([*said(make_event, "the red bike"), ask(mode=mode)], "m0")[0]["count"] == 1
+def test_every_mode_counts(mode: str) -> None:
+    assert used([*said("the red bike"), ask(mode=mode)], "m0")[0]["count"] == 1
 
 
 @pytest.mark.parametrize(
     "about", [{"as_of": {"event_time": 6_000}}, {"as_of": {"ingestion_time": 6_000}}, {"include_history": True}]
 )
-def test_an_answer_about_another_moment_leaves_nothing(
-    make_event: MakeEvent, ask: MakeQuery, used: Used, about: dict[str, Any]
-) -> None:
-    assert used([*said(make_event, "the red bike"), ask(**about)], "m0")[0]["count"] == 0
+def test_an_answer_about_another_moment_leaves_nothing(about: dict[str, Any]) -> None:
+    assert used([*said("the red bike"), ask(**about)], "m0")[0]["count"] == 0
 
 
-def test_looking_a_memory_up_is_no_use_of_it(make_event: MakeEvent, used: Used) -> None:
+def test_looking_a_memory_up_is_no_use_of_it() -> None:
     looks = [make_event("memory.get", memory_id="m0"), make_event("memory.history", memory_id="m0")]
-    assert used([*said(make_event, "the red bike"), *looks], "m0")[0]["count"] == 0
+    assert used([*said("the red bike"), *looks], "m0")[0]["count"] == 0
 
 
-def test_what_was_returned_gains_on_its_equals(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_was_returned_gains_on_its_equals() -> None:
     told = [make_event("memory", id=name, content="red bike", tags=[name]) for name in ("a", "b")]
     ask = make_event("recall", 5_000, query="bike")
     before, *_, after = run_flow([*told, ask, ask | {"filters": {"tags": ["a"]}}, ask]).responses
@@ -122,26 +107,24 @@ def test_what_was_returned_gains_on_its_equals(make_event: MakeEvent, run_flow: 
     assert [m["id"] for m in after["memories"]] == ["a", "b"]
 
 
-def test_a_query_id_asked_twice_is_answered_twice_and_counts_once(
-    make_event: MakeEvent, ask: MakeQuery, run_flow: RunFlow, used: Used
-) -> None:
-    events = [*said(make_event, "the red bike"), ask(id="q"), ask(id="q"), ask(id="other"), ask(), ask()]
+def test_a_query_id_asked_twice_is_answered_twice_and_counts_once() -> None:
+    events = [*said("the red bike"), ask(id="q"), ask(id="q"), ask(id="other"), ask(), ask()]
     assert [len(response["memories"]) for response in run_flow(events).responses] == [1] * 5
     assert used(events, "m0")[0]["count"] == 4
 
 
-def test_only_the_latest_ids_are_known(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:
-    events = said(make_event, "the red bike") + [ask(id=f"q{n}") for n in range(IDS_MOST)]
+def test_only_the_latest_ids_are_known() -> None:
+    events = said("the red bike") + [ask(id=f"q{n}") for n in range(IDS_MOST)]
     assert used([*events, ask(id="q0")], "m0")[0]["count"] == IDS_MOST
     assert used([*events, ask(id="new"), ask(id="q0")], "m0")[0]["count"] == IDS_MOST + 2
 
 
-def test_one_user_s_query_ids_are_not_another_s(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:
-    events = [*said(make_event, "the red bike"), ask(id="q", user_id="bob"), ask(id="q")]
+def test_one_user_s_query_ids_are_not_another_s() -> None:
+    events = [*said("the red bike"), ask(id="q", user_id="bob"), ask(id="q")]
     assert used(events, "m0")[0]["count"] == 1
 
 
-def test_what_is_forgotten_leaves_no_usage(logs: Logs, make_event: MakeEvent, ask: MakeQuery) -> None:
+def test_what_is_forgotten_leaves_no_usage(logs: Logs) -> None:
     logs.write(QUERIES, ask())
     logs.answer()
     assert len(logs.table(keys.USAGE)) == 1
@@ -150,7 +133,7 @@ def test_what_is_forgotten_leaves_no_usage(logs: Logs, make_event: MakeEvent, as
     assert logs.table(keys.USAGE) == []
 
 
-def test_a_session_remembers_the_newest_it_returned(make_logs: Callable[[], Logs], make_event: MakeEvent) -> None:
+def test_a_session_remembers_the_newest_it_returned(make_logs: Callable[[], Logs]) -> None:
     logs = make_logs()
     logs.write(MEMORIES, *(make_event("memory", n, id=f"m{n}", content=f"tea {n}") for n in range(250)))
     asked = [{"created_after": low, "created_before": low + 50} for low in range(0, 250, 50)]
@@ -167,7 +150,7 @@ def test_a_session_remembers_the_newest_it_returned(make_logs: Callable[[], Logs
     assert set(seqs[-50:]) == set(range(50, 100))  # asked for again
 
 
-def test_usage_is_no_part_of_the_state_hash(logs: Logs, ask: MakeQuery) -> None:
+def test_usage_is_no_part_of_the_state_hash(logs: Logs) -> None:
     logs.answer()
     before = state_hash(logs.directory)
     logs.write(QUERIES, ask(), ask(session_id="s", id="q"))
@@ -175,9 +158,7 @@ def test_usage_is_no_part_of_the_state_hash(logs: Logs, ask: MakeQuery) -> None:
     assert state_hash(logs.directory) == before
 
 
-def test_an_answer_is_given_whatever_becomes_of_its_effects(
-    logs: Logs, make_event: MakeEvent, ask: MakeQuery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_is_given_whatever_becomes_of_its_effects(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     def half_way(_: Partition, __: Marks, hot: HotOwner, *___: object) -> None:
         hot.usage().count([0], 5)
         raise KeyError
@@ -190,46 +171,46 @@ def test_an_answer_is_given_whatever_becomes_of_its_effects(
     logs.write(QUERIES, ask())
     (response,) = logs.answer()
     assert explained(response)["a"]["factors"]["usage"] == 0  # what was counted half-way went with the owner
-    assert counts(logs, make_event, "a") == [1]
+    assert counts(logs, "a") == [1]
 
 
 # ── feedback ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_feedback_is_counted_on_its_side_once_per_event(make_event: MakeEvent, used: Used) -> None:
+def test_feedback_is_counted_on_its_side_once_per_event() -> None:
     named = {"useful": True, "id": "f"}
     voices: list[dict[str, Any]] = [{"useful": True}, {"useful": True}, {"useful": False}, named, named]
     events = [make_event("memory.feedback", memory_id="m0", **fields) for fields in voices]
     nothing = {"count": 0, "last_accessed_at": None}
-    assert used([*said(make_event, "tea"), *events], "m0") == [nothing | {"useful": 3, "not_useful": 1}]
+    assert used([*said("tea"), *events], "m0") == [nothing | {"useful": 3, "not_useful": 1}]
 
 
-def test_feedback_on_what_is_not_remembered_is_refused(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_feedback_on_what_is_not_remembered_is_refused() -> None:
     feedback = make_event("memory.feedback", memory_id="m0", useful=True, receipt=True)
     forget = make_event("memory.forget", memory_id="m0")
-    done = run_flow([feedback, *said(make_event, "tea"), feedback, forget, feedback])
+    done = run_flow([feedback, *said("tea"), feedback, forget, feedback])
     assert [letter["error"]["code"] for letter in done.rejected] == ["not_found"] * 2
     assert [letter["error"]["fields"][0]["field"] for letter in done.rejected] == ["memory_id"] * 2
     assert [(receipt["outcome"], receipt["memory_id"]) for receipt in done.receipts] == [("updated", "m0")]
 
 
-def test_feedback_counts_at_once_where_usage_is_hot(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_feedback_counts_at_once_where_usage_is_hot() -> None:
     ask = make_event("recall", query="tea")
     feedback = make_event("memory.feedback", memory_id="m0", useful=False)
-    done = run_flow([*said(make_event, "tea", "green tea"), ask, feedback, ask])
+    done = run_flow([*said("tea", "green tea"), ask, feedback, ask])
     told = [explained(response)["m0"]["factors"]["quality"] for response in done.responses]
     assert told == [0, 0]  # the lower of 2/3 and 1; before, both are 1
     assert explained(done.responses[1])["m1"]["factors"]["quality"] == pytest.approx(2 / 3, abs=1e-5)  # of 0.5
 
 
-def test_a_new_version_keeps_what_was_counted(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:
+def test_a_new_version_keeps_what_was_counted() -> None:
     changed = make_event("memory.update", memory_id="m0", content="the blue bike")
     voice = make_event("memory.feedback", memory_id="m0", useful=True)
-    (usage,) = used([*said(make_event, "the red bike"), ask(), voice, changed, ask()], "m0")
+    (usage,) = used([*said("the red bike"), ask(), voice, changed, ask()], "m0")
     assert (usage["count"], usage["useful"]) == (2, 1)
 
 
-def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs, make_event: MakeEvent, ask: MakeQuery) -> None:
+def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs) -> None:
     logs.write(MEMORIES, make_event("memory.feedback", memory_id="a", useful=True))
     logs.write(QUERIES, ask())
     assert logs.answer(silent=True) == []
@@ -243,9 +224,7 @@ def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs, make_eve
 
 @pytest.mark.parametrize("fields", [{}, {"id": "q"}, {"session_id": "s"}])
 @pytest.mark.parametrize("snapshots", [0, 1])
-def test_a_query_answered_again_after_a_kill_counts_once(
-    logs: Logs, make_event: MakeEvent, ask: MakeQuery, snapshots: int, fields: dict[str, Any]
-) -> None:
+def test_a_query_answered_again_after_a_kill_counts_once(logs: Logs, snapshots: int, fields: dict[str, Any]) -> None:
     logs.answer()
     snapshot = logs.snapshot() if snapshots else None
     logs.write(QUERIES, ask(**fields), ask(query="green tea"))
@@ -253,12 +232,10 @@ def test_a_query_answered_again_after_a_kill_counts_once(
     logs.kill(snapshot)
     again = logs.answer()
     assert [r["memories"][0]["id"] for r in again] == [r["memories"][0]["id"] for r in before] == ["a", "b"]
-    assert counts(logs, make_event, "a", "b") == [1, 1]
+    assert counts(logs, "a", "b") == [1, 1]
 
 
-def test_a_query_that_waited_counts_once_however_late_it_is_answered(
-    logs: Logs, make_event: MakeEvent, ask: MakeQuery
-) -> None:
+def test_a_query_that_waited_counts_once_however_late_it_is_answered(logs: Logs) -> None:
     logs.write(QUERIES, ask(wait_for="memories:0:2", wait_timeout_ms=60_000))
     assert logs.answer() == []
     snapshots = [logs.snapshot() for _ in range(5)]
@@ -267,10 +244,10 @@ def test_a_query_that_waited_counts_once_however_late_it_is_answered(
     assert len(logs.answer()) == 2
     logs.kill(snapshots[-1])
     assert len(logs.answer()) == 2  # the one that waited is in the snapshot, the other in the log
-    assert counts(logs, make_event, "a", "b", "c") == [1, 1, 0]
+    assert counts(logs, "a", "b", "c") == [1, 1, 0]
 
 
-def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs, ask: MakeQuery) -> None:
+def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs) -> None:
     logs.write(QUERIES, ask(), ask())
     logs.answer()
     kept = []
@@ -281,7 +258,7 @@ def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs, ask: M
     assert kept == [2, 2, 0, 0]
 
 
-def test_marks_found_at_the_start_count_as_of_then(logs: Logs, ask: MakeQuery) -> None:
+def test_marks_found_at_the_start_count_as_of_then(logs: Logs) -> None:
     logs.write(QUERIES, ask())
     logs.answer()
     snapshot = logs.snapshot()
@@ -299,11 +276,9 @@ def test_marks_found_at_the_start_count_as_of_then(logs: Logs, ask: MakeQuery) -
 STEP = st.sampled_from(["tell", "ask", "again", "judge", "snapshot", "kill"])
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(0.5))
 @given(steps=st.lists(st.tuples(STEP, st.integers(0, 5)), min_size=4, max_size=16))
-def test_kills_change_nothing(
-    tmp_path_factory: pytest.TempPathFactory, make_event: MakeEvent, steps: list[tuple[str, int]]
-) -> None:
+def test_kills_change_nothing(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     """The same logs give the same usage and the same answers, killed at any moments from any surely committed snapshot
     or not."""
     killed, whole = (Logs(tmp_path_factory.mktemp("logs") / "s") for _ in range(2))

@@ -1,14 +1,11 @@
 """Answers in the mode `episode`, through the whole flow: conversations in the order they were said, and their list."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from recallflow.flows.embedded import Processed
+from tests.unit.operators.harness import make_event, run_flow
 
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
 WORKSHOP = [
@@ -21,7 +18,7 @@ WORKSHOP = [
 GARDEN = [("bye", "Hi there."), ("bulbs", "The bulbs want shade."), ("rain", "It may rain.")]
 
 
-def told(make_event: MakeEvent) -> list[dict[str, Any]]:
+def told() -> list[dict[str, Any]]:
     return [
         make_event("message", day * DAY_MS + at * MINUTE_MS, id=name, session_id=session, name="Ida", content=text)
         for day, session, said in ((1, "workshop", WORKSHOP), (2, "garden", GARDEN))
@@ -29,7 +26,7 @@ def told(make_event: MakeEvent) -> list[dict[str, Any]]:
     ]
 
 
-def asked(make_event: MakeEvent, query: str, **fields: Any) -> dict[str, Any]:
+def asked(query: str, **fields: Any) -> dict[str, Any]:
     return make_event("recall", 9 * DAY_MS, query=query, mode="episode", **fields)
 
 
@@ -37,9 +34,9 @@ def ids(response: dict[str, Any]) -> list[str]:
     return [memory["id"] for memory in response["memories"]]
 
 
-def test_a_conversation_is_answered_whole_and_in_order_and_listed(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    question = asked(make_event, "What happened to the pottery kiln?")
-    (found,) = run_flow([*told(make_event), question]).responses
+def test_a_conversation_is_answered_whole_and_in_order_and_listed() -> None:
+    question = asked("What happened to the pottery kiln?")
+    (found,) = run_flow([*told(), question]).responses
     assert ids(found) == [name for name, _ in (*WORKSHOP, *GARDEN)]
     assert found["status"] == "ok"
     first, second = found["episodes"]
@@ -51,15 +48,15 @@ def test_a_conversation_is_answered_whole_and_in_order_and_listed(make_event: Ma
     assert scores == sorted(scores, reverse=True)
 
 
-def test_what_was_left_out_of_an_episode_is_told(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_was_left_out_of_an_episode_is_told() -> None:
     question = "What happened to the pottery kiln?"
     short, one, whole, filtered = run_flow(
         [
-            *told(make_event),
-            asked(make_event, question, k=2, max_episodes=1),
-            asked(make_event, question, max_episodes=1),
-            asked(make_event, question, k=1, whole_episodes=True),
-            asked(make_event, question, filters={"created_before": DAY_MS + 2 * MINUTE_MS}),
+            *told(),
+            asked(question, k=2, max_episodes=1),
+            asked(question, max_episodes=1),
+            asked(question, k=1, whole_episodes=True),
+            asked(question, filters={"created_before": DAY_MS + 2 * MINUTE_MS}),
         ]
     ).responses
     assert [(e["size"], e["members_returned"]) for e in short["episodes"]] == [(5, 2)]
@@ -69,15 +66,15 @@ def test_what_was_left_out_of_an_episode_is_told(make_event: MakeEvent, run_flow
     assert [(e["size"], e["members_returned"]) for e in filtered["episodes"]] == [(5, 2)]
 
 
-def test_facts_of_the_session_are_members(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_facts_of_the_session_are_members() -> None:
     fact = make_event("memory", 3 * DAY_MS, id="fact", session_id="workshop", content="Ida owns a kiln.")
-    question = asked(make_event, "What happened to the pottery kiln?", max_episodes=1)
-    (found,) = run_flow([*told(make_event), fact, question]).responses
+    question = asked("What happened to the pottery kiln?", max_episodes=1)
+    (found,) = run_flow([*told(), fact, question]).responses
     assert ids(found) == [*(name for name, _ in WORKSHOP), "fact"]
     assert found["episodes"][0]["size"] == found["episodes"][0]["members_returned"] == 6
 
 
-def test_key_entities_bring_their_conversation_to_the_front(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_key_entities_bring_their_conversation_to_the_front() -> None:
     urn = "urn:plant:squill"
     noted = make_event(
         "memory",
@@ -90,11 +87,11 @@ def test_key_entities_bring_their_conversation_to_the_front(make_event: MakeEven
     question = "What happened to the pottery kiln?"
     by_words, by_urn, by_name = run_flow(
         [
-            *told(make_event),
+            *told(),
             noted,
-            asked(make_event, question),
-            asked(make_event, question, entity_urns=[urn], weights={"mentions": 2}),
-            asked(make_event, "And Squill?"),
+            asked(question),
+            asked(question, entity_urns=[urn], weights={"mentions": 2}),
+            asked("And Squill?"),
         ]
     ).responses
     assert [e["session_id"] for e in by_words["episodes"]] == ["workshop", "garden"]
@@ -104,32 +101,26 @@ def test_key_entities_bring_their_conversation_to_the_front(make_event: MakeEven
 
 
 @pytest.mark.parametrize("fields", [{"max_episodes": 0}, {"max_episodes": 51}, {"max_episodes": 2, "mode": "hybrid"}])
-def test_fields_of_episodes_have_bounds_and_belong_to_their_mode(
-    make_event: MakeEvent, run_flow: RunFlow, fields: dict[str, Any]
-) -> None:
-    (found,) = run_flow([asked(make_event, "kiln") | fields]).responses
+def test_fields_of_episodes_have_bounds_and_belong_to_their_mode(fields: dict[str, Any]) -> None:
+    (found,) = run_flow([asked("kiln") | fields]).responses
     assert [field["field"] for field in found["error"]["fields"]] == ["max_episodes"]
 
 
-def test_an_owner_without_memories_has_no_episodes(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    (found,) = run_flow([asked(make_event, "kiln")]).responses
+def test_an_owner_without_memories_has_no_episodes() -> None:
+    (found,) = run_flow([asked("kiln")]).responses
     assert (found["memories"], found["episodes"]) == ([], [])
 
 
-def test_other_modes_list_no_episodes(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    (found,) = run_flow([*told(make_event), asked(make_event, "kiln") | {"mode": "hybrid"}]).responses
+def test_other_modes_list_no_episodes() -> None:
+    (found,) = run_flow([*told(), asked("kiln") | {"mode": "hybrid"}]).responses
     assert "episodes" not in found
 
 
 # ── summaries ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_summary_tells_names_numbers_and_decisions_and_no_small_talk(
-    make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    (found, listed) = run_flow(
-        [*told(make_event), asked(make_event, "kiln"), make_event("episodes.list", 9 * DAY_MS)]
-    ).responses
+def test_a_summary_tells_names_numbers_and_decisions_and_no_small_talk() -> None:
+    (found, listed) = run_flow([*told(), asked("kiln"), make_event("episodes.list", 9 * DAY_MS)]).responses
     expected = "Ida: The pottery kiln cracked during firing. Ida: We agreed to order 40 new bricks from Delft."
     assert found["episodes"][0]["summary"] == expected
     assert listed["episodes"][1]["summary"] == expected
@@ -145,16 +136,14 @@ def test_a_summary_tells_names_numbers_and_decisions_and_no_small_talk(
         ("今日は疲れました。", "旅行は4月に決めました。"),
     ],
 )
-def test_a_summary_is_chosen_in_the_texts_own_language(
-    make_event: MakeEvent, run_flow: RunFlow, small: str, telling: str
-) -> None:
+def test_a_summary_is_chosen_in_the_texts_own_language(small: str, telling: str) -> None:
     said = [small, telling, small.replace(".", "!").replace("。", "！")]
     events = [make_event("message", n * MINUTE_MS, session_id="s", content=text) for n, text in enumerate(said)]
     (listed,) = run_flow([*events, make_event("episodes.list", DAY_MS)]).responses
     assert listed["episodes"][0]["summary"] == f"user: {telling}"
 
 
-def test_a_long_conversation_is_summed_up_by_what_is_rare_in_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_long_conversation_is_summed_up_by_what_is_rare_in_it() -> None:
     said = ["Sounds good to me, see you around then."] * 40 + ["Greta sold the sawmill in Tampere for 90,000."]
     events = [
         make_event("message", n * MINUTE_MS, session_id="s", content=text, id=f"m{n}") for n, text in enumerate(said)

@@ -1,7 +1,5 @@
 """Which episodes are chosen, in what order they come, and how much of each."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,15 +7,12 @@ from hypothesis import strategies as st
 
 from recallflow.limits import WHOLE_EPISODES_MAX
 from recallflow.operators.recall.modes import rank
-from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.state.rows import Entry
-
-MakeEntry = Callable[..., Entry]
-MakeScene = Callable[..., Scene]
-IdsOf = Callable[[Scene, Ranking], list[str]]
+from tests.groups import share
+from tests.unit.operators.harness import ids_of, make_entry, make_scene
 
 
-def entries_of(make_entry: MakeEntry, *sizes: int) -> list[Entry]:
+def entries_of(*sizes: int) -> list[Entry]:
     """Episodes of these sizes, one after the other."""
     starts = np.cumsum([0, *sizes]).tolist()
     return [
@@ -27,17 +22,13 @@ def entries_of(make_entry: MakeEntry, *sizes: int) -> list[Entry]:
     ]
 
 
-def test_whole_episodes_come_in_time_order_the_most_relevant_first(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
-    asked = make_scene("episode", entries_of(make_entry, 2, 3, 2), [0, 1, 0, 5, 1, 2, 2])
+def test_whole_episodes_come_in_time_order_the_most_relevant_first() -> None:
+    asked = make_scene("episode", entries_of(2, 3, 2), [0, 1, 0, 5, 1, 2, 2])
     assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5", "m6", "m0", "m1"]
 
 
-def test_a_score_is_the_share_of_all_evidence_of_the_best_that_is_known(
-    make_entry: MakeEntry, make_scene: MakeScene
-) -> None:
-    asked = make_scene("episode", entries_of(make_entry, 1, 2), [0, 1, 1], relevance=[0.1, 0.4, 0.2])
+def test_a_score_is_the_share_of_all_evidence_of_the_best_that_is_known() -> None:
+    asked = make_scene("episode", entries_of(1, 2), [0, 1, 1], relevance=[0.1, 0.4, 0.2])
     ranking = rank(asked)
     odds = np.array([2 * np.e, 1.0])
     shares = 0.4 * odds / odds.sum()
@@ -46,10 +37,8 @@ def test_a_score_is_the_share_of_all_evidence_of_the_best_that_is_known(
     assert ranking.factors["mentions"].tolist() == [0, 0, 0]
 
 
-def test_what_mentions_the_entities_moves_up_with_all_its_conversation(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
-    entries, signal = entries_of(make_entry, 2, 2), [1, 0, 0.5, 0]
+def test_what_mentions_the_entities_moves_up_with_all_its_conversation() -> None:
+    entries, signal = entries_of(2, 2), [1, 0, 0.5, 0]
     asked = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], entity_urns=["urn:x:y"])
     ranking = rank(asked)
     assert ids_of(asked, ranking) == ["m2", "m3", "m0", "m1"], "one hop away is no mention"
@@ -58,81 +47,67 @@ def test_what_mentions_the_entities_moves_up_with_all_its_conversation(
     assert ids_of(unmoved, rank(unmoved)) == ["m0", "m1", "m2", "m3"]
 
 
-def test_among_equal_episodes_the_earlier_one_comes_first(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
+def test_among_equal_episodes_the_earlier_one_comes_first() -> None:
     late, early = make_entry(0, episode=0, created_ms=9), make_entry(1, episode=1, created_ms=3)
     asked = make_scene("episode", [late, early], [1, 1])
     assert ids_of(asked, rank(asked)) == ["m1", "m0"]
 
 
-def test_episodes_are_chosen_by_allowed_members_only(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
-    asked = make_scene("episode", entries_of(make_entry, 2, 1, 1), [9, 0, 5, 4], allowed=[1, 2, 3])
+def test_episodes_are_chosen_by_allowed_members_only() -> None:
+    asked = make_scene("episode", entries_of(2, 1, 1), [9, 0, 5, 4], allowed=[1, 2, 3])
     assert ids_of(asked, rank(asked)) == ["m2", "m3", "m1"]
 
 
-def test_several_members_that_fit_outweigh_one_that_fits_a_little_better(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
+def test_several_members_that_fit_outweigh_one_that_fits_a_little_better() -> None:
     # ln(2·e) = 1.69 against 1.5.
-    asked = make_scene("episode", entries_of(make_entry, 1, 2), [1.5, 1, 1])
+    asked = make_scene("episode", entries_of(1, 2), [1.5, 1, 1])
     assert ids_of(asked, rank(asked)) == ["m1", "m2", "m0"]
 
 
-def test_among_equal_members_the_nearer_centroid_decides(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
+def test_among_equal_members_the_nearer_centroid_decides() -> None:
     vectors = {0: (1, 0), 1: (0, 1)}
-    asked = make_scene("episode", entries_of(make_entry, 1, 1), [0, 0], vectors=vectors, asked=(0, 1))
+    asked = make_scene("episode", entries_of(1, 1), [0, 0], vectors=vectors, asked=(0, 1))
     assert ids_of(asked, rank(asked)) == ["m1", "m0"]
-    blind = make_scene("episode", entries_of(make_entry, 1, 1), [0, 0], vectors=vectors)
+    blind = make_scene("episode", entries_of(1, 1), [0, 0], vectors=vectors)
     assert ids_of(blind, rank(blind)) == ["m0", "m1"]
 
 
 # ── how much of each ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_does_not_fit_shares_the_room_by_what_fits_best(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
+def test_what_does_not_fit_shares_the_room_by_what_fits_best() -> None:
     # The first is whole; of the second and the third together there is room for the best two.
     signal = [5, 5, 0, 2.1, 0, 0, 2, 0]
-    asked = make_scene("episode", entries_of(make_entry, 2, 3, 3), signal, k=4)
+    asked = make_scene("episode", entries_of(2, 3, 3), signal, k=4)
     assert ids_of(asked, rank(asked)) == ["m0", "m1", "m3", "m6"]
 
 
-def test_of_one_large_episode_the_best_are_in_as_they_were_said(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
-    asked = make_scene("episode", entries_of(make_entry, 9), [0, 5, 0, 0, 9, 0, 0, 1, 0], k=3)
+def test_of_one_large_episode_the_best_are_in_as_they_were_said() -> None:
+    asked = make_scene("episode", entries_of(9), [0, 5, 0, 0, 9, 0, 0, 1, 0], k=3)
     assert ids_of(asked, rank(asked)) == ["m1", "m4", "m7"]
 
 
-def test_no_more_episodes_than_asked_for(make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf) -> None:
-    entries, signal = entries_of(make_entry, 2, 2, 2), [1, 0, 3, 0, 2, 0]
+def test_no_more_episodes_than_asked_for() -> None:
+    entries, signal = entries_of(2, 2, 2), [1, 0, 3, 0, 2, 0]
     asked = make_scene("episode", entries, signal, max_episodes=2)
     assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5"]
     one = make_scene("episode", entries, signal, k=1, max_episodes=1)
     assert ids_of(one, rank(one)) == ["m2"]
 
 
-def test_whole_episodes_go_beyond_k_until_it_is_reached(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
-    entries, signal = entries_of(make_entry, 2, 4, 3), [9, 9, 5, 5, 5, 5, 0, 0, 0]
+def test_whole_episodes_go_beyond_k_until_it_is_reached() -> None:
+    entries, signal = entries_of(2, 4, 3), [9, 9, 5, 5, 5, 5, 0, 0, 0]
     asked = make_scene("episode", entries, signal, k=3, whole_episodes=True)
     assert ids_of(asked, rank(asked)) == ["m0", "m1", "m2", "m3", "m4", "m5"]
 
 
-def test_whole_episodes_have_a_bound(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_whole_episodes_have_a_bound() -> None:
     sizes = WHOLE_EPISODES_MAX - 1, WHOLE_EPISODES_MAX
-    entries = entries_of(make_entry, *sizes)
+    entries = entries_of(*sizes)
     signal = [1.0] * sizes[0] + [0.0] * sizes[1]
     best_first = rank(make_scene("episode", entries, signal, k=50, whole_episodes=True))
     assert len(best_first.places) == sizes[0]
-    entries = entries_of(make_entry, WHOLE_EPISODES_MAX + 50)
+    entries = entries_of(WHOLE_EPISODES_MAX + 50)
     signal = [float(n % 7) for n in range(len(entries))]
     cut = rank(make_scene("episode", entries, signal, k=1, whole_episodes=True, max_episodes=1))
     assert len(cut.places) == WHOLE_EPISODES_MAX
@@ -142,10 +117,10 @@ def test_whole_episodes_have_a_bound(make_entry: MakeEntry, make_scene: MakeScen
 SIGNALS = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(2))
 @given(signal=SIGNALS, data=st.data(), k=st.integers(1, 12), whole=st.booleans())
 def test_order_score_and_explanation_agree_and_no_score_depends_on_k(
-    make_entry: MakeEntry, make_scene: MakeScene, signal: list[float], data: st.DataObject, k: int, whole: bool
+    signal: list[float], data: st.DataObject, k: int, whole: bool
 ) -> None:
     count = len(signal)
     episodes = sorted(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)))

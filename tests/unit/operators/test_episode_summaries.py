@@ -1,38 +1,18 @@
 """Summaries that are told of episodes: shown as long as what was said in them is what it was."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.episodes import episode_id
 from recallflow.owner import Owner
-from recallflow.state.verify import verify
 from tests.unit.operators.test_apply import codes, forget, message, outcomes, update
-from tests.unit.operators.test_derived import of
+from tests.unit.operators.test_derived import do, of
 
 Event = tuple[str, dict[str, Any]]
-Do = Callable[..., Processed]
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 TOLD = "Ann plans a trip"
-
-
-@pytest.fixture
-def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
-    """Runs events, given as (type, fields), a minute apart; each asks for a receipt. What is left agrees."""
-
-    def run(*events: Event) -> Processed:
-        made = [
-            make_event(kind, at * MINUTE_MS, **{"receipt": True} | fields) for at, (kind, fields) in enumerate(events)
-        ]
-        done = run_flow(made, tmp_path / "state")
-        assert verify(tmp_path / "state").problems == []
-        return done
-
-    return run
 
 
 def said(memory_id: str, content: str = "We go to Lisbon in May", **fields: Any) -> Event:
@@ -55,9 +35,7 @@ def summaries(response: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("asked", [LISTED, ASKED], ids=["listed", "ranked"])
 @pytest.mark.parametrize("sources", [(), ("a",), ("a", "b")], ids=["told", "of one", "of both"])
-def test_what_was_told_of_an_episode_is_shown_in_place_of_sentences(
-    do: Do, asked: Event, sources: tuple[str, ...]
-) -> None:
+def test_what_was_told_of_an_episode_is_shown_in_place_of_sentences(asked: Event, sources: tuple[str, ...]) -> None:
     done = do(said("a"), said("b", "Good"), asked, summary("a", *(sources or ())), asked)
     expected = "outdated" if sources == ("a",) else "updated"  # made before the last message came
     assert outcomes(done)[2:] == [expected]
@@ -71,7 +49,7 @@ def test_what_was_told_of_an_episode_is_shown_in_place_of_sentences(
     [said("late"), said("early", timestamp=30_000), forget(memory_id="b"), update("b", content="Porto it is")],
     ids=["another message", "a late message", "forgotten", "edited"],
 )
-def test_it_is_shown_no_more_once_the_episode_is_another(do: Do, asked: Event, event: Event) -> None:
+def test_it_is_shown_no_more_once_the_episode_is_another(asked: Event, event: Event) -> None:
     done = do(said("a"), said("b"), summary("a", "a", "b"), asked, event, asked)
     first, second = map(summaries, done.responses)
     assert first == [TOLD]
@@ -84,12 +62,12 @@ def test_it_is_shown_no_more_once_the_episode_is_another(do: Do, asked: Event, e
     [update("b", tags=["a"]), ("episode.end", {"session_id": "s"}), ("memory", {"content": "x", "session_id": "s"})],
     ids=["tagged", "ended", "a fact"],
 )
-def test_it_stays_where_what_was_said_is_the_same(do: Do, event: Event) -> None:
+def test_it_stays_where_what_was_said_is_the_same(event: Event) -> None:
     done = do(said("a"), said("b"), summary("a", "a", "b"), event, LISTED)
     assert summaries(done.responses[0]) == [TOLD]
 
 
-def test_it_goes_where_two_episodes_become_one(do: Do) -> None:
+def test_it_goes_where_two_episodes_become_one() -> None:
     far = said("b", timestamp=MINUTE_MS * 40)
     done = do(
         said("a"), far, summary("a"), summary("b", text="more"), LISTED, said("c", timestamp=MINUTE_MS * 20), LISTED
@@ -100,7 +78,7 @@ def test_it_goes_where_two_episodes_become_one(do: Do) -> None:
     assert after[0] not in (TOLD, "more")
 
 
-def test_a_summary_of_an_episode_that_nobody_knows_is_refused_and_of_memories_it_is_outdated(do: Do) -> None:
+def test_a_summary_of_an_episode_that_nobody_knows_is_refused_and_of_memories_it_is_outdated() -> None:
     done = do(
         said("a"),
         summary("nobody"),
@@ -120,7 +98,7 @@ def test_a_summary_of_an_episode_that_nobody_knows_is_refused_and_of_memories_it
         ({"ingestion_time": MINUTE_MS}, False),
     ],
 )
-def test_of_the_past_it_is_shown_only_where_all_of_it_had_been_said(do: Do, as_of: dict[str, int], shown: bool) -> None:
+def test_of_the_past_it_is_shown_only_where_all_of_it_had_been_said(as_of: dict[str, int], shown: bool) -> None:
     kind, fields = ASKED
     done = do(said("a"), said("b"), summary("a", "a", "b"), (kind, fields | {"as_of": as_of}))
     assert (summaries(done.responses[0]) == [TOLD]) == shown

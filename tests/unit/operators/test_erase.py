@@ -1,6 +1,6 @@
 """`user.erase`: what goes, what stays, and what comes after it with an earlier time."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,8 @@ from recallflow.outputs import Output
 from recallflow.records import Principal
 from recallflow.state import keys
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, Harness, receipts
+from tests.unit.operators.harness import MEMORIES, Harness, make_event, receipts, run_flow
 
-RunFlow = Callable[..., Processed]
-MakeEvent = Callable[..., dict[str, Any]]
 Told = tuple[str, int, dict[str, Any]]
 
 NEW_YEAR_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
@@ -23,16 +21,18 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 @pytest.fixture
-def do(run_flow: RunFlow, make_event: MakeEvent) -> Callable[..., Processed]:
-    """Runs Ann's events, given as (type, day, fields)."""
+def engine(tmp_path: Path) -> Iterator[Harness]:
+    """Open a harness, whose state must be consistent in the end."""
+    opened = Harness(tmp_path / "s")
+    yield opened
+    opened.stop()
+    assert verify(tmp_path / "s").problems == []
 
-    def run(*told: Told, **chosen: Any) -> Processed:
-        lines = [
-            make_event(kind, NEW_YEAR_MS + day * DAY_MS, **{"receipt": True} | fields) for kind, day, fields in told
-        ]
-        return run_flow(lines, **chosen)
 
-    return run
+def do(*told: Told, **chosen: Any) -> Processed:
+    """Run Ann's events, given as (type, day, fields)."""
+    lines = [make_event(kind, NEW_YEAR_MS + day * DAY_MS, **{"receipt": True} | fields) for kind, day, fields in told]
+    return run_flow(lines, **chosen)
 
 
 def memory(memory_id: str, day: int, **fields: Any) -> Told:
@@ -58,7 +58,7 @@ def found(response: dict[str, Any]) -> list[str]:
 # ── what goes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_erased_user_is_remembered_by_nothing(do: Callable[..., Processed], tmp_path: Path) -> None:
+def test_an_erased_user_is_remembered_by_nothing(tmp_path: Path) -> None:
     told = [memory(f"m{n}", n) for n in range(5)]
     stats: Told = ("user.stats", 300, {})
     listed: Told = ("episodes.list", 300, {})
@@ -75,7 +75,7 @@ def test_an_erased_user_is_remembered_by_nothing(do: Callable[..., Processed], t
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_the_state_is_that_of_a_log_without_the_user(tmp_path: Path, make_event: MakeEvent, after: int) -> None:
+def test_the_state_is_that_of_a_log_without_the_user(engine: Harness, tmp_path: Path, after: int) -> None:
     """Also where the user goes on afterwards: its sequence numbers begin anew."""
     before = [make_event("message", n, id=f"m{n}", content=f"walnut {n} in Porto", session_id="s") for n in range(9)]
     changes = [
@@ -88,19 +88,17 @@ def test_the_state_is_that_of_a_log_without_the_user(tmp_path: Path, make_event:
     others = [make_event("memory", n, user_id="bo", id=f"b{n}", content=f"violin {n}") for n in range(4)]
     later = [make_event("message", 20 + n, id=f"m{n}", content=f"lantern {n}", session_id="s") for n in range(after)]
     told = [*before, others[0], *changes, *others[1:]]
-    engine, without = Harness(tmp_path / "s"), Harness(tmp_path / "without")
+    without = Harness(tmp_path / "without")
     engine.run(MEMORIES, *told, make_event("user.erase", 10), *later)
     kept = {id(one) for one in (*others, *later)}
     blank = make_event("memory.forget", 0, user_id="nobody", memory_id="m")
     without.run(MEMORIES, *(one if id(one) in kept else blank for one in [*told, {}, *later]))
     assert engine.hash() == without.hash()
     assert engine.directory.counts == without.directory.counts
-    engine.stop()
     without.stop()
 
 
-def test_counts_are_right_whoever_is_erased(tmp_path: Path, make_event: MakeEvent) -> None:
-    engine = Harness(tmp_path / "s")
+def test_counts_are_right_whoever_is_erased(engine: Harness) -> None:
     engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea") for n in range(5)))
     engine.run(MEMORIES, make_event("memory", environment="test", id="m", content="tea"))
     engine.run(MEMORIES, make_event("memory", user_id="bo", id="m", content="tea"))
@@ -112,12 +110,9 @@ def test_counts_are_right_whoever_is_erased(tmp_path: Path, make_event: MakeEven
     assert engine.directory.counts == (1, 1)
     engine.run(MEMORIES, make_event("user.erase", 11), make_event("user.erase", 11, user_id="nobody"))
     assert engine.directory.counts == (1, 1)
-    engine.stop()
-    assert verify(tmp_path / "s").problems == []
 
 
-def test_a_user_whose_key_is_lost_can_be_erased(tmp_path: Path, make_event: MakeEvent) -> None:
-    engine = Harness(tmp_path / "s")
+def test_a_user_whose_key_is_lost_can_be_erased(engine: Harness) -> None:
     engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea") for n in range(5)))
     partition = engine.directory.partition(0)
     opened = type(partition._sealing).open
@@ -134,14 +129,12 @@ def test_a_user_whose_key_is_lost_can_be_erased(tmp_path: Path, make_event: Make
     assert engine.directory.counts == (0, 0)
     engine.run(MEMORIES, make_event("memory", 20, id="m1", content="tea"))
     assert engine.directory.counts == (1, 1)
-    engine.stop()
-    assert verify(tmp_path / "s").problems == []
 
 
 # ── what comes later ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_events_up_to_the_erasure_have_no_effect_and_later_ones_begin_anew(do: Callable[..., Processed]) -> None:
+def test_events_up_to_the_erasure_have_no_effect_and_later_ones_begin_anew() -> None:
     done = do(
         memory("m1", 1), erase(10),
         memory("m2", 5), memory("m3", 10), memory("m1", 9), memory("m4", 11),
@@ -157,7 +150,7 @@ def test_events_up_to_the_erasure_have_no_effect_and_later_ones_begin_anew(do: C
     assert done.responses[1]["versions"][0]["seq"] == 0
 
 
-def test_what_is_about_something_gone_and_comes_later_is_about_an_unknown_id(do: Callable[..., Processed]) -> None:
+def test_what_is_about_something_gone_and_comes_later_is_about_an_unknown_id() -> None:
     done = do(
         memory("m1", 1), erase(10),
         ("memory.update", 11, {"memory_id": "m1", "tags": ["a"]}),
@@ -168,7 +161,7 @@ def test_what_is_about_something_gone_and_comes_later_is_about_an_unknown_id(do:
     assert outcomes(done) == ["created", "erased", "unchanged"]
 
 
-def test_what_was_made_of_something_gone_has_no_effect_whatever_its_time(do: Callable[..., Processed]) -> None:
+def test_what_was_made_of_something_gone_has_no_effect_whatever_its_time() -> None:
     source = {"derived_from": {"memory_id": "m1"}}
     late: list[Told] = [
         ("memory", 20, {"id": "d1", "content": "walnuts are liked", **source}),
@@ -185,15 +178,13 @@ def test_what_was_made_of_something_gone_has_no_effect_whatever_its_time(do: Cal
     assert done.responses[1]["stats"]["memories"] == 0
 
 
-def test_events_without_effect_are_counted(tmp_path: Path, make_event: MakeEvent) -> None:
-    engine = Harness(tmp_path / "s")
+def test_events_without_effect_are_counted(engine: Harness) -> None:
     late = [make_event("memory", 5, id=f"m{n}", content="tea") for n in range(3)]
     engine.run(MEMORIES, make_event("user.erase", 10), *late, make_event("memory.feedback", memory_id="m", useful=True))
     assert engine.directory.unfit == {("memory", "erased"): 3, ("memory.feedback", "erased"): 1}
-    engine.stop()
 
 
-def test_lines_without_a_time_come_after_what_is_before_them(run_flow: RunFlow) -> None:
+def test_lines_without_a_time_come_after_what_is_before_them() -> None:
     """All of them may be of one millisecond: their order says what is new."""
     scope = {"tenant_id": "acme", "user_id": "ann", "receipt": True}
     gone = scope | {"type": "user.erase"}
@@ -212,13 +203,12 @@ def test_of_lines_in_one_millisecond_each_erasure_erases_what_is_before_it(tmp_p
     said = receipts(engine.run(MEMORIES, memories[0], gone, memories[1], gone))
     assert [one["outcome"] for one in said] == ["created", "erased", "created", "erased"]
     assert engine.directory.counts == (0, 0)
-    engine.stop()
 
 
 # ── erasures among each other ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_erasure_that_comes_after_a_later_one_changes_nothing(do: Callable[..., Processed]) -> None:
+def test_an_erasure_that_comes_after_a_later_one_changes_nothing() -> None:
     done = do(
         memory("m1", 1), erase(10), memory("m2", 11), erase(10), erase(4), memory("m3", 8), ask(), erase(12), ask()
     )
@@ -226,13 +216,13 @@ def test_an_erasure_that_comes_after_a_later_one_changes_nothing(do: Callable[..
     assert [found(one) for one in done.responses] == [["m2"], []]
 
 
-def test_who_is_not_known_can_be_erased_beforehand(do: Callable[..., Processed]) -> None:
+def test_who_is_not_known_can_be_erased_beforehand() -> None:
     done = do(erase(10), memory("m1", 9), memory("m2", 11), ask())
     assert outcomes(done) == ["unchanged", "erased", "created"]
     assert found(done.responses[0]) == ["m2"]
 
 
-def test_one_environment_is_erased_alone_and_then_all(do: Callable[..., Processed]) -> None:
+def test_one_environment_is_erased_alone_and_then_all() -> None:
     test = {"environment": "test"}
     done = do(
         memory("p", 1), memory("t", 1, **test), erase(10, **test), ask(), ask(**test),
@@ -248,13 +238,13 @@ def test_one_environment_is_erased_alone_and_then_all(do: Callable[..., Processe
     ]  # fmt: skip
 
 
-def test_erased_again_under_the_same_id_it_is_erased_again(do: Callable[..., Processed]) -> None:
+def test_erased_again_under_the_same_id_it_is_erased_again() -> None:
     done = do(memory("m1", 1), erase(10, id="e"), memory("m2", 11), erase(12, id="e"), ask())
     assert outcomes(done) == ["created", "erased", "created", "erased"]
     assert found(done.responses[0]) == []
 
 
-def test_others_of_like_names_stay(do: Callable[..., Processed]) -> None:
+def test_others_of_like_names_stay() -> None:
     others = [
         {"tenant_id": "acme", "user_id": "ann2"}, {"tenant_id": "acm", "user_id": "e/ann"},
         {"tenant_id": "acme/ann", "user_id": "ann"}, {"tenant_id": "other", "user_id": "ann"},
@@ -267,33 +257,29 @@ def test_others_of_like_names_stay(do: Callable[..., Processed]) -> None:
 # ── replays ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def log(make_event: MakeEvent) -> list[dict[str, Any]]:
+def _log() -> list[dict[str, Any]]:
     told = [make_event("memory", n, id=f"m{n}", content=f"walnut {n}", receipt=True) for n in range(4)]
     others = [make_event("memory", n, user_id="bo", id=f"m{n}", content=f"violin {n}") for n in range(3)]
     later = [make_event("memory", 20 + n, id=f"l{n}", content=f"lantern {n}") for n in range(2)]
     return [*told, *others, make_event("user.erase", 10, receipt=True), *later]
 
 
-def test_the_whole_log_sent_again_gives_the_same_state(tmp_path: Path, log: list[dict[str, Any]]) -> None:
-    engine = Harness(tmp_path / "s")
-    engine.run(MEMORIES, *log)
+LOG = _log()
+
+
+def test_the_whole_log_sent_again_gives_the_same_state(engine: Harness) -> None:
+    engine.run(MEMORIES, *LOG)
     once = engine.hash(), engine.directory.counts
     for _ in range(2):
-        engine.run(MEMORIES, *log)
+        engine.run(MEMORIES, *LOG)
         assert (engine.hash(), engine.directory.counts) == once
-    engine.stop()
-    assert verify(tmp_path / "s").problems == []
 
 
 @pytest.mark.parametrize("cut", range(1, 10))
-def test_wherever_it_is_killed_the_log_gives_the_same_state(
-    tmp_path: Path, log: list[dict[str, Any]], cut: int
-) -> None:
+def test_wherever_it_is_killed_the_log_gives_the_same_state(engine: Harness, tmp_path: Path, cut: int) -> None:
     whole = Harness(tmp_path / "whole")
-    whole.run(MEMORIES, *log)
-    engine = Harness(tmp_path / "s")
-    engine.write(MEMORIES, *log)
+    whole.run(MEMORIES, *LOG)
+    engine.write(MEMORIES, *LOG)
     engine.read(MEMORIES, cut)
     snapshot = engine.snapshot()
     engine.read(MEMORIES)
@@ -303,7 +289,6 @@ def test_wherever_it_is_killed_the_log_gives_the_same_state(
     engine.kill()
     assert receipts(engine.read(MEMORIES)) != []  # the erasure's
     assert engine.hash() == whole.hash()
-    engine.stop()
     whole.stop()
 
 
@@ -314,10 +299,7 @@ def kept(engine: Harness) -> list[bytes]:
     return [value for key, value in engine.records() if key.startswith(keys.OUTBOX)]
 
 
-def test_outputs_of_an_erased_user_are_not_sent_again_and_the_erasures_receipt_is(
-    tmp_path: Path, make_event: MakeEvent
-) -> None:
-    engine = Harness(tmp_path / "s")
+def test_outputs_of_an_erased_user_are_not_sent_again_and_the_erasures_receipt_is(engine: Harness) -> None:
     told = [make_event("memory", n, id=f"walnut{n}", content="tea", receipt=True) for n in range(3)]
     engine.run(MEMORIES, *told, make_event("memory", user_id="bo", id="violin", content="tea", receipt=True))
     engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oak", content="tea", receipt=True))
@@ -327,22 +309,17 @@ def test_outputs_of_an_erased_user_are_not_sent_again_and_the_erasures_receipt_i
     engine.kill()
     again = receipts(engine.read(MEMORIES))
     assert [(one["outcome"], one["memory_id"]) for one in again] == [("created", "violin"), ("erased", None)]
-    engine.stop()
 
 
-def test_the_outbox_of_one_environment_goes_alone(tmp_path: Path, make_event: MakeEvent) -> None:
-    engine = Harness(tmp_path / "s")
+def test_the_outbox_of_one_environment_goes_alone(engine: Harness) -> None:
     engine.run(MEMORIES, make_event("memory", 1, id="walnut", content="tea", receipt=True))
     engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oak", content="tea", receipt=True))
     engine.run(MEMORIES, make_event("user.erase", 10, environment="test"))
     engine.kill()
     assert [one["memory_id"] for one in receipts(engine.read(MEMORIES))] == ["walnut"]
-    engine.stop()
 
 
-def test_what_an_erased_users_events_put_out_names_nobody_and_is_sent_again(
-    tmp_path: Path, make_event: MakeEvent
-) -> None:
+def test_what_an_erased_users_events_put_out_names_nobody_and_is_sent_again(tmp_path: Path) -> None:
     """The erasure itself, what comes too late, and what is refused, before it and after it; with an access record."""
     engine = Harness(tmp_path / "s", rules={"audited": True})
     ann = {"user_id": "annwalnut", "receipt": True}
@@ -365,4 +342,3 @@ def test_what_an_erased_users_events_put_out_names_nobody_and_is_sent_again(
     assert [one for one in kept(engine) if any(word in one for word in (b"walnut", b"oak", b"YW5ud2Fs"))] == []
     engine.kill()
     assert said(engine.read(MEMORIES)) == said(first)[1:]
-    engine.stop()

@@ -1,9 +1,7 @@
 """What is under way as a user is erased: questions are answered from what is there then, steps end, nothing is lost."""
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,41 +21,23 @@ from recallflow.records import Position, Record
 from recallflow.state import keys, segments
 from recallflow.state.index import OwnerIndex
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, receipts
-from tests.unit.operators.models import Language
-from tests.unit.operators.test_reranking import Fake
-from tests.unit.operators.test_rewriting import PARTS, SAID, ask
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, ids, make_event, receipts
+from tests.unit.operators.models import Language, Reranker
+from tests.unit.operators.test_rewriting import PARTS, SAID, TOLD, ask
 
-MakeEvent = Callable[..., dict[str, Any]]
 MakeEngine = Callable[..., Harness]
 
 DAY_MS = 86_400_000
 TURNS = len(PARTS) + 1
 
 
-@pytest.fixture
-def make_engine(tmp_path: Path) -> Iterator[MakeEngine]:
-    """An engine, with these models, in which all is said."""
-    with ExitStack() as stack:
-
-        def make(**models: Any) -> Harness:
-            asked = stack.enter_context(Models(**models)) if models else None
-            engine = Harness(tmp_path / "s", models=asked)
-            stack.callback(engine.stop)
-            return engine
-
-        yield make
+AGAIN = [make_event("memory", 3 * DAY_MS, id=f"new{n}", content=f"Eva works in Braga {n}") for n in range(len(TOLD))]
+ERASE = make_event("user.erase", 2 * DAY_MS)
 
 
 @pytest.fixture
-def said(make_event: MakeEvent) -> list[dict[str, Any]]:
-    return [make_event("memory", n, id=one, content=SAID[one]) for n, one in enumerate(SAID)]
-
-
-@pytest.fixture
-def again(make_event: MakeEvent) -> list[dict[str, Any]]:
-    """As many events as were said, after the erasure, of other things."""
-    return [make_event("memory", 3 * DAY_MS, id=f"new{n}", content=f"Eva works in Braga {n}") for n in range(len(SAID))]
+def make_engine(open_harness: MakeEngine) -> MakeEngine:
+    return lambda **models: open_harness(models=Models(**models) if models else None)
 
 
 @pytest.fixture
@@ -75,69 +55,52 @@ def to_end(engine: Harness, outputs: list[Output]) -> list[dict[str, Any]]:
     raise AssertionError("it is never answered")
 
 
-def ids(response: dict[str, Any]) -> set[str]:
-    return {memory["id"] for memory in response["memories"]}
-
-
 # ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.usefixtures("every_owner_is_large")
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize("turn", range(TURNS))
-def test_a_question_between_its_turns_begins_anew(
-    make_engine: MakeEngine,
-    make_event: MakeEvent,
-    said: list[dict[str, Any]],
-    again: list[dict[str, Any]],
-    turn: int,
-    anew: bool,
-) -> None:
+def test_a_question_between_its_turns_begins_anew(make_engine: MakeEngine, turn: int, anew: bool) -> None:
     """Also where the user has as many new events at once as there were: nothing tells that by their number."""
     engine = make_engine(language=Within(Language(rewrite={"questions": PARTS}), 60.0))
-    engine.run(MEMORIES, *said)
-    assert answers(engine.run(QUERIES, ask(make_event, rewrite=True, k=9))) == []
+    engine.run(MEMORIES, *TOLD)
+    assert answers(engine.run(QUERIES, ask(rewrite=True, k=9))) == []
     assert answers(engine.complete()) == []
     for _ in range(turn):
         assert answers(engine.advance()) == []
-    events = [make_event("user.erase", 2 * DAY_MS), *(again if anew else [])]
+    events = [ERASE, *(AGAIN if anew else [])]
     (response,) = to_end(engine, engine.run(MEMORIES, *events))
-    assert ids(response) <= {one["id"] for one in again}
+    assert {*ids(response)} <= {one["id"] for one in AGAIN}
     assert bool(ids(response)) == anew
     assert str(SAID) not in str(response)
 
 
-def test_a_question_that_is_with_a_model_is_answered_without_what_that_says(
-    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]], again: list[dict[str, Any]]
-) -> None:
-    reranker = Fake(lambda _: 1.0)
+def test_a_question_that_is_with_a_model_is_answered_without_what_that_says(make_engine: MakeEngine) -> None:
+    reranker = Reranker(lambda _: 1.0)
     reranker.hangs = True
     engine = make_engine(reranker=Within(reranker, 60.0))
-    engine.run(MEMORIES, *said)
+    engine.run(MEMORIES, *TOLD)
     for number in range(3):
-        asked = ask(make_event, id=f"q{number}", rerank=True, k=9)
+        asked = ask(id=f"q{number}", rerank=True, k=9)
         assert answers(engine.run(QUERIES, asked)) == []
     reranker.hangs = False
-    found = to_end(engine, engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS)))
+    found = to_end(engine, engine.run(MEMORIES, ERASE))
     assert sorted(one["query_id"] for one in found) == ["q0", "q1", "q2"]
     assert all(not one["memories"] for one in found)
-    assert not any(memory["content"] in str(found) for memory in said)
-    engine.run(MEMORIES, *again)
-    assert answers(engine.run(QUERIES, ask(make_event, id="later", rerank=True))) == []
+    assert not any(memory["content"] in str(found) for memory in TOLD)
+    engine.run(MEMORIES, *AGAIN)
+    assert answers(engine.run(QUERIES, ask(id="later", rerank=True))) == []
     (later,) = to_end(engine, [])
     assert later["query_id"] == "later"
-    assert ids(later) <= {one["id"] for one in again}
+    assert {*ids(later)} <= {one["id"] for one in AGAIN}
     assert ids(later)
 
 
 @pytest.mark.usefixtures("every_owner_is_large")
 @pytest.mark.parametrize("steps", [0, 1, 3, None])
 def test_a_past_under_construction_is_given_up(
-    make_engine: MakeEngine,
-    make_event: MakeEvent,
-    said: list[dict[str, Any]],
-    steps: int | None,
-    monkeypatch: pytest.MonkeyPatch,
+    make_engine: MakeEngine, steps: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is built (None) and whose question has not had its turn yet."""
     built: list[OwnerIndex] = []
@@ -148,47 +111,29 @@ def test_a_past_under_construction_is_given_up(
 
     monkeypatch.setattr(waiting, "build", build_and_tell)
     engine = make_engine()
-    engine.run(MEMORIES, *said, make_event("memory", 1, user_id="bo", id="b", content="Bo works in Leeds"))
+    engine.run(MEMORIES, *TOLD, make_event("memory", 1, user_id="bo", id="b", content="Bo works in Leeds"))
     engine.run(MEMORIES, make_event("memory", 2, user_id="bo", id="b2", content="Bo works in Porto"))
-    past = ask(make_event, id="past", include_history=True)
-    others = ask(make_event, id="bos", user_id="bo", include_history=True)
+    past = ask(id="past", include_history=True)
+    others = ask(id="bos", user_id="bo", include_history=True)
     assert answers(engine.run(QUERIES, past, others)) == []
     taken = 0
     while taken != steps and not built:
         assert answers(engine.advance()) == []
         taken += 1
-    found = answers(engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS)) + engine.advance_to_end())
-    assert {one["query_id"]: ids(one) for one in found} == {"past": set(), "bos": {"b", "b2"}}
+    found = answers(engine.run(MEMORIES, ERASE) + engine.advance_to_end())
+    assert {one["query_id"]: {*ids(one)} for one in found} == {"past": set(), "bos": {"b", "b2"}}
 
 
-def test_a_question_that_waits_for_a_position_is_answered_from_what_is_there_then(
-    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]]
-) -> None:
+def test_a_question_that_waits_for_a_position_is_answered_from_what_is_there_then(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.run(MEMORIES, *said)
-    waits = ask(make_event, wait_for=f"{MEMORIES}:0:{len(said)}", wait_timeout_ms=60_000)
+    engine.run(MEMORIES, *TOLD)
+    waits = ask(wait_for=f"{MEMORIES}:0:{len(TOLD)}", wait_timeout_ms=60_000)
     assert answers(engine.run(QUERIES, waits)) == []
-    (response,) = answers(engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS)))
-    assert ids(response) == set()
+    (response,) = answers(engine.run(MEMORIES, ERASE))
+    assert {*ids(response)} == set()
 
 
-def test_questions_of_others_are_answered_as_they_are(
-    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]]
-) -> None:
-    reranker = Fake(lambda _: 1.0)
-    engine = make_engine(reranker=Within(reranker, 60.0))
-    engine.run(MEMORIES, *(one | {"user_id": "bo"} for one in said))
-    assert answers(engine.run(QUERIES, ask(make_event, user_id="bo", rerank=True, k=9))) == []
-    calls = len(reranker.given)
-    assert answers(engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))) == []
-    (response,) = to_end(engine, [])
-    assert ids(response) == set(SAID)
-    assert len(reranker.given) == max(1, calls)  # asked once
-
-
-def test_nothing_of_an_erased_user_is_cached(
-    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_an_erased_user_is_cached(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Shared] = []
     of = Shared.of
 
@@ -198,15 +143,15 @@ def test_nothing_of_an_erased_user_is_cached(
 
     monkeypatch.setattr(Shared, "of", noted)
     engine = make_engine()
-    engine.run(MEMORIES, *said, *(one | {"user_id": "bo"} for one in said))
-    engine.run(QUERIES, ask(make_event), ask(make_event, user_id="bo"))
+    engine.run(MEMORIES, *TOLD, *(one | {"user_id": "bo"} for one in TOLD))
+    engine.run(QUERIES, ask(), ask(user_id="bo"))
     gc.collect()  # what is left of earlier versions of the memories
     engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS, user_id="nobody"))
     held = made[0].candidates.total_bytes
     assert held > 0
     gc.disable()
     try:
-        engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))
+        engine.run(MEMORIES, ERASE)
         assert 0 < made[0].candidates.total_bytes < held
         engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS, user_id="bo"))
         assert made[0].candidates.total_bytes == 0
@@ -228,14 +173,14 @@ def test_the_gate_forgets_whose_query_failed_and_keeps_its_figures() -> None:
 
 
 def test_nothing_is_written_of_a_user_who_is_erased_and_not_heard_of_again(
-    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SMALL", 4)
     monkeypatch.setattr(segments, "LARGE", 16)
     engine = make_engine()
-    engine.run(MEMORIES, *said)
-    engine.run(QUERIES, ask(make_event), ask(make_event, include_history=True))
-    engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))
+    engine.run(MEMORIES, *TOLD)
+    engine.run(QUERIES, ask(), ask(include_history=True))
+    engine.run(MEMORIES, ERASE)
     engine.snapshot()
     engine.restart()
     left = [key for key, _ in engine.records() if key.startswith((keys.OWNERS, keys.OWNER_KEYS, keys.USERS, keys.WORK))]
@@ -247,7 +192,7 @@ def test_nothing_is_written_of_a_user_who_is_erased_and_not_heard_of_again(
 
 @pytest.mark.parametrize(("days", "outcome"), [(1, "erased"), (2.5, "unchanged")])
 def test_steps_of_an_erased_user_end_and_what_was_held_is_judged_by_its_time(
-    make_engine: MakeEngine, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch, days: float, outcome: str
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, days: float, outcome: str
 ) -> None:
     """The erasure comes from another log, so that it does not wait behind them."""
     monkeypatch.setattr(work, "LOOKED_AT", 2)
@@ -277,7 +222,7 @@ def test_steps_of_an_erased_user_end_and_what_was_held_is_judged_by_its_time(
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_user_in_very_many_environments_is_erased_in_steps(
-    make_engine: MakeEngine, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch, killed: bool
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
     """Others go on meanwhile; what is behind it waits; a kill in between changes nothing."""
     monkeypatch.setattr(erase, "AT_ONCE", 3)
@@ -292,7 +237,7 @@ def test_a_user_in_very_many_environments_is_erased_in_steps(
     found = receipts(engine.run(MEMORIES, gone, late))
     asked = make_event("recall", 3 * DAY_MS, user_id="bo", query="lantern")
     (response,) = answers(engine.run(QUERIES, asked))
-    assert (ids(response), found) == ({"b"}, [])
+    assert ({*ids(response)}, found) == ({"b"}, [])
     assert 1 < engine.directory.counts.owners < len(places)
     if killed:
         engine.kill(snapshot)
@@ -318,9 +263,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_what_is_held_behind_an_erasure_is_not_lost_with_the_key(
-    make_engine: MakeEngine, make_event: MakeEvent
-) -> None:
+def test_what_is_held_behind_an_erasure_is_not_lost_with_the_key(make_engine: MakeEngine) -> None:
     """All of it waits behind a large event of somebody else, in a snapshot; then the erasure is applied, and a kill."""
     engine = make_engine()
     engine.run(MEMORIES, *(make_event("memory", n, user_id="bo", id=f"b{n}", content="tea") for n in range(9)))
@@ -328,7 +271,7 @@ def test_what_is_held_behind_an_erasure_is_not_lost_with_the_key(
     forget = make_event("memory.forget", 50, user_id="bo", filter={"older_than": 60})
     held = [
         make_event("memory", 2, id="m2", content="walnut two"),
-        make_event("user.erase", 2 * DAY_MS),
+        ERASE,
         make_event("memory", 3 * DAY_MS, id="m3", content="lantern"),
     ]
     engine.run(MEMORIES, forget, *held)
@@ -338,22 +281,20 @@ def test_what_is_held_behind_an_erasure_is_not_lost_with_the_key(
         engine.advance()
     engine.kill(snapshot)
     engine.advance_to_end()
-    (response,) = answers(engine.run(QUERIES, ask(make_event, query="walnut or lantern")))
-    assert ids(response) == {"m3"}
+    (response,) = answers(engine.run(QUERIES, ask(query="walnut or lantern")))
+    assert {*ids(response)} == {"m3"}
 
 
-def test_nothing_of_an_erased_user_opens_in_an_older_snapshot(
-    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]]
-) -> None:
+def test_nothing_of_an_erased_user_opens_in_an_older_snapshot(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.run(MEMORIES, *said, make_event("memory", user_id="bo", id="b", content="tea"))
+    engine.run(MEMORIES, *TOLD, make_event("memory", user_id="bo", id="b", content="tea"))
     for user in ("ann", "bo"):
-        asked = ask(make_event, query=f"secret of {user}", user_id=user, wait_for=f"{MEMORIES}:0:1000")
+        asked = ask(query=f"secret of {user}", user_id=user, wait_for=f"{MEMORIES}:0:1000")
         engine.run(QUERIES, asked | {"wait_timeout_ms": 60_000})
     snapshot: Snapshot = engine.snapshot()
     assert len(snapshot.waiting) == 2
     assert b"secret" not in b"".join([*snapshot.waiting, *snapshot.held])
-    engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))
+    engine.run(MEMORIES, ERASE)
     opened = open_records(engine.directory.partition(0), b"waiting", snapshot.waiting)
     assert [b"secret of bo" in record.value for record in opened] == [True]
     engine.kill(snapshot)

@@ -1,13 +1,11 @@
 """Long memories: found by whatever passage holds the fact, and shown by it first."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.locomo import shared
-from recallflow.flows.embedded import Processed
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.passages import MOST, passages
 from recallflow.state import keys
@@ -16,9 +14,7 @@ from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
 from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
+from tests.unit.operators.harness import make_event, run_flow
 
 FACT = "The spare key of the cabin hangs behind the blue lantern."
 QUESTION = "Where is the spare key of the cabin?"
@@ -35,7 +31,7 @@ def long_answer(at_word: int = 900, words: int = 1_300) -> str:
     return " ".join(sentences)
 
 
-def told(make_event: MakeEvent, text: str) -> list[dict[str, Any]]:
+def told(text: str) -> list[dict[str, Any]]:
     """Short messages beside a long answer."""
     events = [
         make_event("message", at, id=f"m{at}", session_id="s", role="user", content=f"Please tell me about {what}.")
@@ -44,7 +40,7 @@ def told(make_event: MakeEvent, text: str) -> list[dict[str, Any]]:
     return [*events, make_event("message", 10, id="long", session_id="s", role="assistant", content=text)]
 
 
-def asked(make_event: MakeEvent, **fields: Any) -> dict[str, Any]:
+def asked(**fields: Any) -> dict[str, Any]:
     return make_event("recall", 20, query=QUESTION, k=10) | fields
 
 
@@ -57,12 +53,10 @@ def excerpt_of(memory: dict[str, Any]) -> str:
     "embedder",
     ["hash", pytest.param("minilm", marks=pytest.mark.models), pytest.param("static", marks=pytest.mark.models)],
 )
-def test_a_fact_far_into_a_long_answer_is_found_and_shown(
-    run_flow: RunFlow, make_event: MakeEvent, embedder: str
-) -> None:
+def test_a_fact_far_into_a_long_answer_is_found_and_shown(embedder: str) -> None:
     folder = {"minilm": "all-MiniLM-L6-v2", "static": "static-minilm-256"}
-    model = {} if embedder == "hash" else {"model_path": shared("models") / folder[embedder]}
-    events = [*told(make_event, long_answer()), asked(make_event, mode="relevance")]
+    model: dict[str, Any] = {} if embedder == "hash" else {"model_path": shared("models") / folder[embedder]}
+    events = [*told(long_answer()), asked(mode="relevance")]
     (response,) = run_flow(events, embedder=embedder, **model).responses
     found = {memory["id"]: memory for memory in response["memories"]}
     long = found.pop("long")
@@ -71,22 +65,22 @@ def test_a_fact_far_into_a_long_answer_is_found_and_shown(
     assert {memory["excerpt"] for memory in found.values()} == {None}
 
 
-def test_words_decide_the_passage_and_among_equals_the_vector(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_words_decide_the_passage_and_among_equals_the_vector() -> None:
     text = long_answer().replace("week 50 ", "week 50 by the spare cabin ")  # two of the question's three words
     for query, holds in ((QUESTION, FACT), ("What is by the cabin in spare weeks?", "week 50")):
-        (response,) = run_flow([*told(make_event, text), asked(make_event, query=query)]).responses
+        (response,) = run_flow([*told(text), asked(query=query)]).responses
         (found,) = (memory for memory in response["memories"] if memory["id"] == "long")
         assert holds in excerpt_of(found)
 
 
-def test_the_passage_is_of_the_version_that_is_asked_about(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_the_passage_is_of_the_version_that_is_asked_about() -> None:
     events = [
-        *told(make_event, "A note of few words."),
+        *told("A note of few words."),
         make_event("memory.update", 12, memory_id="long", content=long_answer(100)),
         make_event("memory.update", 13, memory_id="long", content=long_answer(700)),
-        asked(make_event, k=10),
-        asked(make_event, k=10, as_of={"ingestion_time": 12}),
-        asked(make_event, k=10, as_of={"ingestion_time": 11}),
+        asked(k=10),
+        asked(k=10, as_of={"ingestion_time": 12}),
+        asked(k=10, as_of={"ingestion_time": 11}),
     ]
     now, before, first = (
         next(memory for memory in response["memories"] if memory["id"] == "long")
@@ -98,9 +92,9 @@ def test_the_passage_is_of_the_version_that_is_asked_about(run_flow: RunFlow, ma
     assert first["excerpt"] is None
 
 
-def test_a_context_takes_the_passage_where_the_whole_does_not_fit(run_flow: RunFlow, make_event: MakeEvent) -> None:
+def test_a_context_takes_the_passage_where_the_whole_does_not_fit() -> None:
     def items(max_tokens: int) -> dict[str, dict[str, Any]]:
-        events = [*told(make_event, long_answer()), asked(make_event, max_tokens=max_tokens)]
+        events = [*told(long_answer()), asked(max_tokens=max_tokens)]
         (response,) = run_flow(events).responses
         return {item["id"]: item for item in response["context"]["relevant_items"]}
 
@@ -127,37 +121,31 @@ def hash_of(state_dir: Path) -> str:
         return state_hash(directory)
 
 
-def test_each_passage_has_a_vector_and_a_short_text_has_one(
-    run_flow: RunFlow, make_event: MakeEvent, tmp_path: Path
-) -> None:
+def test_each_passage_has_a_vector_and_a_short_text_has_one(tmp_path: Path) -> None:
     giant = (long_answer(900, 9_000) + " ")[:READ_CHARACTERS] + FACT
-    run_flow([*told(make_event, long_answer()), make_event("memory", 11, id="giant", content=giant)], tmp_path)
+    run_flow([*told(long_answer()), make_event("memory", 11, id="giant", content=giant)], tmp_path)
     rows = sorted(len(vectors.matrix) for vectors in stored(tmp_path))
     assert rows == [1, 1, 1, 1, 1, len(passages(long_answer())), MOST]
     assert verify(tmp_path).problems == []
 
 
-def test_a_vector_that_comes_with_a_long_text_stands_alone(
-    run_flow: RunFlow, make_event: MakeEvent, tmp_path: Path
-) -> None:
+def test_a_vector_that_comes_with_a_long_text_stands_alone(tmp_path: Path) -> None:
     given = [1.0] + [0.0] * 383
     event = make_event("memory", 0, id="given", content=long_answer(), embedding=given)
-    (response,) = run_flow([event, asked(make_event)], tmp_path).responses
+    (response,) = run_flow([event, asked()], tmp_path).responses
     assert [vectors.matrix.tolist() for vectors in stored(tmp_path)] == [[given]]
     assert FACT in excerpt_of(response["memories"][0])
 
 
-def test_the_state_and_the_answer_are_the_same_however_they_came_about(
-    run_flow: RunFlow, make_event: MakeEvent, tmp_path: Path
-) -> None:
-    events = told(make_event, long_answer())
+def test_the_state_and_the_answer_are_the_same_however_they_came_about(tmp_path: Path) -> None:
+    events = told(long_answer())
     events += [
         make_event("message", 11 + at, id=f"n{at}", session_id="s", role="assistant", content=long_answer(at * 9, 400))
         for at in range(140)
     ]
     events.append(make_event("memory.update", 200, memory_id="n3", content=long_answer(240, 500)))
     once, pieces = tmp_path / "once", tmp_path / "pieces"
-    query = asked(make_event, timestamp=300, k=20, mode="relevance")
+    query = asked(timestamp=300, k=20, mode="relevance")
     (whole,) = run_flow([*events, query], once).responses
     for start in range(0, len(events), 37):
         run_flow(events[start : start + 37], pieces)
@@ -168,13 +156,13 @@ def test_the_state_and_the_answer_are_the_same_however_they_came_about(
     assert verify(pieces).problems == []
 
 
-def test_forgetting_leaves_no_row_behind(run_flow: RunFlow, make_event: MakeEvent, tmp_path: Path) -> None:
+def test_forgetting_leaves_no_row_behind(tmp_path: Path) -> None:
     events = [
-        *told(make_event, long_answer(100)),
+        *told(long_answer(100)),
         make_event("memory.update", 12, memory_id="long", content=long_answer()),
-        asked(make_event),
+        asked(),
         make_event("memory.forget", 13, memory_id="long"),
-        asked(make_event, k=10),
+        asked(k=10),
     ]
     before, after = run_flow(events, tmp_path).responses
     assert (before["status"], after["status"]) == ("ok", "ok")

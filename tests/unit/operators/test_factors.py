@@ -1,7 +1,6 @@
 """The factors that change with use and feedback, by hand."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.recall.factors import min_max, quality, raw, usage
-from recallflow.operators.recall.scene import Scene
-from recallflow.state.rows import Entry
 from recallflow.state.usage import OwnerUsage, Records, Usage
+from tests.unit.operators.harness import make_entry, make_scene
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
-
-MakeEntry = Callable[..., Entry]
-MakeScene = Callable[..., Scene]
 
 
 def records(*used: Usage) -> Records:
@@ -46,7 +41,7 @@ def test_quality_stays_a_share_and_follows_each_voice(
     assert other >= one if more else other <= one
 
 
-def test_about_another_moment_neither_use_nor_feedback_counts(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_about_another_moment_neither_use_nor_feedback_counts() -> None:
     entries = [make_entry(n, episode=0, confidence=0.5) for n in range(2)]
     used = {0: Usage(0, 9, 9, 0), 1: Usage(0, 0, 0, 9)}
     now, then = (make_scene("hybrid", entries, [0, 0], usage=usage) for usage in (used, None))
@@ -57,9 +52,7 @@ def test_about_another_moment_neither_use_nor_feedback_counts(make_entry: MakeEn
 
 
 @pytest.mark.parametrize(("function", "expected"), [("hyperbolic", 0.25), ("exponential", 0.5), ("linear", 0.5)])
-def test_the_days_of_hyperbolic_decay_count_where_it_is_chosen(
-    make_entry: MakeEntry, make_scene: MakeScene, function: str, expected: float
-) -> None:
+def test_the_days_of_hyperbolic_decay_count_where_it_is_chosen(function: str, expected: float) -> None:
     entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
     scene = make_scene("hybrid", entries, [0], now_ms=NOW_MS, decay={"function": function, "decay_days": 10})
     assert raw(scene, np.arange(1))["decay"].tolist() == [expected]

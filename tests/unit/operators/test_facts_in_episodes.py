@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from recallflow.operators.episodes import end, join
 from recallflow.state.rows import Episode
-from tests.unit.operators.test_episodes import GAP, MakeEvent, RunFlow, span
+from tests.groups import share
+from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.operators.test_episodes import GAP, span
 
 GAP_MINUTES = GAP / 60_000
 LATER_MS = 5_000
@@ -55,7 +57,7 @@ def test_an_explicit_end_ends_nothing_that_nobody_said() -> None:
 # ── through the whole flow ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def asked(make_event: MakeEvent, **fields: Any) -> dict[str, Any]:
+def asked(**fields: Any) -> dict[str, Any]:
     return make_event("recall", LATER_MS, query="kiln", mode="recency", k=50, **fields)
 
 
@@ -63,14 +65,14 @@ def episode_of(response: dict[str, Any]) -> dict[str, str | None]:
     return {memory["id"]: memory["episode_id"] for memory in response["memories"]}
 
 
-def test_facts_of_a_session_are_listed_and_recalled_with_its_messages(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_facts_of_a_session_are_listed_and_recalled_with_its_messages() -> None:
     events = [
         make_event("message", 0, id="m1", session_id="s", content="The kiln is cold."),
         make_event("memory", 20, id="near", session_id="s", content="The kiln needs a fuse."),
         make_event("memory", 4_000, id="late", session_id="s", content="The kiln was cold on Monday."),
         make_event("memory", 20, id="other", session_id="t", content="Tea is at four."),
         make_event("memory", 20, id="loose", content="The kiln is blue."),
-        asked(make_event),
+        asked(),
         make_event("episodes.list", LATER_MS),
     ]
     recalled, listed = run_flow(events, episode_gap_minutes=GAP_MINUTES).responses
@@ -81,15 +83,15 @@ def test_facts_of_a_session_are_listed_and_recalled_with_its_messages(make_event
     assert {episode["id"]: episode["messages"] for episode in listed["episodes"]} == {found["m1"]: 3, found["other"]: 1}
 
 
-def test_what_becomes_of_a_fact_leaves_the_rest_of_its_episode_alone(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_becomes_of_a_fact_leaves_the_rest_of_its_episode_alone() -> None:
     events = [
         make_event("memory", 90, id="first", session_id="s", content="The kiln needs a fuse."),
         make_event("message", 0, id="m1", session_id="s", content="The kiln is cold."),
         make_event("message", 80, id="m2", session_id="s", content="The fuse is here."),
         make_event("memory.update", 300, memory_id="first", content="The kiln needs two fuses.", kind="task"),
-        asked(make_event),
+        asked(),
         make_event("memory.forget", 400, memory_id="first"),
-        asked(make_event),
+        asked(),
     ]
     before, after = map(episode_of, run_flow(events, episode_gap_minutes=GAP_MINUTES).responses)
     assert before["m1"] == before["first"] == before["m2"] is not None
@@ -100,7 +102,7 @@ TIMES = st.builds(lambda place, off: 50 * place + off, st.integers(0, 16), st.sa
 STEPS = st.tuples(st.sampled_from(["message", "memory", "memory", "episode.end", "forget"]), TIMES)
 
 
-def scripted(make_event: MakeEvent, script: list[tuple[str, int]]) -> list[dict[str, Any]]:
+def scripted(script: list[tuple[str, int]]) -> list[dict[str, Any]]:
     events, known = list[dict[str, Any]](), list[str]()
     for number, (step, at_ms) in enumerate(script):
         if step in ("message", "memory"):
@@ -113,21 +115,17 @@ def scripted(make_event: MakeEvent, script: list[tuple[str, int]]) -> list[dict[
     return events
 
 
-@settings(max_examples=15)
+@settings(max_examples=share(0.3))
 @given(script=st.lists(STEPS, min_size=2, max_size=14), cut=st.integers(1, 5))
 @example(script=[("message", 0), ("memory", 400), ("forget", 1), ("message", 450), ("message", 20)], cut=2)
 @example(script=[("memory", 400), ("forget", 0), ("message", 450), ("memory", 0)], cut=2)
 def test_a_restart_and_a_look_back_find_every_fact_where_it_was(
-    make_event: MakeEvent,
-    run_flow: RunFlow,
-    tmp_path_factory: pytest.TempPathFactory,
-    script: list[tuple[str, int]],
-    cut: int,
+    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, int]], cut: int
 ) -> None:
     """What is stored, and what is joined anew out of the versions for a question about what was known."""
-    events = scripted(make_event, script)
+    events = scripted(script)
     # Lines of a file came in at their event time: by then all of them had.
-    questions = [asked(make_event), asked(make_event, as_of={"ingestion_time": LATER_MS})]
+    questions = [asked(), asked(as_of={"ingestion_time": LATER_MS})]
     now, then = map(episode_of, run_flow([*events, *questions], episode_gap_minutes=GAP_MINUTES).responses)
     assert now == then
     state_dir: Path = tmp_path_factory.mktemp("cut") / "state"
@@ -140,17 +138,16 @@ def test_a_restart_and_a_look_back_find_every_fact_where_it_was(
 MEMBERS = st.lists(st.tuples(st.sampled_from(["message", "memory"]), TIMES), min_size=1, max_size=14)
 
 
-@settings(max_examples=15)
+@settings(max_examples=share(0.3))
 @given(members=MEMBERS)
 @example(members=[("memory", 750), ("message", 0)])
 def test_facts_change_nothing_of_how_messages_are_grouped_and_are_all_in_an_episode_of_their_session(
-    make_event: MakeEvent, run_flow: RunFlow, members: list[tuple[str, int]]
+    members: list[tuple[str, int]],
 ) -> None:
-    events = scripted(make_event, members)
+    events = scripted(members)
     said = [event for event in events if event["type"] == "message"]
     with_facts, without = (
-        episode_of(run_flow([*some, asked(make_event)], episode_gap_minutes=GAP_MINUTES).responses[0])
-        for some in (events, said)
+        episode_of(run_flow([*some, asked()], episode_gap_minutes=GAP_MINUTES).responses[0]) for some in (events, said)
     )
 
     def groups(found: dict[str, str | None]) -> set[frozenset[str]]:

@@ -1,6 +1,5 @@
 """Filters and k, against brute force over all memories."""
 
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -9,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.errors import InvalidRecord
-from recallflow.flows.embedded import Processed
 from recallflow.limits import FILTER_CONDITIONS_MAX, FILTER_LEVELS_MAX
 from recallflow.parsing import parse
 from recallflow.queries import Filters
-
-Run = Callable[..., Processed]
+from tests.groups import share
+from tests.unit.operators.harness import make_event, run_flow
 
 NOW = 1_000_000
 TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We rode far", "Tea is fine", ""]
@@ -168,14 +166,14 @@ def within_flat(event: dict[str, Any], filters: dict[str, Any]) -> bool:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(0.5))
 @given(
     told=st.lists(MESSAGE | MEMORY, max_size=12),
     asked=st.lists(st.tuples(FILTERS | NESTED, st.integers(1, 14)), min_size=1, max_size=4),
 )
 @pytest.mark.parametrize("mode", ["recency", "relevance"])
 def test_an_answer_holds_k_of_exactly_the_memories_that_pass(
-    run_flow: Run, mode: str, told: list[dict[str, Any]], asked: list[tuple[dict[str, Any], int]]
+    mode: str, told: list[dict[str, Any]], asked: list[tuple[dict[str, Any], int]]
 ) -> None:
     owner = {"tenant_id": "acme", "user_id": "ann"}
     events = [owner | event | {"id": f"m{n}"} for n, event in enumerate(told)]
@@ -198,7 +196,7 @@ def ids(response: dict[str, Any]) -> set[str]:
     return {memory["id"] for memory in response["memories"]}
 
 
-def test_filters_nest_as_and_or_and_not(make_event: Callable[..., dict[str, Any]], run_flow: Run) -> None:
+def test_filters_nest_as_and_or_and_not() -> None:
     told = [
         make_event("memory", n, id=f"m{n}", content=f"tea {n}", kind=kind, tags=tags, metadata={"source": source})
         for n, (kind, tags, source) in enumerate(
@@ -221,9 +219,7 @@ def test_filters_nest_as_and_or_and_not(make_event: Callable[..., dict[str, Any]
     assert [ids(answer) for answer in run_flow([*told, *queries]).responses] == [expected for _, expected in asked]
 
 
-def test_an_update_of_metadata_is_what_filters_ask_then(
-    make_event: Callable[..., dict[str, Any]], run_flow: Run
-) -> None:
+def test_an_update_of_metadata_is_what_filters_ask_then() -> None:
     ask = make_event("recall", 9, query="tea", filters={"metadata": {"done": True}})
     told = make_event("memory", 1, id="m", content="tea", metadata={"done": False})
     done = make_event("memory.update", 2, memory_id="m", metadata={"done": True})
@@ -231,7 +227,7 @@ def test_an_update_of_metadata_is_what_filters_ask_then(
     assert (ids(before), ids(after)) == (set(), {"m"})
 
 
-def test_an_entity_is_what_the_graph_knows_it_as(make_event: Callable[..., dict[str, Any]], run_flow: Run) -> None:
+def test_an_entity_is_what_the_graph_knows_it_as() -> None:
     told = [
         make_event("memory", 1, id="given", content="She likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}]),
         make_event("memory", 2, id="named", content="We saw Maria at the harbour"),
@@ -247,7 +243,7 @@ def test_an_entity_is_what_the_graph_knows_it_as(make_event: Callable[..., dict[
 
 
 def test_of_an_entity_of_very_many_memories_the_newest_are_looked_at_and_the_answer_says_so(
-    make_event: Callable[..., dict[str, Any]], run_flow: Run, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("recallflow.operators.recall.filters.FILTER_MEMBERS_MAX", 2)
     told = [make_event("memory", n, id=f"m{n}", content="tea", entities=[{"name": "Maria"}]) for n in range(4)]

@@ -19,9 +19,7 @@ from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.parsing import parse
 from recallflow.state.index import OwnerIndex
 from recallflow.state.logical import state_hash
-from tests.unit.operators.harness import MEMORIES, Harness
-
-MakeEvent = Callable[..., dict[str, Any]]
+from tests.unit.operators.harness import MEMORIES, Harness, make_event
 
 SECRET = "walnut"
 STEPS = ["decode", "embed", "state"]
@@ -101,8 +99,7 @@ def engine(make_engine: Callable[[str], Engine]) -> Engine:
     return make_engine("engine")
 
 
-@pytest.fixture
-def lines(make_event: MakeEvent) -> list[bytes]:
+def _lines() -> list[bytes]:
     """A conversation whose third message tells the secret, among things that change and ask."""
     said = [f"Ann told of her {thing}" for thing in ("ferry", "violin", SECRET, "kettle")]
     events = [
@@ -119,6 +116,9 @@ def lines(make_event: MakeEvent) -> list[bytes]:
 
 def letters(outputs: list[Output]) -> list[DeadLetter]:
     return [output for output in outputs if isinstance(output, DeadLetter)]
+
+
+LINES = _lines()
 
 
 def described(letter: DeadLetter) -> tuple[Any, ...]:
@@ -149,27 +149,27 @@ def _uncached(body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_record_that_our_code_fails_at_is_refused_and_the_others_do_not_notice(
-    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], step: str
+    make_engine: Callable[[str], Engine], plant: Plant, step: str
 ) -> None:
     reference = make_engine("reference")
-    expected = reference.put([b"{" if n == 2 else line for n, line in enumerate(lines)])
+    expected = reference.put([b"{" if n == 2 else line for n, line in enumerate(LINES)])
     plant.fail(step)
     engine = make_engine("engine")
-    outputs = engine.put(lines)
+    outputs = engine.put(LINES)
     assert told(outputs) == told(expected)
     (letter,) = letters(outputs)
-    assert (letter.record.value, letter.position.offset, letter.number) == (lines[2], 2, 0)
+    assert (letter.record.value, letter.position.offset, letter.number) == (LINES[2], 2, 0)
     assert (letter.error.code, letter.step) == ("internal_error", step)
     assert state_hash(engine.directory) == state_hash(reference.directory)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_neither_the_dead_letter_nor_the_log_tells_what_was_said(
-    engine: Engine, plant: Plant, lines: list[bytes], step: str, caplog: pytest.LogCaptureFixture
+    engine: Engine, plant: Plant, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant.error.__cause__ = ValueError(SECRET)
     plant.fail(step)
-    (letter,) = letters(engine.put(lines))
+    (letter,) = letters(engine.put(LINES))
     assert "KeyError" in str(letter.error)
     assert SECRET not in str(letter.error)
     (*_, last) = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -181,10 +181,8 @@ def test_neither_the_dead_letter_nor_the_log_tells_what_was_said(
 
 
 @pytest.mark.parametrize("step", [*STEPS, "recall"])
-def test_what_fails_once_is_tried_again(
-    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], make_event: MakeEvent, step: str
-) -> None:
-    lines = [*lines, orjson.dumps(make_event("recall", 900_000, id="q3", query=f"Whose {SECRET}?"))]
+def test_what_fails_once_is_tried_again(make_engine: Callable[[str], Engine], plant: Plant, step: str) -> None:
+    lines = [*LINES, orjson.dumps(make_event("recall", 900_000, id="q3", query=f"Whose {SECRET}?"))]
     expected = make_engine("reference").put(lines)
     plant.fail(step, times=1)
     outputs = make_engine("engine").put(lines)
@@ -193,48 +191,44 @@ def test_what_fails_once_is_tried_again(
 
 @pytest.mark.parametrize("healed", [False, True])
 @pytest.mark.parametrize("step", STEPS)
-def test_after_a_crash_a_refusal_stands(
-    engine: Engine, plant: Plant, lines: list[bytes], step: str, healed: bool
-) -> None:
+def test_after_a_crash_a_refusal_stands(engine: Engine, plant: Plant, step: str, healed: bool) -> None:
     """Were the record applied in the second run, or refused for nothing, it would have come out as both, or as none."""
     plant.fail(step)
-    first, before = engine.put(lines), state_hash(engine.directory)
+    first, before = engine.put(LINES), state_hash(engine.directory)
     if healed:
         plant.heal()
     engine.kill()
-    again = engine.put(lines)
+    again = engine.put(LINES)
     assert [described(letter) for letter in letters(again)] == [described(letter) for letter in letters(first)]
     assert receipts(again) == receipts(first)
     assert state_hash(engine.directory) == before
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_after_a_crash_what_was_applied_stands(engine: Engine, plant: Plant, lines: list[bytes], step: str) -> None:
-    first, before = engine.put(lines[:4]), state_hash(engine.directory)
+def test_after_a_crash_what_was_applied_stands(engine: Engine, plant: Plant, step: str) -> None:
+    first, before = engine.put(LINES[:4]), state_hash(engine.directory)
     plant.fail(step)
     engine.kill()
-    assert engine.put(lines[:4]) == first
+    assert engine.put(LINES[:4]) == first
     assert state_hash(engine.directory) == before
 
 
-def test_a_record_that_is_read_again_for_a_rebuild_is_refused_in_silence(
-    engine: Engine, plant: Plant, lines: list[bytes]
-) -> None:
+def test_a_record_that_is_read_again_for_a_rebuild_is_refused_in_silence(engine: Engine, plant: Plant) -> None:
     plant.fail("state")
-    assert engine.put(lines, silent=True) == []
+    assert engine.put(LINES, silent=True) == []
     plant.heal()
     engine.kill()
-    assert letters(engine.put(lines)) == []
+    assert letters(engine.put(LINES)) == []
 
 
 # ── what is in memory ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_index_that_a_write_left_half_changed_is_built_again(
-    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], make_event: MakeEvent
+    make_engine: Callable[[str], Engine], plant: Plant
 ) -> None:
     """The memory is stored by then: what is kept does not depend on what was asked before."""
-    lines = [orjson.dumps(make_event("user.stats", 0)), *lines]  # from here on there is an index to change
+    lines = [orjson.dumps(make_event("user.stats", 0)), *LINES]  # from here on there is an index to change
     expected = make_engine("reference").put(lines)
     plant.fail("index", times=1)
     engine = make_engine("engine")
@@ -243,11 +237,11 @@ def test_an_index_that_a_write_left_half_changed_is_built_again(
 
 
 def test_an_index_that_a_query_left_half_built_is_built_again(
-    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes]
+    make_engine: Callable[[str], Engine], plant: Plant
 ) -> None:
-    expected = make_engine("reference").put(lines)
+    expected = make_engine("reference").put(LINES)
     plant.fail("index", times=2)  # at the first query, and when it is tried again
-    outputs = make_engine("engine").put(lines)
+    outputs = make_engine("engine").put(LINES)
     failed, *rest = [out for out in told(outputs) if out[3].get("query_id")]
     assert failed[3]["error"]["code"] == "internal_error"
     assert rest == [out for out in told(expected) if out[3].get("query_id")][1:]
@@ -258,12 +252,12 @@ def test_an_index_that_a_query_left_half_built_is_built_again(
 
 @pytest.mark.parametrize("step", ["decode", "recall"])
 def test_a_query_that_our_code_fails_at_is_answered_with_an_error_and_kept(
-    engine: Engine, plant: Plant, lines: list[bytes], make_event: MakeEvent, step: str
+    engine: Engine, plant: Plant, step: str
 ) -> None:
     query = orjson.dumps(make_event("recall", 900_000, id="q", query=f"Whose {SECRET}?"))
     other = orjson.dumps(make_event("recall", 900_000, id="other", query="Whose violin?"))
     plant.fail(step)
-    outputs = engine.put([lines[0], query, other])
+    outputs = engine.put([LINES[0], query, other])
     (letter,) = letters(outputs)
     assert (letter.record.value, letter.error.code) == (query, "internal_error")
     _, failed, answered = told(outputs)
@@ -280,10 +274,10 @@ def test_a_query_that_our_code_fails_at_is_answered_with_an_error_and_kept(
 @pytest.mark.parametrize("error", [StorageError("disk full"), EmbedderError("no model"), MemoryError()])
 @pytest.mark.parametrize("step", [*STEPS, "recall", "index"])
 def test_what_the_surroundings_are_to_blame_for_stops_the_flow(
-    engine: Engine, plant: Plant, lines: list[bytes], make_event: MakeEvent, step: str, error: Exception
+    engine: Engine, plant: Plant, step: str, error: Exception
 ) -> None:
     plant.error = error
     plant.fail(step)
     query = make_event("recall", 900_000, query=f"Whose {SECRET}?")
     with pytest.raises(type(error)):
-        engine.put([*lines, orjson.dumps(query)])
+        engine.put([*LINES, orjson.dumps(query)])

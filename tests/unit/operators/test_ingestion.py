@@ -1,6 +1,6 @@
 """When an event came in: the log's time, on a clock that is its owner's own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
-from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers
+from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, make_event, run_flow
 
 FAR_MS = 253_402_214_400_000  # in the year 9999
 OTHERS = [{"tenant_id": "globex"}, {"user_id": "bob"}, {"environment": "staging"}]
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
 
 
 class Log(Harness):
@@ -37,18 +33,14 @@ def known(responses: list[dict[str, Any]]) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_date_far_ahead_is_of_its_own_owner_only(
-    run_flow: RunFlow, make_event: MakeEvent, other: dict[str, str]
-) -> None:
+def test_a_date_far_ahead_is_of_its_own_owner_only(other: dict[str, str]) -> None:
     ahead = make_event("memory", FAR_MS, id="ahead", content="tea") | other
     asks = make_event("recall", 9, query="tea", as_of={"ingestion_time": 5})
     done = run_flow([ahead, make_event("memory", 4, id="mine", content="tea"), asks, asks | other])
     assert known(done.responses) == [{"mine"}, set()]
 
 
-def test_a_line_of_a_file_came_in_when_it_says_even_after_one_with_a_date_far_ahead(
-    run_flow: RunFlow, make_event: MakeEvent
-) -> None:
+def test_a_line_of_a_file_came_in_when_it_says_even_after_one_with_a_date_far_ahead() -> None:
     told = [make_event("memory", at, id=f"m{at}", content="tea") for at in (2, FAR_MS, 3)]
     asks = [make_event("recall", 9, query="tea", as_of={"ingestion_time": at}) for at in (1, 2, 3, FAR_MS)]
     done = run_flow([*told, *asks])
@@ -56,7 +48,7 @@ def test_a_line_of_a_file_came_in_when_it_says_even_after_one_with_a_date_far_ah
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_logs_clock_is_its_owners_too(log: Log, make_event: MakeEvent, other: dict[str, str]) -> None:
+def test_a_logs_clock_is_its_owners_too(log: Log, other: dict[str, str]) -> None:
     log.append(FAR_MS, make_event("memory", 1, id="ahead", content="tea") | other)
     log.append(4, make_event("memory", 1, id="mine", content="tea"))
     asks = make_event("recall", 9, query="tea", as_of={"ingestion_time": 5})
@@ -65,7 +57,7 @@ def test_a_logs_clock_is_its_owners_too(log: Log, make_event: MakeEvent, other: 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["ann", "bob"]), st.booleans()), max_size=9))
 def test_on_a_log_an_owners_ingestion_never_goes_back_wherever_the_process_ends(
-    tmp_path_factory: pytest.TempPathFactory, make_event: MakeEvent, steps: list[tuple[int, str, bool]]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str, bool]]
 ) -> None:
     log = Log(tmp_path_factory.mktemp("log") / "s", FlatEmbedder(), one_log=True)
     latest = dict[str, int]()
@@ -82,9 +74,7 @@ def test_on_a_log_an_owners_ingestion_never_goes_back_wherever_the_process_ends(
 
 
 @pytest.mark.parametrize("mode", ["relevance", "hybrid", "episode"])
-def test_any_moment_can_be_asked_about_where_lines_come_out_of_order(
-    run_flow: RunFlow, make_event: MakeEvent, mode: str
-) -> None:
+def test_any_moment_can_be_asked_about_where_lines_come_out_of_order(mode: str) -> None:
     said = [make_event("message", at, id=f"m{at}", content=f"tea {at}", session_id="s") for at in (9_000, 1, FAR_MS, 5)]
     changed = make_event("memory.update", 2, memory_id="m9000", content="tea, later")
     gone = make_event("memory.forget", 3, memory_id="m1")

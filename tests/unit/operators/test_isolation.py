@@ -4,7 +4,6 @@ and credentials of one tenant or user are none of another's."""
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.flows.export import export
 from recallflow.operators.events import Refused
 from recallflow.owner import Owner
 from recallflow.state.directory import StateDirectory, describe
 from tests.unit.operators.harness import MEMORIES as LOG
-from tests.unit.operators.harness import Harness
+from tests.unit.operators.harness import Harness, run_flow
 from tests.unit.senders import EVENT, Senders, bearer, signing_keys, token, token_key, with_key
-
-RunFlow = Callable[..., Processed]
 
 SECRET = re.compile(r"secret \d+")
 
@@ -172,7 +168,7 @@ class Shadow:
             self.memories[memory_id], self.told[memory_id] = memory, [memory[0]]
 
 
-def check_isolation(run_flow: RunFlow, owners: list[Owner], steps: list[tuple[Any, ...]], partitions: int) -> None:
+def check_isolation(owners: list[Owner], steps: list[tuple[Any, ...]], partitions: int) -> None:
     """Runs the steps of all owners as one log, then asks each owner for everything there is, and exports each user."""
     shadows = [Shadow(owner) for owner in owners]
     events = []
@@ -216,9 +212,9 @@ def _of(record: dict[str, Any]) -> dict[str, str]:
 
 @given(owners=OWNERS, steps=STEPS, partitions=st.integers(1, 2))
 def test_owners_see_and_change_their_own_memories_alone(
-    run_flow: RunFlow, owners: list[Owner], steps: list[tuple[Any, ...]], partitions: int
+    owners: list[Owner], steps: list[tuple[Any, ...]], partitions: int
 ) -> None:
-    check_isolation(run_flow, owners, steps, partitions)
+    check_isolation(owners, steps, partitions)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +232,7 @@ def test_owners_see_and_change_their_own_memories_alone(
     ],
 )
 @pytest.mark.parametrize("end", [[], [("erase", 0, True)], [("erase", 1, False), ("say", 1, "m", "s")]])
-def test_owners_that_look_alike_stay_apart(
-    run_flow: RunFlow, one: Owner, other: Owner, end: list[tuple[Any, ...]]
-) -> None:
+def test_owners_that_look_alike_stay_apart(one: Owner, other: Owner, end: list[tuple[Any, ...]]) -> None:
     steps: list[tuple[Any, ...]] = [
         ("say", 0, "m", "s"),
         ("say", 1, "m", "s"),
@@ -249,10 +243,10 @@ def test_owners_that_look_alike_stay_apart(
         ("know", 1, "a/b", "s"),
         *end,
     ]
-    check_isolation(run_flow, [one, other], steps, partitions=1)
+    check_isolation([one, other], steps, partitions=1)
 
 
-def test_the_same_id_with_the_same_content_is_a_memory_of_each_owner(run_flow: RunFlow) -> None:
+def test_the_same_id_with_the_same_content_is_a_memory_of_each_owner() -> None:
     # Were it taken for a repetition, the second owner would have nothing.
     owners = [Owner("a/b", "prod", "c"), Owner("a", "prod", "b/c"), Owner("a/b", "c", "c")]
     said = [
@@ -263,7 +257,7 @@ def test_the_same_id_with_the_same_content_is_a_memory_of_each_owner(run_flow: R
     assert outcomes == ["created"] * 3 + ["duplicate"] * 3
 
 
-def test_an_applied_event_id_is_used_up_for_its_owner_only(run_flow: RunFlow) -> None:
+def test_an_applied_event_id_is_used_up_for_its_owner_only() -> None:
     ann, bo = Shadow(Owner("acme", "prod", "ann")), Shadow(Owner("acme", "prod", "bo"))
     events = []
     for shadow in (ann, bo):
@@ -272,7 +266,7 @@ def test_an_applied_event_id_is_used_up_for_its_owner_only(run_flow: RunFlow) ->
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_an_owner_without_memories_has_empty_answers(run_flow: RunFlow, forgotten: bool) -> None:
+def test_an_owner_without_memories_has_empty_answers(forgotten: bool) -> None:
     shadow = Shadow(Owner("acme", "prod", "nobody"))
     before = [shadow.say("gone", "m", "s"), shadow.look(""), shadow.forget("", "m")] if forgotten else []
     asked = shadow.questions()
@@ -280,7 +274,7 @@ def test_an_owner_without_memories_has_empty_answers(run_flow: RunFlow, forgotte
 
 
 @pytest.mark.parametrize("query", ["user.stats", "episodes.list"])
-def test_asking_for_someone_unknown_does_not_stop_the_flow(run_flow: RunFlow, query: str) -> None:
+def test_asking_for_someone_unknown_does_not_stop_the_flow(query: str) -> None:
     ann = Shadow(Owner("acme", "prod", "ann"))
     nobody = Shadow(Owner("acme", "prod", "nobody"))
     processed = run_flow([nobody.event(query), ann.say("hello", "m", "s"), ann.look("")])

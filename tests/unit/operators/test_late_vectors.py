@@ -10,7 +10,7 @@ from recallflow.enrichment import content_hash
 from recallflow.flows.embedded import Processed
 from recallflow.state.segments import SMALL
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import HASHING
+from tests.unit.operators.harness import HASHING, make_event, run_flow
 from tests.unit.operators.test_apply import codes, forget, get, outcomes, update
 from tests.unit.operators.test_apply import message as told_in_session
 
@@ -21,7 +21,7 @@ MODEL = "hash-384"
 
 
 @pytest.fixture
-def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
+def do(tmp_path: Path) -> Do:
     """Runs events, given as (type, fields), a minute apart, after those of earlier calls."""
     count = 0
 

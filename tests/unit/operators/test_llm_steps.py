@@ -1,10 +1,8 @@
-"""What a language model has a part in: which summaries are loaded, whether they are enough, and the smaller questions a
-question is made of. Where it fails, nothing is lost; while it thinks, others are answered."""
+"""Steps of a query that ask a language model: category selection, the sufficiency check, and rewriting. Where the model
+fails, the answer is the usual one; while it thinks, other queries are answered."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -22,10 +20,9 @@ from recallflow.operators.recall.said import Said, Wanted
 from recallflow.operators.recall.stages import Found, Recalled
 from recallflow.operators.step import Clocks
 from recallflow.records import Position
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Clock, Language, failing
 
-MakeEvent = Callable[..., dict[str, Any]]
 Open = Callable[..., Harness]
 
 DAY_MS = 86_400_000
@@ -37,15 +34,18 @@ SAID = {
     "m4": ("The bakery was founded by Rui", "work"),
     "m5": ("Rui was born in Faro", None),
 }
+TOLD = [
+    *(make_event("memory", n, id=one, content=SAID[one][0], category=SAID[one][1]) for n, one in enumerate(SAID)),
+    *(make_event("category.summary", 10, category=name, summary=text) for name, text in SUMMARIES.items()),
+]
 STEPS = {"select_categories": True, "check_sufficiency": True}
 YES, NO = {"sufficient": True}, {"sufficient": False}
 
 
 @pytest.fixture
 def language() -> Language:
-    return Language(
-        select_categories={"categories": ["travel", "diet"]}, check_sufficiency=NO, rewrite={"questions": []}
-    )
+    selected = {"categories": ["travel", "diet"]}
+    return Language(select_categories=selected, check_sufficiency=NO, rewrite={"questions": []})
 
 
 @pytest.fixture
@@ -54,132 +54,95 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def open_engine(tmp_path: Path, language: Language, clock: Clock) -> Iterator[Open]:
-    with ExitStack() as stack:
+def open_engine(open_harness: Open, language: Language, clock: Clock) -> Open:
+    """Open an engine with a language model; with `told`, the memories are in it."""
 
-        def opened(folder: str = "state", timeout_s: float = 60.0, *, has_model: bool = True, **chosen: Any) -> Harness:
-            models = stack.enter_context(Models(Within(language, timeout_s), now_s=clock)) if has_model else None
-            engine = Harness(tmp_path / folder, models=models, **chosen)
-            stack.callback(engine.stop)
-            return engine
+    def opened(
+        folder: str = "state", *, told: bool = False, timeout_s: float = 60.0, has_model: bool = True, **chosen: Any
+    ) -> Harness:
+        models = Models(Within(language, timeout_s), now_s=clock) if has_model else None
+        engine = open_harness(folder, models=models, **chosen)
+        if told:
+            engine.run(MEMORIES, *TOLD)
+        return engine
 
-        yield opened
+    return opened
 
 
 @pytest.fixture
-def told(make_event: MakeEvent) -> list[dict[str, Any]]:
-    memories = [
-        make_event("memory", n, id=memory_id, content=text, **({} if category is None else {"category": category}))
-        for n, (memory_id, (text, category)) in enumerate(SAID.items())
-    ]
-    return memories + [
-        make_event("category.summary", 10, category=name, summary=text) for name, text in SUMMARIES.items()
-    ]
+def answered(open_engine: Open) -> Callable[..., list[dict[str, Any]]]:
+    """Return the answers to queries on a log of the memories and these, which ends."""
+    return lambda *asked, **chosen: answers(open_engine(one_log=True, **chosen).run(MEMORIES, *TOLD, *asked))
 
 
-def ask(make_event: MakeEvent, **fields: Any) -> dict[str, Any]:
+Answered = Callable[..., list[dict[str, Any]]]
+
+
+def ask(**fields: Any) -> dict[str, Any]:
     return make_event("recall", DAY_MS, **{"query": "Where does Ana live?", "k": 4} | fields)
 
 
-def ids(response: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in response["memories"]]
-
-
-def codes(response: dict[str, Any]) -> list[str]:
-    return [warning["code"] for warning in response["warnings"]]
-
-
-def plain(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The memories of an answer."""
-    memories: list[dict[str, Any]] = response["memories"]
-    return memories
-
-
-# ── categories ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── categories ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_selected_categories_limit_and_order_the_summaries_and_no_memory(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
+    answered: Answered, language: Language
 ) -> None:
-    engine = open_engine(one_log=True)
-    usual, selected = answers(engine.run(MEMORIES, *told, ask(make_event), ask(make_event, select_categories=True)))
+    usual, selected = answered(ask(), ask(select_categories=True))
     assert [*selected["context"]["summaries"].items()] == [(name, SUMMARIES[name]) for name in ("travel", "diet")]
     assert selected["context"]["omitted"]["summaries"] == {"filters": 1, "budget": 0}
     assert ids(selected) == ids(usual)
     assert "context" not in usual
     assert (selected["computation_tier"], selected["sla_target_ms"], selected["status"]) == ("llm", 1_500, "ok")
-    assert selected["routing_info"]["models"] == {
-        "select_categories": {"model": "fake-llm", "took_ms": 0.0, "tokens": 110}
-    }
+    told = {"model": "fake-llm", "took_ms": 0.0, "tokens": 110}
+    assert selected["routing_info"]["models"] == {"select_categories": told}
     assert (language.tasks, language.tenants) == (["select_categories"], ["acme"])
 
 
 def test_those_are_offered_that_have_a_summary_with_what_the_operator_says_of_them(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
+    answered: Answered, language: Language
 ) -> None:
     decisions = History()
     for at_ms, (name, removed) in enumerate({"work": False, "diet": False, "hobbies": False, "travel": True}.items()):
         event = Category(type="category", tenant_id="acme", name=name, description=f"all about {name}", removed=removed)
         decisions.add(at_ms, event)
-    engine = open_engine(one_log=True, rules={"decisions": decisions})
-    engine.run(MEMORIES, *told, ask(make_event, select_categories=True))
+    answered(ask(select_categories=True), rules={"decisions": decisions})
     offered = [{"name": name, "about": f"all about {name}"} for name in ("diet", "work")]
     assert language.shown("select_categories")["categories"] == offered
 
 
-def test_without_an_operators_categories_those_at_hand_are_offered_as_the_filters_have_them(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
-    engine = open_engine(one_log=True)
-    asked = (
-        ask(make_event, select_categories=True),
-        ask(make_event, select_categories=True, filters={"categories": ["work", "travel"]}),
-    )
-    engine.run(MEMORIES, *told, asked[0])
+def test_without_operator_categories_those_with_summaries_are_offered(answered: Answered, language: Language) -> None:
+    answered(ask(select_categories=True))
     assert language.shown("select_categories")["categories"] == [
         {"name": name, "about": SUMMARIES[name]} for name in sorted(SUMMARIES)
     ]
-    (filtered,) = answers(engine.run(MEMORIES, asked[1]))
+    (filtered,) = answered(ask(select_categories=True, filters={"categories": ["work", "travel"]}), folder="other")
     assert [one["name"] for one in language.shown("select_categories")["categories"]] == ["work", "travel"]
     assert [*filtered["context"]["summaries"]] == ["travel"]
 
 
+@pytest.mark.parametrize(("said", "loaded"), [(["secrets", "travel", "travel"], ["travel"]), ([], [])])
 def test_a_name_that_was_not_offered_is_nothing(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
+    answered: Answered, language: Language, said: list[str], loaded: list[str]
 ) -> None:
-    language.says["select_categories"] = {"categories": ["secrets", "travel", "travel"]}
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, select_categories=True)))
-    assert [*response["context"]["summaries"]] == ["travel"]
+    language.says["select_categories"] = {"categories": said}
+    (response,) = answered(ask(select_categories=True))
+    assert ([*response["context"]["summaries"]], bool(response["memories"])) == (loaded, True)
 
 
-def test_where_no_category_helps_none_is_loaded(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
-    language.says["select_categories"] = {"categories": []}
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, select_categories=True)))
-    assert (response["context"]["summaries"], bool(response["memories"])) == ({}, True)
-
-
-def test_a_context_that_nobody_gave_a_budget_has_one(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
+def test_context_without_a_budget_has_the_default_one(answered: Answered) -> None:
     long = make_event("category.summary", 11, category="long", summary="word " * CONTEXT_TOKENS)
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, long, ask(make_event, check_sufficiency=True)))
+    (response,) = answered(long, ask(check_sufficiency=True))
     assert response["context"]["omitted"]["summaries"] == {"filters": 0, "budget": 1}
 
 
-# ── are summaries enough? ─────────────────────────────────────────────────────────────────────────────────────────
+# ── are summaries enough? ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_summaries_are_enough_the_answer_is_cut_to_those_selected(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
+def test_where_summaries_are_enough_the_answer_is_cut_to_those_selected(open_engine: Open, language: Language) -> None:
     language.says["check_sufficiency"] = YES
     engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, **STEPS)))
+    (response,) = answers(engine.run(MEMORIES, *TOLD, ask(**STEPS)))
     context = response["context"]
     assert (response["sufficient"], response["memories"], response["status"]) == (True, [], "ok")
     assert [*context["summaries"]] == ["travel", "diet"]
@@ -190,67 +153,44 @@ def test_where_summaries_are_enough_the_answer_is_cut_to_those_selected(
     assert {got["usage"]["count"] for got in answers(engine.run(MEMORIES, *gets))} == {0}
 
 
-def test_where_they_are_not_the_answer_is_the_usual_one(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine(one_log=True)
-    usual, checked = answers(
-        engine.run(MEMORIES, *told, ask(make_event), ask(make_event, check_sufficiency=True, max_tokens=500))
-    )
+def test_where_they_are_not_the_answer_is_the_usual_one(answered: Answered) -> None:
+    usual, checked = answered(ask(), ask(check_sufficiency=True, max_tokens=500))
     assert (checked["sufficient"], checked["status"], ids(checked)) == (False, "ok", ids(usual))
     assert {*checked["context"]["summaries"]} == {*SUMMARIES}
 
 
-@pytest.mark.parametrize("chosen", [{"select_categories": {"categories": []}}, {"max_tokens": 3}])
-def test_what_is_enough_is_shown_or_the_memories_stay(
-    open_engine: Open,
-    told: list[dict[str, Any]],
-    make_event: MakeEvent,
-    language: Language,
-    chosen: dict[str, Any],
+@pytest.mark.parametrize(("selected", "fields"), [([], {}), (["travel"], {"max_tokens": 3})])
+def test_sufficient_summaries_that_are_not_shown_replace_no_memory(
+    answered: Answered, language: Language, selected: list[str], fields: dict[str, Any]
 ) -> None:
-    """No category was selected; or the budget has no room for the summaries."""
-    language.says["check_sufficiency"] = YES
-    if "select_categories" in chosen:
-        language.says |= chosen
-    engine = open_engine(one_log=True)
-    asked = ask(make_event, **STEPS, **({} if "select_categories" in chosen else chosen))
-    (response,) = answers(engine.run(MEMORIES, *told, asked))
+    language.says |= {"check_sufficiency": YES, "select_categories": {"categories": selected}}
+    (response,) = answered(ask(**STEPS, **fields))
     assert (response["sufficient"], bool(response["memories"])) == (False, True)
 
 
-def test_without_summaries_nothing_is_asked(open_engine: Open, make_event: MakeEvent, language: Language) -> None:
-    engine = open_engine(one_log=True)
+def test_without_summaries_nothing_is_asked(open_engine: Open, language: Language) -> None:
     said = make_event("message", 0, content="I live in Porto", role="user")
-    (response,) = answers(engine.run(MEMORIES, said, ask(make_event, k=1, **STEPS)))
+    (response,) = answers(open_engine(one_log=True).run(MEMORIES, said, ask(k=1, **STEPS)))
     assert (language.asked, codes(response), response["status"]) == ([], ["llm_skipped"], "ok")
     assert (response["sufficient"], len(response["memories"])) == (False, 1)
     assert response["computation_tier"] == "standard"
 
 
-def test_a_verdict_on_summaries_that_changed_meanwhile_is_none(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
+def test_verdict_on_summaries_that_changed_meanwhile_is_ignored(open_engine: Open, language: Language) -> None:
     language.says["check_sufficiency"] = YES
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    assert answers(engine.run(QUERIES, ask(make_event, check_sufficiency=True))) == []
+    engine = open_engine(told=True)
+    assert answers(engine.run(QUERIES, ask(check_sufficiency=True))) == []
     engine.run(MEMORIES, make_event("category.summary", DAY_MS, category="travel", summary="Ana left Porto."))
     (response,) = answers(engine.complete())
     assert (response["sufficient"], bool(response["memories"])) == (False, True)
     assert response["context"]["summaries"]["travel"] == "Ana left Porto."
 
 
-# ── without a model, and with one that fails ──────────────────────────────────────────────────────────────────────
+# ── without a model, and with one that fails ──────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_model_all_categories_are_loaded_and_the_memories_stay(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine(one_log=True, has_model=False)
-    usual, without = answers(
-        engine.run(MEMORIES, *told, ask(make_event, max_tokens=2_000), ask(make_event, **STEPS, rewrite=True))
-    )
+def test_without_a_model_all_categories_are_loaded_and_the_memories_stay(answered: Answered) -> None:
+    usual, without = answered(ask(max_tokens=2_000), ask(**STEPS, rewrite=True), has_model=False)
     assert (without["status"], codes(without)) == ("degraded", ["llm_off"])
     assert all(step in without["warnings"][0]["detail"] for step in (*STEPS, "rewrite"))
     assert {*without["context"]["summaries"]} == {*SUMMARIES}
@@ -259,88 +199,59 @@ def test_without_a_model_all_categories_are_loaded_and_the_memories_stay(
 
 @pytest.mark.parametrize("failure", get_args(ModelFailure))
 def test_a_failing_step_loses_nothing_says_why_and_quotes_nothing(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language, failure: str
+    answered: Answered, language: Language, failure: str
 ) -> None:
     language.says = dict.fromkeys(("select_categories", "check_sufficiency", "rewrite"), failing(failure))
-    engine = open_engine(one_log=True)
-    usual, failed = answers(
-        engine.run(MEMORIES, *told, ask(make_event, max_tokens=2_000), ask(make_event, **STEPS, rewrite=True))
-    )
-    assert failed["status"] == "degraded"
-    assert codes(failed) == ["llm_failed"] * 3
-    assert all(f": {failure};" in warning["detail"] for warning in failed["warnings"])
+    usual, failed = answered(ask(max_tokens=2_000), ask(**STEPS, rewrite=True))
+    assert (failed["status"], codes(failed)) == ("degraded", ["llm_failed"] * 3)
     assert "1234" not in str(failed)
     assert {*failed["context"]["summaries"]} == {*SUMMARIES}
     assert (failed["sufficient"], ids(failed)) == (False, ids(usual))
     assert {one["failure"] for one in failed["routing_info"]["models"].values()} == {failure}
 
 
-def test_one_step_may_fail_alone(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
-    language.says["check_sufficiency"] = failing("malformed")
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, **STEPS)))
-    assert codes(response) == ["llm_failed"]
+def test_failing_step_leaves_the_others_as_they_are(answered: Answered, language: Language) -> None:
+    language.says["check_sufficiency"] = ZeroDivisionError("my card is 1234")  # the client's own error
+    (response,) = answered(ask(**STEPS))
+    assert (codes(response), "1234" in str(response)) == (["llm_failed"], False)
     assert [*response["context"]["summaries"]] == ["travel", "diet"]
 
 
-def test_a_model_that_hangs_is_given_up(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
+def test_hanging_model_is_given_up(answered: Answered, language: Language) -> None:
     language.hangs = {"select_categories"}
-    engine = open_engine(timeout_s=0.0, one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, **STEPS)))
-    assert "select_categories: timeout" in response["warnings"][0]["detail"]
+    (response,) = answered(ask(**STEPS), timeout_s=0.0)
+    assert response["routing_info"]["models"]["select_categories"]["failure"] == "timeout"
     assert bool(response["memories"])
 
 
-def test_a_client_that_fails_itself_does_no_more_than_a_model_that_does(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
-    language.says["select_categories"] = ZeroDivisionError("my card is 1234")
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, select_categories=True)))
-    assert (codes(response), "1234" in str(response)) == (["llm_failed"], False)
-
-
-def test_a_query_without_time_for_the_model_goes_without_it(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language, clock: Clock
-) -> None:
+def test_query_without_time_for_the_model_skips_it(answered: Answered, language: Language, clock: Clock) -> None:
     def think() -> None:
         clock.now_s += 0.5
 
     language.meanwhile = think
-    engine = open_engine(one_log=True, clocks=Clocks(timer=clock, now_ms=lambda: 0))
-    asked = ask(make_event, select_categories=True)
-    first, second = answers(engine.run(MEMORIES, *told, asked, asked | {"sla_target_ms": 100}))
-    # The call is under way while what can be found is found: whichever stage it ends in has its time.
+    asked = ask(select_categories=True)
+    clocks = Clocks(timer=clock, now_ms=lambda: 0)
+    first, second = answered(asked, asked | {"sla_target_ms": 100}, clocks=clocks)
+    # The call is under way while candidates are found: whichever stage it ends in has its time.
     assert (first["processing_time_ms"], sum(first["routing_info"]["stages_ms"].values())) == (500, 500)
     assert (codes(second), len(language.asked)) == (["deadline"], 1)
-    assert second["warnings"][0]["detail"] == "went without llm to be done within 100 ms"
     assert {*second["context"]["summaries"]} == {*SUMMARIES}
 
 
-# ── nobody waits, and nothing is lost ─────────────────────────────────────────────────────────────────────────────
+# ── parked queries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_others_are_answered_while_a_model_hangs(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
+def test_others_are_answered_while_a_model_hangs(open_engine: Open, language: Language) -> None:
     language.hangs = {"select_categories"}
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    both = engine.run(QUERIES, ask(make_event, id="slow", **STEPS), ask(make_event, id="quick"))
+    engine = open_engine(told=True)
+    both = engine.run(QUERIES, ask(id="slow", **STEPS), ask(id="quick"))
     assert [answer["query_id"] for answer in answers(both)] == ["quick"]
-    assert answers(engine.run(QUERIES, ask(make_event, id="later")))
+    assert answers(engine.run(QUERIES, ask(id="later")))
 
 
-def test_what_is_forgotten_meanwhile_is_in_no_answer(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, ask(make_event, **STEPS))
+def test_memory_forgotten_meanwhile_is_not_in_the_answer(open_engine: Open) -> None:
+    engine = open_engine(told=True)
+    engine.run(QUERIES, ask(**STEPS))
     engine.run(MEMORIES, make_event("memory.forget", DAY_MS, memory_id="m2"))
     (response,) = answers(engine.complete())
     assert "m2" not in ids(response)
@@ -348,71 +259,45 @@ def test_what_is_forgotten_meanwhile_is_in_no_answer(
 
 
 @pytest.mark.parametrize("kept", [0, asides.KEPT])
-def test_what_was_found_meanwhile_is_what_would_be_found_after(
-    open_engine: Open,
-    told: list[dict[str, Any]],
-    make_event: MakeEvent,
-    monkeypatch: pytest.MonkeyPatch,
-    kept: int,
+def test_candidates_found_meanwhile_are_those_of_later(
+    open_engine: Open, answered: Answered, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """Another owner's event between is none of its business; nor is how much is kept."""
+    """Neither another owner's event in between nor the number of kept results matters."""
     monkeypatch.setattr(asides, "KEPT", kept)
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, ask(make_event, max_tokens=2_000, select_categories=True))
+    engine = open_engine(told=True)
+    engine.run(QUERIES, ask(max_tokens=2_000, select_categories=True))
     engine.run(MEMORIES, make_event("memory", DAY_MS, content="I live here", user_id="bob"))
     (meanwhile,) = answers(engine.complete())
-    other = open_engine("other", one_log=True)
-    (after,) = answers(other.run(MEMORIES, *told, ask(make_event, max_tokens=2_000, select_categories=True)))
+    (after,) = answered(ask(max_tokens=2_000, select_categories=True), folder="other")
     assert (meanwhile["memories"], meanwhile["context"]) == (after["memories"], after["context"])
     assert meanwhile["applied"] == ["memories:0:8"]
 
 
-def test_a_question_that_is_with_models_survives_a_kill_and_is_answered_once(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    assert answers(engine.run(QUERIES, ask(make_event, id="q", **STEPS))) == []
+def test_parked_query_survives_a_kill_and_is_answered_once(open_engine: Open, language: Language) -> None:
+    engine = open_engine(told=True)
+    assert answers(engine.run(QUERIES, ask(id="q", **STEPS))) == []
     snapshot = engine.snapshot()
     engine.kill(snapshot)
     again = engine.advance_to_end()
-    found = answers([*again, *engine.complete(2)])  # the completion of the killed run belongs to nobody
+    found = answers([*again, *engine.complete(2)])  # the completion of the killed run is dropped
     assert [response["query_id"] for response in found] == ["q"]
     assert len(language.asked) == 4
     assert engine.snapshot().held == ()
 
 
-def test_what_it_returned_counts_as_used_once(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, ask(make_event, **STEPS))
-    (response,) = answers(engine.complete())
-    gets = [make_event("memory.get", DAY_MS, memory_id=memory_id) for memory_id in SAID]
-    used = {got["versions"][0]["id"]: got["usage"]["count"] for got in answers(engine.run(QUERIES, *gets))}
-    assert used == {memory_id: int(memory_id in ids(response)) for memory_id in SAID}
-
-
-def test_too_many_questions_at_once_go_without(
-    open_engine: Open,
-    told: list[dict[str, Any]],
-    make_event: MakeEvent,
-    language: Language,
-    monkeypatch: pytest.MonkeyPatch,
+def test_queries_over_the_concurrency_limit_skip_the_model(
+    open_engine: Open, language: Language, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "AT_ONCE", 1)
     language.hangs = {"select_categories"}
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, *(ask(make_event, id=f"q{n}", select_categories=True) for n in range(2)))
+    engine = open_engine(told=True)
+    engine.run(QUERIES, *(ask(id=f"q{n}", select_categories=True) for n in range(2)))
     (refused,) = answers(engine.complete())
-    assert "select_categories: busy" in refused["warnings"][0]["detail"]
+    assert refused["routing_info"]["models"]["select_categories"]["failure"] == "busy"
     assert (len(language.asked), refused["computation_tier"]) == (1, "standard")
 
 
-def test_the_first_of_two_questions_at_the_same_moment_is_not_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_of_two_concurrent_queries_is_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "AT_ONCE", 1)
     prompt = Prompt("select_categories", "1", "", "<data>{}</data>", {})
 
@@ -426,12 +311,9 @@ def test_the_first_of_two_questions_at_the_same_moment_is_not_one_too_many(monke
         assert asyncio.run(both(models)) == [None, "busy"]
 
 
-def test_where_our_own_code_fails_at_what_was_found_all_is_looked_up_again(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, ask(make_event, select_categories=True))
+def test_internal_error_at_kept_candidates_searches_again(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_engine(told=True)
+    engine.run(QUERIES, ask(select_categories=True))
     finished: list[bool] = []
 
     def broken_once(found: Found, said: Said, rewritten: list[str]) -> Recalled:

@@ -2,7 +2,7 @@
 
 import itertools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from recallflow.state.at_rest import AtRest
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, make_event
 
-MakeEvent = Callable[..., dict[str, Any]]
 ENCRYPTED = AtRest(LocalMasterKey(bytes(range(32))))
 ANN, BO = Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
 SECRETS = {"ann": "The violin is under the stairs", "bo": "The kettle is broken again"}
@@ -45,7 +44,7 @@ def engine(tmp_path: Path, now_ms: list[int]) -> Iterator[Harness]:
 
 
 @pytest.fixture
-def filled(engine: Harness, make_event: MakeEvent) -> Harness:
+def filled(engine: Harness) -> Harness:
     """Ann and Bo have something of everything."""
     for user, text in SECRETS.items():
         said = [
@@ -62,11 +61,11 @@ def filled(engine: Harness, make_event: MakeEvent) -> Harness:
             make_event("graph.edges", 8, edges=[{"source": "a", "target": "b", "type": "likes"}], **at),
             make_event("episode.end", 9, session_id="s", **at),
         )
-        assert answers(ask(engine, make_event, user))[0]["status"] == "ok"
+        assert answers(ask(engine, user))[0]["status"] == "ok"
     return engine
 
 
-def ask(engine: Harness, make_event: MakeEvent, user: str, **fields: Any) -> list[Any]:
+def ask(engine: Harness, user: str, **fields: Any) -> list[Any]:
     recall = {"query": "Where is the violin, is the kettle broken?", "session_id": "s", "user_id": user, "k": 5}
     return engine.run(QUERIES, make_event("recall", 900_000, **recall, **fields))
 
@@ -100,7 +99,7 @@ KINDS = ("recall", "memories.list", "memory.get", "memory.history", "episodes.li
          "graph.trace", "graph.explore", "graph.facts")  # fmt: skip
 
 
-def every_question(make_event: MakeEvent, user: str) -> list[dict[str, Any]]:
+def every_question(user: str) -> list[dict[str, Any]]:
     fields: dict[str, dict[str, Any]] = {
         "recall": {"query": "Where is the violin, is the kettle broken?", "traversal_depth": 2},
         "memory.get": {"memory_id": f"{user}fact"},
@@ -113,9 +112,9 @@ def every_question(make_event: MakeEvent, user: str) -> list[dict[str, Any]]:
     return [*asked, past]
 
 
-def test_who_has_lost_its_key_is_answered_that_nothing_can_be_opened(filled: Harness, make_event: MakeEvent) -> None:
+def test_who_has_lost_its_key_is_answered_that_nothing_can_be_opened(filled: Harness) -> None:
     whole = lose_key(filled, ANN)
-    found = answers(filled.run(QUERIES, *every_question(make_event, "ann")))
+    found = answers(filled.run(QUERIES, *every_question("ann")))
     assert len(found) == len(KINDS) + 1
     for response in found:
         assert response["status"] == "degraded", response
@@ -124,14 +123,12 @@ def test_who_has_lost_its_key_is_answered_that_nothing_can_be_opened(filled: Har
             response.get(field) for field in ("memories", "versions", "memory_page", "episodes", "stats", "graph_facts")
         )
     assert found[0]["memories"] == []
-    assert answers(ask(filled, make_event, "bo"))[0]["status"] == "ok"
+    assert answers(ask(filled, "bo"))[0]["status"] == "ok"
     overwrite(filled, whole)
-    assert answers(ask(filled, make_event, "ann"))[0]["memories"]
+    assert answers(ask(filled, "ann"))[0]["memories"]
 
 
-def test_what_is_written_for_who_has_lost_its_key_is_refused_as_unreadable(
-    filled: Harness, make_event: MakeEvent
-) -> None:
+def test_what_is_written_for_who_has_lost_its_key_is_refused_as_unreadable(filled: Harness) -> None:
     events = [
         make_event("message", 10, id="new", content="more"),
         make_event("memory.update", 11, memory_id="annfact", content="other"),
@@ -160,9 +157,7 @@ def problems_of(engine: Harness) -> list[str]:
     return found
 
 
-def test_a_new_owner_of_a_tenant_whose_key_is_lost_is_refused_and_other_tenants_go_on(
-    filled: Harness, make_event: MakeEvent
-) -> None:
+def test_a_new_owner_of_a_tenant_whose_key_is_lost_is_refused_and_other_tenants_go_on(filled: Harness) -> None:
     ((place, whole),) = stored(filled, keys.TENANT_KEYS).items()
     overwrite(filled, {place: whole[:-1] + bytes([whole[-1] ^ 1])})
     new = make_event("message", 10, user_id="cy", content="tea")
@@ -189,34 +184,38 @@ def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
 # ── one record ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_text_that_stands_in_anothers_place_is_redacted_and_comes_last(
-    filled: Harness, make_event: MakeEvent
-) -> None:
+def test_a_text_that_stands_in_anothers_place_is_redacted_and_comes_last(filled: Harness) -> None:
     rows = stored(filled, keys.table(of(filled, ANN), keys.ROW))
     place = keys.row(of(filled, ANN), filled.directory.partition(0).keyring.name(of(filled, ANN), "ann2"), 0)
-    before = answers(ask(filled, make_event, "ann"))[0]["memories"]
+    before = answers(ask(filled, "ann"))[0]["memories"]
     for other in [value for key, value in rows.items() if key != place]:
         overwrite(filled, {place: other})
-        (response,) = answers(ask(filled, make_event, "ann"))
+        (response,) = answers(ask(filled, "ann"))
         assert (response["status"], response["warnings"][0]["code"]) == ("degraded", "decryption_failed")
         assert (response["memories"][-1]["id"], response["memories"][-1]["content"]) == ("ann2", REDACTED)
         assert {memory["id"] for memory in response["memories"]} == {memory["id"] for memory in before}
         assert [memory["content"] for memory in response["memories"][:-1]].count(REDACTED) == 0
 
 
-def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness, make_event: MakeEvent) -> None:
-    """Each record of Ann's is, one after the other, what Bo has in its table, or what stands beside it: all is still
-    answered, with nothing of Bo's, and what cannot be applied is refused."""
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["some", "every"])
+def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness, every: bool) -> None:
+    """Put other values in the place of Ann's records: Bo's of the same table, the neighbour's, and a shortened one.
+    All is still answered, with nothing of Bo's, and events that cannot be applied are refused. By default, one record
+    of each table is replaced, once."""
     anns, bos = stored(filled, keys.OWNERS + of(filled, ANN)), stored(filled, keys.OWNERS + of(filled, BO))
     neighbours = dict(zip(anns, [*anns.values()][1:] + [*anns.values()][:1], strict=True))
     of_bo = {keys.split(key)[1]: value for key, value in bos.items()}
     number = itertools.count()
-    assert len({keys.split(key)[1] for key in anns}) > 15
+    tables = {keys.split(key)[1]: key for key in anns}
+    assert len(tables) > 15
     codes = set[str]()
-    for key, value in anns.items():
-        for forged in {neighbours[key], of_bo.get(keys.split(key)[1], b""), value[:-1]}:
-            overwrite(filled, {key: forged})
-            said = answers(filled.run(QUERIES, *every_question(make_event, "ann")))
+    before: dict[bytes, bytes] = {}
+    for key in anns if every else tables.values():
+        forged = [of_bo.get(keys.split(key)[1], b""), neighbours[key], anns[key][:-1]]
+        for value in {*forged} if every else forged[:1]:
+            overwrite(filled, before | {key: value})
+            before = {key: anns[key]}
+            said = answers(filled.run(QUERIES, *every_question("ann")))
             assert len(said) == len(KINDS) + 1
             assert {response["status"] for response in said} <= {"ok", "degraded"}, said
             assert SECRETS["bo"] not in str(said)
@@ -226,7 +225,6 @@ def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness,
             ]
             codes |= {letter.error.code for letter in letters(filled.run(MEMORIES, *events))}
             filled.snapshot()
-            overwrite(filled, {key: value})
     assert codes == {"unreadable"}
 
 
@@ -239,7 +237,7 @@ def given_up(engine: Harness, now_ms: list[int]) -> list[Output]:
     return engine.advance()
 
 
-def test_a_snapshot_holds_nothing_that_can_be_read(filled: Harness, make_event: MakeEvent, now_ms: list[int]) -> None:
+def test_a_snapshot_holds_nothing_that_can_be_read(filled: Harness, now_ms: list[int]) -> None:
     question = make_event("recall", 900_000, id="q1", query="Where is my violin?", wait_for=FAR, wait_timeout_ms=60_000)
     strangers = question | {"user_id": "nobody-knows", "query": "What is violet?", "id": "q2"}
     filled.run(QUERIES, question, strangers)
@@ -254,9 +252,7 @@ def test_a_snapshot_holds_nothing_that_can_be_read(filled: Harness, make_event: 
     assert {one["query_id"]: one["warnings"][-1]["code"] for one in found} == {"q1": "stale_read", "q2": "stale_read"}
 
 
-def test_what_waits_for_who_has_lost_its_key_waits_no_more(
-    filled: Harness, make_event: MakeEvent, now_ms: list[int]
-) -> None:
+def test_what_waits_for_who_has_lost_its_key_waits_no_more(filled: Harness, now_ms: list[int]) -> None:
     waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "kettle"}
     asked = [make_event("recall", 900_000, id=f"q-{user}", user_id=user, **waits) for user in SECRETS]
     filled.run(QUERIES, *asked)
@@ -266,7 +262,7 @@ def test_what_waits_for_who_has_lost_its_key_waits_no_more(
     assert [one["query_id"] for one in answers(given_up(filled, now_ms))] == ["q-bo"]
 
 
-def test_who_has_lost_its_key_may_still_wait(filled: Harness, make_event: MakeEvent, now_ms: list[int]) -> None:
+def test_who_has_lost_its_key_may_still_wait(filled: Harness, now_ms: list[int]) -> None:
     lose_key(filled, ANN)
     waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "violin"}
     filled.run(QUERIES, make_event("recall", 900_000, id="q", **waits))
@@ -278,9 +274,7 @@ def test_who_has_lost_its_key_may_still_wait(filled: Harness, make_event: MakeEv
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_waits_opens_in_the_snapshot_of_its_own_state_partition_alone(
-    filled: Harness, make_event: MakeEvent, lost: bool
-) -> None:
+def test_what_waits_opens_in_the_snapshot_of_its_own_state_partition_alone(filled: Harness, lost: bool) -> None:
     if lost:  # it is sealed with the directory's key, which all state partitions have
         lose_key(filled, ANN)
     waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "violin"}
@@ -292,7 +286,7 @@ def test_what_waits_opens_in_the_snapshot_of_its_own_state_partition_alone(
 
 
 def test_the_key_of_a_waiting_question_survives_what_its_snapshot_does(
-    engine: Harness, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+    engine: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is synced before the snapshot says what was sealed with it."""
     synced: list[bool] = []
@@ -311,17 +305,17 @@ def test_the_key_of_a_waiting_question_survives_what_its_snapshot_does(
 # ── erasures ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness, make_event: MakeEvent) -> None:
+def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness) -> None:
     lose_key(filled, ANN)
     assert letters(filled.run(MEMORIES, make_event("user.erase", 1_000_000))) == []
-    (response,) = answers(ask(filled, make_event, "ann"))
+    (response,) = answers(ask(filled, "ann"))
     assert (response["status"], response["memories"]) == ("ok", [])
     assert letters(filled.run(MEMORIES, make_event("message", 2_000_000, id="again", content="a violin"))) == []
-    assert [memory["id"] for memory in answers(ask(filled, make_event, "ann"))[0]["memories"]] == ["again"]
+    assert [memory["id"] for memory in answers(ask(filled, "ann"))[0]["memories"]] == ["again"]
     assert problems_of(filled) == []
 
 
-def test_an_erasure_leaves_no_trace_of_who_has_no_key_any_more(filled: Harness, make_event: MakeEvent) -> None:
+def test_an_erasure_leaves_no_trace_of_who_has_no_key_any_more(filled: Harness) -> None:
     places = [keys.owner_key(of(filled, ANN)), keys.OWNERS + of(filled, ANN)]
     places.append(keys.users_owners(filled.directory.partition(0).keyring.user("acme", "ann")))
     assert all(stored(filled, place) for place in places)
@@ -332,7 +326,7 @@ def test_an_erasure_leaves_no_trace_of_who_has_no_key_any_more(filled: Harness, 
 
 
 def test_steps_of_an_erasure_pass_over_a_tombstone_that_does_not_open(
-    engine: Harness, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+    engine: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erase, "AT_ONCE", 3)
     engine.run(MEMORIES, make_event("user.erase", 1, environment="place3"))
@@ -348,7 +342,7 @@ def test_steps_of_an_erasure_pass_over_a_tombstone_that_does_not_open(
     assert stored(engine, keys.OWNERS + of(engine, BO))
 
 
-def test_what_was_sealed_before_an_erasure_does_not_open_after_it(filled: Harness, make_event: MakeEvent) -> None:
+def test_what_was_sealed_before_an_erasure_does_not_open_after_it(filled: Harness) -> None:
     """Whoever kept the files from before, and even has the master key, has nothing without the user's own."""
     before = stored(filled, keys.OWNERS + of(filled, ANN))
     filled.run(MEMORIES, make_event("user.erase", 1_000_000))

@@ -1,6 +1,6 @@
 """Memories whose vectors have not come yet, beside others that have theirs: each is judged by what is known of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,14 +12,11 @@ from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.factors import boosts, raw
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.scene import Scene
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Vectors
 from recallflow.state.usage import Usage
-
-MakeEntry = Callable[..., Entry]
-MakeScene = Callable[..., Scene]
+from tests.unit.operators.harness import make_entry, make_scene
 
 QUESTION = understand("Which tea?", [])
 ASKED = np.array([1, 0], np.float32)
@@ -38,9 +35,7 @@ def columns_of(entries: Sequence[Entry], vectors: dict[int, tuple[float, float]]
 
 
 @given(angles=DEGREES, words=st.data())
-def test_what_has_no_vector_is_judged_by_words_alone(
-    make_entry: MakeEntry, angles: list[int], words: st.DataObject
-) -> None:
+def test_what_has_no_vector_is_judged_by_words_alone(angles: list[int], words: st.DataObject) -> None:
     """Its columns of meaning are at the mean, whatever the others' vectors are; and these are what they would be
     without it."""
     texts = words.draw(st.lists(st.sampled_from(["tea", "cake", "bike"]), min_size=len(angles), max_size=len(angles)))
@@ -56,9 +51,7 @@ def test_what_has_no_vector_is_judged_by_words_alone(
 
 
 @given(angles=DEGREES, missing=st.data())
-def test_factors_of_what_has_no_vector_are_the_mean_of_the_others(
-    make_entry: MakeEntry, make_scene: MakeScene, angles: list[int], missing: st.DataObject
-) -> None:
+def test_factors_of_what_has_no_vector_are_the_mean_of_the_others(angles: list[int], missing: st.DataObject) -> None:
     places = np.arange(len(angles))
     without = missing.draw(st.sets(st.integers(0, len(angles) - 1), max_size=len(angles) - 1))
     entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]
@@ -71,9 +64,7 @@ def test_factors_of_what_has_no_vector_are_the_mean_of_the_others(
 
 
 @given(angles=DEGREES)
-def test_with_a_vector_each_factors_are_what_cosines_say(
-    make_entry: MakeEntry, make_scene: MakeScene, angles: list[int]
-) -> None:
+def test_with_a_vector_each_factors_are_what_cosines_say(angles: list[int]) -> None:
     """To the last bit: nothing is filled in."""
     places = np.arange(len(angles))
     entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]
@@ -83,7 +74,7 @@ def test_with_a_vector_each_factors_are_what_cosines_say(
     np.testing.assert_array_equal(raw(scene, places)["cluster"], expected)
 
 
-def test_an_episode_without_vectors_is_chosen_by_its_members(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_an_episode_without_vectors_is_chosen_by_its_members() -> None:
     """Its centroid says nothing, where it would be the least alike of all."""
     entries = [make_entry(n, episode=n) for n in range(3)]
     signal = [1.0, 1.0, 1.0]
@@ -96,14 +87,14 @@ def test_an_episode_without_vectors_is_chosen_by_its_members(make_entry: MakeEnt
     np.testing.assert_allclose([found[n] for n in range(3)], odds / odds.sum(), rtol=1e-3)
 
 
-def test_without_any_vector_episodes_are_ranked_by_their_members(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_without_any_vector_episodes_are_ranked_by_their_members() -> None:
     entries = [make_entry(n, episode=n) for n in range(3)]
     asked, plain = (make_scene("episode", entries, [1.0, 3.0, 2.0], asked=vector) for vector in (ASKED, None))
     assert rank(asked).scores.tolist() == rank(plain).scores.tolist()
 
 
 @pytest.mark.parametrize("held", [[], [1], [0, 2]])
-def test_which_slots_have_vectors(make_entry: MakeEntry, held: list[int]) -> None:
+def test_which_slots_have_vectors(held: list[int]) -> None:
     index = OwnerIndex("model", 2)
     stored = {(n, 0): Vectors("model", np.array([[1, 0]] * (n + 1), np.float32)) for n in held}
     index.add([make_entry(n) for n in range(3)], stored)

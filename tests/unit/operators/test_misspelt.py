@@ -1,6 +1,5 @@
 """What a caller cannot tell: a misspelt condition is refused and named, and what is asked for and not there is told."""
 
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -8,13 +7,10 @@ import pytest
 
 from recallflow import parsing
 from recallflow.errors import InvalidRecord
-from recallflow.flows.embedded import Processed
 from recallflow.limits import PROBLEMS_MAX
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import QueryEvent
-
-MakeEvent = Callable[..., dict[str, Any]]
-Run = Callable[..., Processed]
+from tests.unit.operators.harness import make_event, run_flow
 
 WHO = {"tenant_id": "acme", "user_id": "ann"}
 
@@ -114,7 +110,7 @@ def warned(response: dict[str, Any]) -> dict[str, str]:
     return {warning["code"]: warning["detail"] for warning in response["warnings"]}
 
 
-def test_an_entity_that_nobody_knows_is_told(make_event: MakeEvent, run_flow: Run) -> None:
+def test_an_entity_that_nobody_knows_is_told() -> None:
     told = make_event("memory", 1, content="Maria likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}])
     asked = [
         make_event("recall", 2, query="tea", mode=mode, entity_urns=urns)
@@ -127,7 +123,7 @@ def test_an_entity_that_nobody_knows_is_told(make_event: MakeEvent, run_flow: Ru
         assert answer["status"] == "ok"
 
 
-def test_a_field_at_the_top_that_nobody_reads_is_told_with_what_was_meant(make_event: MakeEvent, run_flow: Run) -> None:
+def test_a_field_at_the_top_that_nobody_reads_is_told_with_what_was_meant() -> None:
     told = make_event("memory", 1, id="m", content="tea")
     asked = [
         make_event("recall", 2, query="tea", asOf={"event_time": 1}),
@@ -141,7 +137,7 @@ def test_a_field_at_the_top_that_nobody_reads_is_told_with_what_was_meant(make_e
 
 
 def test_a_name_that_is_none_is_not_shown_in_the_log(
-    make_event: MakeEvent, run_flow: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsing, "_reported", set())  # each name is reported once in a process
     key = f"rfk_{'0' * 16}_{'S' * 43}"
@@ -155,7 +151,7 @@ def test_a_name_that_is_none_is_not_shown_in_the_log(
 # ── project_id ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_project_at_the_top_filters_and_meets_what_the_filters_say(make_event: MakeEvent, run_flow: Run) -> None:
+def test_a_project_at_the_top_filters_and_meets_what_the_filters_say() -> None:
     told = [
         make_event("memory", n, id=f"m{n}", content=f"tea number {n}", kind=kind, project_id=project)
         for n, (kind, project) in enumerate([("fact", "p"), ("rule", "p"), ("fact", "q"), ("rule", None)])

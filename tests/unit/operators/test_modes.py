@@ -1,7 +1,7 @@
 """How each mode orders memories, with scores worked out by hand."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import numpy as np
@@ -9,43 +9,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.explain import explained
 from recallflow.operators.recall.modes import MODES, rank
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.queries import WEIGHTS, Decay, DecayFunction, Mode
 from recallflow.state.rows import Entry
 from recallflow.state.usage import Usage
+from tests.unit.operators.harness import ids_of, make_entry, make_event, make_scene, run_flow
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
 
-MakeEntry = Callable[..., Entry]
-MakeEvent = Callable[..., dict[str, Any]]
-MakeScene = Callable[..., Scene]
-IdsOf = Callable[[Scene, Ranking], list[str]]
-Ask = Callable[..., Scene]
-RunFlow = Callable[..., Processed]
+
+def ask(*arguments: Any, **given: Any) -> Scene:
+    return make_scene(*arguments, now_ms=NOW_MS, **given)
 
 
-@pytest.fixture(scope="module")
-def ask(make_scene: MakeScene) -> Ask:
-    return lambda *arguments, **given: make_scene(*arguments, now_ms=NOW_MS, **given)
-
-
-@pytest.fixture(scope="module")
-def answer(ids_of: IdsOf) -> Callable[[Scene], list[str]]:
-    return lambda scene: ids_of(scene, rank(scene))
-
-
-Answer = Callable[[Scene], list[str]]
+def answer(scene: Scene) -> list[str]:
+    return ids_of(scene, rank(scene))
 
 
 def ago(days: float) -> int:
     return NOW_MS - round(days * DAY_MS)
 
 
-def episode_of(make_entry: MakeEntry, count: int, **fields: Any) -> list[Entry]:
+def episode_of(count: int, **fields: Any) -> list[Entry]:
     """Memories that differ in nothing but their order."""
     return [make_entry(n, episode=0, **fields) for n in range(count)]
 
@@ -59,41 +47,41 @@ def assert_factors(ranking: Ranking, expected: Mapping[str, list[float]]) -> Non
 # ── relevance ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_relevance_is_by_the_signal_alone(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_relevance_is_by_the_signal_alone() -> None:
     entries = [make_entry(n, episode=0, created_ms=n, importance=1 - n / 3) for n in range(4)]
     ranking = rank(asked := ask("relevance", entries, [-1.0, 3.0, 1.0, 7.0]))
     assert ids_of(asked, ranking) == ["m3", "m1", "m2", "m0"]
     np.testing.assert_allclose(ranking.scores, [1, 0.5, 0.25, 0])  # min-max over -1 to 7
 
 
-def test_relevance_scores_span_all_candidates_whatever_k(make_entry: MakeEntry, ask: Ask) -> None:
+def test_relevance_scores_span_all_candidates_whatever_k() -> None:
     for k in (1, 3, 4):
-        asked = ask("relevance", episode_of(make_entry, 4), [-1.0, 3.0, 1.0, 7.0], k=k)
+        asked = ask("relevance", episode_of(4), [-1.0, 3.0, 1.0, 7.0], k=k)
         np.testing.assert_allclose(rank(asked).scores, [1, 0.5, 0.25, 0][:k])
 
 
 @pytest.mark.parametrize("signal", [[-9.0], [3.0, 3.0]])
-def test_what_fits_best_never_scores_nothing(make_entry: MakeEntry, ask: Ask, signal: list[float]) -> None:
-    assert rank(ask("relevance", episode_of(make_entry, len(signal)), signal)).scores.tolist() == [1.0] * len(signal)
+def test_what_fits_best_never_scores_nothing(signal: list[float]) -> None:
+    assert rank(ask("relevance", episode_of(len(signal)), signal)).scores.tolist() == [1.0] * len(signal)
 
 
-def test_equal_signals_come_in_conversation_order(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
-    assert answer(ask("relevance", episode_of(make_entry, 5), [1, 2, 1, 2, 1])) == ["m1", "m3", "m0", "m2", "m4"]
+def test_equal_signals_come_in_conversation_order() -> None:
+    assert answer(ask("relevance", episode_of(5), [1, 2, 1, 2, 1])) == ["m1", "m3", "m0", "m2", "m4"]
 
 
 @pytest.mark.parametrize("mode", list(MODES))
-def test_no_mode_answers_what_is_not_allowed(make_entry: MakeEntry, ask: Ask, answer: Answer, mode: Mode) -> None:
-    entries = episode_of(make_entry, 4, created_ms=ago(1), stems="tea")
+def test_no_mode_answers_what_is_not_allowed(mode: Mode) -> None:
+    entries = episode_of(4, created_ms=ago(1), stems="tea")
     near, related = [1.0, 0.5, 1.0, 0.5], {0: 0.1, 3: 0.1}
     asked = ask(mode, entries, [4, 3, 2, 1], allowed=[1, 3], query="tea", proximity=near, relationship=related)
     assert set(answer(asked)) == {"m1", "m3"}
 
 
 @pytest.mark.parametrize("mode", list(MODES))
-def test_every_mode_fills_k_and_no_more(make_entry: MakeEntry, ask: Ask, mode: Mode) -> None:
+def test_every_mode_fills_k_and_no_more(mode: Mode) -> None:
     # Two of one episode, and four that are in none.
     entries = [make_entry(n, episode=-1, created_ms=ago(1), stems="tea") for n in (5, 4, 3, 2)]
-    entries += episode_of(make_entry, 2, created_ms=ago(1), stems="tea")
+    entries += episode_of(2, created_ms=ago(1), stems="tea")
     for k in (1, 5, 6, 50):
         ranking = rank(ask(mode, entries, range(6), k=k, query="tea"))
         assert len(ranking.places) == len(ranking.scores) == min(k, 6)
@@ -103,31 +91,27 @@ def test_every_mode_fills_k_and_no_more(make_entry: MakeEntry, ask: Ask, mode: M
 # ── recency ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_recency_is_a_decay_of_age(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_recency_is_a_decay_of_age() -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([60, 30, 0])]
     ranking = rank(asked := ask("recency", entries, [9, 0, 0]))
     assert ids_of(asked, ranking) == ["m2", "m1", "m0"]
     np.testing.assert_allclose(ranking.scores, [1, 0.36787944, 0.13533528], rtol=1e-7)
 
 
-def test_recency_follows_the_decay_that_is_asked_for(make_entry: MakeEntry, ask: Ask) -> None:
+def test_recency_follows_the_decay_that_is_asked_for() -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([60, 30, 0])]
     hyperbolic = Decay(function="hyperbolic", decay_days=20)
     np.testing.assert_allclose(rank(ask("recency", entries, [0] * 3, decay=hyperbolic)).scores, [1, 0.4, 0.25])
 
 
 @pytest.mark.parametrize("function", get_args(DecayFunction))
-def test_ties_of_recency_go_to_the_later_time_and_then_the_later_arrival(
-    make_entry: MakeEntry, ask: Ask, answer: Answer, function: DecayFunction
-) -> None:
+def test_ties_of_recency_go_to_the_later_time_and_then_the_later_arrival(function: DecayFunction) -> None:
     # All lie ahead and count as now, so that every decay gives them 1.
     entries = [make_entry(seq, episode=0, created_ms=ago(-days)) for seq, days in [(1, 1), (3, 1), (4, 1), (0, 2)]]
     assert answer(ask("recency", entries, [0] * 4, decay=Decay(function=function))) == ["m0", "m4", "m3", "m1"]
 
 
-def test_ages_that_a_decay_cannot_tell_apart_still_come_latest_first(
-    make_entry: MakeEntry, ask: Ask, ids_of: IdsOf
-) -> None:
+def test_ages_that_a_decay_cannot_tell_apart_still_come_latest_first() -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([900, 800, 700, 600])]
     step, steep = Decay(function="step", threshold_days=1), Decay(tau_days=0.001)
     for decay in (step, steep):  # exp(-600,000) is no float
@@ -139,21 +123,7 @@ def test_ages_that_a_decay_cannot_tell_apart_still_come_latest_first(
 # ── hybrid ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_hybrid_weights_are_the_contract() -> None:
-    seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
-    assert seven == {
-        "semantic": 0.45,
-        "cluster": 0.10,
-        "recency": 0.15,
-        "importance": 0.10,
-        "usage": 0.05,
-        "quality": 0.10,
-        "decay": 0.05,
-    }
-    assert sum(seven.values()) == pytest.approx(1)
-
-
-def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_a_hybrid_score_by_hand() -> None:
     # Signals 4, 2, 0 span 4 units of log-odds: semantic factors 1, 0.5, 0, and the other weights are a tenth of a
     # quarter. Over the batch a factor that varies by less than 0.5 is divided by that.
     # Recency, exp(-t/30) of 0, 30 and 60 days: 1, 0.367879, 0.135335, stretched 1, 0.268941, 0.
@@ -199,17 +169,15 @@ def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) 
     np.testing.assert_allclose(ranking.scores, [0.459047799, 0.228821030, 0.0025], rtol=1e-6)
 
 
-def test_a_signal_within_one_unit_of_log_odds_is_not_stretched(make_entry: MakeEntry, ask: Ask) -> None:
-    ranking = rank(ask("hybrid", episode_of(make_entry, 3), [0.5, 0.25, 0.0]))
+def test_a_signal_within_one_unit_of_log_odds_is_not_stretched() -> None:
+    ranking = rank(ask("hybrid", episode_of(3), [0.5, 0.25, 0.0]))
     np.testing.assert_allclose(ranking.factors["semantic"], [1, 0.75, 0.5])
     seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
     assert ranking.weights == pytest.approx({n: w if n == "semantic" else w / 10 for n, w in seven.items()})
     np.testing.assert_allclose(ranking.scores, [0.45, 0.3375, 0.225])
 
 
-def test_the_range_of_another_factor_is_worth_a_tenth_of_a_unit_of_log_odds(
-    make_entry: MakeEntry, ask: Ask, answer: Answer
-) -> None:
+def test_the_range_of_another_factor_is_worth_a_tenth_of_a_unit_of_log_odds() -> None:
     # Importance 0 to 1 is worth 0.1 · 0.10/0.45 = 0.0222 units, whatever the span of the batch.
     for span in (1.0, 10.0, 100.0):
         for behind, first in ((0.02, "m1"), (0.03, "m0")):
@@ -217,30 +185,18 @@ def test_the_range_of_another_factor_is_worth_a_tenth_of_a_unit_of_log_odds(
             assert answer(ask("hybrid", entries, [span, span - behind, 0.0]))[0] == first
 
 
-@pytest.mark.parametrize(("spread", "factor"), [(0.0, 0.0), (0.04, 0.08), (0.25, 0.5), (0.5, 1.0), (0.9, 1.0)])
-def test_a_factor_that_hardly_varies_over_two_memories_hardly_counts(
-    make_entry: MakeEntry, ask: Ask, spread: float, factor: float
-) -> None:
-    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.1, 0.1 + spread])]
-    ranking = rank(ask("hybrid", entries, [0.2, 0.0]))
-    assert ranking.places.tolist() == [0, 1]
-    assert ranking.factors["importance"].tolist() == pytest.approx([0, factor])
-
-
 @given(newer_days=st.floats(0, 8))
-def test_of_a_week_what_fits_alike_keeps_the_order_it_was_said_in(
-    make_entry: MakeEntry, ask: Ask, answer: Answer, newer_days: float
-) -> None:
+def test_of_a_week_what_fits_alike_keeps_the_order_it_was_said_in(newer_days: float) -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(8 - newer_days * (n > 0))) for n in range(3)]
     assert answer(ask("hybrid", entries, [5.0, 5.0, 0.0]))[:2] == ["m0", "m1"]
 
 
-def test_of_months_the_newer_of_what_fits_alike_comes_first(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
+def test_of_months_the_newer_of_what_fits_alike_comes_first() -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(60 * (n == 0))) for n in range(3)]
     assert answer(ask("hybrid", entries, [5.0, 5.0, 0.0]))[0] == "m1"
 
 
-def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
+def test_hybrid_looks_at_more_candidates_than_it_answers() -> None:
     # The 200 best by signal are looked at, whatever k is. One memory is the most important, trusted and recent by far,
     # worth a tenth of 1.3 in all; a step of the signal costs 0.45/1000.
     def first(rank_of_best: int, k: int) -> list[str]:
@@ -258,12 +214,10 @@ def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, 
         assert first(200, k)[0] == "m0"
 
 
-def test_what_the_graph_relates_is_looked_at_however_little_it_fits(
-    make_entry: MakeEntry, ask: Ask, ids_of: IdsOf
-) -> None:
+def test_what_the_graph_relates_is_looked_at_however_little_it_fits() -> None:
     # m199 is the last that is looked at for its signal; an edge leads to m260.
     signal = [30 - n / 10 for n in range(270)]
-    asked = ask("hybrid", episode_of(make_entry, 270), signal, k=10, relationship={260: 1.0})
+    asked = ask("hybrid", episode_of(270), signal, k=10, relationship={260: 1.0})
     ranking = rank(asked)
     assert ids_of(asked, ranking)[:2] == ["m260", "m0"]
     # It lies below what the stretch spans, which stays what it is without it: 19.9 units of log-odds.
@@ -271,9 +225,9 @@ def test_what_the_graph_relates_is_looked_at_however_little_it_fits(
     assert ranking.scores[0] == pytest.approx(1.0)
 
 
-def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for(make_entry: MakeEntry, ask: Ask) -> None:
+def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for() -> None:
     near = [0.0, 0.5, 1.0]
-    entries = episode_of(make_entry, 3)
+    entries = episode_of(3)
     assert "proximity" not in rank(ask("hybrid", entries, [2, 1, 0], proximity=near)).factors
     ranking = rank(ask("hybrid", entries, [2, 1, 0], proximity=near, entity_urns=["urn:x"]))
     # Over two units of log-odds its weight of 0.2 is 0.1 here: 0.45, 0.225 + 0.05, 0.1.
@@ -287,9 +241,7 @@ def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for(make_entry: M
 # ── the tie-break chain ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id(
-    make_entry: MakeEntry, ask: Ask, ids_of: IdsOf
-) -> None:
+def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id() -> None:
     # Importance and age vary below the spread floor, and the signal by 0.02: all scores are about equal.
     facts: dict[str, tuple[float, float, float]] = {
         "a": (0.02, 0.50, 1.0),
@@ -310,16 +262,14 @@ def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id(
 
 
 @pytest.mark.parametrize(("difference", "tied"), [(0.045, True), (0.05, False)])
-def test_scores_are_tied_below_a_deviation_of_002(
-    make_entry: MakeEntry, ask: Ask, difference: float, tied: bool
-) -> None:
+def test_scores_are_tied_below_a_deviation_of_002(difference: float, tied: bool) -> None:
     # Two scores 0.01 · 0.08 and 0.45·d deviate by 0.225·d - 0.0004: 0.009725 and 0.01085, where the weights' sum is
     # 0.505 and 0.02 of it 0.0101. The less similar one is the more important.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.5, 0.54])]
     assert rank(ask("hybrid", entries, [difference, 0.0])).tiebreak_applied is tied
 
 
-def test_a_tie_is_one_of_what_scores_can_span(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_a_tie_is_one_of_what_scores_can_span() -> None:
     # Over 20 units of log-odds, all factors but the signal can make up no more than 1/20: they still tell apart where
     # the signal has no weight.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.0, 1.0, 0.5])]
@@ -329,7 +279,7 @@ def test_a_tie_is_one_of_what_scores_can_span(make_entry: MakeEntry, ask: Ask, i
     assert ids_of(asked, ranking) == ["m1", "m2", "m0"]
 
 
-def test_a_tie_break_can_turn_the_order_of_the_scores_around(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_a_tie_break_can_turn_the_order_of_the_scores_around() -> None:
     # Importance 1 would win by 0.01 over 0.45·0.02 of signal, were the scores of the batch not all so close:
     # eighteen others between them hold the deviation down.
     entries = [make_entry(n, episode=0, importance=1.0 if n == 19 else 0.0) for n in range(20)]
@@ -339,21 +289,21 @@ def test_a_tie_break_can_turn_the_order_of_the_scores_around(make_entry: MakeEnt
     assert ids_of(asked, ranking)[0] == "m0"
 
 
-def test_in_a_tie_boosts_come_before_the_chain(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_in_a_tie_boosts_come_before_the_chain() -> None:
     entries = [make_entry(n, episode=0) for n in range(3)]
     ranking = rank(asked := ask("hybrid", entries, [0.02, 0.01, 0.0], returned=[2]))
     assert ranking.tiebreak_applied
     assert ids_of(asked, ranking) == ["m2", "m0", "m1"]
 
 
-def test_a_single_memory_is_no_tie(make_entry: MakeEntry, ask: Ask) -> None:
-    ranking = rank(ask("hybrid", episode_of(make_entry, 1), [3.0]))
+def test_a_single_memory_is_no_tie() -> None:
+    ranking = rank(ask("hybrid", episode_of(1), [3.0]))
     assert not ranking.tiebreak_applied
     assert ranking.scores.tolist() == [0.45]
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "balanced", "entity_focused"])
-def test_without_any_weight_the_chain_decides(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf, mode: Mode) -> None:
+def test_without_any_weight_the_chain_decides(mode: Mode) -> None:
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.1, 0.9, 0.5])]
     nothing = dict.fromkeys(WEIGHTS[mode], 0.0)
     ranking = rank(asked := ask(mode, entries, [1.0, 1.0, 2.0], weights=nothing))
@@ -362,7 +312,7 @@ def test_without_any_weight_the_chain_decides(make_entry: MakeEntry, ask: Ask, i
     assert ids_of(asked, ranking) == ["m2", "m1", "m0"]
 
 
-def test_equal_scores_without_a_tie_go_to_the_better_signal(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_equal_scores_without_a_tie_go_to_the_better_signal() -> None:
     # 0.45·(1/45) of signal against 0.01·1 of importance: 0.45 each, beside two half a unit behind.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([1.0, 0.0, 0.0, 0.0])]
     ranking = rank(asked := ask("hybrid", entries, [0.5, 0.5 + 0.01 / 0.45, 0.0, 0.0]))
@@ -374,7 +324,7 @@ def test_equal_scores_without_a_tie_go_to_the_better_signal(make_entry: MakeEntr
 # ── balanced ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_balanced_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_a_balanced_score_by_hand() -> None:
     # 0.3 · exp(-t/30) + 0.5 · signal over its span + 0.2 · 1/(1 + hops), none of them stretched but the signal.
     entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([60, 30, 0])]
     ranking = rank(asked := ask("balanced", entries, [4.0, 1.0, 0.0], proximity=[0.0, 1.0, 0.5]))
@@ -387,7 +337,7 @@ def test_a_balanced_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf
     np.testing.assert_allclose(ranking.scores, [0.540600585, 0.435363832, 0.4], rtol=1e-6)
 
 
-def test_balanced_looks_at_the_freshest_and_the_nearest_too(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
+def test_balanced_looks_at_the_freshest_and_the_nearest_too() -> None:
     # Of 100, the 40 that fit best are old and far; the last 40 are from today, m50 is near.
     entries = [make_entry(n, episode=0, created_ms=ago(1000 if n < 60 else 0)) for n in range(100)]
     near = [float(n == 50) for n in range(100)]
@@ -397,16 +347,16 @@ def test_balanced_looks_at_the_freshest_and_the_nearest_too(make_entry: MakeEntr
     assert answer(asked) == ["m50"]
 
 
-def test_without_a_graph_nearness_counts_for_nothing(make_entry: MakeEntry, ask: Ask) -> None:
+def test_without_a_graph_nearness_counts_for_nothing() -> None:
     for mode in ("balanced", "entity_focused"):
-        assert rank(ask(mode, episode_of(make_entry, 3), [2, 1, 0])).factors["proximity"].tolist() == [0, 0, 0]
+        assert rank(ask(mode, episode_of(3), [2, 1, 0])).factors["proximity"].tolist() == [0, 0, 0]
 
 
 # ── entity_focused ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_entity_focused_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    asked = ask("entity_focused", episode_of(make_entry, 4), [4, 3, 2, 0], proximity=[0.25, 1 / 3, 1 / 3, 1.0])
+def test_an_entity_focused_score_by_hand() -> None:
+    asked = ask("entity_focused", episode_of(4), [4, 3, 2, 0], proximity=[0.25, 1 / 3, 1 / 3, 1.0])
     ranking = rank(asked)
     assert ids_of(asked, ranking) == ["m3", "m1", "m2", "m0"]
     # 0.93; 0.31 + 0.07 · 0.75; 0.31 + 0.07 · 0.5; 0.2325 + 0.07
@@ -414,11 +364,9 @@ def test_an_entity_focused_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of
 
 
 @given(near=st.lists(st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25]), min_size=2, max_size=12), data=st.data())
-def test_whatever_a_memory_means_the_nearer_comes_first(
-    make_entry: MakeEntry, ask: Ask, near: list[float], data: st.DataObject
-) -> None:
+def test_whatever_a_memory_means_the_nearer_comes_first(near: list[float], data: st.DataObject) -> None:
     semantic = data.draw(st.lists(st.floats(-20, 20), min_size=len(near), max_size=len(near)))
-    asked = ask("entity_focused", episode_of(make_entry, len(near)), semantic, k=50, proximity=near)
+    asked = ask("entity_focused", episode_of(len(near)), semantic, k=50, proximity=near)
     ranking = rank(asked)
     if not ranking.tiebreak_applied:
         assert (np.diff(np.array(near)[ranking.places]) <= 0).all()
@@ -427,7 +375,7 @@ def test_whatever_a_memory_means_the_nearer_comes_first(
 # ── decayed ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_decayed_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
+def test_a_decayed_score_by_hand() -> None:
     # confidence · 1/(1 + t/30) · relevance: 1 · 0.25 · 0.9; 0.8 · 1 · 0.5; 0.6 · 0.5 · 0.01
     entries = [
         make_entry(0, episode=0, created_ms=ago(90), confidence=1.0),
@@ -442,20 +390,20 @@ def test_a_decayed_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf)
     assert ranking.weights == {}
 
 
-def test_decayed_takes_other_days_and_another_confidence(make_entry: MakeEntry, ask: Ask) -> None:
+def test_decayed_takes_other_days_and_another_confidence() -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(30), confidence=c) for n, c in enumerate([0.5, 0.4])]
     asked = ask("decayed", entries, [0, 0], decay={"decay_days": 10}, filters={"min_confidence": 0.3})
     np.testing.assert_allclose(rank(asked).scores, [0.125, 0.1])
 
 
-def test_decayed_answers_twenty_unless_it_is_told_otherwise(make_entry: MakeEntry, ask: Ask) -> None:
-    entries = episode_of(make_entry, 30)
+def test_decayed_answers_twenty_unless_it_is_told_otherwise() -> None:
+    entries = episode_of(30)
     assert len(rank(ask("decayed", entries, range(30))).places) == 20
     assert len(rank(ask("decayed", entries, range(30), k=10)).places) == 10
 
 
-def test_decayed_may_find_nothing_it_trusts(make_entry: MakeEntry, ask: Ask) -> None:
-    assert len(rank(ask("decayed", episode_of(make_entry, 2, confidence=0.1), [1, 0])).places) == 0
+def test_decayed_may_find_nothing_it_trusts() -> None:
+    assert len(rank(ask("decayed", episode_of(2, confidence=0.1), [1, 0])).places) == 0
 
 
 # ── what all modes owe ────────────────────────────────────────────────────────────────────────────────────────────
@@ -463,9 +411,7 @@ def test_decayed_may_find_nothing_it_trusts(make_entry: MakeEntry, ask: Ask) -> 
 
 @pytest.mark.parametrize("mode", list(MODES))
 @given(data=st.data(), count=st.integers(1, 12), k=st.integers(1, 12))
-def test_a_score_is_made_of_what_explains_it(
-    make_entry: MakeEntry, ask: Ask, mode: Mode, data: st.DataObject, count: int, k: int
-) -> None:
+def test_a_score_is_made_of_what_explains_it(mode: Mode, data: st.DataObject, count: int, k: int) -> None:
     shares = st.floats(0, 1)
     entries = [
         make_entry(
@@ -505,7 +451,7 @@ def test_a_score_is_made_of_what_explains_it(
         assert total + sum(told["boosts"].values()) == pytest.approx(score, abs=1e-4)
 
 
-def test_every_mode_of_the_contract_is_answered(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_every_mode_of_the_contract_is_answered() -> None:
     asked = [make_event("recall", id=mode, query="tea?", mode=mode) for mode in get_args(Mode)]
     answered = {r["query_id"]: r for r in run_flow([make_event("message", content="tea"), *asked]).responses}
     assert all(len(answered[mode]["memories"]) == 1 for mode in get_args(Mode))
@@ -514,7 +460,7 @@ def test_every_mode_of_the_contract_is_answered(make_event: MakeEvent, run_flow:
     assert ran["auto"] in MODES
 
 
-def test_the_flow_answers_in_the_order_of_the_mode(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_the_flow_answers_in_the_order_of_the_mode() -> None:
     said = [
         ("old", ago(20), "The red bike is in the garage"),
         ("new", ago(2), "We had tea"),

@@ -1,6 +1,5 @@
 """Questions about another moment: what the engine knew then, what had happened by then, and what was replaced since."""
 
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
@@ -8,12 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall import moment
-from tests.unit.operators.harness import explained
-
-Run = Callable[..., Processed]
-Event = Callable[..., dict[str, Any]]
+from tests.groups import share
+from tests.unit.operators.harness import explained, make_event, run_flow
 
 MINUTE = 60_000
 TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We rode far on red bikes", "Tea is fine"]
@@ -56,7 +52,7 @@ def asked(response: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [(m["rank"], m["id"], m["content"], m["score"], m["episode_id"]) for m in response["memories"]]
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(0.5))
 @given(
     before=timed(st.one_of(CREATE, CREATE, FACT, UPDATE, FORGET, END)),
     after=timed(st.one_of(CREATE, FACT, UPDATE, END)),
@@ -64,7 +60,7 @@ def asked(response: dict[str, Any]) -> list[tuple[Any, ...]]:
     at_once=st.sampled_from([1, 2, moment.AT_ONCE]),
 )
 def test_what_was_known_then_is_what_an_engine_answers_that_saw_no_more(
-    run_flow: Run, before: list[dict[str, Any]], after: list[dict[str, Any]], mode: str, at_once: int
+    before: list[dict[str, Any]], after: list[dict[str, Any]], mode: str, at_once: int
 ) -> None:
     then_ms = max(accumulate((event["timestamp"] for event in before), max), default=0)
     later = [event | {"timestamp": event["timestamp"] + then_ms + 1} for event in after]
@@ -79,7 +75,7 @@ def test_what_was_known_then_is_what_an_engine_answers_that_saw_no_more(
     assert explained(now.responses[0]) == explained(then.responses[0])
 
 
-def test_a_forgotten_memory_is_in_no_past(run_flow: Run, make_event: Event) -> None:
+def test_a_forgotten_memory_is_in_no_past() -> None:
     done = run_flow(
         [
             make_event("memory", 1, id="a", content="The code is 1234"),
@@ -92,7 +88,7 @@ def test_a_forgotten_memory_is_in_no_past(run_flow: Run, make_event: Event) -> N
     assert [response["memories"] for response in done.responses] == [[], []]
 
 
-def test_a_replaced_version_comes_back_at_its_moment_with_its_own_words(run_flow: Run, make_event: Event) -> None:
+def test_a_replaced_version_comes_back_at_its_moment_with_its_own_words() -> None:
     done = run_flow(
         [
             make_event("memory", 1, id="home", content="Ann lives in Leeds"),
@@ -104,7 +100,7 @@ def test_a_replaced_version_comes_back_at_its_moment_with_its_own_words(run_flow
     assert [r["memories"][0]["content"] for r in done.responses] == ["Ann lives in Leeds", "Ann lives in Porto"]
 
 
-def test_history_holds_every_version_and_what_expired(run_flow: Run, make_event: Event) -> None:
+def test_history_holds_every_version_and_what_expired() -> None:
     done = run_flow(
         [
             make_event("memory", 1, id="home", content="Ann lives in Leeds"),
@@ -120,9 +116,7 @@ def test_history_holds_every_version_and_what_expired(run_flow: Run, make_event:
 
 
 @pytest.mark.parametrize(("event_ms", "found"), [(4, set()), (5, {"a"}), (9, {"a"}), (10, {"a", "b"}), (20, {"b"})])
-def test_an_event_time_is_a_line_across_what_happened_and_what_held(
-    run_flow: Run, make_event: Event, event_ms: int, found: set[str]
-) -> None:
+def test_an_event_time_is_a_line_across_what_happened_and_what_held(event_ms: int, found: set[str]) -> None:
     done = run_flow(
         [
             make_event("memory", 10, id="b", content="A bike"),
@@ -133,7 +127,7 @@ def test_an_event_time_is_a_line_across_what_happened_and_what_held(
     assert {m["id"] for m in done.responses[0]["memories"]} == found
 
 
-def test_an_answer_about_the_past_leaves_an_owner_as_it_is(run_flow: Run, make_event: Event) -> None:
+def test_an_answer_about_the_past_leaves_an_owner_as_it_is() -> None:
     events = [make_event("memory", at, id=f"m{at}", content=f"Bike number {at}") for at in range(5)]
     ask = make_event("recall", 9, query="bike")
     past = make_event("recall", 9, query="bike", as_of={"ingestion_time": 2})
@@ -148,20 +142,20 @@ def contents(response: dict[str, Any]) -> set[str]:
     return {memory["content"] for memory in response["memories"]}
 
 
-def at_event_time(make_event: Event, at_ms: int, **fields: Any) -> dict[str, Any]:
+def at_event_time(at_ms: int, **fields: Any) -> dict[str, Any]:
     return make_event("recall", 99, query="Where does Ann live?", as_of={"event_time": at_ms}, **fields)
 
 
-def test_an_edit_is_of_its_own_event_time(run_flow: Run, make_event: Event) -> None:
+def test_an_edit_is_of_its_own_event_time() -> None:
     done = run_flow(
         [
             make_event("memory", 10, id="home", content="Ann lives in Leeds", tags=["then"]),
             make_event("memory", 11, id="tea", content="Ann likes tea"),
             make_event("memory.update", 20, memory_id="home", content="Ann lives in Porto", tags=["now"]),
-            *(at_event_time(make_event, at_ms) for at_ms in (9, 10, 19, 20, 99)),
-            at_event_time(make_event, 19, filters={"tags": ["now"]}),
-            at_event_time(make_event, 19, mode="recency", include_history=True),
-            at_event_time(make_event, 20, mode="recency", include_history=True),
+            *(at_event_time(at_ms) for at_ms in (9, 10, 19, 20, 99)),
+            at_event_time(19, filters={"tags": ["now"]}),
+            at_event_time(19, mode="recency", include_history=True),
+            at_event_time(20, mode="recency", include_history=True),
         ]
     )
     *shown, filtered, earlier, later = (contents(response) for response in done.responses)
@@ -174,20 +168,18 @@ def test_an_edit_is_of_its_own_event_time(run_flow: Run, make_event: Event) -> N
 
 
 @given(edits=st.lists(st.integers(0, 30), max_size=5), at_ms=st.integers(0, 35))
-def test_the_latest_version_that_had_been_made_by_then_is_shown(
-    run_flow: Run, make_event: Event, edits: list[int], at_ms: int
-) -> None:
+def test_the_latest_version_that_had_been_made_by_then_is_shown(edits: list[int], at_ms: int) -> None:
     events = [make_event("memory", 5, id="home", content="Ann lives in town 0")]
     events += [
         make_event("memory.update", edited_ms, memory_id="home", content=f"Ann lives in town {number}")
         for number, edited_ms in enumerate(edits, 1)
     ]
-    done = run_flow([*events, at_event_time(make_event, at_ms)])
+    done = run_flow([*events, at_event_time(at_ms)])
     made = [number for number, edited_ms in enumerate([5, *edits]) if edited_ms <= at_ms]
     assert contents(done.responses[0]) == ({f"Ann lives in town {max(made)}"} if at_ms >= 5 else set())
 
 
-def test_a_history_tells_its_versions_apart(run_flow: Run, make_event: Event) -> None:
+def test_a_history_tells_its_versions_apart() -> None:
     about = {"project_id": "p1", "importance": 0.7, "entities": [{"name": "Ann"}]}
     done = run_flow(
         [

@@ -1,6 +1,5 @@
 """What an applied event put out is kept until no start can ask for it again, and not longer."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.searching import Pieces
-from tests.unit.operators.harness import MEMORIES, Harness, receipts
-
-MakeEvent = Callable[..., dict[str, Any]]
+from tests.unit.operators.harness import MEMORIES, Harness, make_event, receipts
 
 EACH = 4  # events between two snapshots: receipts, and one that is refused by the state
 
@@ -33,7 +30,7 @@ def came(engine: Harness) -> list[tuple[int, str]]:
     return found
 
 
-def event(make_event: MakeEvent, at: int) -> dict[str, Any]:
+def event(at: int) -> dict[str, Any]:
     if at % EACH == 0:
         return make_event("memory.update", at, memory_id="nobody's", content="Tea")
     return make_event("memory", at, id=f"m{at}", content=f"Bike {at}", receipt=True)
@@ -46,11 +43,11 @@ def kept(engine: Harness) -> int:
 @pytest.mark.parametrize("back", [1, 2])
 @pytest.mark.parametrize("whole", [3, 4, 7])
 def test_outputs_come_again_from_any_snapshot_that_a_start_may_begin_with(
-    tmp_path: Path, make_event: MakeEvent, whole: int, back: int
+    tmp_path: Path, whole: int, back: int
 ) -> None:
     """An epoch is committed some time after its snapshot: by the next one perhaps, by the one after surely."""
     engine = Harness(tmp_path / "s")
-    engine.write(MEMORIES, *(event(make_event, at) for at in range(whole * EACH)))
+    engine.write(MEMORIES, *(event(at) for at in range(whole * EACH)))
     first = []
     snapshots: list[Snapshot | None] = [None]
     for _ in range(whole):
@@ -63,9 +60,9 @@ def test_outputs_come_again_from_any_snapshot_that_a_start_may_begin_with(
     engine.stop()
 
 
-def test_the_outbox_does_not_grow(tmp_path: Path, make_event: MakeEvent) -> None:
+def test_the_outbox_does_not_grow(tmp_path: Path) -> None:
     engine = Harness(tmp_path / "s")
-    engine.write(MEMORIES, *(event(make_event, at) for at in range(8 * EACH)))
+    engine.write(MEMORIES, *(event(at) for at in range(8 * EACH)))
     for _ in range(8):
         came(engine)
         engine.snapshot()

@@ -1,7 +1,6 @@
 """An answer fits where it goes, whatever it holds, and says what was cut of it."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +14,7 @@ from recallflow.outputs import Answer
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, make_event
 
 AT = Position("query.events", 0, 7)
 LEAST = 2_048  # below it not even an error fits
@@ -150,7 +149,7 @@ LESS = {"memories.list": {"limit"}, "recall": {"k", "max_tokens"}, "episodes.lis
         "graph.trace": {"k", "traversal_depth"}, "graph.explore": {"hops", "nodes", "limit"}}  # fmt: skip
 
 
-def test_what_to_ask_less_of_are_fields_of_the_query(tmp_path: Path, make_event: Callable[..., dict[str, Any]]) -> None:
+def test_what_to_ask_less_of_are_fields_of_the_query(tmp_path: Path) -> None:
     """Of every query that there is."""
     models = {get_args(m.model_fields["type"].annotation)[0]: m for m in get_args(get_args(QueryEvent)[0])}
     assert models.keys() == ASKED.keys()

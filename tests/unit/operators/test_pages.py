@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.operators import pages
 from recallflow.operators.graph import whole
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
 
 Event = dict[str, Any]
@@ -222,7 +223,7 @@ def parts(subgraphs: list[Event]) -> dict[str, dict[str, Event]]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(0.5))
 @given(
     events=st.lists(related(), max_size=16),
     limit=st.integers(1, 3),

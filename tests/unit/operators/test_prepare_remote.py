@@ -1,6 +1,6 @@
 """What is prepared of a batch where the model is behind an API: words at once, vectors later."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,7 @@ from recallflow.operators.decode import decode
 from recallflow.operators.events import Analysis, Refused, Write
 from recallflow.operators.prepare import prepare
 from recallflow.records import Position, Record
-from tests.unit.operators.harness import HASHING
-
-MakeEvent = Callable[..., dict[str, Any]]
+from tests.unit.operators.harness import HASHING, make_event
 
 
 class Remote:
@@ -51,7 +49,7 @@ def analysis(embedder: Any, event: dict[str, Any]) -> Analysis:
 @pytest.mark.parametrize(
     ("kind", "fields"), [("message", {}), ("memory", {}), ("memory.update", {"memory_id": "m", "timestamp": None})]
 )
-def test_words_are_read_and_nothing_is_embedded(make_event: MakeEvent, kind: str, fields: dict[str, Any]) -> None:
+def test_words_are_read_and_nothing_is_embedded(kind: str, fields: dict[str, Any]) -> None:
     event = make_event(kind, content="Ana moved to Porto. " * 60, **fields)
     found, local = analysis(Remote(), event), analysis(HASHING, event)
     assert (found.vectors, found.sketch, len(found.tokens), found.sizes) == (None, b"", 0, ())
@@ -59,13 +57,13 @@ def test_words_are_read_and_nothing_is_embedded(make_event: MakeEvent, kind: str
     assert (found.stems, found.flags, found.named, found.cut) == (local.stems, local.flags, local.named, local.cut)
 
 
-def test_a_vector_that_comes_with_the_event_is_used(make_event: MakeEvent) -> None:
+def test_a_vector_that_comes_with_the_event_is_used() -> None:
     found = analysis(Remote(), make_event("message", content="hello", embedding=[0, 3, 4]))
     assert found.vectors is not None
     np.testing.assert_allclose(found.vectors, [[0, 0.6, 0.8]])
 
 
-def test_a_vector_of_another_size_is_refused(make_event: MakeEvent) -> None:
+def test_a_vector_of_another_size_is_refused() -> None:
     item = prepared(Remote(), make_event("message", content="hello", embedding=[1, 0]))
     assert isinstance(item, Refused)
     assert item.error.code == "wrong_dimension"

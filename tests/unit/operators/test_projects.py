@@ -17,6 +17,7 @@ from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.recall import moment
 from recallflow.outputs import Output
 from recallflow.records import Principal
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
 
 Event = dict[str, Any]
@@ -203,7 +204,7 @@ def compared(answer: Event) -> Event:
     return {name: value for name, value in answer.items() if name != "applied"}
 
 
-@settings(max_examples=60)
+@settings(max_examples=share(0.2))
 @given(
     events=st.lists(st.tuples(told(), AT), max_size=14),
     asked_between=st.integers(0, 14),

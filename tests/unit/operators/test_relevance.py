@@ -1,7 +1,7 @@
 """How relevant a memory is by itself, and whether there is an answer: by hand, and what must not change it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,26 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.columns import compute
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, Judge, rarity
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, BASES, GROUNDS, RELEVANCE, Basis
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Entry, Vectors
-from tests.unit.operators.harness import explained
-
-MakeEntry = Callable[..., Entry]
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
+from recallflow.state.rows import Vectors
+from tests.unit.operators.harness import codes, explained, make_entry, make_event, run_flow
 
 PORTO = "I moved to Porto in spring and rent a flat by the river"
 HERE = "Do I rent a flat in Porto?"
 ELSEWHERE = "What is the boiling point of mercury in a vacuum chamber?"
 
 
-def indexed(make_entry: MakeEntry, said: Sequence[tuple[int, str]]) -> OwnerIndex:
+def indexed(said: Sequence[tuple[int, str]]) -> OwnerIndex:
     """Messages by their episode and stems, with vectors at angles of their own."""
     index = OwnerIndex("model", 2)
     entries = [make_entry(seq, episode=episode, stems=stems) for seq, (episode, stems) in enumerate(said)]
@@ -57,9 +52,9 @@ def test_longer_words_are_rarer_and_what_the_owner_holds_often_is_not() -> None:
     assert rarity("tea", 2, 1_000) == 5.5  # -ln(1/1020) = 6.9 is more than is known of three letters
 
 
-def test_figures_by_hand(make_entry: MakeEntry) -> None:
+def test_figures_by_hand() -> None:
     # "bike" and "tour" are worth 6 nats each; neither is held beside a first time.
-    index = indexed(make_entry, [(0, "bike"), (0, "x"), (0, "tour y"), (0, "x"), (1, "x")])
+    index = indexed([(0, "bike"), (0, "x"), (0, "tour y"), (0, "x"), (1, "x")])
     found = judge(index, "Bike tour?").figures(np.arange(5))
     np.testing.assert_allclose(found.of("covered"), [0.5, 0, 0.5, 0, 0])
     np.testing.assert_allclose(found.of("around"), [1, 1, 1, 0.5, 0])
@@ -71,7 +66,7 @@ def test_figures_by_hand(make_entry: MakeEntry) -> None:
     assert not found.of("said").any()
 
 
-def test_whose_it_is_and_when_it_was(make_entry: MakeEntry) -> None:
+def test_whose_it_is_and_when_it_was() -> None:
     index = OwnerIndex("model", 2)
     may_8_ms = 1_683_504_000_000
     index.add([make_entry(0, author="Ann", created_ms=may_8_ms), make_entry(1, author="Bo", created_ms=0)], {})
@@ -80,9 +75,9 @@ def test_whose_it_is_and_when_it_was(make_entry: MakeEntry) -> None:
     assert found.of("dated").tolist() == [0, 1]
 
 
-def test_what_tells_whether_there_is_an_answer_by_hand(make_entry: MakeEntry) -> None:
+def test_what_tells_whether_there_is_an_answer_by_hand() -> None:
     # "bike", "tour" and "cost" are worth 6 nats each, and nobody speaks of what it costs.
-    index = indexed(make_entry, [(0, "bike"), (1, "tour")])
+    index = indexed([(0, "bike"), (1, "tour")])
     asked = judge(index, "Bike tour cost?")
     found = dict(zip(EVIDENCE, asked.evidence(asked.figures(np.array([1, 0]))), strict=True))
     assert found["covered"] == pytest.approx(1 / 3)
@@ -95,8 +90,8 @@ def test_what_tells_whether_there_is_an_answer_by_hand(make_entry: MakeEntry) ->
     assert settings == pytest.approx(of_words | {"memories": math.log(2) / 7, "few": 1 / 2, "alone": 1})
 
 
-def test_a_probability_is_the_logistic_of_the_weighted_sum(make_entry: MakeEntry) -> None:
-    index = indexed(make_entry, [(0, "bike"), (0, "bike tour")])
+def test_a_probability_is_the_logistic_of_the_weighted_sum() -> None:
+    index = indexed([(0, "bike"), (0, "bike tour")])
     asked = judge(index, "Which bike tour?")
     figures = asked.figures(np.arange(2))
     settings = dict(zip(SETTINGS, asked.settings, strict=True))
@@ -112,7 +107,7 @@ def test_a_probability_is_the_logistic_of_the_weighted_sum(make_entry: MakeEntry
     assert asked.answerable(figures) == pytest.approx(1 / (1 + math.exp(-total)))
 
 
-def test_chats_with_an_assistant_and_scripts_without_blanks_have_weights_of_their_own(make_entry: MakeEntry) -> None:
+def test_chats_with_an_assistant_and_scripts_without_blanks_have_weights_of_their_own() -> None:
     people, both, notes = OwnerIndex("model", 2), OwnerIndex("model", 2), OwnerIndex("model", 2)
     people.add([make_entry(n, session_id="s", role="user", author=name) for n, name in enumerate(["Ann", "Bo"])], {})
     both.add(
@@ -143,10 +138,8 @@ SAID = st.lists(st.tuples(st.integers(0, 2), WORDS.map(" ".join)), min_size=1, m
 
 
 @given(said=SAID, data=st.data())
-def test_each_memory_is_judged_by_itself(
-    make_entry: MakeEntry, said: list[tuple[int, str]], data: st.DataObject
-) -> None:
-    asked = judge(indexed(make_entry, said), "What does the bike tour cost?")
+def test_each_memory_is_judged_by_itself(said: list[tuple[int, str]], data: st.DataObject) -> None:
+    asked = judge(indexed(said), "What does the bike tour cost?")
     whole = asked.relevance(asked.figures(np.arange(len(said))))
     some = np.array(data.draw(st.lists(st.sampled_from(range(len(said))), min_size=1, max_size=4)))
     np.testing.assert_allclose(asked.relevance(asked.figures(some)), whole[some], rtol=1e-9)
@@ -155,11 +148,11 @@ def test_each_memory_is_judged_by_itself(
 
 @pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("held", ["bike", "bike tour", "violin", "bike tour cost"])
-def test_unrelated_memories_change_no_relevance(make_entry: MakeEntry, basis: Basis, held: str) -> None:
+def test_unrelated_memories_change_no_relevance(basis: Basis, held: str) -> None:
     found = []
     for others in (0, 4, 99, 999):
         said = [(0, held), *((n + 1, f"kettle{n} broke") for n in range(others))]
-        asked = judge(indexed(make_entry, said), "What does the bike tour cost?", basis)
+        asked = judge(indexed(said), "What does the bike tour cost?", basis)
         found.append(float(asked.relevance(asked.figures(np.zeros(1, np.int64)))[0]))
     assert max(found) - min(found) < 0.05
 
@@ -167,31 +160,20 @@ def test_unrelated_memories_change_no_relevance(make_entry: MakeEntry, basis: Ba
 # ── in answers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def ask(run_flow: RunFlow, make_event: MakeEvent) -> Callable[..., dict[str, Any]]:
-    told = [PORTO, "The kettle is broken again", "Ann plays the violin", "We had soup", "It rained", "He sold a bike"]
-    events = [make_event("message", 60_000 * n, id=f"m{n}", content=text) for n, text in enumerate(told)]
-
-    def ask(question: str, memories: int = len(told), **fields: Any) -> dict[str, Any]:
-        query = make_event("recall", 900_000, query=question, **fields)
-        (response,) = run_flow([*events[:memories], query]).responses
-        return response
-
-    return ask
+TOLD = [PORTO, "The kettle is broken again", "Ann plays the violin", "We had soup", "It rained", "He sold a bike"]
 
 
-Ask = Callable[..., dict[str, Any]]
+def ask(question: str, memories: int = len(TOLD), **fields: Any) -> dict[str, Any]:
+    events = [make_event("message", 60_000 * n, id=f"m{n}", content=text) for n, text in enumerate(TOLD[:memories])]
+    (response,) = run_flow([*events, make_event("recall", 900_000, query=question, **fields)]).responses
+    return response
 
 
 def relevance_of(response: dict[str, Any]) -> dict[str, float]:
     return {memory["id"]: memory.get("relevance") for memory in response["memories"]}
 
 
-def codes(response: dict[str, Any]) -> list[str]:
-    return [warning["code"] for warning in response["warnings"]]
-
-
-def test_what_is_told_is_relevant_and_answerable_and_the_world_is_not(ask: Ask) -> None:
+def test_what_is_told_is_relevant_and_answerable_and_the_world_is_not() -> None:
     here, elsewhere = ask(HERE, memories=1), ask(ELSEWHERE, memories=1)
     assert here["answerable"] > 0.9
     assert relevance_of(here)["m0"] > 0.6
@@ -203,7 +185,7 @@ def test_what_is_told_is_relevant_and_answerable_and_the_world_is_not(ask: Ask) 
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "balanced", "relevance", "entity_focused", "decayed", "episode", "auto"])
-def test_neither_k_nor_mode_changes_them(ask: Ask, mode: str) -> None:
+def test_neither_k_nor_mode_changes_them(mode: str) -> None:
     most = ask(HERE, k=6)
     found = ask(HERE, k=2, mode=mode)
     assert found["answerable"] == most["answerable"]
@@ -211,7 +193,7 @@ def test_neither_k_nor_mode_changes_them(ask: Ask, mode: str) -> None:
     assert relevance_of(found)
 
 
-def test_what_is_less_relevant_than_asked_for_is_left_out(ask: Ask) -> None:
+def test_what_is_less_relevant_than_asked_for_is_left_out() -> None:
     every = relevance_of(ask(HERE))
     found = ask(HERE, min_relevance=0.5)
     assert relevance_of(found) == {name: value for name, value in every.items() if value >= 0.5} == {"m0": every["m0"]}
@@ -222,7 +204,7 @@ def test_what_is_less_relevant_than_asked_for_is_left_out(ask: Ask) -> None:
     assert "nothing_relevant" not in codes(found)
 
 
-def test_by_words_alone_a_question_that_shares_none_finds_nothing(ask: Ask) -> None:
+def test_by_words_alone_a_question_that_shares_none_finds_nothing() -> None:
     assert codes(ask("Which volcano erupted over Sicily?")) == ["nothing_relevant"]
     assert codes(ask("Which kettle erupted over Sicily?")) == []
     assert codes(ask("Which volcano erupted?")) == ["nothing_relevant"]  # no word is spelt like these two
@@ -230,9 +212,7 @@ def test_by_words_alone_a_question_that_shares_none_finds_nothing(ask: Ask) -> N
 
 
 @pytest.mark.parametrize("others", [10, 50, 100])
-def test_a_long_answer_that_tells_in_one_passage_is_relevant(
-    make_event: MakeEvent, run_flow: RunFlow, others: int
-) -> None:
+def test_a_long_answer_that_tells_in_one_passage_is_relevant(others: int) -> None:
     filling = "The museum opens early and closes late. Bring comfortable shoes and enough water. " * (others // 2)
     told = f"{filling}The night bus back to the hostel leaves from platform 14 at 23:40. {filling}"
     chat = [("user", "Tell me everything about the trip, please"), ("assistant", told)]
@@ -244,13 +224,13 @@ def test_a_long_answer_that_tells_in_one_passage_is_relevant(
     assert "nothing_relevant" not in codes(response)
 
 
-def test_where_nothing_is_left_the_answer_says_so(ask: Ask) -> None:
+def test_where_nothing_is_left_the_answer_says_so() -> None:
     found = ask(HERE, min_relevance=1)
     assert (found["memories"], codes(found), found["status"]) == ([], ["nothing_relevant"], "ok")
     assert "none of 6 memories has a relevance of 1" in found["warnings"][0]["detail"]
 
 
-def test_by_recency_memories_are_judged_by_words_alone(ask: Ask) -> None:
+def test_by_recency_memories_are_judged_by_words_alone() -> None:
     found = ask(HERE, mode="recency")
     assert (found["answerable"], found["computation_tier"]) == (None, "fast")
     likely = relevance_of(found)
@@ -260,7 +240,7 @@ def test_by_recency_memories_are_judged_by_words_alone(ask: Ask) -> None:
     assert relevance_of(ask(HERE, mode="recency", min_relevance=0.5)).keys() == best.keys()
 
 
-def test_decayed_gives_what_has_nothing_to_do_with_the_question_next_to_nothing(ask: Ask) -> None:
+def test_decayed_gives_what_has_nothing_to_do_with_the_question_next_to_nothing() -> None:
     found = ask(ELSEWHERE, mode="decayed")
     assert found["memories"]
     for memory in found["memories"]:
@@ -268,31 +248,31 @@ def test_decayed_gives_what_has_nothing_to_do_with_the_question_next_to_nothing(
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "relevance", "decayed", "recency"])
-def test_how_relevant_a_memory_has_to_be_leaves_out_memories_and_not_places_of_the_answer(ask: Ask, mode: str) -> None:
+def test_how_relevant_a_memory_has_to_be_leaves_out_memories_and_not_places_of_the_answer(mode: str) -> None:
     few, many = (relevance_of(ask(HERE, mode=mode, k=k, min_relevance=0.22)) for k in (1, 6))
     assert [*few] == [*many][:1]
     assert min(many.values()) >= 0.22
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.1, "x"])
-def test_a_relevance_beyond_0_to_1_is_refused(ask: Ask, least: object) -> None:
+def test_a_relevance_beyond_0_to_1_is_refused(least: object) -> None:
     assert ask(HERE, min_relevance=least)["error"]["fields"][0]["field"] == "min_relevance"
 
 
-def test_of_nothing_remembered_nothing_is_answerable(ask: Ask) -> None:
+def test_of_nothing_remembered_nothing_is_answerable() -> None:
     found = ask(HERE, memories=0)
     assert (found["answerable"], found["memories"]) == (0, [])
     assert "nothing_relevant" not in codes(found)
     assert ask(HERE, filters={"kinds": ["fact"]})["answerable"] == 0
 
 
-def test_only_what_the_filters_let_through_answers(ask: Ask) -> None:
+def test_only_what_the_filters_let_through_answers() -> None:
     late = ask(HERE, filters={"created_after": 30_000})
     assert late["answerable"] < ask(HERE)["answerable"]
     assert "m0" not in relevance_of(late)
 
 
-def test_a_question_about_another_moment_is_answered_from_what_was_there(ask: Ask) -> None:
+def test_a_question_about_another_moment_is_answered_from_what_was_there() -> None:
     before = ask("Is the kettle broken?", as_of={"event_time": 30_000})
     assert set(relevance_of(before)) == {"m0"}
     assert before["answerable"] < ask("Is the kettle broken?", as_of={"event_time": 60_000})["answerable"]

@@ -1,9 +1,6 @@
-"""The second pass: a reranker orders the best candidates, holds nobody up, and is done without where it fails."""
+"""Reranking: the best candidates are ordered by a second model, without which a query is answered where it fails."""
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,38 +11,15 @@ from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.rerank import BEST
 from recallflow.operators.step import Clocks
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
+from tests.unit.operators.models import Clock, Reranker
 
-MakeEvent = Callable[..., dict[str, Any]]
-Scores = Callable[[str], float]
 Open = Callable[..., Harness]
+Answered = Callable[..., list[dict[str, Any]]]
 
 DAY_MS = 86_400_000
-SAID = [f"the crate number {n} is stored in shelf {n % 7}" for n in range(40)]
-
-
-class Fake:
-    """Scores what it is given by `score`, which may raise; calls wait while the gate is shut."""
-
-    name = "fake"
-
-    def __init__(self, score: Scores = lambda text: float(text.rsplit(" ", 1)[-1])) -> None:
-        self.scores: Callable[[Sequence[str]], Sequence[float]] = lambda texts: [*map(score, texts)]
-        self.given: list[list[str]] = []
-        self.hangs = False
-
-    async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:  # noqa: ARG002
-        self.given.append([*texts])
-        if self.hangs:
-            await asyncio.get_running_loop().create_future()
-        return self.scores(texts)
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+CRATES = [f"the crate number {n} is stored in shelf {n % 7}" for n in range(40)]
+TOLD = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(CRATES)]
 
 
 @pytest.fixture
@@ -54,51 +28,33 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def fake() -> Fake:
-    return Fake()
+def reranker() -> Reranker:
+    return Reranker()
 
 
 @pytest.fixture
-def open_engine(tmp_path: Path, fake: Fake, clock: Clock) -> Iterator[Open]:
-    with ExitStack() as stack:
+def open_engine(open_harness: Open, reranker: Reranker, clock: Clock) -> Open:
+    def opened(folder: str = "state", timeout_s: float = 60.0, **chosen: Any) -> Harness:
+        return open_harness(folder, models=Models(reranker=Within(reranker, timeout_s), now_s=clock), **chosen)
 
-        def opened(folder: str = "state", timeout_s: float = 60.0, **chosen: Any) -> Harness:
-            models = stack.enter_context(Models(reranker=Within(fake, timeout_s), now_s=clock))
-            engine = Harness(tmp_path / folder, models=models, **chosen)
-            stack.callback(engine.stop)
-            return engine
-
-        yield opened
+    return opened
 
 
 @pytest.fixture
-def told(make_event: MakeEvent) -> list[dict[str, Any]]:
-    return [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(SAID)]
+def answered(open_engine: Open) -> Answered:
+    """Return the answers to queries on a log of the memories and these, which ends."""
+    return lambda *asked, **chosen: answers(open_engine(one_log=True, **chosen).run(MEMORIES, *TOLD, *asked))
 
 
-def ask(make_event: MakeEvent, **fields: Any) -> dict[str, Any]:
+def ask(**fields: Any) -> dict[str, Any]:
     return make_event("recall", DAY_MS, **{"query": "Which crate is in which shelf?", "k": 4} | fields)
 
 
-def ids(response: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in response["memories"]]
-
-
-def codes(response: dict[str, Any]) -> list[str]:
-    return [warning["code"] for warning in response["warnings"]]
-
-
-# ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_best_candidates_are_ordered_by_the_reranker(
-    open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event)))
-    (given,) = fake.given
+def test_best_candidates_are_ordered_by_the_reranker(answered: Answered, reranker: Reranker) -> None:
+    (response,) = answered(ask())
+    (given,) = reranker.given
     assert len(given) == BEST
-    assert [memory["rerank_score"] for memory in response["memories"]] == sorted(fake.scores(given))[:-5:-1]
+    assert [memory["rerank_score"] for memory in response["memories"]] == sorted(reranker.scores(given))[:-5:-1]
     assert response["routing_info"]["rerank"] == {"model": "fake", "candidates": BEST, "took_ms": 0.0}
     assert (response["status"], response["computation_tier"], codes(response)) == ("ok", "llm", [])
     assert [memory["rank"] for memory in response["memories"]] == [1, 2, 3, 4]
@@ -106,91 +62,38 @@ def test_the_best_candidates_are_ordered_by_the_reranker(
     assert all(memory["explanation"] for memory in response["memories"])
 
 
-def test_only_what_was_returned_counts_as_used(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
+def test_only_returned_memories_count_as_used(open_engine: Open) -> None:
     engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event)))
-    gets = [make_event("memory.get", DAY_MS, memory_id=f"m{n}") for n in range(len(SAID))]
+    (response,) = answers(engine.run(MEMORIES, *TOLD, ask()))
+    gets = [make_event("memory.get", DAY_MS, memory_id=f"m{n}") for n in range(len(TOLD))]
     used = [got["versions"][0]["id"] for got in answers(engine.run(MEMORIES, *gets)) if got["usage"]["count"]]
     assert sorted(used) == sorted(ids(response))
 
 
 @pytest.mark.parametrize("mode", ["recency", "episode", "entity_focused", "decayed"])
-def test_what_says_itself_how_it_is_ordered_is_not_reranked(
-    open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent, mode: str
-) -> None:
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, mode=mode)))
-    assert (fake.given, "rerank" in response["routing_info"]) == ([], False)
+def test_mode_with_an_order_of_its_own_is_not_reranked(answered: Answered, reranker: Reranker, mode: str) -> None:
+    (response,) = answered(ask(mode=mode))
+    assert (reranker.given, "rerank" in response["routing_info"]) == ([], False)
 
 
-def test_a_question_without_time_for_it_goes_without(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, fake: Fake, clock: Clock
-) -> None:
+def test_query_without_time_for_reranking_skips_it(answered: Answered, reranker: Reranker, clock: Clock) -> None:
     def slow(texts: Sequence[str]) -> Sequence[float]:
         clock.now_s += 0.5
         return [0.0 for _ in texts]
 
-    fake.scores = slow
-    engine = open_engine(one_log=True, clocks=Clocks(timer=clock, now_ms=lambda: 0))
-    first, second = answers(engine.run(MEMORIES, *told, ask(make_event), ask(make_event, sla_target_ms=100)))
+    reranker.scores = slow
+    first, second = answered(ask(), ask(sla_target_ms=100), clocks=Clocks(timer=clock, now_ms=lambda: 0))
     assert (first["routing_info"]["stages_ms"]["models"], first["processing_time_ms"]) == (500, 500)
     assert (codes(second), second["status"]) == (["deadline"], "degraded")
-    assert len(fake.given) == 1
+    assert len(reranker.given) == 1
 
 
-# ── nobody waits ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_others_are_answered_meanwhile(
-    open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    both = engine.run(QUERIES, ask(make_event, id="slow"), ask(make_event, id="quick", mode="recency"))
-    assert [answer["query_id"] for answer in answers(both)] == ["quick"]
-    (late,) = answers(engine.complete())
-    assert (late["query_id"], len(fake.given)) == ("slow", 1)
-    assert late["memories"][0]["rerank_score"] == 6
-
-
-def test_what_is_forgotten_meanwhile_is_in_no_answer(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, ask(make_event))
-    gone = [f"m{n}" for n in range(40) if n % 7 == 6]
-    engine.run(MEMORIES, *(make_event("memory.forget", DAY_MS, memory_id=memory_id) for memory_id in gone))
-    (response,) = answers(engine.complete())
-    assert len(response["memories"]) == 4
-    assert not {*ids(response)} & {*gone}
-
-
-def test_a_question_that_is_with_the_reranker_survives_a_kill_and_is_answered_once(
-    open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine()
-    engine.run(MEMORIES, *told)
-    assert answers(engine.run(QUERIES, ask(make_event, id="q"))) == []
-    snapshot = engine.snapshot()
-    engine.kill(snapshot)
-    again = engine.advance_to_end()
-    found = answers([*again, *engine.complete(2)])  # the completion of the killed run belongs to nobody
-    assert [response["query_id"] for response in found] == ["q"]
-    assert len(fake.given) == 2
-    assert engine.snapshot().held == ()
-
-
-def test_the_past_of_a_large_owner_is_reranked_too(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_past_of_a_large_owner_is_reranked(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moment, "AT_ONCE", 1)
     monkeypatch.setattr("recallflow.operators.answers.waiting.AT_ONCE", 1)
     engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, ask(make_event, as_of={"ingestion_time": "1970-01-01T00:00:00.020Z"}))
+    engine.run(MEMORIES, *TOLD)
+    engine.run(QUERIES, ask(as_of={"ingestion_time": "1970-01-01T00:00:00.020Z"}))
     assert answers(engine.advance_to_end()) == []
     engine.complete()
     (response,) = answers(engine.advance_to_end())
@@ -198,7 +101,7 @@ def test_the_past_of_a_large_owner_is_reranked_too(
     assert all(int(memory_id[1:]) <= 20 for memory_id in ids(response))
 
 
-# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def crash(_: Sequence[str]) -> Sequence[float]:
@@ -206,74 +109,48 @@ def crash(_: Sequence[str]) -> Sequence[float]:
 
 
 @pytest.mark.parametrize(
-    ("scores", "says"),
-    [
-        (crash, "connection refused"),
-        (lambda texts: texts[:1] and [1.0], "1 numbers for 30 texts"),
-        (lambda texts: [float("nan")] * len(texts), "or some that are none"),
-    ],
+    "scores",
+    [crash, lambda texts: texts[:1] and [1.0], lambda texts: [float("nan")] * len(texts)],
+    ids=["error", "too few", "no numbers"],
 )
-def test_an_answer_goes_without_a_reranker_that_fails(
-    open_engine: Open,
-    fake: Fake,
-    told: list[dict[str, Any]],
-    make_event: MakeEvent,
+def test_without_the_reranker_the_answer_is_the_usual_one(
+    open_harness: Open,
+    answered: Answered,
+    reranker: Reranker,
     scores: Callable[[Sequence[str]], Sequence[float]],
-    says: str,
 ) -> None:
-    fake.scores = scores
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event)))
+    (usual,) = answers(open_harness("usual", one_log=True).run(MEMORIES, *TOLD, ask()))
+    reranker.scores = scores
+    (response,) = answered(ask())
     assert (response["status"], codes(response)) == ("degraded", ["rerank_failed"])
-    assert says in response["warnings"][0]["detail"]
     assert response["routing_info"]["rerank"]["candidates"] == BEST
-    assert all("rerank_score" not in memory for memory in response["memories"])
+    assert response["memories"] == usual["memories"]
 
 
-def test_failing_changes_nothing_else(
-    tmp_path: Path, open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    plain = Harness(tmp_path / "plain", one_log=True)
-    (wanted,) = answers(plain.run(MEMORIES, *told, ask(make_event)))
-    plain.stop()
-    fake.scores = crash
-    (response,) = answers(open_engine("failing", one_log=True).run(MEMORIES, *told, ask(make_event)))
-    assert response["memories"] == wanted["memories"]
-
-
-def test_a_reranker_that_hangs_is_given_up(
-    open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    fake.hangs = True
-    engine = open_engine(timeout_s=0.0, one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event)))
+def test_hanging_reranker_is_given_up(answered: Answered, reranker: Reranker) -> None:
+    reranker.hangs = True
+    (response,) = answered(ask(), timeout_s=0.0)
     assert codes(response) == ["rerank_failed"]
-    assert "no result within 0 s" in response["warnings"][0]["detail"]
 
 
-def test_one_that_fails_over_and_over_is_left_alone_for_a_while(
-    open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent, clock: Clock
-) -> None:
-    working, fake.scores = fake.scores, crash
+def test_repeated_failures_pause_the_reranker(open_engine: Open, reranker: Reranker, clock: Clock) -> None:
+    working, reranker.scores = reranker.scores, crash
     engine = open_engine(one_log=True)
-    asked = [ask(make_event, id=f"q{n}") for n in range(FAILURES + 2)]
-    responses = answers(engine.run(MEMORIES, *told, *asked))
-    assert len(fake.given) == FAILURES
-    assert "is left alone" in responses[-1]["warnings"][0]["detail"]
+    engine.run(MEMORIES, *TOLD, *(ask(id=f"q{n}") for n in range(FAILURES + 2)))
+    assert len(reranker.given) == FAILURES
     clock.now_s += LEFT_ALONE_S
-    fake.scores = working
-    (healed,) = answers(engine.run(MEMORIES, ask(make_event, id="later")))
+    reranker.scores = working
+    (healed,) = answers(engine.run(MEMORIES, ask(id="later")))
     assert (healed["status"], healed["memories"][0]["rerank_score"]) == ("ok", 6)
 
 
-def test_too_many_questions_at_once_go_without(
-    open_engine: Open, fake: Fake, told: list[dict[str, Any]], make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+def test_queries_over_the_concurrency_limit_are_not_reranked(
+    open_engine: Open, reranker: Reranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "AT_ONCE", 1)
-    fake.hangs = True
+    reranker.hangs = True
     engine = open_engine()
-    engine.run(MEMORIES, *told)
-    engine.run(QUERIES, *(ask(make_event, id=f"q{n}") for n in range(3)))
-    refused = answers(engine.complete(2))
-    assert [codes(response) for response in refused] == [["rerank_failed"]] * 2
-    assert len(fake.given) == 1
+    engine.run(MEMORIES, *TOLD)
+    engine.run(QUERIES, *(ask(id=f"q{n}") for n in range(3)))
+    assert [codes(response) for response in answers(engine.complete(2))] == [["rerank_failed"]] * 2
+    assert len(reranker.given) == 1

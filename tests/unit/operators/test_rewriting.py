@@ -1,8 +1,6 @@
 """A question that a language model makes smaller ones of: they are asked beside it, and their answers merged."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +9,10 @@ from hypothesis import strategies as st
 
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall.merging import best_first
-from tests.unit.operators.harness import HASHING, MEMORIES, QUERIES, Harness, answers
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language, Remote, failing
 
-MakeEvent = Callable[..., dict[str, Any]]
-Open = Callable[..., Harness]
+Answered = Callable[..., list[dict[str, Any]]]
 
 DAY_MS = 86_400_000
 WHOLE = "In which city was the founder of the bakery where Ana works born?"
@@ -28,6 +25,7 @@ SAID = {
     "noise2": "The city founder was born in the bakery of a museum",
     "noise3": "Ana works in the city on Mondays",
 }
+TOLD = [make_event("memory", n, id=one, content=text) for n, (one, text) in enumerate(SAID.items())]
 
 
 @pytest.fixture
@@ -36,43 +34,29 @@ def language() -> Language:
 
 
 @pytest.fixture
-def open_engine(tmp_path: Path, language: Language) -> Iterator[Open]:
-    with ExitStack() as stack:
+def answered(open_harness: Callable[..., Harness], language: Language) -> Answered:
+    """Return the answers to queries on a log of the memories and these, which ends."""
+    opened: list[Harness] = []
 
-        def opened(remote: Remote | None = None, **chosen: Any) -> Harness:
-            embeddings = None if remote is None else Within(remote.service, 60.0)
-            models = stack.enter_context(Models(Within(language, 60.0), embeddings))
-            engine = Harness(tmp_path / "state", HASHING if remote is None else remote, models=models, **chosen)
-            stack.callback(engine.stop)
-            return engine
+    def run(*asked: dict[str, Any]) -> list[dict[str, Any]]:
+        if not opened:
+            opened.append(open_harness(models=Models(Within(language, 60.0)), one_log=True))
+            opened[0].run(MEMORIES, *TOLD)
+        return answers(opened[0].run(MEMORIES, *asked))
 
-        yield opened
-
-
-@pytest.fixture
-def told(make_event: MakeEvent) -> list[dict[str, Any]]:
-    return [make_event("memory", n, id=one, content=text) for n, (one, text) in enumerate(SAID.items())]
+    return run
 
 
-def ask(make_event: MakeEvent, **fields: Any) -> dict[str, Any]:
+def ask(**fields: Any) -> dict[str, Any]:
     return make_event("recall", DAY_MS, **{"query": WHOLE, "k": 3} | fields)
 
 
-def ids(response: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in response["memories"]]
-
-
-def codes(response: dict[str, Any]) -> list[str]:
-    return [warning["code"] for warning in response["warnings"]]
-
-
 def test_each_smaller_question_has_its_best_memory_in_the_answer_and_the_whole_one_stays_first(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
+    answered: Answered, language: Language
 ) -> None:
-    engine = open_engine(one_log=True)
-    asked = [ask(make_event, k=4), *(ask(make_event, query=part, k=4) for part in PARTS)]
-    alone = answers(engine.run(MEMORIES, *told, *asked))
-    (merged,) = answers(engine.run(MEMORIES, ask(make_event, k=4, rewrite=True)))
+    asked = [ask(k=4), *(ask(query=part, k=4) for part in PARTS)]
+    alone = answered(*asked)
+    (merged,) = answered(ask(k=4, rewrite=True))
     assert ids(merged)[0] == ids(alone[0])[0]
     assert {ids(one)[0] for one in alone} <= {*ids(merged)}
     assert {"founded", "born"} <= {*ids(merged)}
@@ -81,13 +65,10 @@ def test_each_smaller_question_has_its_best_memory_in_the_answer_and_the_whole_o
     assert language.shown("rewrite") == {"question": WHOLE}
 
 
-def test_what_is_told_of_a_memory_is_told_of_the_question_that_found_it(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine(one_log=True)
-    asked = [ask(make_event), *(ask(make_event, query=part) for part in PARTS)]
+def test_what_is_told_of_a_memory_is_told_of_the_question_that_found_it(answered: Answered) -> None:
+    asked = [ask(), *(ask(query=part) for part in PARTS)]
     # Usage counts in scores: the merged answer is given first.
-    merged, *alone = answers(engine.run(MEMORIES, *told, ask(make_event, rewrite=True), *asked))
+    merged, *alone = answered(ask(rewrite=True), *asked)
     asked_apart = zip([WHOLE, *PARTS], alone, strict=True)
     by_question = {text: {one["id"]: one for one in found["memories"]} for text, found in asked_apart}
     for memory in merged["memories"]:
@@ -98,64 +79,48 @@ def test_what_is_told_of_a_memory_is_told_of_the_question_that_found_it(
     assert merged["answerable"] == max(found["answerable"] for found in alone)
 
 
-def test_only_what_was_returned_counts_as_used_once(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine(one_log=True)
-    (merged,) = answers(engine.run(MEMORIES, *told, ask(make_event, rewrite=True)))
+def test_only_what_was_returned_counts_as_used_once(answered: Answered) -> None:
+    (merged,) = answered(ask(rewrite=True))
     gets = [make_event("memory.get", DAY_MS, memory_id=one) for one in SAID]
-    used = {got["versions"][0]["id"]: got["usage"]["count"] for got in answers(engine.run(MEMORIES, *gets))}
+    used = {got["versions"][0]["id"]: got["usage"]["count"] for got in answered(*gets)}
     assert used == {one: int(one in ids(merged)) for one in SAID}
 
 
 @pytest.mark.parametrize("said", [{"questions": []}, {"questions": [WHOLE.lower(), "", "x" * 301]}])
-def test_nothing_to_ask_beside_it_changes_nothing(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language, said: dict[str, Any]
-) -> None:
+def test_nothing_to_ask_beside_it_changes_nothing(answered: Answered, language: Language, said: dict[str, Any]) -> None:
     language.says["rewrite"] = said
-    engine = open_engine(one_log=True)
-    rewritten, alone = answers(engine.run(MEMORIES, *told, ask(make_event, rewrite=True), ask(make_event)))
+    rewritten, alone = answered(ask(rewrite=True), ask())
     assert ids(rewritten) == ids(alone)
     assert (rewritten["status"], "rewritten" in rewritten["routing_info"]) == ("ok", False)
 
 
-def test_filters_and_the_moment_hold_for_every_question(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
-) -> None:
-    engine = open_engine(one_log=True)
+def test_filters_and_the_moment_hold_for_every_question(answered: Answered) -> None:
     other = make_event("memory", 9, id="other", content="Rui was born in Porto", tags=["other"])
-    asked = ask(make_event, rewrite=True, filters={"tags": ["other"]})
-    before = ask(make_event, rewrite=True, as_of={"ingestion_time": "1970-01-01T00:00:00.001Z"}, k=9)
-    filtered, past = answers(engine.run(MEMORIES, *told, other, asked, before))
+    asked = ask(rewrite=True, filters={"tags": ["other"]})
+    before = ask(rewrite=True, as_of={"ingestion_time": "1970-01-01T00:00:00.001Z"}, k=9)
+    filtered, past = answered(other, asked, before)
     assert (ids(filtered), {*ids(past)}) == (["other"], {"works", "founded"})
 
 
 @pytest.mark.parametrize("mode", ["recency", "episode"])
-def test_answers_that_are_not_ordered_by_fit_are_not_merged(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language, mode: str
-) -> None:
-    engine = open_engine(one_log=True)
-    (response,) = answers(engine.run(MEMORIES, *told, ask(make_event, rewrite=True, mode=mode)))
+def test_answers_that_are_not_ordered_by_fit_are_not_merged(answered: Answered, language: Language, mode: str) -> None:
+    (response,) = answered(ask(rewrite=True, mode=mode))
     assert (language.asked, codes(response), response["status"]) == ([], ["llm_skipped"], "ok")
 
 
-def test_a_model_that_fails_leaves_the_question_as_it_was_asked(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, language: Language
-) -> None:
+def test_a_model_that_fails_leaves_the_question_as_it_was_asked(answered: Answered, language: Language) -> None:
     language.says["rewrite"] = failing("rate_limited")
-    engine = open_engine(one_log=True)
-    failed, alone = answers(engine.run(MEMORIES, *told, ask(make_event, rewrite=True), ask(make_event)))
+    failed, alone = answered(ask(rewrite=True), ask())
     assert (codes(failed), ids(failed)) == (["llm_failed"], ids(alone))
-    assert failed["warnings"][0]["detail"] == "rewrite: rate_limited; only the question itself was asked"
 
 
 def test_smaller_questions_are_embedded_by_the_service_at_once(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
+    open_harness: Callable[..., Harness], language: Language
 ) -> None:
     remote = Remote()
-    engine = open_engine(remote)
-    engine.run(MEMORIES, *told)
-    assert answers(engine.run(QUERIES, ask(make_event, rewrite=True))) == []
+    engine = open_harness("state", remote, models=Models(Within(language, 60.0), Within(remote.service, 60.0)))
+    engine.run(MEMORIES, *TOLD)
+    assert answers(engine.run(QUERIES, ask(rewrite=True))) == []
     assert answers(engine.complete()) == []
     (response,) = answers(engine.complete())
     assert remote.service.asked == [[WHOLE], PARTS]

@@ -1,16 +1,10 @@
 """The best places of a scene, however many there are."""
 
-from collections.abc import Callable
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.recall.scene import Scene
-from recallflow.state.rows import Entry
-
-MakeEntry = Callable[..., Entry]
-MakeScene = Callable[..., Scene]
+from tests.unit.operators.harness import make_entry, make_scene
 
 
 @given(
@@ -19,7 +13,7 @@ MakeScene = Callable[..., Scene]
     data=st.data(),
 )
 def test_the_best_come_in_order_and_of_equals_the_earlier_first(
-    make_entry: MakeEntry, make_scene: MakeScene, signal: list[float], count: int, data: st.DataObject
+    signal: list[float], count: int, data: st.DataObject
 ) -> None:
     allowed = sorted(data.draw(st.sets(st.integers(0, len(signal) - 1), min_size=1)))
     entries = [make_entry(n, episode=0, created_ms=n) for n in range(len(signal))]
@@ -28,7 +22,7 @@ def test_the_best_come_in_order_and_of_equals_the_earlier_first(
     assert scene.best(count).tolist() == expected
 
 
-def test_few_of_many(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+def test_few_of_many() -> None:
     signal = np.arange(400) * 7 % 50
     entries = [make_entry(n, episode=0, created_ms=n) for n in range(400)]
     scene = make_scene("relevance", entries, signal)

@@ -2,18 +2,15 @@
 documented ties, and nothing depends on how many memories are asked for."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.queries import WEIGHTS, Mode
-
-RunFlow = Callable[..., Processed]
-MakeEvent = Callable[..., dict[str, Any]]
+from tests.groups import share
+from tests.unit.operators.harness import make_event, run_flow
 
 DAY_MS = 86_400_000
 FIRST_DAY, NOW_DAYS = 20_000, 20_400
@@ -79,15 +76,15 @@ MODES: list[Mode] = ["hybrid", "balanced", "relevance", "recency", "entity_focus
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=20)
+@settings(max_examples=share(0.3))
 @given(log=LOG, data=st.data(), k=st.integers(1, 4))
 def test_score_order_and_explanation_agree_and_nothing_depends_on_k(
-    run_flow: RunFlow, make_event: MakeEvent, mode: Mode, log: Any, data: st.DataObject, k: int
+    mode: Mode, log: Any, data: st.DataObject, k: int
 ) -> None:
     asked = data.draw(question(mode))
     if asked["mode"] not in WEIGHTS:
         asked.pop("weights", None)
-    told = events(make_event, log)
+    told = events(log)
 
     def answer(most: int) -> dict[str, Any]:
         found: dict[str, Any] = run_flow([*told, make_event("recall", NOW_DAYS * DAY_MS, k=most, **asked)]).responses[0]
@@ -100,7 +97,7 @@ def test_score_order_and_explanation_agree_and_nothing_depends_on_k(
     check_scores(many)
 
 
-def events(make_event: MakeEvent, log: Any) -> list[dict[str, Any]]:
+def events(log: Any) -> list[dict[str, Any]]:
     created, changed, voices = log
     found = []
     for memory_id, memory in zip(IDS, created, strict=False):

@@ -1,6 +1,6 @@
 """The semantic signal with and without the model, with vectors made by hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,8 +15,7 @@ from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, MemoryRow, Vectors
 from recallflow.state.tokens import to_bytes
-
-MakeEntry = Callable[..., Entry]
+from tests.unit.operators.harness import make_entry
 
 QUESTION = understand("Which tea?", [])
 TOKENS = to_bytes(np.eye(2, dtype=np.float32))
@@ -42,18 +41,17 @@ class Model:
         return np.array([self.vectors.get(text.split()[-1], (0, 1)) for text in texts], np.float32)
 
 
-@pytest.fixture
-def entries(make_entry: MakeEntry) -> list[Entry]:
+def entries() -> list[Entry]:
     """Three memories, each an episode."""
     return [make_entry(n, author="Ann", stems=text) for n, text in enumerate(["tea", "bike", "tea cake"])]
 
 
 @pytest.fixture
-def index(entries: list[Entry]) -> OwnerIndex:
+def index() -> OwnerIndex:
     """With the model's vectors, at cosines of 1, 0 and 0.6 to the question's."""
     index = OwnerIndex("model", 2)
     vectors = {(n, 0): Vectors("model", np.array([v], np.float32)) for n, v in enumerate([(1, 0), (0, 1), (0.6, 0.8)])}
-    index.add(entries, vectors)
+    index.add(entries(), vectors)
     return index
 
 
@@ -89,7 +87,7 @@ def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
     assert signal(Shared.of(spelling, lambda: 0.0), index).columns.weights == WEIGHTS["spelling"]["assistant"]
 
 
-def test_the_models_own_weights_are_for_tokens(entries: list[Entry]) -> None:
+def test_the_models_own_weights_are_for_tokens() -> None:
     """Without them its cosines weigh three times what those of spelling do, and all else as much."""
 
     class Reader(Model):
@@ -98,7 +96,7 @@ def test_the_models_own_weights_are_for_tokens(entries: list[Entry]) -> None:
 
     model = Reader("model", "contextual", **{"tea?": (1, 0)})
     index = OwnerIndex("model", 2)
-    index.add(entries, {(n, 0): Vectors("model", np.eye(1, 2, dtype=np.float32), TOKENS) for n in range(3)})
+    index.add(entries(), {(n, 0): Vectors("model", np.eye(1, 2, dtype=np.float32), TOKENS) for n in range(3)})
     assert signal(Shared.of(model, lambda: 0.0), index).columns.weights == WEIGHTS["contextual"]["assistant"]
     whole, spelling = WHOLE_WEIGHTS["people"], WEIGHTS["spelling"]["people"]
     assert {name: weight / spelling[name] for name, weight in whole.items()} == pytest.approx(
@@ -139,14 +137,14 @@ def test_the_fallback_compares_what_may_be_in_the_answer_and_can_be_read(index: 
     assert by_memory(index, found.columns.values["dense"]) == [0, 0, 0]
 
 
-def test_no_vector_has_a_part_in_what_words_decide(index: OwnerIndex, entries: list[Entry]) -> None:
+def test_no_vector_has_a_part_in_what_words_decide(index: OwnerIndex) -> None:
     model = Model("model", "contextual")
     model.fails = True
     found = signal(Shared.of(model, lambda: 0.0), index)
     assert found.columns.weights == LEXICAL_WEIGHTS["assistant"]
     assert "dense" not in found.columns.values
     bare = OwnerIndex("model", 2)
-    bare.add(entries, {})
+    bare.add(entries(), {})
     alone = signal(Shared.of(model, lambda: 0.0), bare)
     np.testing.assert_array_equal(found.columns.score(), alone.columns.score())
 

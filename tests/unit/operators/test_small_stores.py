@@ -1,6 +1,5 @@
 """Stores of a few memories, facts and messages: what shares the question's words comes before what shares none."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.flows.embedded import Processed
-
-Run = Callable[..., Processed]
+from tests.unit.operators.harness import run_flow
 
 # All but `recency`, which asks for age alone; the last ones weigh age against meaning, and win by it where ages differ.
 WHATEVER_THE_AGE = ("hybrid", "relevance", "episode", "auto")
@@ -45,7 +43,7 @@ def ranked(done: Processed) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("fact_first", [True, False])
 @pytest.mark.parametrize("others", [0, 1, 2, 4])
-def test_a_fact_that_answers_comes_before_what_its_person_said(run_flow: Run, others: int, fact_first: bool) -> None:
+def test_a_fact_that_answers_comes_before_what_its_person_said(others: int, fact_first: bool) -> None:
     pair = [FACT, DAY] if fact_first else [DAY, FACT]
     memories = [told(one, at * HOUR_MS) for at, one in enumerate([*pair, *OTHERS[:others]])]
     questions = [ask("Does Kim prefer window seats on trains?", DAY_MS, mode) for mode in BY_MEANING]
@@ -72,13 +70,7 @@ AS_FACT, KIM, LEE = range(3)
     of_one_day=st.booleans(),
 )
 def test_all_words_of_the_question_are_never_behind_none(
-    run_flow: Run,
-    subject: str,
-    who: int,
-    at_hour: int,
-    unrelated: list[tuple[str, int, int]],
-    named: bool,
-    of_one_day: bool,
+    subject: str, who: int, at_hour: int, unrelated: list[tuple[str, int, int]], named: bool, of_one_day: bool
 ) -> None:
     words = f"Kim adores {subject} cake" if who == AS_FACT else f"I adore {subject} cake"
     every = [("answer", words, who, at_hour), *((f"u{n}", *one) for n, one in enumerate(unrelated))]

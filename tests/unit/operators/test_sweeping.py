@@ -1,15 +1,13 @@
 """Python's search for cycles rests while anybody builds a past, and goes on whatever becomes of that."""
 
 import gc
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.moment import Unswept
 from recallflow.state.rows import Entry
+from tests.unit.operators.harness import make_event, run_flow
 
 
 def test_it_rests_until_the_last_one_is_through() -> None:
@@ -39,9 +37,7 @@ def test_it_stays_off_where_it_was_off() -> None:
         gc.enable()
 
 
-def test_nothing_of_what_was_read_is_left_to_look_through(
-    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_what_was_read_is_left_to_look_through(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting(Unswept):
         left: list[list[str]] = []
 

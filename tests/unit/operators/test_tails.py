@@ -14,6 +14,7 @@ from recallflow.state import directory, keys, segments
 from recallflow.state.hot_owner import HotOwners
 from recallflow.state.segment import Segment
 from recallflow.state.verify import verify
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, Harness, answers
 
 WORDS = ("ferry", "walnut", "lantern", "Porto", "violin")
@@ -77,7 +78,7 @@ def comparable(outputs: list[Any]) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(0.2))
 @given(lives=LIVES)
 def test_who_leaves_memory_and_comes_back_is_as_who_stays(budgets: list[int], lives: list[tuple[int, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

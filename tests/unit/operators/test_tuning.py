@@ -1,6 +1,5 @@
 """The query's own numbers come before the tenant's as they were when it was asked, and those before the defaults."""
 
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -9,15 +8,11 @@ import pytest
 from recallflow.control import RecallSettings
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.modes import MODES
 from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned, validate
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
-from tests.unit.operators.harness import explained
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
+from tests.unit.operators.harness import explained, make_event, run_flow
 
 TENANT = RecallSettings.model_validate(
     {
@@ -158,7 +153,7 @@ def test_every_wrong_weight_is_told_with_whatever_else_is_wrong() -> None:
 # ── through the flow ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_query_s_weights_change_its_answer(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_query_s_weights_change_its_answer() -> None:
     said = [
         make_event("memory", id="fits", content="the red bike", importance=0.0),
         make_event("memory", id="counts", content="green tea", importance=1.0),
@@ -171,7 +166,7 @@ def test_a_query_s_weights_change_its_answer(make_event: MakeEvent, run_flow: Ru
     assert explained(tuned_)["counts"]["weights"]["semantic"] == 0
 
 
-def test_entities_without_a_graph_are_warned_of(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_entities_without_a_graph_are_warned_of() -> None:
     said = make_event("memory", content="tea")
     asked = [
         make_event("recall", query="tea?", mode=mode, **fields)

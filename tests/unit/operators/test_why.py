@@ -1,6 +1,6 @@
 """Why a memory is in an answer: true, never empty, and where it says that a word stands, it stands."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from recallflow.embedder import Kind, Matrix
 from recallflow.errors import DecryptionFailed
-from recallflow.flows.embedded import Processed
 from recallflow.language import read
 from recallflow.operators.recall import signal
 from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS, short
@@ -22,11 +21,8 @@ from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
 from recallflow.queries import Mode
 from recallflow.state import keys
 from recallflow.state.sealing import Unsealed
-from tests.unit.operators.harness import MEMORIES, Harness, answers
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-Ask = Callable[..., dict[str, Any]]
+from tests.groups import share
+from tests.unit.operators.harness import MEMORIES, Harness, answers, make_event, run_flow
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -53,21 +49,16 @@ class Pictures:
         return rows
 
 
-@pytest.fixture
-def chat(make_event: MakeEvent) -> list[dict[str, Any]]:
+def chat() -> list[dict[str, Any]]:
     return [
         make_event("message", at * MINUTE_MS, id=id_, name=name, content=text)
         for at, (name, id_, text) in enumerate(CHAT)
     ]
 
 
-@pytest.fixture
-def ask(make_event: MakeEvent, run_flow: RunFlow, chat: list[dict[str, Any]]) -> Ask:
-    def asked(query: str, **fields: Any) -> dict[str, Any]:
-        (response,) = run_flow([*chat, make_event("recall", DAY_MS, query=query, **fields)]).responses
-        return response
-
-    return asked
+def ask(query: str, **fields: Any) -> dict[str, Any]:
+    (response,) = run_flow([*chat(), make_event("recall", DAY_MS, query=query, **fields)]).responses
+    return response
 
 
 def of(response: dict[str, Any], memory_id: str) -> dict[str, dict[str, Any]]:
@@ -92,32 +83,30 @@ def test_every_column_factor_and_boost_says_something_or_is_said_to_say_nothing(
 # ── words and their places ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_bent_word_is_shown_as_the_memory_writes_it(ask: Ask) -> None:
+def test_a_bent_word_is_shown_as_the_memory_writes_it() -> None:
     reason = of(ask("When did Ann move?"), "move")["words"]
     places = [{"start": 2, "end": 7}, {"start": 33, "end": 39}]
     assert reason == {"code": "words", "text": "says “moved”", "words": [{"word": "moved", "places": places}]}
 
 
-def test_who_is_named_said_it(ask: Ask) -> None:
+def test_who_is_named_said_it() -> None:
     response = ask("What did Ann eat in Porto?")
     assert of(response, "move")["person"] == {"code": "person", "text": "said by Ann", "person": "Ann"}
     assert "person" not in of(response, "cat")
 
 
-def test_a_fact_is_about_whom_it_names_and_said_by_nobody(
-    make_event: MakeEvent, run_flow: RunFlow, chat: list[dict[str, Any]]
-) -> None:
+def test_a_fact_is_about_whom_it_names_and_said_by_nobody() -> None:
     facts = [
         make_event("memory", DAY_MS, id="about", content="Ann likes window seats on trains"),
         make_event("memory", DAY_MS, id="other", content="Window seats are often taken"),
     ]
     asked = make_event("recall", 2 * DAY_MS, query="Does Ann like window seats?", k=6)
-    (response,) = run_flow([*chat, *facts, asked]).responses
+    (response,) = run_flow([*chat(), *facts, asked]).responses
     assert of(response, "about")["person"] == {"code": "person", "text": "about Ann", "person": "Ann"}
     assert "person" not in of(response, "other")
 
 
-def test_a_date_asked_about_is_told(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_date_asked_about_is_told() -> None:
     at_ms = 1_683_500_000_000  # 7 May 2023
     said = [make_event("message", at_ms + n * DAY_MS * 40, id=f"m{n}", content="We walked a lot.") for n in range(3)]
     asked = make_event("recall", at_ms + 400 * DAY_MS, query="What happened on 7 May 2023?")
@@ -126,9 +115,7 @@ def test_a_date_asked_about_is_told(make_event: MakeEvent, run_flow: RunFlow) ->
     assert "date" not in of(response, "m2")
 
 
-def test_the_day_asked_about_comes_first_and_its_neighbours_are_not_of_it(
-    make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_the_day_asked_about_comes_first_and_its_neighbours_are_not_of_it() -> None:
     begin_ms = 1_772_366_400_000  # 1 March 2026, 12:00
     said = [
         make_event("message", begin_ms + n * DAY_MS, id=f"{n + 1}", session_id=f"s{n}", name="Ann", content=text)
@@ -146,22 +133,20 @@ def test_the_day_asked_about_comes_first_and_its_neighbours_are_not_of_it(
 # ── neighbours ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_quotes_the_question_that_it_answers(ask: Ask) -> None:
+def test_an_answer_quotes_the_question_that_it_answers() -> None:
     reason = of(ask("What do people eat there?"), "a")["answers"]
     asked = "What do two people eat out there in the evening?"
     assert reason == {"code": "answers", "text": f"answers: “{asked}”", "neighbour": {"id": "q", "quote": asked}}
 
 
-def test_words_that_a_neighbour_lends_are_its_own(ask: Ask) -> None:
+def test_words_that_a_neighbour_lends_are_its_own() -> None:
     found = of(ask("Who has been to Porto?"), "a")
     assert found["nearby"]["neighbour"]["id"] == "move"
     assert found["nearby"]["text"].startswith("said right before “I moved to Porto")
     assert "words" not in found
 
 
-def test_a_word_far_behind_the_beginning_of_a_text_is_shown_and_quoted(
-    make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_a_word_far_behind_the_beginning_of_a_text_is_shown_and_quoted() -> None:
     long = (
         "Rain fell all day and nobody went out. " * 150
         + "The night bus leaves from platform 14. "
@@ -179,7 +164,7 @@ def test_a_word_far_behind_the_beginning_of_a_text_is_shown_and_quoted(
 @pytest.mark.parametrize(
     "filters", [{"names": ["Ann"]}, {"created_after": MINUTE_MS}, {"session_ids": ["nowhere"]}, {"roles": ["user"]}]
 )
-def test_what_may_not_be_in_the_answer_is_not_quoted(ask: Ask, filters: dict[str, Any]) -> None:
+def test_what_may_not_be_in_the_answer_is_not_quoted(filters: dict[str, Any]) -> None:
     response = ask("What do people eat in the evening?", filters=filters)
     shown = {memory["id"] for memory in response["memories"]}
     quoted = {r["neighbour"]["id"] for m in response["memories"] for r in m["why"] if "neighbour" in r}
@@ -187,19 +172,17 @@ def test_what_may_not_be_in_the_answer_is_not_quoted(ask: Ask, filters: dict[str
     assert ("q" in shown) or "evening" not in str(response["memories"])
 
 
-def test_what_was_forgotten_is_not_quoted(make_event: MakeEvent, run_flow: RunFlow, chat: list[dict[str, Any]]) -> None:
+def test_what_was_forgotten_is_not_quoted() -> None:
     forget = make_event("memory.forget", DAY_MS, memory_id="q")
     asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
-    (response,) = run_flow([*chat, forget, asked]).responses
+    (response,) = run_flow([*chat(), forget, asked]).responses
     assert "evening" not in str(response["memories"])
     assert all(memory["why"] for memory in response["memories"])
 
 
-def test_what_cannot_be_opened_is_neither_searched_nor_quoted(
-    tmp_path: Path, chat: list[dict[str, Any]], make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_opened_is_neither_searched_nor_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Harness(tmp_path, one_log=True)
-    engine.run(MEMORIES, *chat)
+    engine.run(MEMORIES, *chat())
     opened = Unsealed.open
 
     def fail(self: Unsealed, label: bytes, sealed: bytes) -> bytes:
@@ -231,7 +214,7 @@ def test_a_long_text_is_quoted_where_the_word_stands() -> None:
 # ── meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path, make_event: MakeEvent) -> None:
+def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path) -> None:
     engine = Harness(tmp_path, Pictures(), one_log=True)
     said = ("The ocean was cold", "We baked a loaf", "The bus was late", "Nothing else")
     told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(said)]
@@ -241,7 +224,7 @@ def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path, make_event
     assert of(response, "m2").keys() & {"meaning", "words", "wording"} == set()
 
 
-def test_a_column_of_negative_weight_is_no_reason(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_of_negative_weight_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = {chat: dict.fromkeys(weights, -1.0) for chat, weights in WEIGHTS["spelling"].items()}
     monkeypatch.setattr(signal, "sets_for", lambda *_, **__: sets)
     response = ask("What do people eat in Porto?", mode="relevance", k=9)
@@ -251,12 +234,12 @@ def test_a_column_of_negative_weight_is_no_reason(ask: Ask, monkeypatch: pytest.
 # ── modes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_by_age_the_place_in_line_is_the_reason(ask: Ask) -> None:
+def test_by_age_the_place_in_line_is_the_reason() -> None:
     days = [f"{rank}, from 1 January 1970" for rank in ("the newest", "the 2nd newest", "the 3rd newest")]
     assert texts(ask("What is new?", mode="recency", k=3)) == [[day] for day in days]
 
 
-def test_nearness_to_an_entity_names_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_nearness_to_an_entity_names_it() -> None:
     told = [
         make_event("memory", 0, id="near", content="She paints boats", entities=[{"name": "Porto"}]),
         make_event("memory", 1, id="far", content="The kettle is broken"),
@@ -269,7 +252,7 @@ def test_nearness_to_an_entity_names_it(make_event: MakeEvent, run_flow: RunFlow
 
 @pytest.mark.parametrize("mode", get_args(Mode))
 @pytest.mark.parametrize("query", ["What do people eat in Porto?", "the of and", "Xylophone?", "波尔图"])
-def test_there_is_always_a_reason_and_always_the_same(ask: Ask, mode: str, query: str) -> None:
+def test_there_is_always_a_reason_and_always_the_same(mode: str, query: str) -> None:
     first, again = (ask(query, mode=mode, k=9, explain=False) for _ in range(2))
     assert first["memories"]
     assert all(memory["why"] and all(reason["text"] for reason in memory["why"]) for memory in first["memories"])
@@ -283,11 +266,9 @@ VOCABULARY = [*ORDINARY, "Ánn", "’s", "❤️", "波尔图", "ſea", "ﬁne"]
 SENTENCE = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=9).map(" ".join)
 
 
-@settings(max_examples=25)  # each opens a state directory
+@settings(max_examples=share(0.5))  # each opens a state directory
 @given(st.lists(SENTENCE, min_size=1, max_size=6), SENTENCE)
-def test_places_point_at_words_of_the_question(
-    make_event: MakeEvent, run_flow: RunFlow, said: list[str], query: str
-) -> None:
+def test_places_point_at_words_of_the_question(said: list[str], query: str) -> None:
     told = [make_event("message", n, name=("Ann", "Bo")[n % 2], content=text) for n, text in enumerate(said)]
     (response,) = run_flow([*told, make_event("recall", DAY_MS, query=query)]).responses
     asked = {*read(query).stems}

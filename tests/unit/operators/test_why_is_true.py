@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
+from tests.groups import share
+from tests.unit.operators.harness import make_event, run_flow
 
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
 Memory = dict[str, Any]
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
@@ -69,9 +68,9 @@ def stores(draw: st.DrawFn) -> list[dict[str, Any]]:
     return [{"id": f"m{number}", **fields} for number, fields in enumerate(told)]
 
 
-@settings(max_examples=60)  # each opens a state directory
+@settings(max_examples=share(0.5))  # each opens a state directory
 @given(st.data())
-def test_what_is_said_of_a_memory_is_so(make_event: MakeEvent, run_flow: RunFlow, data: st.DataObject) -> None:
+def test_what_is_said_of_a_memory_is_so(data: st.DataObject) -> None:
     told = data.draw(stores())
     asked, parts = data.draw(st.sampled_from(QUESTIONS)), st.sampled_from(CONTENT_WORDS)
     one, other = data.draw(st.permutations(PEOPLE))[:2]

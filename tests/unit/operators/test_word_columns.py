@@ -1,56 +1,36 @@
 """The columns that rest on the question's words, on who answers whom, and on the kind of chat, by hand."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.operators.recall.columns import compute
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.weights import WEIGHTS, weights_of
-from recallflow.state.arrays import Column
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import ENDS_ASKING, Entry, Vectors
-
-MakeEntry = Callable[..., Entry]
+from recallflow.state.rows import ENDS_ASKING, Entry
+from tests.unit.operators.harness import indexed, make_entry
+from tests.unit.operators.test_columns import QUERY, assert_column, columns_of
 
 SETS = WEIGHTS["contextual"]
-EVERY: Mapping[str, float] = {name: 1.0 for weights in SETS.values() for name in weights}
-QUERY = TextVectors(np.array([1, 0], np.float32), NO_FLOATS)
 LN2 = math.log(2)  # the idf of a word in one of two texts, ln(1 + 1.5/1.5)
 
 
-def indexed(entries: Sequence[Entry], vectors: Mapping[int, tuple[float, float]] | None = None) -> OwnerIndex:
-    index = OwnerIndex("model", 2)
-    rows = {(seq, 0): Vectors("model", np.array([row], np.float32)) for seq, row in (vectors or {}).items()}
-    index.add(entries, rows)
-    return index
-
-
-def columns_of(index: OwnerIndex, question: str, participants: Sequence[str] = ()) -> dict[str, Column]:
-    return compute(index, understand(question, participants), QUERY, EVERY).values
-
-
-def said(make_entry: MakeEntry, *stems: str, episode: int = 0) -> list[Entry]:
+def said(*stems: str, episode: int = 0) -> list[Entry]:
     return [make_entry(n, episode=episode, created_ms=n, stems=text) for n, text in enumerate(stems)]
 
 
-def assert_column(column: Column, expected: Sequence[float]) -> None:
-    np.testing.assert_allclose(column, expected, rtol=1e-6, atol=1e-7)
-
-
-def test_own_is_a_logarithm_of_the_memory_s_bm25(make_entry: MakeEntry) -> None:
+def test_own_is_a_logarithm_of_the_memory_s_bm25() -> None:
     # Lengths 1 and 3, mean 2: the norm of the first is 1.2·(0.25 + 0.75/2) = 0.75; ln(1 + 2.2·ln 2/1.75).
-    index = indexed(said(make_entry, "bike", "tea tea tea"))
+    index = indexed(said("bike", "tea tea tea"))
     assert_column(columns_of(index, "bike?")["own"], [math.log1p(2.2 * LN2 / 1.75), 0])
     assert_column(columns_of(index, "bike, bike?")["own"], [math.log1p(2.2 * LN2 / 1.75), 0])  # counts once
 
 
-def test_near_leaves_names_out(make_entry: MakeEntry) -> None:
+def test_near_leaves_names_out() -> None:
     # One window of two texts, each of two words: "bike" is in both windows, idf = ln(1 + 0.5/2.5); norm 1.2.
     entries = [make_entry(n, episode=0, created_ms=n, author_stems="ann", stems=s) for n, s in enumerate("xy")]
     index = indexed([*entries, make_entry(2, episode=1, stems="bike tea")])
@@ -60,22 +40,22 @@ def test_near_leaves_names_out(make_entry: MakeEntry) -> None:
     assert found["near"][2] > 0
 
 
-def test_an_episode_counts_as_one_text(make_entry: MakeEntry) -> None:
+def test_an_episode_counts_as_one_text() -> None:
     # Two episodes of two words each: norm 1.2, ln 2/2.2 times 2.2 is ln 2.
     entries = [make_entry(n, episode=n // 2, created_ms=n, stems=s) for n, s in enumerate(["x", "bike", "x", "x"])]
     assert_column(columns_of(indexed(entries), "bike?")["episode"], [math.log1p(LN2)] * 2 + [0, 0])
 
 
-def test_around_sums_up_what_the_neighbours_say(make_entry: MakeEntry) -> None:
+def test_around_sums_up_what_the_neighbours_say() -> None:
     # The first of seven has the word: twice within two places of it, once within four, nothing beyond, nor of itself.
-    column = columns_of(indexed(said(make_entry, "bike", *"xxxxxx")), "bike?")
+    column = columns_of(indexed(said("bike", *"xxxxxx")), "bike?")
     own = column["own"][0]
     assert own > 0
     assert_column(column["around"], [0, 2 * own, 2 * own, own, own, 0, 0])
 
 
-def test_what_stands_alone_has_its_surroundings_on_average(make_entry: MakeEntry) -> None:
-    entries = said(make_entry, "bike", "x")
+def test_what_stands_alone_has_its_surroundings_on_average() -> None:
+    entries = said("bike", "x")
     index = indexed([*entries, make_entry(2, episode=-1, stems="bike")])
     column = columns_of(index, "bike?")
     at = index.conversation.places.tolist()
@@ -84,26 +64,22 @@ def test_what_stands_alone_has_its_surroundings_on_average(make_entry: MakeEntry
     assert alone == pytest.approx((first + second) / 2)
 
 
-def test_a_phrase_is_of_neighbours_that_are_neighbours(make_entry: MakeEntry) -> None:
+def test_a_phrase_is_of_neighbours_that_are_neighbours() -> None:
     # "red bike" is in one of four: ln(1 + 4/1); the question's words: "red" is in two, ln(1 + 2.5/2.5), "bike" in
     # three, ln(1 + 1.5/3.5).
-    index = indexed(said(make_entry, "red bike", "bike red", "x bike", "x"))
+    index = indexed(said("red bike", "bike red", "x bike", "x"))
     expected = math.log(5) / (math.log(2) + math.log(1 + 1.5 / 3.5))
     assert_column(columns_of(index, "red bike?")["phrase"], [expected, 0, 0, 0])
     assert_column(columns_of(index, "bike?")["phrase"], [0, 0, 0, 0])
 
 
-def test_a_phrase_does_not_go_on_in_the_next_memory(make_entry: MakeEntry) -> None:
-    assert not columns_of(indexed(said(make_entry, "x red", "bike x")), "red bike?")["phrase"].any()
-
-
-def test_length_is_a_logarithm_less_the_mean(make_entry: MakeEntry) -> None:
+def test_length_is_a_logarithm_less_the_mean() -> None:
     logarithms = np.log([4, 1, 2])
-    index = indexed(said(make_entry, "a b c", "", "a"))
+    index = indexed(said("a b c", "", "a"))
     assert_column(columns_of(index, "?")["length"], (logarithms - logarithms.mean()).tolist())
 
 
-def asked_and_answered(make_entry: MakeEntry, *answered: str, by: str = "Ann") -> OwnerIndex:
+def asked_and_answered(*answered: str, by: str = "Ann") -> OwnerIndex:
     """An assistant asks about a bike, and is answered."""
     asking = make_entry(0, episode=0, role="assistant", author="bot", flags=ENDS_ASKING, stems="bike tea")
     answers = [
@@ -113,62 +89,62 @@ def asked_and_answered(make_entry: MakeEntry, *answered: str, by: str = "Ann") -
     return indexed([asking, *answers])
 
 
-def test_a_short_answer_borrows_the_words_of_its_question(make_entry: MakeEntry) -> None:
+def test_a_short_answer_borrows_the_words_of_its_question() -> None:
     # "bike" in one of two texts of two words: ln(1 + 2.2·ln 2/2.2) = ln(1 + ln 2).
-    found = columns_of(asked_and_answered(make_entry, "blue red"), "bike?")
+    found = columns_of(asked_and_answered("blue red"), "bike?")
     assert_column(found["borrowed"], [0, math.log1p(LN2)])
-    found = columns_of(asked_and_answered(make_entry, "blue red", by="bot"), "bike?")
+    found = columns_of(asked_and_answered("blue red", by="bot"), "bike?")
     assert_column(found["borrowed"], [0, 0])  # nobody answers their own question
 
 
-def test_an_answer_borrows_no_more_than_it_lacks(make_entry: MakeEntry) -> None:
-    found = columns_of(asked_and_answered(make_entry, "blue bike"), "bike? tea?")
+def test_an_answer_borrows_no_more_than_it_lacks() -> None:
+    found = columns_of(asked_and_answered("blue bike"), "bike? tea?")
     of_the_question, of_the_answer = found["own"]
     assert_column(found["borrowed"], [0, of_the_question - of_the_answer])
-    said_itself = columns_of(asked_and_answered(make_entry, "bike tea"), "bike? tea?")
+    said_itself = columns_of(asked_and_answered("bike tea"), "bike? tea?")
     assert_column(said_itself["borrowed"], [0, 0])
 
 
-def test_who_says_much_borrows_little(make_entry: MakeEntry) -> None:
-    short, long = (asked_and_answered(make_entry, " ".join(["blue"] * words)) for words in (10, 40))
+def test_who_says_much_borrows_little() -> None:
+    short, long = (asked_and_answered(" ".join(["blue"] * words)) for words in (10, 40))
     for index, share in ((short, 1.0), (long, 0.25)):
         found = columns_of(index, "bike?")
         assert_column(found["borrowed"], [0, share * found["own"][0]])
 
 
-def test_a_reply_lends_its_cosine_to_what_it_replies_to(make_entry: MakeEntry) -> None:
+def test_a_reply_lends_its_cosine_to_what_it_replies_to() -> None:
     # Cosines 1, -1, 1, -1: z = ±1 but for the 0.000001; the last of an episode has no reply.
     entries = [make_entry(n, episode=n // 3, created_ms=n) for n in range(4)]
     index = indexed(entries, {n: (1 if n % 2 == 0 else -1, 0) for n in range(4)})
     assert_column(columns_of(index, "?")["reply"], [-1 / 1.000001, 1 / 1.000001, 0, 0])
 
 
-def chat(make_entry: MakeEntry, *people: tuple[str | None, str | None], session: str = "s") -> list[Entry]:
+def chat(*people: tuple[str | None, str | None], session: str = "s") -> list[Entry]:
     return [
         make_entry(n, episode=0, created_ms=n, author=author, role=role, session_id=session if role else None)
         for n, (author, role) in enumerate(people)
     ]
 
 
-def test_the_assistant_is_marked_where_one_person_talks_to_it(make_entry: MakeEntry) -> None:
-    alone = chat(make_entry, ("user", "user"), ("assistant", "assistant"), (None, None))
+def test_the_assistant_is_marked_where_one_person_talks_to_it() -> None:
+    alone = chat(("user", "user"), ("assistant", "assistant"), (None, None))
     assert_column(columns_of(indexed(alone), "?")["assistant"], [0, 1, 0])
-    two = chat(make_entry, ("Ann", "user"), ("Bo", "user"), ("assistant", "assistant"))
+    two = chat(("Ann", "user"), ("Bo", "user"), ("assistant", "assistant"))
     assert_column(columns_of(indexed(two), "?")["assistant"], [0, 0, 0])
 
 
-def test_of_two_who_talk_to_each_other_each_tells_of_themselves(make_entry: MakeEntry) -> None:
-    two = chat(make_entry, ("Ann", "user"), ("Bo", "user"))
+def test_of_two_who_talk_to_each_other_each_tells_of_themselves() -> None:
+    two = chat(("Ann", "user"), ("Bo", "user"))
     assert_column(columns_of(indexed(two), "What does Ann like?", ["Ann", "Bo"])["speaker_of_two"], [1, 0])
-    three = chat(make_entry, ("Ann", "user"), ("Bo", "user"), ("Cy", "user"))
+    three = chat(("Ann", "user"), ("Bo", "user"), ("Cy", "user"))
     assert_column(columns_of(indexed(three), "What does Ann like?", ["Ann", "Bo", "Cy"])["speaker_of_two"], [0, 0, 0])
 
 
-def test_each_memory_is_weighed_as_its_chat_is(make_entry: MakeEntry) -> None:
+def test_each_memory_is_weighed_as_its_chat_is() -> None:
     pair, assistant = SETS["pair"], SETS["assistant"]
-    two = chat(make_entry, ("Ann", "user"), ("Bo", "user"), session="two")
+    two = chat(("Ann", "user"), ("Bo", "user"), session="two")
     assert weights_of(indexed(two), SETS) is pair
-    three = chat(make_entry, ("Ann", "user"), ("Bo", "user"), ("Cy", "user"))
+    three = chat(("Ann", "user"), ("Bo", "user"), ("Cy", "user"))
     assert weights_of(indexed(three), SETS) is SETS["people"]
     assert weights_of(indexed(two), WEIGHTS["spelling"]) is WEIGHTS["spelling"]["people"]  # has no set for pairs
     one = [
@@ -189,9 +165,7 @@ TOLD = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["red bike", "tea",
 
 
 @given(told=TOLD, data=st.data())
-def test_neither_arrival_nor_packing_shows(
-    make_entry: MakeEntry, told: list[tuple[int, str]], data: st.DataObject
-) -> None:
+def test_neither_arrival_nor_packing_shows(told: list[tuple[int, str]], data: st.DataObject) -> None:
     """Memories that stand alone, in another order of arrival, and an index of segments: the columns are the same."""
     order = data.draw(st.permutations(range(len(told))))
     # Of episodes, the order of time is their own.

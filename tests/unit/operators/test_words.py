@@ -1,6 +1,6 @@
 """Late interaction, against looking at every memory and neighbour one by one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,17 @@ from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.operators.recall.words import BEFORE, LENT, NAMES, Units
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Entry, Vectors
+from recallflow.state.rows import Vectors
 from recallflow.state.tokens import to_bytes
+from tests.unit.operators.harness import make_entry
 
 MODEL = "model"
 NOWHERE = TextVectors(np.zeros(2, np.float32), NO_FLOATS)
 
-MakeEntry = Callable[..., Entry]
 Floats = npt.NDArray[np.float64]
 
 
-def indexed(make_entry: MakeEntry, said: Sequence[tuple[int, str]]) -> OwnerIndex:
+def indexed(said: Sequence[tuple[int, str]]) -> OwnerIndex:
     """Messages as (episode, stems), in the order of time."""
     index = OwnerIndex(MODEL, 2)
     index.add([make_entry(n, episode=e, created_ms=n, stems=s) for n, (e, s) in enumerate(said)], {})
@@ -42,30 +42,30 @@ def every(index: OwnerIndex) -> npt.NDArray[np.int64]:
     return np.arange(index.conversation.size)
 
 
-def test_the_columns_by_hand(make_entry: MakeEntry) -> None:
+def test_the_columns_by_hand() -> None:
     # The word asked for stands in the first of four messages; the last is of another episode.
     # word: 1, 0, 0, 0; lent to those behind it at 0.95: word_before 1, 0.95, 0.95, 0.
-    index = indexed(make_entry, [(0, "bike"), (0, "x"), (0, "x"), (1, "x")])
+    index = indexed([(0, "bike"), (0, "x"), (0, "x"), (1, "x")])
     found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
     np.testing.assert_allclose(found["word"].scores, z(np.array([1.0, 0, 0, 0])), rtol=1e-4)
     np.testing.assert_allclose(found["word_before"].scores, z(np.array([1.0, 0.95, 0.95, 0])), rtol=1e-4)
 
 
-def test_a_memory_lends_to_the_four_behind_it_and_none_before(make_entry: MakeEntry) -> None:
-    index = indexed(make_entry, [(0, word) for word in ("x", "bike", "x", "x", "x", "x", "x")])
+def test_a_memory_lends_to_the_four_behind_it_and_none_before() -> None:
+    index = indexed([(0, word) for word in ("x", "bike", "x", "x", "x", "x", "x")])
     found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
     np.testing.assert_allclose(found["word_before"].scores, z(np.array([0.0, 1, 0.95, 0.95, 0.95, 0.95, 0])), rtol=1e-4)
 
 
-def test_units_weigh_by_rarity_and_leave_names_out(make_entry: MakeEntry) -> None:
+def test_units_weigh_by_rarity_and_leave_names_out() -> None:
     # Of three memories two hold "bike", one "tour": ln(1 + 1.5/2.5) = 0.470003629, ln(1 + 2.5/1.5) = 0.980829253.
-    index = indexed(make_entry, [(0, "bike"), (0, "bike tour"), (0, "x")])
+    index = indexed([(0, "bike"), (0, "bike tour"), (0, "x")])
     found = words.units(index, understand("Ann's bike tour?", ["Ann"]), NOWHERE)
     assert found.stems == ("bike", "tour")
     np.testing.assert_allclose(found.weights, np.array([0.470003629, 0.980829253]) / 1.450832882, rtol=1e-6)
 
 
-def test_units_are_tokens_where_memories_have_some(make_entry: MakeEntry) -> None:
+def test_units_are_tokens_where_memories_have_some() -> None:
     index = OwnerIndex(MODEL, 2)
     tokens = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0, 3]], np.float32)]
     stored = {(n, 0): Vectors(MODEL, np.eye(2, dtype=np.float32)[:1], to_bytes(one)) for n, one in enumerate(tokens)}
@@ -103,9 +103,9 @@ def by_one(index: OwnerIndex, stems: Sequence[str], weights: Floats) -> dict[str
 
 @given(said=SAID, stems=st.lists(st.sampled_from(["bike", "teapot", "never"]), min_size=1, unique=True), data=st.data())
 def test_columns_agree_with_a_look_at_every_place(
-    make_entry: MakeEntry, said: list[tuple[int, list[str]]], stems: list[str], data: st.DataObject
+    said: list[tuple[int, list[str]]], stems: list[str], data: st.DataObject
 ) -> None:
-    index = indexed(make_entry, [(episode, " ".join(stems)) for episode, stems in said])
+    index = indexed([(episode, " ".join(stems)) for episode, stems in said])
     weights = np.full(len(stems), 1 / len(stems))
     units = Units(weights, tuple(stems))
     expected = {name: z(values) for name, values in by_one(index, stems, weights).items()}
@@ -119,10 +119,10 @@ def test_columns_agree_with_a_look_at_every_place(
         assert not np.delete(part[name].scores, some).any()
 
 
-def test_a_large_owner_s_best_are_scored_as_a_small_one_s(make_entry: MakeEntry) -> None:
+def test_a_large_owner_s_best_are_scored_as_a_small_one_s() -> None:
     texts = ["bike tour", "tea", "x", "bike", "cake", "x y", "tea cake", "y"] * 4
     said = [(n // 6, text) for n, text in enumerate(texts)]
-    index, question = indexed(make_entry, said), understand("Which bike tour?", [])
+    index, question = indexed(said), understand("Which bike tour?", [])
     whole = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"])
     cut = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], cut=Cut(above=8, best=12))
     assert (whole.complete, cut.complete) == (True, False)
@@ -132,8 +132,8 @@ def test_a_large_owner_s_best_are_scored_as_a_small_one_s(make_entry: MakeEntry)
     np.testing.assert_allclose(cut.score()[looked_at], whole.score()[looked_at], rtol=1e-5)
 
 
-def test_a_large_owner_s_cut_is_of_the_permitted(make_entry: MakeEntry) -> None:
-    index, question = indexed(make_entry, [(n, "bike") for n in range(12)]), understand("Which bike?", [])
+def test_a_large_owner_s_cut_is_of_the_permitted() -> None:
+    index, question = indexed([(n, "bike") for n in range(12)]), understand("Which bike?", [])
     permitted = np.array([3, 9])
     found = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], permitted, Cut(above=4, best=4))
     assert not np.delete(found.values["word"], permitted).any()
