@@ -17,7 +17,10 @@ NEW_YEAR_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-def do(*events: tuple[str, dict[str, Any]]) -> Processed:
+Event = tuple[str, dict[str, Any]]
+
+
+def do(*events: Event) -> Processed:
     """Run events, given as (type, fields), one on each day of 2025; each asks for a receipt."""
     return run_flow(
         make_event(kind, NEW_YEAR_MS + number * DAY_MS, **{"receipt": True} | fields)
@@ -168,12 +171,55 @@ def test_other_content_under_the_same_id_is_a_conflict_and_changes_nothing(other
     assert [version["content"] for version in done.responses[0]["versions"]] == ["tea"]
 
 
-def test_a_duplicate_after_an_update_does_not_undo_it() -> None:
-    event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
-    change = make_event("memory.update", memory_id="a", content="coffee", receipt=True)
-    done = run_flow([event, change, event, make_event("memory.get", memory_id="a")])
-    assert outcomes(done) == ["created", "updated", "duplicate"]
-    assert done.responses[0]["versions"][0]["content"] == "coffee"
+AT: dict[str, Any] = {"timestamp": NEW_YEAR_MS}
+COFFEE, COCOA = (update("a", id="u", content=content, **AT) for content in ("coffee", "cocoa"))
+END = ("episode.end", {"id": "e1", "session_id": "s"} | AT)
+NOT_FOUND, CONFLICT = ("not_found", ["memory_id"]), ("id_conflict", ["id"])
+STEPS: dict[str, tuple[list[Event], list[str], list[tuple[str, list[str]]], str | None]] = {
+    # events; outcomes; refusals; the content of memory `a` in the end
+    "created again": (
+        [memory("a"), update("a", content="coffee"), memory("a")], ["created", "updated", "duplicate"], [], "coffee"
+    ),
+    "no change": ([memory("a", tags=["x"]), update("a", content="tea", tags=["x"], layer=None)],
+                  ["created", "unchanged"], [], "tea"),
+    "update of nothing": ([update("a", content="tea")], [], [NOT_FOUND], None),
+    "update after forget": ([memory("a"), forget(memory_id="a"), update("a", content="tea")],
+                            ["created", "forgotten"], [NOT_FOUND], None),
+    "content cleared": ([memory("a"), update("a", content=None)], ["created"], [("invalid_event", ["content"])], "tea"),
+    "end before beginning": ([memory("a", valid_from="2025-06-01"), update("a", valid_to="2025-05-01"),
+                              update("a", valid_to="2025-07-01")],
+                             ["created", "updated"], [("invalid_event", ["valid_to"])], "tea"),
+    "update again, with an id": ([memory("a"), COFFEE, update("a", content="tea"), COFFEE],
+                                 ["created", "updated", "updated", "duplicate"], [], "tea"),
+    "update again, without": ([memory("a"), update("a", content="x"), update("a", content="y"),
+                               update("a", content="x")],
+                              ["created", "updated", "updated", "updated"], [], "x"),
+    "id of another change": ([memory("a"), COFFEE, COCOA], ["created", "updated"], [CONFLICT], "coffee"),
+    "id of a refused change": ([COFFEE, memory("a"), COFFEE], ["created", "updated"], [NOT_FOUND], "coffee"),
+    "id of a memory": ([memory("a"), update("a", id="a", content="x"), memory("b"), update("b", id="c", summary="s"),
+                        memory("c")], ["created", "updated", "created", "updated", "created"], [], "x"),
+    "end of an episode again": ([message("a", session_id="s", **AT), END, END],
+                                ["created", "ended", "duplicate"], [], "tea"),
+    "created again after forget": (
+        [memory("a"), forget(memory_id="a"), memory("a"), forget(memory_id="a"), memory("a", "coffee")],
+        ["created", "forgotten", "duplicate", "unchanged"], [CONFLICT], None,
+    ),
+    "forget of nothing": ([forget(memory_id="a"), memory("a")], ["unchanged", "created"], [], "tea"),
+    # A client that sends null for an option that nobody chose must not empty the memory.
+    "forget without a condition": ([memory("a"), forget(filter={"session_id": None})],
+                                   ["created"], [("invalid_event", ["filter"])], "tea"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_events_have_their_outcomes_and_refusals(steps: str) -> None:
+    events, expected, refused, content = STEPS[steps]
+    done = do(*events, history("a"))
+    assert (outcomes(done), codes(done)) == (expected, refused)
+    (response,) = done.responses
+    assert (response["versions"][-1]["content"] if content else response["error"]["code"]) == (content or "not_found")
+    updates = outcomes(done).count("updated") if steps != "id of a memory" else 1
+    assert not content or len(response["versions"]) == 1 + updates
 
 
 # ── update ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,12 +247,6 @@ def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_o
     before, after = done.responses
     assert [(memory["id"], memory["content"]) for memory in before["memories"]] == [("a", "a blue bicycle")]
     assert [(memory["id"], memory["content"]) for memory in after["memories"]] == [("a", "a red tricycle")]
-
-
-def test_an_update_to_what_is_there_already_is_no_new_version() -> None:
-    done = do(memory("a", "tea", tags=["hot"]), update("a", content="tea", tags=["hot"], layer=None), history("a"))
-    assert outcomes(done) == ["created", "unchanged"]
-    assert len(done.responses[0]["versions"]) == 1
 
 
 def test_null_clears_a_field_to_its_default() -> None:
@@ -243,49 +283,7 @@ def test_an_update_of_a_message_leaves_it_in_its_episode() -> None:
     assert (episode["session_id"], episode["messages"], episode["summary"]) == ("s", 1, "user: coffee")
 
 
-@pytest.mark.parametrize("before", [(), (memory("a"), forget(memory_id="a"))], ids=["unknown", "forgotten"])
-def test_an_update_of_what_is_not_there_is_refused(before: tuple[tuple[str, dict[str, Any]], ...]) -> None:
-    done = do(*before, update("a", content="tea"), get("a"))
-    assert codes(done) == [("not_found", ["memory_id"])]
-    assert done.responses[0]["error"]["code"] == "not_found"
-
-
-def test_an_update_cannot_clear_the_content() -> None:
-    done = do(memory("a"), update("a", content=None), get("a"))
-    assert codes(done) == [("invalid_event", ["content"])]
-    assert done.responses[0]["versions"][0]["content"] == "tea"
-
-
-def test_an_update_may_not_end_a_memory_before_it_begins() -> None:
-    """As creation may not: such a memory could never be recalled."""
-    done = do(
-        memory("a", valid_from="2025-06-01"), update("a", valid_to="2025-05-01"), update("a", valid_to="2025-07-01")
-    )
-    assert outcomes(done) == ["created", "updated"]
-    assert [code for code, _ in codes(done)] == ["invalid_event"]
-
-
 # ── explicit ids of changes ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("own", "outcome", "content"), [({"id": "u1"}, "duplicate", "tea"), ({}, "updated", "coffee")])
-def test_update_takes_effect_once_per_id(own: dict[str, Any], outcome: str, content: str) -> None:
-    change = update("a", content="coffee", timestamp=NEW_YEAR_MS + DAY_MS, **own)
-    done = do(memory("a"), change, update("a", content="tea"), change, get("a"))
-    assert outcomes(done) == ["created", "updated", "updated", outcome]
-    assert done.responses[0]["versions"][0]["content"] == content
-
-
-def test_the_id_of_a_change_used_for_another_change_is_a_conflict() -> None:
-    done = do(memory("a"), update("a", id="u1", content="coffee"), update("a", id="u1", content="cocoa"), get("a"))
-    assert codes(done) == [("id_conflict", ["id"])]
-    assert done.responses[0]["versions"][0]["content"] == "coffee"
-
-
-def test_a_refused_change_does_not_use_up_its_id() -> None:
-    change = make_event("memory.update", id="u1", memory_id="a", content="coffee", receipt=True)
-    done = run_flow([change, make_event("memory", id="a", content="tea"), change])
-    assert (codes(done), outcomes(done)) == ([("not_found", ["memory_id"])], ["updated"])
 
 
 def test_a_forget_with_an_id_of_its_own_spares_what_came_later() -> None:
@@ -294,21 +292,6 @@ def test_a_forget_with_an_id_of_its_own_spares_what_came_later() -> None:
     done = run_flow([first, clear, second, clear, make_event("recall", query="tea")])
     assert outcomes(done) == ["forgotten", "duplicate"]
     assert found(done.responses[0]) == {"b"}
-
-
-def test_an_end_of_an_episode_with_an_id_of_its_own_takes_effect_once() -> None:
-    time: dict[str, Any] = {"timestamp": NEW_YEAR_MS}
-    end = ("episode.end", {"id": "e1", "session_id": "s"} | time)
-    done = do(message("a", session_id="s", **time), end, end)
-    assert outcomes(done) == ["created", "ended", "duplicate"]
-
-
-def test_a_change_may_have_the_id_of_a_memory() -> None:
-    """Ids of changes and ids of memories are apart: neither is taken for a repetition of the other."""
-    done = do(
-        memory("a"), update("a", id="a", content="coffee"), memory("b"), update("b", id="c", summary="s"), memory("c")
-    )
-    assert outcomes(done) == ["created", "updated", "created", "updated", "created"]
 
 
 # ── forgetting ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -330,21 +313,6 @@ def test_a_forgotten_memory_is_in_no_answer() -> None:
     assert (found(before), found(after), stats["stats"]["memories"]) == ({"a", "b"}, {"b"}, 1)
     assert (one["error"]["code"], all_versions["error"]["code"]) == ("not_found", "not_found")
     assert "tea" not in orjson.dumps([after, one, all_versions]).decode()
-
-
-def test_a_forgotten_memory_never_comes_back() -> None:
-    event = make_event("memory", id="a", content="tea", receipt=True)
-    gone = make_event("memory.forget", memory_id="a", receipt=True)
-    done = run_flow([event, gone, event, gone, make_event("recall", query="tea"), event | {"content": "coffee"}])
-    assert outcomes(done) == ["created", "forgotten", "duplicate", "unchanged"]
-    assert codes(done) == [("id_conflict", ["id"])]
-    assert found(done.responses[0]) == set()
-
-
-def test_forgetting_what_was_never_there_changes_nothing() -> None:
-    done = do(forget(memory_id="a"), memory("a"), get("a"))
-    assert outcomes(done) == ["unchanged", "created"]
-    assert done.responses[0]["status"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -383,13 +351,6 @@ def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version() -> 
         recall(),
     )
     assert found(done.responses[0]) == {"a"}
-
-
-def test_a_filter_whose_conditions_are_null_forgets_nothing() -> None:
-    """A client that sends null for an option nobody chose must not empty the memory."""
-    done = do(memory("a"), forget(filter={"session_id": None}), recall())
-    assert found(done.responses[0]) == {"a"}
-    assert [code for code, _ in codes(done)] == ["invalid_event"]
 
 
 # ── times ─────────────────────────────────────────────────────────────────────────────────────────────────────────

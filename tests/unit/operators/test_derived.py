@@ -82,41 +82,36 @@ def test_what_fits_takes_effect(event: Event) -> None:
 
 
 @pytest.mark.parametrize("event", DERIVED, ids=TYPES)
-@pytest.mark.parametrize("before", [forget(memory_id="told"), update("told", content=PORTO)], ids=["gone", "changed"])
-def test_what_was_made_from_a_memory_that_is_gone_or_says_something_else_has_no_effect(
-    event: Event, before: Event
-) -> None:
-    done = do(TOLD, message("other", "hello"), before, event, recall(include_history=True))
-    assert outcomes(done)[3:] == ["outdated"]
-    assert codes(done) == []
+@pytest.mark.parametrize(
+    "before",
+    [[TOLD, forget(memory_id="told")], [TOLD, update("told", content=PORTO)], []],
+    ids=["gone", "changed", "unknown"],
+)
+def test_derived_event_without_its_source_has_no_effect(event: Event, before: list[Event]) -> None:
+    done = do(message("other", "hello"), *before, event, recall(include_history=True))
+    assert (outcomes(done)[-1], codes(done)) == ("outdated", [])
     assert "fact" not in found(done.responses[0])
 
 
-def test_all_that_was_read_beside_the_memory_must_stand_too() -> None:
-    done = do(TOLD, message("other", "hello"), forget(memory_id="other"), fact(**of("told", LISBON, "other")))
-    assert outcomes(done)[3:] == ["outdated"]
+OTHER = message("other", "hello")
+HOME = "category.summary", {"id": "e", "category": "home", "summary": "Lisbon", **of("told", LISBON)}
+AGAIN = fact("again")
 
 
-def test_without_a_hash_any_text_of_the_memory_will_do() -> None:
-    done = do(TOLD, update("told", content=PORTO), fact(**of("told")))
-    assert outcomes(done)[2:] == ["created"]
-
-
-def test_no_receipt_comes_unasked_of_what_has_no_effect() -> None:
-    kind, fields = fact()
-    done = do((kind, fields | {"receipt": False}))
-    assert (done.receipts, codes(done)) == ([], [])
-
-
-def test_what_had_no_effect_has_it_once_it_fits() -> None:
-    again = fact("again")
-    done = do(fact(), TOLD, fact(), again, again)
-    assert outcomes(done) == ["outdated", "created", "created", "created", "duplicate"]
-
-
-def test_the_id_of_what_had_no_effect_is_not_used_up() -> None:
-    event = "category.summary", {"id": "e", "category": "home", "summary": "Lisbon", **of("told", LISBON)}
-    assert outcomes(do(event, TOLD, event, event)) == ["outdated", "created", "updated", "duplicate"]
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([TOLD, OTHER, forget(memory_id="other"), fact(**of("told", LISBON, "other"))], ["forgotten", "outdated"]),
+        ([TOLD, update("told", content=PORTO), fact(**of("told"))], ["updated", "created"]),
+        ([fact(receipt=False)], []),
+        ([fact(), TOLD, fact(), AGAIN, AGAIN], ["outdated", "created", "created", "created", "duplicate"]),
+        ([HOME, TOLD, HOME, HOME], ["outdated", "created", "updated", "duplicate"]),
+    ],
+    ids=["another source is gone", "no hash", "no receipt asked for", "source comes later", "its id is not used up"],
+)
+def test_derived_event_takes_effect_while_its_sources_hold(events: list[Event], expected: list[str]) -> None:
+    done = do(*events)
+    assert (outcomes(done)[-len(expected) :] if expected else done.receipts, codes(done)) == (expected, [])
 
 
 def test_what_has_no_effect_is_counted_by_type_and_reason(tmp_path: Path) -> None:
@@ -165,27 +160,25 @@ def test_a_fact_says_what_it_was_made_from() -> None:
     assert shown == {"told": None, "fact": said}
 
 
-def test_a_fact_is_of_its_own_event_time() -> None:
-    done = do(TOLD, fact(timestamp=0), get("fact"))
-    assert done.responses[0]["versions"][0]["created_at"] == "1970-01-01T00:00:00Z"
+WITH_OTHER = [TOLD, OTHER, fact(**of("told", LISBON, "other"))]
 
 
-@pytest.mark.parametrize("which", [{"memory_id": "told"}, {"filter": {"session_id": "s"}}], ids=["id", "session"])
-def test_a_fact_is_forgotten_with_its_message(which: dict[str, Any]) -> None:
-    told = message("told", LISBON, session_id="s")
-    done = do(told, message("left", "hello"), fact(), forget(**which), recall(include_history=True), history("fact"))
-    assert found(done.responses[0]) == {"left"}
-    assert done.responses[1]["status"] == "error"
-
-
-def test_a_fact_is_forgotten_with_what_was_read_beside_its_message() -> None:
-    done = do(TOLD, message("other", "hello"), fact(**of("told", LISBON, "other")), forget(memory_id="other"), recall())
-    assert found(done.responses[0]) == {"told"}
-
-
-def test_a_message_stays_where_its_fact_is_forgotten() -> None:
-    done = do(TOLD, fact(), forget(memory_id="fact"), recall(), fact("next"), forget(memory_id="told"), recall())
-    assert [found(response) for response in done.responses] == [{"told"}, set()]
+@pytest.mark.parametrize(
+    ("events", "left"),
+    [
+        ([TOLD, OTHER, fact(), forget(memory_id="told")], {"other"}),
+        ([message("told", LISBON, session_id="s"), OTHER, fact(), forget(filter={"session_id": "s"})], {"other"}),
+        ([*WITH_OTHER, forget(memory_id="other")], {"told"}),
+        ([TOLD, fact(), forget(memory_id="fact")], {"told"}),
+        ([TOLD, fact(), forget(memory_id="fact"), fact("next"), forget(memory_id="told")], set()),
+        ([TOLD, fact(), update("told", category="home"), update("told", content=LISBON, tags=["a"])], {"told", "fact"}),
+    ],
+    ids=["by id", "by session", "another source", "the fact alone", "made again", "same text"],
+)
+def test_fact_is_forgotten_with_its_sources(events: list[Event], left: set[str]) -> None:
+    now, ever, versions = do(*events, recall(), recall(include_history=True), history("fact")).responses
+    assert found(now) == found(ever) == left
+    assert (versions["status"] == "ok") == ("fact" in left)
 
 
 def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now() -> None:
@@ -208,11 +201,6 @@ def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another() -> No
     before, after, then = told
     assert len(before["facts"]) == len(then["facts"]) == 1
     assert not after or after["facts"] == []
-
-
-def test_an_update_that_leaves_the_text_as_it_is_leaves_its_facts() -> None:
-    done = do(TOLD, fact(), update("told", category="home"), update("told", content=LISBON, tags=["a"]), recall())
-    assert found(done.responses[0]) == {"told", "fact"}
 
 
 def test_what_was_made_of_a_fact_that_is_withdrawn_no_longer_fits() -> None:

@@ -67,42 +67,40 @@ def test_one_time_that_no_log_carries_keeps_the_whole_span_out_of_the_hash() -> 
 # ── explicit ends ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_message_at_the_very_moment_of_the_end_comes_after_it() -> None:
-    assert join([span(0, 0, 100, ended_ms=100)], moment(9, 100), GAP).episode == moment(9, 100)
+ENDED = span(0, 0, 100, ended_ms=150)
 
 
-def test_a_late_message_from_before_the_end_finds_the_ended_episode() -> None:
-    standing = [span(0, 0, 100, ended_ms=150), span(5, 160, 200)]
-    assert join(standing, moment(9, 149), GAP).changed == [span(0, 0, 149, ended_ms=150)]
-    assert join(standing, moment(9, 150), GAP).changed == [span(5, 150, 200)]
+@pytest.mark.parametrize(
+    ("standing", "at_ms", "changed"),
+    [
+        ([span(0, 0, 100, ended_ms=100)], 100, moment(9, 100)),
+        ([ENDED, span(5, 160, 200)], 149, span(0, 0, 149, ended_ms=150)),
+        ([ENDED, span(5, 160, 200)], 150, span(5, 150, 200)),
+        ([span(0, 100, 100, ended_ms=100)], 20, span(0, 20, 100, ended_ms=100)),
+        ([ENDED, span(5, 200, 300)], 140, span(0, 0, 140, ended_ms=150)),
+        ([ENDED, span(5, 200, 300)], 170, span(5, 170, 300)),
+    ],
+    ids=["at the end", "late, before the end", "late, at the end", "before the start", "no bridge", "no bridge back"],
+)
+def test_message_around_an_explicit_end_joins_its_side(standing: list[Episode], at_ms: int, changed: Episode) -> None:
+    assert join(standing, moment(9, at_ms), GAP).changed == [changed]
 
 
-def test_a_late_message_before_the_start_of_an_ended_episode_still_joins_it() -> None:
-    assert join([span(0, 100, 100, ended_ms=100)], moment(9, 20), GAP).changed == [span(0, 20, 100, ended_ms=100)]
-
-
-def test_an_ended_episode_is_never_bridged_to_what_came_after() -> None:
-    standing = [span(0, 0, 100, ended_ms=150), span(5, 200, 300)]
-    assert join(standing, moment(9, 140), GAP).changed == [span(0, 0, 140, ended_ms=150)]
-    assert join(standing, moment(9, 170), GAP).changed == [span(5, 170, 300)]
-
-
-def test_an_end_closes_the_open_episode_at_its_time() -> None:
-    assert end([span(0, 0, 50), span(5, 300, 400)], 420, GAP) == span(5, 300, 400, ended_ms=420)
-
-
-def test_an_end_that_comes_late_closes_the_episode_with_what_it_holds_by_now() -> None:
-    assert end([span(0, 0, 400)], 350, GAP) == span(0, 0, 400, ended_ms=400)
-
-
-@pytest.mark.parametrize(("at_ms", "closes"), [(-1, False), (0, True), (200, True), (201, False)])
-def test_an_end_closes_only_what_is_open_then(at_ms: int, closes: bool) -> None:
-    assert (end([span(0, 0, 100)], at_ms, GAP) is not None) == closes
-
-
-def test_a_second_end_closes_nothing() -> None:
-    assert end([span(0, 0, 100, ended_ms=110)], 120, GAP) is None
-    assert end([], 120, GAP) is None
+@pytest.mark.parametrize(
+    ("standing", "at_ms", "closed"),
+    [
+        ([span(0, 0, 50), span(5, 300, 400)], 420, span(5, 300, 400, ended_ms=420)),
+        ([span(0, 0, 400)], 350, span(0, 0, 400, ended_ms=400)),
+        ([span(0, 0, 100)], -1, None),
+        ([span(0, 0, 100)], 0, span(0, 0, 100, ended_ms=100)),
+        ([span(0, 0, 100)], 200, span(0, 0, 100, ended_ms=200)),
+        ([span(0, 0, 100)], 201, None),
+        ([span(0, 0, 100, ended_ms=110)], 120, None),
+        ([], 120, None),
+    ],
+)
+def test_end_closes_the_episode_that_is_open_then(standing: list[Episode], at_ms: int, closed: Episode | None) -> None:
+    assert end(standing, at_ms, GAP) == closed
 
 
 # ── names, open or closed ─────────────────────────────────────────────────────────────────────────────────────────

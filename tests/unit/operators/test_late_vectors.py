@@ -88,9 +88,25 @@ def test_it_is_no_version_of_the_memory(do: Do) -> None:
     assert before == after
 
 
-def test_the_same_vector_again_changes_nothing(do: Do) -> None:
-    done = do(message("a"), embedding("a", 0), embedding("a", 0))
-    assert outcomes(done)[1:] == ["updated", "unchanged"]
+@pytest.mark.parametrize(
+    ("events", "expected", "refused"),
+    [
+        ([embedding("a", 0), embedding("a", 0)], ["updated", "unchanged"], []),
+        (
+            [embedding("a", 0, model="other"), embedding("a", 0, model="other", embedding=[1.0])],
+            ["other_model"] * 2,
+            [],
+        ),
+        ([embedding("a", 0, embedding=[1.0])], [], [("wrong_dimension", ["embedding"])]),
+        ([embedding("a", 0, content_hash=content_hash("tea").upper())], ["updated"], []),
+        ([embedding("a", axis, id="e") for axis in (0, 0, 1)], ["updated", "duplicate"], [("id_conflict", ["id"])]),
+        ([embedding("a", 0, "coffee")], ["outdated"], []),
+    ],
+    ids=["again", "another model", "another size", "upper case hash", "same id", "another text"],
+)
+def test_vector_has_its_outcome(do: Do, events: list[Event], expected: list[str], refused: list[Any]) -> None:
+    done = do(message("a"), *events)
+    assert (outcomes(done)[1:], codes(done)) == (expected, refused)
 
 
 def test_memories_are_similar_by_the_vectors_that_came(do: Do) -> None:
@@ -118,31 +134,3 @@ def test_it_counts_for_memories_that_are_packed_already(do: Do, again: bool) -> 
 def test_the_vector_of_a_text_that_is_replaced_is_not_that_of_the_next(do: Do) -> None:
     done = do(message("a"), message("b"), embedding("a", 0), embedding("b", 1), update("a", content="zoo"), along(1))
     assert [one["id"] for one in done.responses[0]["memories"]] == ["b", "a"]
-
-
-# ── what has no effect ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_vector_of_another_model_has_no_effect_whatever_its_size(do: Do) -> None:
-    done = do(message("a"), embedding("a", 0, model="other"), embedding("a", 0, model="other", embedding=[1.0]))
-    assert (outcomes(done)[1:], codes(done)) == (["other_model"] * 2, [])
-
-
-def test_a_vector_of_the_model_and_of_another_size_is_refused(do: Do) -> None:
-    assert codes(do(message("a"), embedding("a", 0, embedding=[1.0]))) == [("wrong_dimension", ["embedding"])]
-
-
-def test_digits_of_a_hash_may_be_in_upper_case(do: Do) -> None:
-    kind, fields = embedding("a", 0)
-    assert outcomes(do(message("a"), (kind, fields | {"content_hash": fields["content_hash"].upper()})))[1:] == [
-        "updated"
-    ]
-
-
-def test_an_id_stands_for_one_vector(do: Do) -> None:
-    done = do(message("a"), *[embedding("a", axis, id="same") for axis in (0, 0, 1)])
-    assert (outcomes(done)[1:], codes(done)) == (["updated", "duplicate"], [("id_conflict", ["id"])])
-
-
-def test_a_vector_of_another_text_has_no_effect(do: Do) -> None:
-    assert outcomes(do(message("a"), embedding("a", 0, "coffee")))[1:] == ["outdated"]
