@@ -93,9 +93,16 @@ class Starts:
         theirs.close()
 
     def start(
-        self, script: str, arguments: list[str], environment: dict[str, str] | None = None, *, text: bool = False
+        self,
+        script: str,
+        arguments: list[str],
+        environment: dict[str, str] | None = None,
+        *,
+        text: bool = False,
+        output: int | None = None,
     ) -> Started:
-        """Run a Python script with these arguments in a new process. `environment`: None is this process's."""
+        """Run a Python script with these arguments in a new process. `environment`: None is this process's. `output`: a
+        descriptor for both output streams in place of pipes."""
         (stdin, to_it), (from_it, stdout), (errors, stderr), (status, told) = (os.pipe() for _ in range(4))
         request = {
             "script": script,
@@ -104,7 +111,8 @@ class Starts:
             "folder": str(Path.cwd()),
         }
         theirs = [stdin, stdout, stderr, told]
-        socket.send_fds(self._requests, [orjson.dumps(request)], theirs)
+        given = theirs if output is None else [stdin, output, output, told]
+        socket.send_fds(self._requests, [orjson.dumps(request)], given)
         for one in theirs:
             os.close(one)
         return Started(arguments, (to_it, from_it, errors), status, text=text)

@@ -53,14 +53,19 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
+def spawn(plan: str, output: int) -> subprocess.Popen[bytes]:
+    """Start a child process that writes to a descriptor. Tests replace this function by one that forks."""
+    command = [sys.executable, "-m", "benchmarks.crash", "--child", plan]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=output, stderr=output)
+
+
 class Child:
     """A running child process."""
 
     def __init__(self, plan: Plan, log: Path) -> None:
         self._log = log
-        command = [sys.executable, "-m", "benchmarks.crash", "--child", orjson.dumps(plan).decode()]
         with log.open("ab") as file:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=file, stderr=file)
+            self._process = spawn(orjson.dumps(plan).decode(), file.fileno())
 
     def running(self) -> bool:
         return self._process.poll() is None

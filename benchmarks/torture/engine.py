@@ -50,19 +50,19 @@ class Ended:
 
 def command(*words: str | Path, text: str | bytes = b"", setup: str = "") -> Ended:
     """Runs `recallflow …` to its end. `setup` is Python that the new process runs before the command."""
-    done = subprocess.run(
-        words_of(*words, setup=setup),
-        input=text if isinstance(text, bytes) else text.encode(),
-        capture_output=True,
-        env=surroundings(),
-        check=False,
-        timeout=GIVE_UP_S,
-    )
-    return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    process = spawn(f"{setup}\n{SCRIPT}", [*map(str, words)])
+    out, said = process.communicate(text if isinstance(text, bytes) else text.encode(), timeout=GIVE_UP_S)
+    return Ended(process.returncode, out.decode(errors="replace"), said.decode(errors="replace"))
 
 
-def words_of(*words: str | Path, setup: str = "") -> list[str]:
-    return [sys.executable, "-c", f"{setup}\n{SCRIPT}", *map(str, words)]
+def spawn(script: str, words: Sequence[str], output: int | None = None) -> subprocess.Popen[bytes]:
+    """Start a script in a process of its own. `output` is a descriptor for what it writes; without one, its streams are
+    pipes. Tests replace this function by one that forks."""
+    pipe = subprocess.PIPE
+    streams = (pipe, pipe, pipe) if output is None else (subprocess.DEVNULL, output, output)
+    stdin, stdout, stderr = streams
+    command = [sys.executable, "-c", script, *words]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(surroundings()))
 
 
 def surroundings() -> Mapping[str, str]:
@@ -75,6 +75,8 @@ SHORT_SESSION = ("--session-timeout-s", "6")  # after which another engine may t
 
 class Engine:
     """`recallflow run` on a state directory of its own, to be started, hurt and started again."""
+
+    setup = ""  # Python that the new process runs before the command
 
     def __init__(self, topics: Topics, folder: Path, *options: str, name: str = "engine") -> None:
         self.state_dir = folder / name
@@ -99,9 +101,7 @@ class Engine:
             self._scribe = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log)
         assert self._scribe.stdin is not None
         with self._scribe.stdin as pipe:
-            self._process = subprocess.Popen(
-                self.words(*options), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=surroundings()
-            )
+            self._process = spawn(f"{self.setup}\n{SCRIPT}", self.words(*options), pipe.fileno())
         self._guard = guard(self._process.pid)
         self.starts += 1
 
@@ -114,7 +114,7 @@ class Engine:
             self.topics.cluster.bootstrap_servers,
         ]
         probes = ["--metrics-port", str(self._port)]
-        return words_of("run", *where, *probes, *self.topics.arguments(), *self._options, *options)
+        return ["run", *where, *probes, *self.topics.arguments(), *self._options, *options]
 
     def up(self, *options: str) -> None:
         """Starts it and waits until it is ready. RuntimeError where it ends instead, or does not get there."""

@@ -1,4 +1,4 @@
-"""What a scenario has: topics of its own, a producer, a reader, and engines that end with it."""
+"""Fixtures of fault scenarios: topics, a producer, a reader, and engines that end with the test."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,8 +12,16 @@ from benchmarks.torture.engine import SHORT_SESSION, Engine
 from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
+from tests.kafka.harness import forked_engines
 
+MakeEngine = Callable[..., Engine]
 QUICK = ("--epoch-ms", "100", *SHORT_SESSION)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_engines() -> Iterator[None]:
+    with forked_engines():
+        yield
 
 
 @pytest.fixture
@@ -41,8 +49,8 @@ def reader(topics: Topics) -> Iterator[Reader]:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
-    """Engines that are killed at the end of the scenario, paused or not."""
+def make_engine(tmp_path: Path) -> Iterator[MakeEngine]:
+    """Return a maker of engines, which are killed at the end of the test, paused or not."""
     with contextlib.ExitStack() as stack:
 
         def make(topics: Topics, *options: str, name: str = "engine") -> Engine:
@@ -52,8 +60,8 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
 
 
 @pytest.fixture
-def engine(make_engine: Callable[..., Engine], topics: Topics, reader: Reader) -> Engine:
-    """One that was not started yet. Once it has ended, the reader waits for nothing more."""
-    made: Engine = make_engine(topics)
+def engine(make_engine: MakeEngine, topics: Topics, reader: Reader) -> Engine:
+    """Return an engine that is not started yet. The reader stops waiting once it has ended."""
+    made = make_engine(topics)
     reader.alive = made.running
     return made

@@ -1,14 +1,21 @@
-"""Killed at any moment, it goes on where it stopped."""
+"""Kills of one engine, and a second process on the same state directory."""
+
+import hashlib
+from pathlib import Path
+
+import orjson
 
 from benchmarks.torture.checker import check, settled
-from benchmarks.torture.engine import Engine
+from benchmarks.torture.engine import Engine, command
 from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
+from benchmarks.torture.topics import Topics
+from tests.faults.conftest import MakeEngine
 
 
-def test_killed_again_and_again_it_answers_everything_once(engine: Engine, log: Log, reader: Reader) -> None:
+def test_repeated_kills_lose_and_repeat_nothing(engine: Engine, log: Log, reader: Reader) -> None:
     engine.up()
-    for number in range(200):
+    for number in range(90):
         user = f"user{number % 7}"
         told = log.tell(user, content=f"fact {number}")
         if number % 5 == 0:
@@ -16,12 +23,46 @@ def test_killed_again_and_again_it_answers_everything_once(engine: Engine, log: 
         if number % 11 == 0:
             log.tell(user, "memory.forget", memory_id=told.query_id)
         log.ask(user, "recall", query=f"fact {number}")
-        if number % 50 == 49:
+        if number % 30 == 29:
             log.flush()
             engine.kill()
             engine.start()
     assert reader.until(lambda: settled(log, reader))
     found = check(log, reader)
     assert found.clean(), found
-    assert found.audited > 150
+    assert found.audited > 60
     assert engine.stop().code == 0
+
+
+def test_a_directory_in_use_refuses_other_commands(
+    make_engine: MakeEngine, topics: Topics, log: Log, reader: Reader
+) -> None:
+    """Every line of the log, also those that say what was found at the start, is JSON."""
+    engine = make_engine(topics, "--log-format", "json")
+    reader.alive = engine.running
+    engine.up()
+    log.talk(10)
+    assert reader.until(lambda: settled(log, reader))
+    engine.pause()  # only the second process can change files now
+    before = content(engine.state_dir)
+    other = make_engine(topics, "--deployment", f"other-{topics.suffix}")
+    for words in (other.words(), ["pipe", "--state-dir", str(engine.state_dir)]):
+        ended = command(*words)
+        assert ended.code in (1, 2), ended
+        assert ended.plain, ended
+        assert content(engine.state_dir) == before
+    engine.go_on()
+    log.talk(10)
+    assert reader.until(lambda: settled(log, reader))
+    assert engine.stop().code == 0
+    found = check(log)
+    assert found.clean(), found
+    lines = [orjson.loads(line) for line in engine.said().splitlines()]
+    assert all(line["time"] and line["level"] for line in lines)
+    assert topics.of("memory") in engine.said()
+    assert topics.of("query") in engine.said()
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    """Return the hash of each file of a folder."""
+    return {path: hashlib.sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.engine import deserted, engine, guarded_engine, user  # noqa: F401
-from tests.kafka.harness import GIVE_UP_S, watched
+from tests.kafka.harness import GIVE_UP_S, forked_engines, watched
 from tests.starts import COMMAND, Starts, creating
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_engines() -> Iterator[None]:
+    with forked_engines():
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.broker import Cluster
+from benchmarks.crash import process
+from benchmarks.torture import engine
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
@@ -63,6 +67,39 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+CRASH_CHILD = """
+import sys, orjson
+from benchmarks.crash.process import Plan, child
+child(Plan(**orjson.loads(sys.argv[1])))
+"""
+
+
+@contextlib.contextmanager
+def forked_engines() -> Iterator[None]:
+    """Let the harnesses of `benchmarks` fork their processes: a new interpreter costs 1.5 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "spawn", _fork_engine)
+        patch.setattr(process, "spawn", _fork_crash_child)
+        yield
+
+
+def _fork_engine(script: str, words: list[str], output: int | None = None) -> subprocess.Popen[bytes]:
+    started = fork_server().start(script, words, dict(engine.surroundings()), output=output)
+    if output is not None:
+        for stream in (started.stdin, started.stdout, started.stderr):
+            assert stream is not None
+            stream.close()
+    return started
+
+
+def _fork_crash_child(plan: str, output: int) -> subprocess.Popen[bytes]:
+    started = fork_server().start(CRASH_CHILD, [plan], output=output)
+    for stream in (started.stdout, started.stderr):
+        assert stream is not None
+        stream.close()
+    return started
+
+
 @dataclass
 class Deployment:
     """A main flow with its topics and its state directory. `sent` and `asked` count its memory events and queries."""
@@ -84,22 +121,22 @@ class Deployment:
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:
         """Runs until it ends by itself: exit code, and standard error."""
-        process = self.start(kill_after)
-        with watched(process):
-            _, errors = process.communicate()
-        return process.returncode, errors.decode()
+        started = self.start(kill_after)
+        with watched(started):
+            _, errors = started.communicate()
+        return started.returncode, errors.decode()
 
     @contextlib.contextmanager
     def running(self, kill_after: int = 0) -> Iterator[None]:
         """Runs it, and stops it as an operator does, unless it was killed by then."""
-        process = self.start(kill_after)
-        with watched(process):
+        started = self.start(kill_after)
+        with watched(started):
             yield
             if not kill_after:
-                process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate()
+                started.send_signal(signal.SIGTERM)
+            _, errors = started.communicate()
             self.errors.append(errors.decode())
-            assert process.returncode == (-signal.SIGKILL if kill_after else 0), errors.decode()
+            assert started.returncode == (-signal.SIGKILL if kill_after else 0), errors.decode()
 
     def outputs(self, topic: str, at_least: int = 0) -> Counter[tuple[Any, ...]]:
         """How often each output stands in a topic, once there are so many."""
@@ -142,6 +179,7 @@ def until(true: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + GIVE_UP_S
     while not true():
         assert time.monotonic() < deadline_s
+        time.sleep(0.02)  # leaves the processor to what is waited for
 
 
 def read_topic(broker: Cluster, topic: str) -> list[Any]:

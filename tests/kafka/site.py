@@ -1,0 +1,73 @@
+"""A running engine that the tests of a module share, with topics of the module's own; tests use users of their own."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.broker import Cluster
+from benchmarks.torture.engine import SHORT_SESSION, Engine
+from benchmarks.torture.log import Log, Sent
+from benchmarks.torture.reader import Output, Reader, all_of
+from benchmarks.torture.topics import INPUTS, OUTPUTS, Topics
+
+REPLY = "reply"
+
+
+@dataclass
+class Site:
+    """An engine with its topics, what was sent to it, and what came out."""
+
+    topics: Topics
+    engine: Engine
+    log: Log
+    reader: Reader
+
+    def user(self) -> str:
+        """Return the name of a new user."""
+        return f"user-{uuid.uuid4().hex[:8]}"
+
+    def tell(self, user: str, event_type: str = "memory", **fields: Any) -> Sent:
+        sent = self.log.tell(user, event_type, **fields)
+        self.log.flush()
+        return sent
+
+    def ask(self, user: str, event_type: str, **fields: Any) -> dict[str, Any]:
+        """Return the answer to a query."""
+        return self.reader.answer(self.post(user, event_type, **fields).query_id)
+
+    def post(self, user: str, event_type: str, **fields: Any) -> Sent:
+        """Send a query, without waiting for its answer."""
+        sent = self.log.ask(user, event_type, **fields)
+        self.log.flush()
+        return sent
+
+    def raw(self, kind: str, value: bytes | None, **how: Any) -> Sent:
+        sent = self.log.raw(kind, value, **how)
+        self.log.flush()
+        return sent
+
+    def replies(self) -> list[Output]:
+        return [output for output in self.reader.outputs if output.kind == REPLY]
+
+    def servers(self) -> list[str]:
+        return ["--bootstrap-servers", self.topics.cluster.bootstrap_servers]
+
+    def check_nothing_twice(self) -> None:
+        outputs = [(one.kind, one.answers) for one in all_of(self.topics)]
+        assert len(outputs) == len({*outputs})
+
+
+def start_site(broker: Cluster, folder: Path, config: dict[str, dict[str, str]], partitions: int) -> Iterator[Site]:
+    """Start an engine on new topics, and end it."""
+    topics = Topics(broker)
+    for kind in (*INPUTS, *OUTPUTS, REPLY):
+        topics.make_one(kind, partitions, config.get(kind))
+    options = ("--epoch-ms", "100", *SHORT_SESSION, "--reply-topic", topics.of(REPLY))
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine(topics, folder, *options))
+        reader = stack.enter_context(closing(Reader(topics, (*OUTPUTS, REPLY))))
+        engine.up()
+        yield Site(topics, engine, Log(topics), reader)
