@@ -1,4 +1,4 @@
-"""What a lost disk took is read again from the log, and nothing is answered twice."""
+"""Lost disks, old checkpoints and records that retention removed: state is rebuilt, and nothing is sent twice."""
 
 import shutil
 import signal
@@ -22,16 +22,16 @@ from tests.kafka.harness import GIVE_UP_S, Names, other_outputs, own_topics, wat
 
 USERS = [f"user{n}" for n in range(12)]
 LOG_PARTITIONS = 3
-EVENTS = 240
-QUERIES = 24
+EVENTS = 60
+QUERIES = 12
 
 
 @dataclass
 class Deployment(harness.Deployment):
-    """A main flow that loses parts of its state directory, or of its topics."""
+    """A main flow that loses parts of its state directory or of its topics."""
 
     def send(self, count: int, queries: int = 0) -> None:
-        """Produces memory events, each of which asks for a receipt, and queries."""
+        """Produce memory events, each of which asks for a receipt, and queries."""
         producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers})
         for number in range(self.sent, self.sent + count):
             told = {"id": f"m{number}", "content": f"walnut {number}", "session_id": f"s{number % 3}", "receipt": True}
@@ -48,17 +48,15 @@ class Deployment(harness.Deployment):
         producer.produce(topic, orjson.dumps(event), f"acme/{user}".encode(), home(user))
 
     def remove(self, topic: str, number: int, offset: int) -> int:
-        """Removes records below an offset, as retention would; returns where the partition begins now."""
+        """Remove records below an offset, as retention does; return the first offset that is left."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
         (removed,) = admin.delete_records([TopicPartition(topic, number, offset)]).values()
         return int(removed.result().low_watermark)
 
-    def lose(self, *users: str) -> list[int]:
-        """Deletes the state partitions of users."""
-        numbers = sorted({*map(home, users)})
-        for number in numbers:
-            shutil.rmtree(partition_folder(self.state_dir, number))
-        return numbers
+    def lose(self, *users: str) -> None:
+        """Delete the state partitions of users."""
+        for number in {*map(home, users)}:
+            shutil.rmtree(partition_folder(self.state_dir, number), ignore_errors=True)
 
 
 def home(user: str) -> int:
@@ -66,22 +64,27 @@ def home(user: str) -> int:
 
 
 @pytest.fixture
-def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
-    """Has taken in events, answered queries, and been stopped."""
+def fresh(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+    """Return a deployment that was never started."""
     own = own_topics(topics)
     broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS, own.control: 1})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))
-    made = Deployment(broker, own, tmp_path / "s", epoch_ms=10)
-    made.send(1)
-    with made.running():
-        made.outputs(own.receipts, 1)  # it reads: what is asked from now on is answered
-        made.send(EVENTS, QUERIES)
-        made.check_outputs()
-    return made
+    return Deployment(broker, own, tmp_path / "s", epoch_ms=10)
+
+
+@pytest.fixture
+def deployment(fresh: Deployment) -> Deployment:
+    """Return a deployment that applied events, answered queries, and was stopped."""
+    fresh.send(1)
+    with fresh.running():
+        fresh.outputs(fresh.topics.receipts, 1)  # queries from before the first start are not answered
+        fresh.send(EVENTS, QUERIES)
+        fresh.check_outputs()
+    return fresh
 
 
 def undisturbed(deployment: Deployment, topics: Names, path: Path) -> str:
-    """The state hash of another deployment that reads the same memories and loses nothing."""
+    """Return the state hash of another deployment that reads the same memories and loses nothing."""
     own = other_outputs(deployment.topics, topics, "other.")
     name = ("--deployment", own.queries)
     other = Deployment(deployment.broker, own, path, deployment.sent, epoch_ms=10, flags=name)
@@ -92,130 +95,40 @@ def undisturbed(deployment: Deployment, topics: Names, path: Path) -> str:
     return other.hash()
 
 
-@pytest.mark.parametrize("kills", [(), (40, 50, 60)], ids=["undisturbed", "killed"])
-def test_lost_partitions_are_read_again(
-    deployment: Deployment, topics: Names, tmp_path: Path, kills: tuple[int, ...]
-) -> None:
-    """By whoever starts, from their own partitions of the log."""
-    deployment.lose("user0", "user1")
-    deployment.send(60, QUERIES)
-    for kill_after in kills:
-        code, said = deployment.ends(kill_after)
-        assert code == -signal.SIGKILL, said
-    with deployment.running():
-        deployment.check_outputs()
-    assert verify(deployment.state_dir).problems == []
-    assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    ("flags", "note"),
-    [((), ""), (("--deployment", "renamed"), ""), (("--deployment", "renamed"), '{"host":"vm","released":true}')],
-    ids=["known", "forgotten", "of format 8"],
-)
-def test_a_new_directory_sends_nothing_a_second_time(
-    deployment: Deployment, topics: Names, tmp_path: Path, flags: tuple[str, ...], note: str
-) -> None:
-    """Also under another name, so that nobody knows how far its partitions were, or after an engine of another version,
-    which left a note that is no place."""
-    refuse(deployment, 5)
-    deployment.send(60)
-    assert deployment.ends(kill_after=40)[0] == -signal.SIGKILL  # some of its last outputs were sent, and others not
-    named = tuple(topics(flag) if flag == "renamed" else flag for flag in flags)
-    if note:
-        leave(deployment, named[-1], note)
-    for number in range(2):  # the second one finds what two have sent
-        new = replace(deployment, state_dir=tmp_path / f"new{number}", flags=named)
-        with new.running():
-            new.send(20)
-            refuse(new, 5)
-            letters = 5 * (number + 2)
-            assert [*new.outputs(new.topics.receipts, new.sent).values()] == [1] * new.sent
-            assert [*new.outputs(new.topics.dead_letters, letters).values()] == [1] * letters
-        deployment.sent = new.sent
-        assert [*new.outputs(new.topics.receipts).values()] == [1] * new.sent
-        assert [*new.outputs(new.topics.responses).values()] == [1] * new.asked
-        assert verify(new.state_dir).problems == []
-
-
 def leave(deployment: Deployment, group: str, note: str) -> None:
-    """Commits a note beside the offset of the first partition, as one engine for a whole deployment did."""
+    """Commit a note with the offset of the first partition, as engines of format 8 did."""
     consumer = Consumer({"bootstrap.servers": deployment.broker.bootstrap_servers, "group.id": group})
     consumer.commit(offsets=[TopicPartition(deployment.topics.memory, 0, 0, note)], asynchronous=False)
     consumer.close()
 
 
 def refuse(deployment: Deployment, count: int) -> None:
-    """Produces memory events that are refused."""
+    """Produce memory events that are refused."""
     producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
     for number in range(count):
         producer.produce(deployment.topics.memory, b"{", f"acme/{USERS[number]}".encode(), number % LOG_PARTITIONS)
     assert producer.flush(GIVE_UP_S) == 0
 
 
-def test_disks_that_go_while_others_are_read_again(deployment: Deployment, topics: Names, tmp_path: Path) -> None:
-    for user, kill_after in (("user2", 20), ("user1", 25), ("user3", 30)):  # of some 80 records
-        deployment.lose(user)
+def test_lost_partitions_and_old_checkpoints_are_caught_up(
+    deployment: Deployment, topics: Names, tmp_path: Path
+) -> None:
+    """Kills interrupt the rebuild, and more partitions are lost meanwhile. The group knows the places of a checkpoint,
+    also when the outputs are gone."""
+    deployment.lose("user0", "user1")
+    deployment.send(30, QUERIES)
+    for kill_after, lost in ((25, "user2"), (40, "user1")):
         code, said = deployment.ends(kill_after)
         assert code == -signal.SIGKILL, said
-    deployment.lose("user0")
-    deployment.send(30)
+        deployment.lose(lost)
     with deployment.running():
         deployment.check_outputs()
-    assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
-
-
-def test_a_deployment_begins_with_what_retention_left(deployment: Deployment, tmp_path: Path) -> None:
-    """And what it began with is enough for whoever loses a folder later."""
-    left = [deployment.remove(deployment.topics.memory, number, 5) for number in range(LOG_PARTITIONS)]
-    assert left == [5] * LOG_PARTITIONS
-    new = replace(deployment, state_dir=tmp_path / "new", flags=("--deployment", tmp_path.name))
-    for _ in range(2):
-        with new.running():
-            new.send(20, QUERIES)
-            new.check_outputs()
-        new.lose("user0", "user1")
-    assert verify(new.state_dir).problems == []
-
-
-def test_queries_that_kafka_removed_are_given_up_by_word_only(deployment: Deployment) -> None:
-    """Retention goes on while the engine is down. What is left is answered, and what is gone is counted."""
-    answered = deployment.asked
-    deployment.send(0, QUERIES)
-    deployment.remove(deployment.topics.queries, 1, OFFSET_END)
-    gone = [home(USERS[number % len(USERS)]) for number in range(answered, deployment.asked)].count(1)
-    assert 0 < gone < QUERIES
-    code, said = deployment.ends()
-    assert code == 1
-    assert f"{gone} records from offset " in said
-    assert "recallflow run --give-up-unanswered" in said
-
-    told = replace(deployment, flags=("--give-up-unanswered",), errors=[])
-    with told.running():
-        told.check_outputs(answered + QUERIES - gone)
-    assert f"{gone} queries are gone from the topic and given up" in told.errors[-1]
-    with deployment.running():  # once was enough
-        deployment.send(1, QUERIES)
-        deployment.check_outputs(answered + 2 * QUERIES - gone)
     assert verify(deployment.state_dir).problems == []
 
-
-def test_memories_that_kafka_removed_are_never_given_up(deployment: Deployment) -> None:
-    deployment.send(30)
-    assert deployment.remove(deployment.topics.memory, 0, OFFSET_END) > 0
-    for flags in ((), ("--give-up-unanswered",)):
-        code, said = replace(deployment, flags=flags).ends()
-        assert code == 1
-        assert "restore a checkpoint that reaches into what is left" in said
-        assert "--give-up-unanswered" not in said
-
-
-def test_an_older_checkpoint_is_read_on_silently(deployment: Deployment, topics: Names, tmp_path: Path) -> None:
-    """How far its partitions are the group knows, also where retention took the outputs since."""
     copy = tmp_path / "copy"
     assert main(["state", "checkpoint", "--state-dir", str(deployment.state_dir), str(copy)]) == 0
     with deployment.running():
-        deployment.send(60, QUERIES)
+        deployment.send(30, QUERIES)
         deployment.check_outputs()
     for topic in deployment.topics.outputs():
         deployment.remove(topic, 0, OFFSET_END)
@@ -228,8 +141,68 @@ def test_an_older_checkpoint_is_read_on_silently(deployment: Deployment, topics:
     assert restored.hash() == undisturbed(restored, topics, tmp_path / "other")
 
 
-def test_outputs_that_are_gone_since_the_last_mark_come_twice_by_word_only(deployment: Deployment) -> None:
-    """Of what was not marked they alone say whether it was answered."""
+def test_a_new_directory_sends_nothing_twice(deployment: Deployment, topics: Names, tmp_path: Path) -> None:
+    """The group knows the places; then a new group knows none; then it has a note of an older format."""
+    refuse(deployment, 5)
+    deployment.send(40)
+    assert deployment.ends(kill_after=25)[0] == -signal.SIGKILL  # some outputs were sent, others were not
+    old_format = topics("old-format")
+    leave(deployment, old_format, '{"host":"vm","released":true}')
+    groups: list[tuple[str, ...]] = [(), ("--deployment", topics("forgotten")), ("--deployment", old_format)]
+    for number, group in enumerate(groups):
+        new = replace(deployment, state_dir=tmp_path / f"new{number}", flags=group)
+        with new.running():
+            new.send(20)
+            refuse(new, 5)
+            letters = 5 * (number + 2)
+            assert [*new.outputs(new.topics.receipts, new.sent).values()] == [1] * new.sent
+            assert [*new.outputs(new.topics.dead_letters, letters).values()] == [1] * letters
+        deployment.sent = new.sent
+        assert [*new.outputs(new.topics.receipts).values()] == [1] * new.sent
+        assert [*new.outputs(new.topics.responses).values()] == [1] * new.asked
+        assert verify(new.state_dir).problems == []
+
+
+def test_a_deployment_begins_with_what_retention_left(fresh: Deployment) -> None:
+    fresh.send(EVENTS)
+    left = [fresh.remove(fresh.topics.memory, number, 5) for number in range(LOG_PARTITIONS)]
+    assert left == [5] * LOG_PARTITIONS
+    fresh.sent -= sum(left)
+    for _ in range(2):  # the second time it rebuilds partitions from what is left
+        with fresh.running():
+            fresh.outputs(fresh.topics.receipts, fresh.sent)
+            fresh.send(20, QUERIES)
+            fresh.check_outputs()
+        fresh.lose("user0", "user1")
+    assert verify(fresh.state_dir).problems == []
+
+
+def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: Deployment) -> None:
+    answered = deployment.asked
+    deployment.send(0, QUERIES)
+    deployment.remove(deployment.topics.queries, 1, OFFSET_END)
+    gone = [home(USERS[number % len(USERS)]) for number in range(answered, deployment.asked)].count(1)
+    assert 0 < gone < QUERIES
+    code, said = deployment.ends()
+    assert code == 1
+    assert "--give-up-unanswered" in said
+    yielding = replace(deployment, flags=("--give-up-unanswered",), errors=[])
+    with yielding.running():
+        yielding.check_outputs(answered + QUERIES - gone)
+    assert f"{gone} queries are gone" in yielding.errors[-1]
+    assert verify(deployment.state_dir).problems == []
+
+    deployment.send(30)
+    assert deployment.remove(deployment.topics.memory, 0, OFFSET_END) > 0
+    for attempt in (deployment, yielding):
+        code, said = attempt.ends()
+        assert code == 1
+        assert "restore a checkpoint" in said
+        assert "--give-up-unanswered" not in said
+
+
+def test_removed_outputs_are_repeated_only_on_request(deployment: Deployment) -> None:
+    """Since the last mark only the outputs tell which records were answered."""
     hasty = replace(deployment, epoch_ms=60_000)
     process = hasty.start()
     with watched(process):
@@ -239,11 +212,7 @@ def test_outputs_that_are_gone_since_the_last_mark_come_twice_by_word_only(deplo
         deployment.remove(topic, 0, OFFSET_END)
     code, said = hasty.ends()
     assert code == 1
-    assert "lacks outputs from after the last mark" in said
-    assert "recallflow run --accept-repeats" in said
+    assert "--accept-repeats" in said
     accepting = replace(deployment, flags=("--accept-repeats",))
     with accepting.running():
         assert accepting.outputs(deployment.topics.responses, QUERIES).total() == QUERIES
-    with deployment.running():
-        deployment.send(0, 1)
-        assert deployment.outputs(deployment.topics.responses, QUERIES + 1).total() == QUERIES + 1
