@@ -99,14 +99,9 @@ class Harness:
         cache_bytes, at_rest = self._settings.cache_bytes, self._at_rest
         self.directory = StateDirectory.open(self.path, fingerprint, cache_bytes, at_rest=at_rest)
         build = PartitionLogic.builder(
-            self.directory,
-            self._embedder,
-            self._rules,
-            self._clocks,
-            fallback=self._fallback,
-            behind=self._behind,
+            self.directory, self._embedder, self._rules, self._clocks, fallback=self._fallback, behind=self._behind,
             models=self._models,
-        )
+        )  # fmt: skip
         self._logic = build(snapshot)
         if snapshot is not None:
             self._read |= {source.rpartition(":")[0]: offset + 1 for source, offset in snapshot.received.items()}
@@ -240,9 +235,6 @@ def explained(response: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {memory["id"]: memory["explanation"] for memory in response["memories"]}
 
 
-# ── events, and the whole flow ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def make_event(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, Any]:
     """Return an event of Ann's at acme. Its timestamp is always set, so that no test depends on the clock."""
     return {"type": event_type, "tenant_id": "acme", "user_id": "ann", "timestamp": at_ms} | fields
@@ -269,8 +261,6 @@ def codes(response: Event) -> list[str]:
     """Return the codes of a response's warnings."""
     return [warning["code"] for warning in response["warnings"]]
 
-
-# ── index entries, and scenes to be ranked ────────────────────────────────────────────────────────────────────────────
 
 _ENTRY: dict[str, Any] = dict.fromkeys(
     ("author", "role", "session_id", "project_id", "category", "valid_from_ms", "valid_to_ms", "expires_ms")

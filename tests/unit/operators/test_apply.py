@@ -70,9 +70,6 @@ def found(response: dict[str, Any]) -> set[str]:
     return {memory["id"] for memory in response["memories"]}
 
 
-# ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_message_is_remembered_as_it_stands() -> None:
     done = do(
         message("a", "Tea at four?", role="assistant", name="Robo", session_id="s", metadata={"x": [1]}), get("a")
@@ -80,12 +77,8 @@ def test_a_message_is_remembered_as_it_stands() -> None:
     assert outcomes(done) == ["created"]
     (version,) = done.responses[0]["versions"]
     told: dict[str, Any] = {
-        "id": "a",
-        "content": "Tea at four?",
-        "kind": "message",
-        "role": "assistant",
-        "name": "Robo",
-    }
+        "id": "a", "content": "Tea at four?", "kind": "message", "role": "assistant", "name": "Robo",
+    }  # fmt: skip
     told |= {"session_id": "s", "metadata": {"x": [1]}, "created_at": "2025-01-01T00:00:00Z", "version": 0}
     assert version.items() >= told.items()
 
@@ -115,13 +108,8 @@ def test_a_memory_keeps_every_field_it_came_with() -> None:
 def test_what_a_memory_leaves_out_has_its_default() -> None:
     (version,) = do(memory("a", tags=None, importance=None), get("a")).responses[0]["versions"]
     defaults = {
-        "kind": "fact",
-        "layer": "long_term",
-        "importance": 0.5,
-        "confidence": 1.0,
-        "tags": [],
-        "category": None,
-    }
+        "kind": "fact", "layer": "long_term", "importance": 0.5, "confidence": 1.0, "tags": [], "category": None,
+    }  # fmt: skip
     assert version.items() >= defaults.items()
 
 
@@ -144,9 +132,6 @@ def test_nobody_gets_a_receipt_who_did_not_ask() -> None:
 def test_a_memory_without_an_id_can_be_changed_under_its_position() -> None:
     done = do(message(None), update("lines:0:0", summary="hot"), get("lines:0:0"))
     assert done.responses[0]["versions"][0]["summary"] == "hot"
-
-
-# ── the same id again ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_same_content_again_is_a_duplicate_with_the_first_time() -> None:
@@ -222,9 +207,6 @@ def test_events_have_their_outcomes_and_refusals(steps: str) -> None:
     assert not content or len(response["versions"]) == 1 + updates
 
 
-# ── update ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before() -> None:
     done = do(memory("a", "tea", tags=["hot"], category="food"), update("a", category="drink"), history("a"), get("a"))
     first, second = done.responses[0]["versions"]
@@ -238,12 +220,9 @@ def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before() 
 def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_old() -> None:
     other = memory("b", "the dog sleeps")
     done = do(
-        memory("a", "a blue bicycle"),
-        other,
-        recall("bicycle", mode="relevance", k=1),
-        update("a", content="a red tricycle"),
-        recall("tricycle", mode="relevance", k=1),
-    )
+        memory("a", "a blue bicycle"), other, recall("bicycle", mode="relevance", k=1),
+        update("a", content="a red tricycle"), recall("tricycle", mode="relevance", k=1),
+    )  # fmt: skip
     before, after = done.responses
     assert [(memory["id"], memory["content"]) for memory in before["memories"]] == [("a", "a blue bicycle")]
     assert [(memory["id"], memory["content"]) for memory in after["memories"]] == [("a", "a red tricycle")]
@@ -251,21 +230,10 @@ def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_o
 
 def test_null_clears_a_field_to_its_default() -> None:
     given: dict[str, Any] = {
-        "summary": "s",
-        "kind": "rule",
-        "layer": "working",
-        "category": "food",
-        "tags": ["x"],
-        "topics": ["y"],
-        "entities": [{"name": "z"}],
-        "relations": [{"source": "a", "type": "b", "target": "c"}],
-        "importance": 0.9,
-        "confidence": 0.1,
-        "valid_from": 1,
-        "valid_to": 2,
-        "expires_at": 3,
-        "metadata": {"a": 1},
-    }
+        "summary": "s", "kind": "rule", "layer": "working", "category": "food", "tags": ["x"], "topics": ["y"],
+        "entities": [{"name": "z"}], "relations": [{"source": "a", "type": "b", "target": "c"}], "importance": 0.9,
+        "confidence": 0.1, "valid_from": 1, "valid_to": 2, "expires_at": 3, "metadata": {"a": 1},
+    }  # fmt: skip
     done = do(memory("a", **given), update("a", **dict.fromkeys(given)), memory("b"), get("a"), get("b"))
     cleared, never_given = (response["versions"][0] for response in done.responses)
     own = {"id", "seq", "version", "created_at", "updated_at", "ingested_at"}
@@ -283,9 +251,6 @@ def test_an_update_of_a_message_leaves_it_in_its_episode() -> None:
     assert (episode["session_id"], episode["messages"], episode["summary"]) == ("s", 1, "user: coffee")
 
 
-# ── explicit ids of changes ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_forget_with_an_id_of_its_own_spares_what_came_later() -> None:
     clear = make_event("memory.forget", id="f1", filter={"tag": "old"}, receipt=True)
     first, second = (make_event("memory", id=name, content="tea", tags=["old"]) for name in ("a", "b"))
@@ -294,21 +259,11 @@ def test_a_forget_with_an_id_of_its_own_spares_what_came_later() -> None:
     assert found(done.responses[0]) == {"b"}
 
 
-# ── forgetting ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_forgotten_memory_is_in_no_answer() -> None:
     done = do(
-        memory("a", "green tea"),
-        memory("b", "water"),
-        update("a", content="black tea"),
-        recall(),
-        forget(memory_id="a"),
-        recall(),
-        get("a"),
-        history("a"),
-        ("user.stats", {}),
-    )
+        memory("a", "green tea"), memory("b", "water"), update("a", content="black tea"), recall(),
+        forget(memory_id="a"), recall(), get("a"), history("a"), ("user.stats", {}),
+    )  # fmt: skip
     before, after, one, all_versions, stats = done.responses
     assert (found(before), found(after), stats["stats"]["memories"]) == ({"a", "b"}, {"b"}, 1)
     assert (one["error"]["code"], all_versions["error"]["code"]) == ("not_found", "not_found")
@@ -330,39 +285,26 @@ def test_a_forgotten_memory_is_in_no_answer() -> None:
 )
 def test_a_filter_forgets_what_fulfils_all_its_conditions(wanted: dict[str, Any], gone: set[str]) -> None:
     done = do(
-        message("a", session_id="s1"),
-        message("b", session_id="s1"),
-        memory("c", category="food", tags=["hot", "drink"]),
-        memory("d", tags=["hot"]),
-        forget(filter=wanted),
+        message("a", session_id="s1"), message("b", session_id="s1"),
+        memory("c", category="food", tags=["hot", "drink"]), memory("d", tags=["hot"]), forget(filter=wanted),
         recall(),
-    )
+    )  # fmt: skip
     assert outcomes(done)[-1] == ("forgotten" if gone else "unchanged")
     assert found(done.responses[0]) == {"a", "b", "c", "d"} - gone
 
 
 def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version() -> None:
     done = do(
-        memory("a", tags=["x"]),
-        memory("b"),
-        update("b", tags=["x"]),
-        update("a", tags=[]),
-        forget(filter={"tag": "x"}),
-        recall(),
-    )
+        memory("a", tags=["x"]), memory("b"), update("b", tags=["x"]), update("a", tags=[]),
+        forget(filter={"tag": "x"}), recall(),
+    )  # fmt: skip
     assert found(done.responses[0]) == {"a"}
-
-
-# ── times ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_memory_is_recalled_from_its_beginning_until_before_its_end() -> None:
     times = {
-        "before": "2025-02-28T23:59:59Z",
-        "from": "2025-03-01",
-        "until": "2025-03-31T23:59:59Z",
-        "end": "2025-04-01",
-    }
+        "before": "2025-02-28T23:59:59Z", "from": "2025-03-01", "until": "2025-03-31T23:59:59Z", "end": "2025-04-01",
+    }  # fmt: skip
     asked = [recall(timestamp=time) for time in times.values()]
     done = do(memory("a", valid_from="2025-03-01", valid_to="2025-04-01"), *asked)
     assert [found(response) for response in done.responses] == [set(), {"a"}, {"a"}, set()]
@@ -378,13 +320,10 @@ def test_an_expired_memory_is_not_recalled_but_can_be_looked_up() -> None:
 @pytest.mark.parametrize("mode", ["hybrid", "relevance", "recency", "episode"])
 def test_no_mode_recalls_what_is_over_or_has_not_begun(mode: str) -> None:
     done = do(
-        message("now"),
-        message("over"),
-        update("over", expires_at="2025-01-10"),
-        memory("to come", valid_from="2025-06-01"),
-        memory("past", valid_to="2025-01-10"),
+        message("now"), message("over"), update("over", expires_at="2025-01-10"),
+        memory("to come", valid_from="2025-06-01"), memory("past", valid_to="2025-01-10"),
         recall(mode=mode, timestamp="2025-02-01"),
-    )
+    )  # fmt: skip
     assert found(done.responses[0]) == {"now"}
 
 
@@ -392,9 +331,6 @@ def test_an_update_can_end_and_reopen_a_memory() -> None:
     late = recall(timestamp="2025-06-01")
     done = do(memory("a"), update("a", valid_to="2025-05-01"), late, update("a", valid_to=None), late)
     assert [found(response) for response in done.responses] == [set(), {"a"}]
-
-
-# ── a refused event leaves no trace ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_refused_events_between_good_ones_leave_no_gap_in_the_order_of_arrival() -> None:

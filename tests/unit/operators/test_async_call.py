@@ -110,9 +110,6 @@ class Gate:
             waiting.set_result(None)
 
 
-# ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_item_gets_its_result_under_its_key(runtime: Runtime, workers: int) -> None:
     given = [(f"key{number % 5}", number) for number in range(100)]
@@ -145,9 +142,6 @@ def test_completions_wait_for_the_logics_where_the_input_ends() -> None:
     with pytest.raises(StopIteration):
         part.next_batch()
     assert completions.pop_all() == [Completion(0, "k", 1)]
-
-
-# ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -196,9 +190,6 @@ def test_a_capacity_of_nothing_is_refused() -> None:
         Runtime(Completions(), capacity=0)
 
 
-# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
     async def odd(number: int) -> int:
         if number % 2:
@@ -240,9 +231,6 @@ def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
         runtime.wait([call])
     with pytest.raises(RuntimeError, match="closed before the dataflow ended"):
         runtime.submit([call])
-
-
-# ── the logic alone ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def finished(runtime: Runtime) -> Completion:
@@ -303,9 +291,6 @@ def test_a_completion_of_an_earlier_run_changes_nothing(runtime: Runtime) -> Non
     assert logic.on_batch([Completion(0, "k", -1)]) == ([], True)
     logic.on_batch([("k", 1)])
     assert logic.on_batch([Completion(0, "k", -1)]) == ([], False)
-
-
-# ── resume ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

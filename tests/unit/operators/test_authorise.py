@@ -67,9 +67,6 @@ def forged(head: dict[str, Any], claims: dict[str, Any] = CLAIMS, signature: byt
     return b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
 
 
-# ---------------------------------------------------------------------- tokens
-
-
 @pytest.mark.parametrize(
     ("key", "algorithm", "kid"), [(RSA_KEY, "RS256", "r"), (EC_KEY, "ES256", "e"), (SECRET, "HS256", "o")]
 )
@@ -249,9 +246,7 @@ def test_a_signing_key_that_is_not_what_it_says_verifies_nothing(announced: dict
         assert verdict(senders.judge(bearer(text))) == "unauthenticated"
 
 
-def test_a_secret_that_the_settings_lack_is_named_by_its_fingerprint(
-    senders: Senders, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_secret_is_named_by_its_fingerprint(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
     senders.authoriser.warn()
     assert not caplog.records
     other = b"another secret of thirty-two bytes"
@@ -277,9 +272,6 @@ def test_a_token_is_verified_once(senders: Senders, monkeypatch: pytest.MonkeyPa
 
 def other_rsa_key(name: str) -> SigningKey:
     return read_key(rsa_jwk(OTHER_RSA_KEY, kid=name))
-
-
-# ---------------------------------------------------------------------- API keys
 
 
 def test_an_api_key_holds_for_its_tenant_from_a_second_after_it_was_made_on(senders: Senders) -> None:
@@ -332,9 +324,6 @@ def test_keys_are_compared_in_constant_time(senders: Senders, monkeypatch: pytes
     given = key._replace(secret=ApiKeyText.new().secret) if known else ApiKeyText.new()
     assert verdict(senders.judge(with_key(given))) == "unauthenticated"
     assert compared == [(64, 64)]
-
-
-# ---------------------------------------------------------------------- headers
 
 
 @pytest.mark.parametrize(
@@ -445,9 +434,6 @@ def test_no_credentials_stay_in_headers(mode: str, event: Any) -> None:
         assert not isinstance(item, Refused)
 
 
-# ---------------------------------------------------------------------- modes
-
-
 def test_auto_judges_from_a_second_after_the_first_key_on() -> None:
     senders = Senders("auto")
     assert verdict(senders.judge(())) is None
@@ -463,18 +449,7 @@ def test_auto_judges_from_a_second_after_the_first_key_on() -> None:
     assert senders.authoriser.asks()
 
 
-def test_a_refused_query_is_known_by_its_id(senders: Senders) -> None:
-    item = senders.judge((), QUERY)
-    assert isinstance(item, Refused)
-    assert item.query_id == "q"
-
-
-# ---------------------------------------------------------------------- late decisions, and defects
-
-
-def test_a_decision_that_comes_after_what_it_is_about_is_told(
-    senders: Senders, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_late_decision_is_reported(senders: Senders, caplog: pytest.LogCaptureFixture) -> None:
     senders.judge(())
     senders.key(at_ms=NOW_MS - SETTLED_MS + 1)
     assert not caplog.records

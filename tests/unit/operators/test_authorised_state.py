@@ -84,9 +84,6 @@ def came(outputs: list[Output]) -> list[tuple[int, str]]:
     return sorted([*found, *said])
 
 
-# ---------------------------------------------------------------------- the same verdicts, whenever
-
-
 def test_a_log_of_expired_tokens_and_revoked_keys_is_rebuilt_with_the_same_verdicts(
     make_engine: Callable[[Senders], Engine],
 ) -> None:
@@ -155,9 +152,6 @@ def test_a_log_of_expired_tokens_and_revoked_keys_is_rebuilt_with_the_same_verdi
         assert len(set(by_sender[number])) == 2, number
 
 
-# ---------------------------------------------------------------------- what waits
-
-
 def test_a_record_that_waits_keeps_its_verdict(
     make_engine: Callable[[Senders], Engine], senders: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,9 +210,6 @@ def test_a_verdict_is_stored_with_its_record(verdict: dict[str, Any]) -> None:
     assert decode_record(orjson.loads(orjson.dumps(encode_record(record)))) == record
 
 
-# ---------------------------------------------------------------------- what a refusal tells
-
-
 @pytest.mark.parametrize("refused", ["unauthenticated", "forbidden", "invalid_event"])
 def test_a_refused_question_is_told_nothing_else_and_not_where_it_wishes(
     make_engine: Callable[[Senders], Engine], senders: Senders, refused: str
@@ -241,7 +232,7 @@ def test_a_refused_question_is_told_nothing_else_and_not_where_it_wishes(
     assert letter.record.headers == ()
 
 
-def test_what_was_applied_stays_applied_where_settings_change(
+def test_applied_event_stays_applied_under_other_settings(
     make_engine: Callable[[Senders], Engine], senders: Senders
 ) -> None:
     """A kill between two settings: the record is read again, and would not be believed any more."""

@@ -40,7 +40,7 @@ def expected(texts: list[list[str]], asked: list[str], b: float = B) -> list[flo
     bare=st.sets(st.sampled_from(WORDS)),
     data=st.data(),
 )
-def test_each_text_is_scored_as_one_by_one(
+def test_scores_are_those_of_single_texts(
     said: list[tuple[int, list[str]]], asked: list[str], bare: set[str], data: st.DataObject
 ) -> None:
     index = OwnerIndex("model", 2)

@@ -95,11 +95,8 @@ def test_a_query_s_weight_of_a_boost_comes_before_the_tenant_s() -> None:
 def test_other_modes_have_none(mode: Mode) -> None:
     entries = [make_entry(n, episode=0) for n in range(3)]
     given: dict[str, Any] = {
-        "relationship": {2: 0.1},
-        "returned": [1],
-        "usage": {0: LIKED},
-        "vectors": {0: (1, 0), 1: (1, 0)},
-    }
+        "relationship": {2: 0.1}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0), 1: (1, 0)},
+    }  # fmt: skip
     assert rank(make_scene(mode, entries, [2, 1, 0], **given)).boosts == {}
 
 

@@ -10,37 +10,28 @@ from recallflow.operators.recall.category_summaries import CATEGORIES, category_
 from recallflow.state.rows import MemoryRow
 from tests.unit.operators.harness import make_event, run_flow
 
-
-@pytest.mark.parametrize(
-    ("fields", "category"),
-    [
-        ({"category": "home", "topics": ["boats"], "tags": ["sea"], "kind": "rule"}, "home"),
-        ({"topics": ["boats", "oars"], "tags": ["sea"], "kind": "rule"}, "boats"),
-        ({"tags": ["sea", "salt"], "kind": "rule"}, "sea"),
-        ({"kind": "rule"}, "rule"),
-        ({"kind": "fact"}, None),
-        ({"kind": "message"}, None),
-    ],
-)
-def test_a_category_is_given_or_follows_from_topic_tag_and_kind(fields: dict[str, Any], category: str | None) -> None:
-    row = MemoryRow("m", 0, 0, 0, "tea", 0, 0, **fields)
-    assert category_of(row, {}) == category
+OF_TENANT = {"boats": "Boats", "rule": "Rule", "fact": "Fact"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "category"),
+    ("fields", "known", "category"),
     [
-        ({"category": "home", "topics": ["boats"]}, "home"),
-        ({"topics": ["oars", "BOATS"]}, "Boats"),
-        ({"topics": ["oars"], "tags": ["sea", "boats"]}, "Boats"),
-        ({"topics": ["oars"], "kind": "rule"}, "Rule"),
-        ({"topics": ["oars"], "kind": "preference"}, "oars"),
-        ({"kind": "fact"}, None),
+        ({"category": "home", "topics": ["boats"], "tags": ["sea"], "kind": "rule"}, {}, "home"),
+        ({"topics": ["boats", "oars"], "tags": ["sea"], "kind": "rule"}, {}, "boats"),
+        ({"tags": ["sea", "salt"], "kind": "rule"}, {}, "sea"),
+        ({"kind": "rule"}, {}, "rule"),
+        ({"kind": "fact"}, {}, None),
+        ({"kind": "message"}, {}, None),
+        ({"category": "home", "topics": ["boats"]}, OF_TENANT, "home"),
+        ({"topics": ["oars", "BOATS"]}, OF_TENANT, "Boats"),
+        ({"topics": ["oars"], "tags": ["sea", "boats"]}, OF_TENANT, "Boats"),
+        ({"topics": ["oars"], "kind": "rule"}, OF_TENANT, "Rule"),
+        ({"topics": ["oars"], "kind": "preference"}, OF_TENANT, "oars"),
+        ({"kind": "fact"}, OF_TENANT, None),
     ],
 )
-def test_a_category_of_the_tenants_comes_before_other_words(fields: dict[str, Any], category: str | None) -> None:
-    row = MemoryRow("m", 0, 0, 0, "tea", 0, 0, **fields)
-    assert category_of(row, {"boats": "Boats", "rule": "Rule", "fact": "Fact"}) == category
+def test_category_is_given_or_found(fields: dict[str, Any], known: dict[str, str], category: str | None) -> None:
+    assert category_of(MemoryRow("m", 0, 0, 0, "tea", 0, 0, **fields), known) == category
 
 
 def summaries(told: list[dict[str, Any]], **fields: Any) -> dict[str, str]:

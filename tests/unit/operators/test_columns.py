@@ -32,9 +32,6 @@ def assert_column(column: Column, expected: Sequence[float]) -> None:
     np.testing.assert_allclose(column, expected, rtol=1e-6, atol=1e-7)
 
 
-# ── BM25 ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_text_and_author_are_one_text() -> None:
     # The lengths are 2, 4 and 6 with the author's stem, the counts of "bike" 1, 0 and 2: as in the first test above.
     # Memories outside any episode are each other's neighbours never: their windows are themselves.
@@ -49,9 +46,6 @@ def test_text_and_author_are_one_text() -> None:
     assert_column(columns_of(index, "Which bike?")["window"], [0.052690969, 0.0, 0.044465796])
 
 
-# ── vectors ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_the_dense_column_is_the_z_score_of_the_cosines() -> None:
     # Cosines 1, 0, -1: mean 0, deviation √(2/3) = 0.816496581; a memory without a vector stands at the mean.
     entries = [make_entry(n, episode=0, created_ms=n) for n in range(4)]
@@ -63,9 +57,6 @@ def test_the_dense_column_is_the_z_score_of_the_cosines() -> None:
 def test_vectors_that_do_not_differ_score_nothing(vectors: dict[int, tuple[int, int]]) -> None:
     index = indexed([make_entry(n, episode=0) for n in range(3)], vectors)
     assert_column(columns_of(index, "?")["dense"], [0, 0, 0])
-
-
-# ── the conversation around ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_neighbours_lend_their_base() -> None:
@@ -116,9 +107,6 @@ def test_only_real_episodes_have_an_opening() -> None:
         zip([index.ids[s] for s in index.conversation.slots], columns_of(index, "?")["opens"].tolist(), strict=True)
     )
     assert opens == {"m0": 1, "m1": 0, "m2": 0.5, "m3": 1, "m4": 0}  # m2 is in none, and stands at the others' mean
-
-
-# ── who and when ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def said_by(*authors: str | None, role: str | None = None) -> OwnerIndex:
@@ -260,14 +248,9 @@ def times(*written: str) -> npt.NDArray[np.int64]:
 )
 def test_the_date_column_by_hand(mention: DateMention, expected: list[float]) -> None:
     created_ms = times(
-        "2023-04-30T23:59:59.999",
-        "2023-05-01T00:00:00",
-        "2023-05-10T12:00:00",
-        "2023-05-12T23:59:59.999",
-        "2023-05-13T00:00:00",
-        "2023-05-31T23:59:59.999",
-        "2023-06-01T00:00:00",
-    )
+        "2023-04-30T23:59:59.999", "2023-05-01T00:00:00", "2023-05-10T12:00:00", "2023-05-12T23:59:59.999",
+        "2023-05-13T00:00:00", "2023-05-31T23:59:59.999", "2023-06-01T00:00:00",
+    )  # fmt: skip
     assert_column(date_column(created_ms, (mention,)), expected)
 
 
@@ -305,9 +288,6 @@ def test_a_date_in_the_question_weighs_event_times() -> None:
     entries = [make_entry(n, episode=0, created_ms=int(at)) for n, at in enumerate(times("2023-05-08", "2023-06-08"))]
     assert_column(columns_of(indexed(entries), "What was on May 9th 2023?")["date"], [1.5, 0])
     assert "date" not in columns_of(indexed(entries), "What was that?")
-
-
-# ── the sum ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_score_is_the_weighted_sum_of_the_columns() -> None:

@@ -30,9 +30,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chat", CHATS)
 @given(scores=SCORES, shift=st.floats(-1e3, 1e3))
-def test_probabilities_lie_between_0_and_1_and_rise_with_the_score(
-    kind: Kind, chat: Chat, scores: list[float], shift: float
-) -> None:
+def test_probabilities_rise_with_the_score(kind: Kind, chat: Chat, scores: list[float], shift: float) -> None:
     rising = np.sort(np.array(scores))
     found = probabilities(rising, log_total(rising), kind, chat)
     assert np.all((found > 0) & (found < 1))

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recallflow.connectors.embedders import load_embedder
+from recallflow.embedder import Kind
+from recallflow.operators.recall.budget import Estimate, token_counter
 from recallflow.operators.recall.context import GRAPH_END, ITEMS_END, ROWS_AT_ONCE, SUMMARIES_END, assemble, layered
 from recallflow.operators.redaction import REDACTED
 from recallflow.responses import Context, ContextItem, RecalledMemory
@@ -37,9 +40,6 @@ def of_sizes(sizes: Iterable[int]) -> list[ContextItem]:
 
 def ids(context: Context) -> list[str]:
     return [found.id for found in context.relevant_items]
-
-
-# ── the budget ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_sections_fill_half_four_fifths_and_all_of_the_budget() -> None:
@@ -113,9 +113,6 @@ def in_order(kept: Sequence[Any], of: Sequence[Any]) -> bool:
     return all(any(entry == other for other in rest) for entry in kept)
 
 
-# ── the layers ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def indexed(*entries: Entry) -> OwnerIndex:
     index = OwnerIndex("model", 2)
     index.add(entries, {})
@@ -126,24 +123,10 @@ def ranked(memory_id: str, layer: str, rank: int, content: str = "") -> Recalled
     untold = ("summary", "category", "role", "name", "session_id", "project_id", "episode_id")
     fields: dict[str, Any] = dict.fromkeys(untold)
     return RecalledMemory(
-        id=memory_id,
-        version=0,
-        current=True,
-        content=content or f"text of {memory_id}",
-        kind="fact",
-        layer=layer,
-        tags=[],
-        entities=[],
-        created_at="2025-01-01T00:00:00Z",
-        updated_at="2025-01-01T00:00:00Z",
-        importance=0.5,
-        confidence=1,
-        score=1 / rank,
-        rank=rank,
-        relevance=0.5,
-        why=[],
-        **fields,
-    )
+        id=memory_id, version=0, current=True, content=content or f"text of {memory_id}", kind="fact", layer=layer,
+        tags=[], entities=[], created_at="2025-01-01T00:00:00Z", updated_at="2025-01-01T00:00:00Z", importance=0.5,
+        confidence=1, score=1 / rank, rank=rank, relevance=0.5, why=[], **fields,
+    )  # fmt: skip
 
 
 def row(index: OwnerIndex, slot: int) -> MemoryRow:
@@ -181,12 +164,6 @@ def test_a_rule_has_its_score_where_it_is_ranked() -> None:
     assert [(rule.id, rule.score) for rule in found] == [("a", None), ("b", 0.25)]
 
 
-def test_only_rules_that_the_filters_let_through_are_in() -> None:
-    index = indexed(*(make_entry(n, id=f"r{n}", layer="rule", episode=0) for n in range(3)))
-    assert layers(index, [], permitted=[0, 2]) == ["r0", "r2"]
-    assert layers(index, [], permitted=[]) == []
-
-
 def test_of_a_rule_with_a_history_the_latest_version_is_in() -> None:
     index = OwnerIndex("model", 2)
     old = make_entry(0, id="r", layer="rule", version=0, importance=0.9)
@@ -219,9 +196,6 @@ def test_many_rules_are_read_as_far_as_they_are_wanted() -> None:
     for _ in range(ROWS_AT_ONCE + 1):
         next(found)
     assert reads == [ROWS_AT_ONCE] * 2
-
-
-# ── the flow ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def told() -> list[dict[str, Any]]:
@@ -360,3 +334,45 @@ def test_what_the_graph_knows_keeps_to_the_filters() -> None:
     assert filtered == at_top == {"Ann": ["Bob"], "Bob": []}
     asked = query | {"filters": {"project_id": "open"}, "entity_urns": ["Carol"]}
     assert context_of(events, asked)["omitted"]["graph_context"] == {"filters": 1, "budget": 0}
+
+
+class Counts:
+    counted_by = "mine"
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        (" ", 1),
+        ("a", 1),
+        ("four", 1),
+        ("fours", 2),
+        ("Ann likes tea.", 4),  # 14 characters
+        ("安娜", 2),
+        ("安娜 likes tea", 5),  # two, and 10 characters
+        ("アンナはお茶が好き。", 10),
+        ("안나는 차를", 6),  # five, and a blank
+        ("𠀀", 1),
+        ("👍", 1),
+    ],
+)
+def test_an_estimate_is_four_characters_a_token_and_one_for_cjk(text: str, tokens: int) -> None:
+    assert Estimate().count_tokens(text) == tokens
+
+
+def test_an_exact_counter_comes_before_the_embedders_and_that_before_the_estimate() -> None:
+    class Embedder(Counts):
+        counted_by = "the embedder"
+        name, dimension = "e", 1
+        kind: Kind = "contextual"
+        embed = load_embedder("hash").embed
+
+    hashing = load_embedder("hash")
+    assert token_counter(Counts(), Embedder()).counted_by == "mine"
+    assert token_counter(None, Embedder()).counted_by == "the embedder"
+    assert token_counter(None, hashing).counted_by == "estimate"
+    assert token_counter(Counts(), hashing).counted_by == "mine"

@@ -61,8 +61,6 @@ def edge(source: str, target: str, kind: str = "supersedes", **fields: Any) -> E
     return "graph.edges", {"edges": [{"source": source, "target": target, "type": kind}], **fields}
 
 
-# ── whether an event still fits ───────────────────────────────────────────────────────────────────────────────────
-
 DERIVED: list[Event] = [
     fact(),
     update("told", category="home", **of("told", LISBON)),
@@ -124,7 +122,7 @@ def test_what_has_no_effect_is_counted_by_type_and_reason(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["through", "killed between steps"])
-def test_many_messages_are_forgotten_with_their_facts_in_steps(
+def test_many_messages_are_forgotten_with_their_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
 ) -> None:
     monkeypatch.setattr(work, "SHARE", 30)
@@ -146,9 +144,6 @@ def test_many_messages_are_forgotten_with_their_facts_in_steps(
     assert {Entry.decode(value).id for value in engine.table(keys.ENTRY)} == {"left", "stays"}
     engine.stop()
     assert verify(engine.path).problems == []
-
-
-# ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_fact_says_what_it_was_made_from() -> None:
@@ -243,9 +238,6 @@ def test_a_message_that_is_edited_very_often_gets_its_facts_each_time(monkeypatc
     assert [*map(found, done.responses)] == told
 
 
-# ── what is found out of a memory ─────────────────────────────────────────────────────────────────────────────────
-
-
 def test_what_is_found_out_fills_only_what_nobody_gave() -> None:
     told = memory("told", LISBON, tags=["city"])
     found_out = update("told", category="home", tags=["lisbon"], **of("told", LISBON))
@@ -266,9 +258,6 @@ def test_what_was_found_out_goes_with_the_text_and_what_was_given_stays() -> Non
 def test_what_is_found_out_is_of_the_memory_itself_and_no_text() -> None:
     done = do(TOLD, update("told", category="c", **of("other")), update("told", content="x", **of("told")))
     assert [code for code, _ in codes(done)] == ["invalid_event"] * 2
-
-
-# ── summaries ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def summary(text: str, *sources: str) -> Event:

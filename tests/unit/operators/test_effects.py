@@ -68,9 +68,6 @@ def counts(logs: Logs, *names: str) -> list[int]:
     return [response["usage"]["count"] for response in logs.answer()[-len(names) :]]
 
 
-# ── what is counted ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def said(*texts: str) -> list[dict[str, Any]]:
     return [make_event("message", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
 
@@ -162,9 +159,6 @@ def test_an_answer_is_given_whatever_becomes_of_its_effects(logs: Logs, monkeypa
     assert counts(logs, "a") == [1]
 
 
-# ── feedback ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_feedback_is_counted_on_its_side_once_per_event() -> None:
     named = {"useful": True, "id": "f"}
     voices: list[dict[str, Any]] = [{"useful": True}, {"useful": True}, {"useful": False}, named, named]
@@ -205,9 +199,6 @@ def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs) -> None:
     logs.write(QUERIES, make_event("memory.get", memory_id="a"))
     (response,) = logs.answer()
     assert response["usage"] == {"count": 0, "last_accessed_at": None, "useful": 1, "not_useful": 0}
-
-
-# ── killed ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("fields", [{}, {"id": "q"}, {"session_id": "s"}])

@@ -9,12 +9,9 @@ from tests.unit.operators.harness import make_event, run_flow
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
 WORKSHOP = [
-    ("hello", "Hi there."),
-    ("kiln", "The pottery kiln cracked during firing."),
-    ("snack", "Any biscuits left?"),
-    ("fix", "We agreed to order 40 new bricks from Delft."),
-    ("tired", "I had a long day."),
-]
+    ("hello", "Hi there."), ("kiln", "The pottery kiln cracked during firing."), ("snack", "Any biscuits left?"),
+    ("fix", "We agreed to order 40 new bricks from Delft."), ("tired", "I had a long day."),
+]  # fmt: skip
 GARDEN = [("bye", "Hi there."), ("bulbs", "The bulbs want shade."), ("rain", "It may rain.")]
 
 
@@ -77,13 +74,9 @@ def test_facts_of_the_session_are_members() -> None:
 def test_key_entities_bring_their_conversation_to_the_front() -> None:
     urn = "urn:plant:squill"
     noted = make_event(
-        "memory",
-        2 * DAY_MS,
-        id="squill",
-        session_id="garden",
-        content="Blue.",
+        "memory", 2 * DAY_MS, id="squill", session_id="garden", content="Blue.",
         entities=[{"name": "Squill", "urn": urn}],
-    )
+    )  # fmt: skip
     question = "What happened to the pottery kiln?"
     by_words, by_urn, by_name = run_flow(
         [
@@ -114,9 +107,6 @@ def test_an_owner_without_memories_has_no_episodes() -> None:
 def test_other_modes_list_no_episodes() -> None:
     (found,) = run_flow([*told(), asked("kiln") | {"mode": "hybrid"}]).responses
     assert "episodes" not in found
-
-
-# ── summaries ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_summary_tells_names_numbers_and_decisions_and_no_small_talk() -> None:

@@ -80,12 +80,9 @@ def test_it_goes_where_two_episodes_become_one() -> None:
 
 def test_a_summary_of_an_episode_that_nobody_knows_is_refused_and_of_memories_it_is_outdated() -> None:
     done = do(
-        said("a"),
-        summary("nobody"),
-        summary("nobody", "a"),
-        message("other", "x", session_id="t"),
+        said("a"), summary("nobody"), summary("nobody", "a"), message("other", "x", session_id="t"),
         summary("a", "other"),
-    )
+    )  # fmt: skip
     assert codes(done) == [("not_found", ["episode_id"])]
     assert outcomes(done) == ["created", "outdated", "created", "outdated"]
 

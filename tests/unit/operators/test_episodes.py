@@ -35,9 +35,6 @@ def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None, 
     return Episode(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms, of_facts=of_facts)
 
 
-# ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("at_ms", "number"), [(300, 0), (301, 9), (0, 0), (-1, 9)])
 def test_the_gap_itself_still_belongs_to_the_episode_on_both_sides(at_ms: int, number: int) -> None:
     assert join([span(0, 100, 200)], moment(9, at_ms), GAP).episode.number == number
@@ -62,9 +59,6 @@ def test_one_time_that_no_log_carries_keeps_the_whole_span_out_of_the_hash() -> 
     assert not join(standing, moment(9, 50, logged=False), GAP).episode.logged
     assert not join(standing, moment(9, 200, logged=False), GAP).episode.logged
     assert not join([moment(0, 0, logged=False)], moment(9, 50), GAP).episode.logged
-
-
-# ── explicit ends ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 ENDED = span(0, 0, 100, ended_ms=150)
@@ -103,9 +97,6 @@ def test_end_closes_the_episode_that_is_open_then(standing: list[Episode], at_ms
     assert end(standing, at_ms, GAP) == closed
 
 
-# ── names, open or closed ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_episode_is_open_as_long_as_a_message_could_continue_it() -> None:
     assert is_open(span(0, 0, 100), 200, GAP)
     assert not is_open(span(0, 0, 100), 201, GAP)
@@ -125,9 +116,6 @@ def test_an_episode_id_tells_owners_sessions_and_openers_apart() -> None:
 def test_an_episode_id_is_the_same_in_every_release() -> None:
     # Ids are in responses and in what users keep of them: a change here breaks both.
     assert episode_id(OWNER, "s", "m1") == "ep_b921aae5ba95ac07"
-
-
-# ── any order of arrival ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Chat:
@@ -209,9 +197,7 @@ MESSAGES = st.lists(st.tuples(SESSIONS, TIMES), min_size=1, max_size=30)
 
 @settings(max_examples=share(4))
 @given(said=MESSAGES)
-def test_messages_in_any_order_group_as_sorted_time_does(
-    new_chat: Callable[[], Chat], said: list[tuple[str | None, int]]
-) -> None:
+def test_episodes_are_those_of_sorted_time(new_chat: Callable[[], Chat], said: list[tuple[str | None, int]]) -> None:
     chat = new_chat()
     for session, at_ms in said:
         chat.say(session, at_ms)
@@ -270,9 +256,6 @@ def test_with_ends_in_any_order_episodes_stay_apart_and_in_order(
     for number, (_, at_ms) in enumerate(chat.said):
         episode = chat.episode_of(number)
         assert episode.start_ms <= at_ms <= episode.last_ms
-
-
-# ── through the whole flow ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def listed(processed: Processed) -> list[dict[str, Any]]:
@@ -376,7 +359,7 @@ def test_an_explicit_end_starts_a_new_episode_in_the_flow() -> None:
     ]
 
 
-def test_what_a_message_changes_is_put_in_its_place_and_the_others_are_left_alone(
+def test_message_sorts_only_changed_episodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Messages an hour apart without a session, in order and late ones: none sorts all episodes there are."""

@@ -55,9 +55,6 @@ def found(response: dict[str, Any]) -> list[str]:
     return sorted(memory["id"] for memory in response["memories"])
 
 
-# ── what goes ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_erased_user_is_remembered_by_nothing(tmp_path: Path) -> None:
     told = [memory(f"m{n}", n) for n in range(5)]
     stats: Told = ("user.stats", 300, {})
@@ -131,9 +128,6 @@ def test_a_user_whose_key_is_lost_can_be_erased(engine: Harness) -> None:
     assert engine.directory.counts == (1, 1)
 
 
-# ── what comes later ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_events_up_to_the_erasure_have_no_effect_and_later_ones_begin_anew() -> None:
     done = do(
         memory("m1", 1), erase(10),
@@ -205,9 +199,6 @@ def test_of_lines_in_one_millisecond_each_erasure_erases_what_is_before_it(tmp_p
     assert engine.directory.counts == (0, 0)
 
 
-# ── erasures among each other ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_erasure_that_comes_after_a_later_one_changes_nothing() -> None:
     done = do(
         memory("m1", 1), erase(10), memory("m2", 11), erase(10), erase(4), memory("m3", 8), ask(), erase(12), ask()
@@ -254,9 +245,6 @@ def test_others_of_like_names_stay() -> None:
     assert [found(one) for one in done.responses] == [[], *[["m"]] * len(others)]
 
 
-# ── replays ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _log() -> list[dict[str, Any]]:
     told = [make_event("memory", n, id=f"m{n}", content=f"walnut {n}", receipt=True) for n in range(4)]
     others = [make_event("memory", n, user_id="bo", id=f"m{n}", content=f"violin {n}") for n in range(3)]
@@ -290,9 +278,6 @@ def test_wherever_it_is_killed_the_log_gives_the_same_state(engine: Harness, tmp
     assert receipts(engine.read(MEMORIES)) != []  # the erasure's
     assert engine.hash() == whole.hash()
     whole.stop()
-
-
-# ── what is kept to be sent again ─────────────────────────────────────────────────────────────────────────────────
 
 
 def kept(engine: Harness) -> list[bytes]:

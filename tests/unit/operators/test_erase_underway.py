@@ -55,9 +55,6 @@ def to_end(engine: Harness, outputs: list[Output]) -> list[dict[str, Any]]:
     raise AssertionError("it is never answered")
 
 
-# ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.usefixtures("every_owner_is_large")
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize("turn", range(TURNS))
@@ -99,7 +96,7 @@ def test_a_question_that_is_with_a_model_is_answered_without_what_that_says(make
 
 @pytest.mark.usefixtures("every_owner_is_large")
 @pytest.mark.parametrize("steps", [0, 1, 3, None])
-def test_a_past_under_construction_is_given_up(
+def test_past_under_construction_is_dropped(
     make_engine: MakeEngine, steps: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is built (None) and whose question has not had its turn yet."""
@@ -169,12 +166,7 @@ def test_the_gate_forgets_whose_query_failed_and_keeps_its_figures() -> None:
     assert gates.watched("acme").figures == figures
 
 
-# ── packed memories ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_nothing_is_written_of_a_user_who_is_erased_and_not_heard_of_again(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_of_an_erased_user(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SMALL", 4)
     monkeypatch.setattr(segments, "LARGE", 16)
     engine = make_engine()
@@ -185,9 +177,6 @@ def test_nothing_is_written_of_a_user_who_is_erased_and_not_heard_of_again(
     engine.restart()
     left = [key for key, _ in engine.records() if key.startswith((keys.OWNERS, keys.OWNER_KEYS, keys.USERS, keys.WORK))]
     assert left == []
-
-
-# ── events in steps ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("days", "outcome"), [(1, "erased"), (2.5, "unchanged")])
@@ -221,7 +210,7 @@ def test_steps_of_an_erased_user_end_and_what_was_held_is_judged_by_its_time(
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_user_in_very_many_environments_is_erased_in_steps(
+def test_user_of_many_environments_is_erased_in_steps(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
     """Others go on meanwhile; what is behind it waits; a kill in between changes nothing."""
@@ -250,9 +239,6 @@ def test_a_user_in_very_many_environments_is_erased_in_steps(
     engine.stop()
     assert verify(engine.path).problems == []
     engine.start()
-
-
-# ── snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

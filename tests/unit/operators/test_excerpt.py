@@ -106,9 +106,6 @@ def test_a_context_takes_the_passage_where_the_whole_does_not_fit() -> None:
     assert whole["content"][part["excerpt"]["start"] : part["excerpt"]["end"]] == part["content"]
 
 
-# ---------------------------------------------------------------------- state
-
-
 def stored(state_dir: Path) -> list[Vectors]:
     with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
         (partition,) = directory.partitions()

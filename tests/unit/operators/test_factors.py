@@ -32,7 +32,7 @@ def test_quality_is_the_confidence_until_somebody_says_otherwise() -> None:
 
 
 @given(confidence=st.floats(0, 1), useful=st.integers(0, 10**6), not_useful=st.integers(0, 10**6), more=st.booleans())
-def test_quality_stays_a_share_and_follows_each_voice(
+def test_quality_is_a_share_that_follows_each_voice(
     confidence: float, useful: int, not_useful: int, more: bool
 ) -> None:
     before = Usage(0, 0, useful, not_useful)

@@ -54,9 +54,6 @@ def test_an_explicit_end_ends_nothing_that_nobody_said() -> None:
     assert end([fact(0, 500)], 510, GAP) is None
 
 
-# ── through the whole flow ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def asked(**fields: Any) -> dict[str, Any]:
     return make_event("recall", LATER_MS, query="kiln", mode="recency", k=50, **fields)
 
@@ -119,7 +116,7 @@ def scripted(script: list[tuple[str, int]]) -> list[dict[str, Any]]:
 @given(script=st.lists(STEPS, min_size=2, max_size=14), cut=st.integers(1, 5))
 @example(script=[("message", 0), ("memory", 400), ("forget", 1), ("message", 450), ("message", 20)], cut=2)
 @example(script=[("memory", 400), ("forget", 0), ("message", 450), ("memory", 0)], cut=2)
-def test_a_restart_and_a_look_back_find_every_fact_where_it_was(
+def test_restart_and_past_find_facts_in_place(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, int]], cut: int
 ) -> None:
     """What is stored, and what is joined anew out of the versions for a question about what was known."""
@@ -141,7 +138,7 @@ MEMBERS = st.lists(st.tuples(st.sampled_from(["message", "memory"]), TIMES), min
 @settings(max_examples=share(0.3))
 @given(members=MEMBERS)
 @example(members=[("memory", 750), ("message", 0)])
-def test_facts_change_nothing_of_how_messages_are_grouped_and_are_all_in_an_episode_of_their_session(
+def test_facts_join_episodes_and_leave_messages_grouped(
     members: list[tuple[str, int]],
 ) -> None:
     events = scripted(members)

@@ -17,12 +17,8 @@ from tests.unit.operators.harness import make_event, run_flow
 NOW = 1_000_000
 TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We rode far", "Tea is fine", ""]
 CATEGORIES, TAGS, SESSIONS, NAMES, PROJECTS = (
-    ["a", "b", "c"],
-    ["x", "y", "z"],
-    ["s", "t", "u"],
-    ["Ann", "Bo"],
-    ["p", "q"],
-)
+    ["a", "b", "c"], ["x", "y", "z"], ["s", "t", "u"], ["Ann", "Bo"], ["p", "q"],
+)  # fmt: skip
 PEOPLE = {"Zed": "urn:p:zed", "Ines": "urn:p:ines"}
 METADATA = st.fixed_dictionaries(
     {},
@@ -172,7 +168,7 @@ def within_flat(event: dict[str, Any], filters: dict[str, Any]) -> bool:
     asked=st.lists(st.tuples(FILTERS | NESTED, st.integers(1, 14)), min_size=1, max_size=4),
 )
 @pytest.mark.parametrize("mode", ["recency", "relevance"])
-def test_an_answer_holds_k_of_exactly_the_memories_that_pass(
+def test_answer_holds_the_best_k_that_pass(
     mode: str, told: list[dict[str, Any]], asked: list[tuple[dict[str, Any], int]]
 ) -> None:
     owner = {"tenant_id": "acme", "user_id": "ann"}
@@ -242,7 +238,7 @@ def test_an_entity_is_what_the_graph_knows_it_as() -> None:
     assert ("unknown_entity", "filters: nobody knows Zed") in [(w["code"], w["detail"]) for w in nobody["warnings"]]
 
 
-def test_of_an_entity_of_very_many_memories_the_newest_are_looked_at_and_the_answer_says_so(
+def test_entity_filter_reads_a_bounded_number_of_memories(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("recallflow.operators.recall.filters.FILTER_MEMBERS_MAX", 2)

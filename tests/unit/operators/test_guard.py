@@ -144,13 +144,8 @@ def _uncached(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-# ── memory events ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("step", STEPS)
-def test_a_record_that_our_code_fails_at_is_refused_and_the_others_do_not_notice(
-    make_engine: Callable[[str], Engine], plant: Plant, step: str
-) -> None:
+def test_failing_record_alone_is_refused(make_engine: Callable[[str], Engine], plant: Plant, step: str) -> None:
     reference = make_engine("reference")
     expected = reference.put([b"{" if n == 2 else line for n, line in enumerate(LINES)])
     plant.fail(step)
@@ -164,9 +159,7 @@ def test_a_record_that_our_code_fails_at_is_refused_and_the_others_do_not_notice
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_neither_the_dead_letter_nor_the_log_tells_what_was_said(
-    engine: Engine, plant: Plant, step: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_quotes_no_text(engine: Engine, plant: Plant, step: str, caplog: pytest.LogCaptureFixture) -> None:
     plant.error.__cause__ = ValueError(SECRET)
     plant.fail(step)
     (letter,) = letters(engine.put(LINES))
@@ -221,12 +214,7 @@ def test_a_record_that_is_read_again_for_a_rebuild_is_refused_in_silence(engine:
     assert letters(engine.put(LINES)) == []
 
 
-# ── what is in memory ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_an_index_that_a_write_left_half_changed_is_built_again(
-    make_engine: Callable[[str], Engine], plant: Plant
-) -> None:
+def test_index_half_changed_by_a_write_is_rebuilt(make_engine: Callable[[str], Engine], plant: Plant) -> None:
     """The memory is stored by then: what is kept does not depend on what was asked before."""
     lines = [orjson.dumps(make_event("user.stats", 0)), *LINES]  # from here on there is an index to change
     expected = make_engine("reference").put(lines)
@@ -236,9 +224,7 @@ def test_an_index_that_a_write_left_half_changed_is_built_again(
     assert (told(outputs), letters(outputs)) == (told(expected), [])
 
 
-def test_an_index_that_a_query_left_half_built_is_built_again(
-    make_engine: Callable[[str], Engine], plant: Plant
-) -> None:
+def test_index_half_built_by_a_query_is_rebuilt(make_engine: Callable[[str], Engine], plant: Plant) -> None:
     expected = make_engine("reference").put(LINES)
     plant.fail("index", times=2)  # at the first query, and when it is tried again
     outputs = make_engine("engine").put(LINES)
@@ -247,13 +233,8 @@ def test_an_index_that_a_query_left_half_built_is_built_again(
     assert rest == [out for out in told(expected) if out[3].get("query_id")][1:]
 
 
-# ── queries ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("step", ["decode", "recall"])
-def test_a_query_that_our_code_fails_at_is_answered_with_an_error_and_kept(
-    engine: Engine, plant: Plant, step: str
-) -> None:
+def test_failing_query_is_answered_with_an_error(engine: Engine, plant: Plant, step: str) -> None:
     query = orjson.dumps(make_event("recall", 900_000, id="q", query=f"Whose {SECRET}?"))
     other = orjson.dumps(make_event("recall", 900_000, id="other", query="Whose violin?"))
     plant.fail(step)
@@ -268,14 +249,9 @@ def test_a_query_that_our_code_fails_at_is_answered_with_an_error_and_kept(
     assert (answered[3]["query_id"], len(answered[3]["memories"])) == ("other", 1)
 
 
-# ── what is no record's fault ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("error", [StorageError("disk full"), EmbedderError("no model"), MemoryError()])
 @pytest.mark.parametrize("step", [*STEPS, "recall", "index"])
-def test_what_the_surroundings_are_to_blame_for_stops_the_flow(
-    engine: Engine, plant: Plant, step: str, error: Exception
-) -> None:
+def test_failure_of_the_environment_stops_the_flow(engine: Engine, plant: Plant, step: str, error: Exception) -> None:
     plant.error = error
     plant.fail(step)
     query = make_event("recall", 900_000, query=f"Whose {SECRET}?")

@@ -56,7 +56,7 @@ def test_a_logs_clock_is_its_owners_too(log: Log, other: dict[str, str]) -> None
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["ann", "bob"]), st.booleans()), max_size=9))
-def test_on_a_log_an_owners_ingestion_never_goes_back_wherever_the_process_ends(
+def test_ingestion_time_of_an_owner_never_goes_back(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str, bool]]
 ) -> None:
     log = Log(tmp_path_factory.mktemp("log") / "s", FlatEmbedder(), one_log=True)

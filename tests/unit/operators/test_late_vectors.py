@@ -72,9 +72,6 @@ def similar(response: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted({(edge["source"], edge["target"]) for edge in edges if edge["type"] == "similar_to"})
 
 
-# ── what becomes of it ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_memory_is_found_by_the_vector_that_came_last(do: Do) -> None:
     told = [message("a"), message("b")]
     done = do(*told, embedding("a", 0), embedding("b", 1), along(0), embedding("a", 1), embedding("b", 0), along(0))

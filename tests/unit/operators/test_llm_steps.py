@@ -82,9 +82,6 @@ def ask(**fields: Any) -> dict[str, Any]:
     return make_event("recall", DAY_MS, **{"query": "Where does Ana live?", "k": 4} | fields)
 
 
-# ── categories ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_selected_categories_limit_and_order_the_summaries_and_no_memory(
     answered: Answered, language: Language
 ) -> None:
@@ -136,9 +133,6 @@ def test_context_without_a_budget_has_the_default_one(answered: Answered) -> Non
     assert response["context"]["omitted"]["summaries"] == {"filters": 0, "budget": 1}
 
 
-# ── are summaries enough? ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_where_summaries_are_enough_the_answer_is_cut_to_those_selected(open_engine: Open, language: Language) -> None:
     language.says["check_sufficiency"] = YES
     engine = open_engine(one_log=True)
@@ -160,7 +154,7 @@ def test_where_they_are_not_the_answer_is_the_usual_one(answered: Answered) -> N
 
 
 @pytest.mark.parametrize(("selected", "fields"), [([], {}), (["travel"], {"max_tokens": 3})])
-def test_sufficient_summaries_that_are_not_shown_replace_no_memory(
+def test_hidden_summaries_replace_no_memory(
     answered: Answered, language: Language, selected: list[str], fields: dict[str, Any]
 ) -> None:
     language.says |= {"check_sufficiency": YES, "select_categories": {"categories": selected}}
@@ -184,9 +178,6 @@ def test_verdict_on_summaries_that_changed_meanwhile_is_ignored(open_engine: Ope
     (response,) = answers(engine.complete())
     assert (response["sufficient"], bool(response["memories"])) == (False, True)
     assert response["context"]["summaries"]["travel"] == "Ana left Porto."
-
-
-# ── without a model, and with one that fails ──────────────────────────────────────────────────────────────────────────
 
 
 def test_without_a_model_all_categories_are_loaded_and_the_memories_stay(answered: Answered) -> None:
@@ -238,9 +229,6 @@ def test_query_without_time_for_the_model_skips_it(answered: Answered, language:
     assert {*second["context"]["summaries"]} == {*SUMMARIES}
 
 
-# ── parked queries ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_others_are_answered_while_a_model_hangs(open_engine: Open, language: Language) -> None:
     language.hangs = {"select_categories"}
     engine = open_engine(told=True)
@@ -259,7 +247,7 @@ def test_memory_forgotten_meanwhile_is_not_in_the_answer(open_engine: Open) -> N
 
 
 @pytest.mark.parametrize("kept", [0, asides.KEPT])
-def test_candidates_found_meanwhile_are_those_of_later(
+def test_kept_candidates_are_those_of_later(
     open_engine: Open, answered: Answered, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Neither another owner's event in between nor the number of kept results matters."""

@@ -181,9 +181,6 @@ def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
     assert not any(said in problem for problem in problems for said in SECRETS.values())
 
 
-# ── one record ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_text_that_stands_in_anothers_place_is_redacted_and_comes_last(filled: Harness) -> None:
     rows = stored(filled, keys.table(of(filled, ANN), keys.ROW))
     place = keys.row(of(filled, ANN), filled.directory.partition(0).keyring.name(of(filled, ANN), "ann2"), 0)
@@ -226,9 +223,6 @@ def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness,
             codes |= {letter.error.code for letter in letters(filled.run(MEMORIES, *events))}
             filled.snapshot()
     assert codes == {"unreadable"}
-
-
-# ── snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def given_up(engine: Harness, now_ms: list[int]) -> list[Output]:
@@ -285,9 +279,7 @@ def test_what_waits_opens_in_the_snapshot_of_its_own_state_partition_alone(fille
     assert open_records(own, b"held", sealed) == open_records(other, b"waiting", sealed) == []
 
 
-def test_the_key_of_a_waiting_question_survives_what_its_snapshot_does(
-    engine: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_of_a_waiting_query_is_synced_first(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is synced before the snapshot says what was sealed with it."""
     synced: list[bool] = []
     before = Partition.sync
@@ -300,9 +292,6 @@ def test_the_key_of_a_waiting_question_survives_what_its_snapshot_does(
     engine.run(QUERIES, make_event("recall", 0, id="q", query="violin?", wait_for=FAR, wait_timeout_ms=60_000))
     assert len(engine.snapshot().waiting) == 1
     assert synced[0]
-
-
-# ── erasures ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness) -> None:
@@ -325,9 +314,7 @@ def test_an_erasure_leaves_no_trace_of_who_has_no_key_any_more(filled: Harness) 
     assert [stored(filled, place) for place in places] == [{}, {}, {}]
 
 
-def test_steps_of_an_erasure_pass_over_a_tombstone_that_does_not_open(
-    engine: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_erasure_skips_an_unreadable_tombstone(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erase, "AT_ONCE", 3)
     engine.run(MEMORIES, make_event("user.erase", 1, environment="place3"))
     places = [f"place{n}" for n in range(10)]

@@ -55,12 +55,9 @@ def test_a_name_like_none_is_refused_with_those_that_there_are() -> None:
 
 def test_every_wrong_name_and_value_is_named_at_once() -> None:
     found = wrong(
-        mode="best",
-        filters={"tag": "a", "layers": ["attic"], "zz": 1},
-        as_of={"eventTime": 0},
-        decay={"tau": 1, "function": "cliff"},
-        weights={"sematic": 1, "recency": -1},
-    )
+        mode="best", filters={"tag": "a", "layers": ["attic"], "zz": 1}, as_of={"eventTime": 0},
+        decay={"tau": 1, "function": "cliff"}, weights={"sematic": 1, "recency": -1},
+    )  # fmt: skip
     assert found.keys() == {
         "mode", "filters.tag", "filters.layers.0", "filters.zz", "as_of.eventTime",
         "decay.tau", "decay.function", "weights.sematic", "weights.recency",
@@ -103,9 +100,6 @@ def test_of_very_many_wrong_names_a_bounded_number_is_named_and_looked_at() -> N
     assert found[""] == "and 8980 more"
 
 
-# ── told, and not refused ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def warned(response: dict[str, Any]) -> dict[str, str]:
     return {warning["code"]: warning["detail"] for warning in response["warnings"]}
 
@@ -136,9 +130,7 @@ def test_a_field_at_the_top_that_nobody_reads_is_told_with_what_was_meant() -> N
     assert warned(listed)["unknown_field"] == "project_id is not read: episodes.list is about all projects"
 
 
-def test_a_name_that_is_none_is_not_shown_in_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_odd_field_name_is_not_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "_reported", set())  # each name is reported once in a process
     key = f"rfk_{'0' * 16}_{'S' * 43}"
     names = ["what Ann said\nWARNING forged", key, "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.", "", "ümlaut", "x" * 41]
@@ -146,9 +138,6 @@ def test_a_name_that_is_none_is_not_shown_in_the_log(
     said = [record.getMessage() for record in caplog.records if "is not read" in record.getMessage()]
     assert any("'colour'" in line for line in said)
     assert not any(name in line for line in said for name in names if name)
-
-
-# ── project_id ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_project_at_the_top_filters_and_meets_what_the_filters_say() -> None:

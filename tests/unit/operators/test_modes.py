@@ -44,9 +44,6 @@ def assert_factors(ranking: Ranking, expected: Mapping[str, list[float]]) -> Non
         np.testing.assert_allclose(ranking.factors[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-# ── relevance ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_relevance_is_by_the_signal_alone() -> None:
     entries = [make_entry(n, episode=0, created_ms=n, importance=1 - n / 3) for n in range(4)]
     ranking = rank(asked := ask("relevance", entries, [-1.0, 3.0, 1.0, 7.0]))
@@ -88,9 +85,6 @@ def test_every_mode_fills_k_and_no_more(mode: Mode) -> None:
         assert {len(values) for values in ranking.factors.values()} == {min(k, 6)}
 
 
-# ── recency ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_recency_is_a_decay_of_age() -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([60, 30, 0])]
     ranking = rank(asked := ask("recency", entries, [9, 0, 0]))
@@ -118,9 +112,6 @@ def test_ages_that_a_decay_cannot_tell_apart_still_come_latest_first() -> None:
         ranking = rank(asked := ask("recency", entries, [0] * 4, k=3, decay=decay))
         assert ranking.scores.tolist() == [0, 0, 0]
         assert ids_of(asked, ranking) == ["m3", "m2", "m1"]
-
-
-# ── hybrid ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_hybrid_score_by_hand() -> None:
@@ -238,18 +229,12 @@ def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for() -> None:
     np.testing.assert_allclose(heavy.scores, [0.6, 0.525, 0.45])
 
 
-# ── the tie-break chain ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id() -> None:
     # Importance and age vary below the spread floor, and the signal by 0.02: all scores are about equal.
     facts: dict[str, tuple[float, float, float]] = {
-        "a": (0.02, 0.50, 1.0),
-        "b": (0.00, 0.52, 1.0),
-        "c": (0.00, 0.51, 0.5),
-        "d": (0.00, 0.51, 1.0),
+        "a": (0.02, 0.50, 1.0), "b": (0.00, 0.52, 1.0), "c": (0.00, 0.51, 0.5), "d": (0.00, 0.51, 1.0),
         "e": (0.00, 0.51, 1.0),
-    }
+    }  # fmt: skip
     expected = ["a", "b", "c", "e", "d"]
     for order in ("abcde", "edcba", "cadbe"):
         entries = [
@@ -321,9 +306,6 @@ def test_equal_scores_without_a_tie_go_to_the_better_signal() -> None:
     assert ids_of(asked, ranking)[2:] == ["m2", "m3"]
 
 
-# ── balanced ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_balanced_score_by_hand() -> None:
     # 0.3 · exp(-t/30) + 0.5 · signal over its span + 0.2 · 1/(1 + hops), none of them stretched but the signal.
     entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([60, 30, 0])]
@@ -352,9 +334,6 @@ def test_without_a_graph_nearness_counts_for_nothing() -> None:
         assert rank(ask(mode, episode_of(3), [2, 1, 0])).factors["proximity"].tolist() == [0, 0, 0]
 
 
-# ── entity_focused ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_entity_focused_score_by_hand() -> None:
     asked = ask("entity_focused", episode_of(4), [4, 3, 2, 0], proximity=[0.25, 1 / 3, 1 / 3, 1.0])
     ranking = rank(asked)
@@ -370,9 +349,6 @@ def test_whatever_a_memory_means_the_nearer_comes_first(near: list[float], data:
     ranking = rank(asked)
     if not ranking.tiebreak_applied:
         assert (np.diff(np.array(near)[ranking.places]) <= 0).all()
-
-
-# ── decayed ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_decayed_score_by_hand() -> None:
@@ -404,9 +380,6 @@ def test_decayed_answers_twenty_unless_it_is_told_otherwise() -> None:
 
 def test_decayed_may_find_nothing_it_trusts() -> None:
     assert len(rank(ask("decayed", episode_of(2, confidence=0.1), [1, 0])).places) == 0
-
-
-# ── what all modes owe ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("mode", list(MODES))
@@ -473,3 +446,23 @@ def test_the_flow_answers_in_the_order_of_the_mode() -> None:
     relevance, hybrid, recency, episode, decayed = answers
     assert relevance[0] == hybrid[0] == episode[0] == decayed[0] == "old"
     assert recency == ["last", "new", "old"]
+
+
+@given(
+    signal=st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=60),
+    count=st.integers(1, 60),
+    data=st.data(),
+)
+def test_best_places_come_in_order(signal: list[float], count: int, data: st.DataObject) -> None:
+    allowed = sorted(data.draw(st.sets(st.integers(0, len(signal) - 1), min_size=1)))
+    entries = [make_entry(n, episode=0, created_ms=n) for n in range(len(signal))]
+    scene = make_scene("relevance", entries, signal, allowed=allowed)
+    expected = sorted(allowed, key=lambda place: (-signal[place], place))[:count]
+    assert scene.best(count).tolist() == expected
+
+
+def test_few_of_many() -> None:
+    signal = np.arange(400) * 7 % 50
+    entries = [make_entry(n, episode=0, created_ms=n) for n in range(400)]
+    scene = make_scene("relevance", entries, signal)
+    assert scene.best(9).tolist() == np.lexsort((np.arange(400), -signal))[:9].tolist()

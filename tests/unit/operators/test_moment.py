@@ -59,7 +59,7 @@ def asked(response: dict[str, Any]) -> list[tuple[Any, ...]]:
     mode=st.sampled_from(["relevance", "hybrid", "recency", "episode"]),
     at_once=st.sampled_from([1, 2, moment.AT_ONCE]),
 )
-def test_what_was_known_then_is_what_an_engine_answers_that_saw_no_more(
+def test_past_is_what_an_engine_knew_then(
     before: list[dict[str, Any]], after: list[dict[str, Any]], mode: str, at_once: int
 ) -> None:
     then_ms = max(accumulate((event["timestamp"] for event in before), max), default=0)
@@ -88,33 +88,6 @@ def test_a_forgotten_memory_is_in_no_past() -> None:
     assert [response["memories"] for response in done.responses] == [[], []]
 
 
-def test_a_replaced_version_comes_back_at_its_moment_with_its_own_words() -> None:
-    done = run_flow(
-        [
-            make_event("memory", 1, id="home", content="Ann lives in Leeds"),
-            make_event("memory.update", 5, memory_id="home", content="Ann lives in Porto"),
-            make_event("recall", 9, query="Where does Ann live?", as_of={"ingestion_time": 4}),
-            make_event("recall", 9, query="Where does Ann live?"),
-        ]
-    )
-    assert [r["memories"][0]["content"] for r in done.responses] == ["Ann lives in Leeds", "Ann lives in Porto"]
-
-
-def test_history_holds_every_version_and_what_expired() -> None:
-    done = run_flow(
-        [
-            make_event("memory", 1, id="home", content="Ann lives in Leeds"),
-            make_event("memory.update", 5, memory_id="home", content="Ann lives in Porto"),
-            make_event("memory", 6, id="flat", content="Ann lives at a friend's", expires_at=7),
-            make_event("recall", 9, query="Where does Ann live?"),
-            make_event("recall", 9, query="Where does Ann live?", include_history=True),
-        ]
-    )
-    now, history = ({m["content"] for m in response["memories"]} for response in done.responses)
-    assert now == {"Ann lives in Porto"}
-    assert history == {"Ann lives in Porto", "Ann lives in Leeds", "Ann lives at a friend's"}
-
-
 @pytest.mark.parametrize(("event_ms", "found"), [(4, set()), (5, {"a"}), (9, {"a"}), (10, {"a", "b"}), (20, {"b"})])
 def test_an_event_time_is_a_line_across_what_happened_and_what_held(event_ms: int, found: set[str]) -> None:
     done = run_flow(
@@ -133,9 +106,6 @@ def test_an_answer_about_the_past_leaves_an_owner_as_it_is() -> None:
     past = make_event("recall", 9, query="bike", as_of={"ingestion_time": 2})
     done = run_flow([*events, past, ask])
     assert asked(done.responses[1]) == asked(run_flow([*events, ask]).responses[0])
-
-
-# ── versions by the event time of their edit ──────────────────────────────────────────────────────────────────────
 
 
 def contents(response: dict[str, Any]) -> set[str]:

@@ -42,9 +42,7 @@ def kept(engine: Harness) -> int:
 
 @pytest.mark.parametrize("back", [1, 2])
 @pytest.mark.parametrize("whole", [3, 4, 7])
-def test_outputs_come_again_from_any_snapshot_that_a_start_may_begin_with(
-    tmp_path: Path, whole: int, back: int
-) -> None:
+def test_outputs_come_again_from_any_recent_snapshot(tmp_path: Path, whole: int, back: int) -> None:
     """An epoch is committed some time after its snapshot: by the next one perhaps, by the one after surely."""
     engine = Harness(tmp_path / "s")
     engine.write(MEMORIES, *(event(at) for at in range(whole * EACH)))

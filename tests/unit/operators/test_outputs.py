@@ -126,25 +126,11 @@ def test_an_answer_as_large_as_its_bound_stands_and_one_byte_more_is_cut(text: s
     assert len(made.body) - len(cut.body) < LEAST_BYTES  # no more than what the warning, the mark and a letter take
 
 
-def test_an_answer_of_too_many_parts_is_an_error_that_says_so() -> None:
-    document = {"query_id": "q", "status": "ok", "versions": [{"id": f"m{n}", "content": "x"} for n in range(1_000)]}
-    told = from_json(fitted(answer(document), LEAST).body)
-    assert (told["status"], told["error"]["code"]) == ("error", "too_large")
-    assert "let the topic take more" in told["error"]["message"]
-
-
 ASKED: dict[str, dict[str, Any]] = {
-    "recall": {"query": "walnut", "max_tokens": 500},
-    "memory.get": {"memory_id": "m1"},
-    "memory.history": {"memory_id": "m1"},
-    "memories.list": {},
-    "episodes.list": {},
-    "graph.status": {},
-    "graph.trace": {"query": "walnut"},
-    "graph.explore": {},
-    "graph.facts": {},
-    "user.stats": {},
-}
+    "recall": {"query": "walnut", "max_tokens": 500}, "memory.get": {"memory_id": "m1"},
+    "memory.history": {"memory_id": "m1"}, "memories.list": {}, "episodes.list": {}, "graph.status": {},
+    "graph.trace": {"query": "walnut"}, "graph.explore": {}, "graph.facts": {}, "user.stats": {},
+}  # fmt: skip
 LESS = {"memories.list": {"limit"}, "recall": {"k", "max_tokens"}, "episodes.list": {"limit"}, "graph.facts": {"limit"},
         "graph.trace": {"k", "traversal_depth"}, "graph.explore": {"hops", "nodes", "limit"}}  # fmt: skip
 

@@ -61,8 +61,6 @@ def engine(tmp_path: Path) -> Iterator[Harness]:
     one.stop()
 
 
-# ---------------------------------------------------------------------- memories
-
 AT = st.integers(0, 5)
 
 
@@ -82,9 +80,7 @@ def change(draw: st.DrawFn) -> Event:
     between=st.lists(st.lists(change(), max_size=3), max_size=8),
     limit=st.integers(1, 4),
 )
-def test_each_memory_is_on_one_page_whatever_comes_and_goes(
-    before: list[Event], between: list[list[Event]], limit: int
-) -> None:
+def test_each_memory_is_on_one_page(before: list[Event], between: list[list[Event]], limit: int) -> None:
     with TemporaryDirectory() as folder:
         engine = Harness(Path(folder) / "state")
 
@@ -171,9 +167,6 @@ def test_a_page_has_so_many_bytes_and_a_large_memory_one_of_its_own(engine: Harn
 def test_a_cursor_of_something_else_is_refused(engine: Harness, after: str) -> None:
     refused = ask(engine, type="memories.list", after=after)["error"]
     assert (refused["code"], refused["fields"][0]["field"]) == ("invalid_event", "after")
-
-
-# ---------------------------------------------------------------------- the graph
 
 
 @st.composite
@@ -292,9 +285,7 @@ def test_a_hub_is_read_in_bounded_pages(engine: Harness, monkeypatch: pytest.Mon
     assert sum(one["kind"] == "entity" for one in every["nodes"].values()) == 151
 
 
-def test_a_page_looks_at_so_many_names_and_all_of_them_are_the_whole(
-    engine: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_reads_a_bounded_number_of_names(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Things of many names have an edge by any two of them: a page ends at a bound, and none is left out."""
     monkeypatch.setattr(whole, "PAIRS_MAX", 10)
     names = {"Ann": [f"Ann {n}" for n in range(5)], "Porto": [f"Porto {n}" for n in range(5)]}

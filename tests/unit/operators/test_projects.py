@@ -56,17 +56,9 @@ class Story(Harness):
 
 
 ASKS = {
-    "recall",
-    "memory.get",
-    "memory.history",
-    "memories.list",
-    "episodes.list",
-    "user.stats",
-    "graph.status",
-    "graph.trace",
-    "graph.explore",
-    "graph.facts",
-}
+    "recall", "memory.get", "memory.history", "memories.list", "episodes.list", "user.stats", "graph.status",
+    "graph.trace", "graph.explore", "graph.facts",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -85,9 +77,6 @@ def memory(project: str | None, number: int, **fields: Any) -> Event:
         "project_id": project if project in ("p", None) else f"{mark}{project}",
         "content": f"{WORDS[number % len(WORDS)]}{mark and ' ' + mark}",
     } | fields
-
-
-# ---------------------------------------------------------------------- the law
 
 
 def marked(text: str, project: str | None) -> str:
@@ -234,9 +223,6 @@ def test_nothing_of_other_projects_is_there(
         own.stop()
 
 
-# ---------------------------------------------------------------------- questions, one by one
-
-
 def test_a_query_about_one_project_asks_within_those_of_its_sender(story: Story) -> None:
     story.tell(memory("p", 0))
     story.tell(memory("q", 1))
@@ -328,9 +314,6 @@ def test_an_answer_follows_each_change(story: Story) -> None:
     assert found["content"] == "It is green"
     story.tell({"type": "memory.forget", "memory_id": "p0"})
     assert ids() == []
-
-
-# ---------------------------------------------------------------------- writes
 
 
 @pytest.mark.parametrize("project_id", [None, "q", "P"])

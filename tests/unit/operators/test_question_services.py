@@ -58,9 +58,6 @@ def open_engine(open_harness: Open, remote: Remote, language: Language, reranker
     return opened
 
 
-# ── the question's vector ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_query_waits_for_its_vector_which_is_cached(open_engine: Open, service: Service) -> None:
     engine = open_engine()
     both = engine.run(QUERIES, ask(id="first"), ask(id="quick", mode="recency"))
@@ -83,7 +80,7 @@ def test_query_waits_for_its_vector_which_is_cached(open_engine: Open, service: 
     ],
     ids=["refused", "error", "hangs"],
 )
-def test_query_without_its_vector_is_compared_by_words(
+def test_query_without_vector_is_compared_by_words(
     open_engine: Open, service: Service, failure: Exception | None, code: str
 ) -> None:
     service.failure, service.hangs = failure, failure is None
@@ -107,9 +104,6 @@ def test_facts_of_entities_need_no_vector(open_engine: Open, service: Service) -
     assert service.asked == []
 
 
-# ── together ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_vector_and_language_model_are_asked_at_once(open_engine: Open, service: Service, language: Language) -> None:
     engine = open_engine()
     asked = ask(select_categories=True, check_sufficiency=True, rewrite=True)
@@ -130,9 +124,7 @@ def test_reranker_is_asked_once_the_vector_is_there(open_engine: Open, service: 
     assert [*response["context"]["summaries"]] == ["work"]
 
 
-def test_with_a_cached_vector_reranker_and_language_model_are_asked_at_once(
-    open_engine: Open, reranker: Reranker, language: Language
-) -> None:
+def test_cached_vector_lets_both_models_run_at_once(open_engine: Open, reranker: Reranker, language: Language) -> None:
     engine = open_engine(reranks=True)
     engine.run(QUERIES, ask())
     engine.complete(1)
@@ -150,9 +142,6 @@ def test_one_hanging_step_takes_nothing_from_the_others(open_engine: Open, langu
     models = response["routing_info"]["models"]
     assert {name for name, told in models.items() if "failure" in told} == {"select_categories"}
     assert response["sufficient"] is False
-
-
-# ── what answers wait for ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_past_of_a_large_owner_is_asked_about_with_models(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,9 +83,7 @@ def test_the_least_recently_used_goes_first(vectors: QuestionVectors) -> None:
     assert [vectors.cached(text) is not None for text in ("a", "b", "c")] == [True, False, True]
 
 
-def test_an_hour_old_vector_still_serves_and_an_older_one_is_made_anew(
-    vectors: QuestionVectors, model: Model, clock: Clock
-) -> None:
+def test_vector_is_cached_for_an_hour(vectors: QuestionVectors, model: Model, clock: Clock) -> None:
     vectors.embed("tea?")
     clock.now_s += TTL_S
     assert vectors.embed("tea?").cached
@@ -107,7 +105,7 @@ def test_the_models_time_is_told(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("error", [EmbedderError("no model"), RuntimeError("tea?"), KeyError("tea?")])
-def test_a_model_that_fails_is_told_of_and_asked_again_next_time(
+def test_failed_model_is_reported_and_asked_again(
     vectors: QuestionVectors, model: Model, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.error = error
@@ -148,9 +146,6 @@ def test_where_there_is_no_memory_left_the_flow_stops(vectors: QuestionVectors, 
         vectors.embed("tea?")
 
 
-# ── a model behind an API ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 class Service:
     """Is never asked: what it gave is received."""
 
@@ -172,9 +167,7 @@ def remote(clock: Clock) -> tuple[QuestionVectors, Remote]:
     return QuestionVectors(model, Model(), clock), model
 
 
-def test_what_a_service_gave_is_received_once_and_served_for_an_hour(
-    remote: tuple[QuestionVectors, Remote], clock: Clock
-) -> None:
+def test_received_vector_is_served_for_an_hour(remote: tuple[QuestionVectors, Remote], clock: Clock) -> None:
     vectors, model = remote
     received = vectors.receive("tea?", np.array([0, 1, 0], np.float32), 80.0)
     assert received.vector is not None
@@ -196,7 +189,7 @@ def test_where_the_service_fails_a_copy_of_the_model_takes_its_place(remote: tup
     assert vectors.embed("tea?").cached
 
 
-def test_without_a_copy_the_answer_says_why_there_is_no_vector(
+def test_failed_service_without_a_copy_is_reported(
     remote: tuple[QuestionVectors, Remote], caplog: pytest.LogCaptureFixture
 ) -> None:
     vectors, model = remote

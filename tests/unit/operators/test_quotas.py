@@ -127,7 +127,7 @@ LIMITS = st.lists(
 
 
 @given(log=LOG, limits=LIMITS, starts=st.lists(st.integers(0, 40), max_size=5))
-def test_who_begins_again_with_a_seconds_first_record_judges_the_same(
+def test_restart_within_a_second_judges_the_same(
     log: list[tuple[str, int]], limits: list[Any], starts: list[int]
 ) -> None:
     history, at_ms, records = limited(*limits), 5_000, []

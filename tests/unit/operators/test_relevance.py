@@ -42,9 +42,6 @@ def judge(index: OwnerIndex, question: str, basis: Basis = "spelling", participa
     return Judge.of(index, asked, found, basis, index.conversation.size)
 
 
-# ── by hand ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_longer_words_are_rarer_and_what_the_owner_holds_often_is_not() -> None:
     assert rarity("tea", 0, 0) == rarity("tea", 1, 1) == 4 + 3 / 2
     assert rarity("vaccination", 0, 10) == 7.5
@@ -131,8 +128,6 @@ def test_every_weight_is_of_what_there_is_and_for_every_chat() -> None:
             assert len(weights) == len(GROUNDS)
 
 
-# ── what must not change it ───────────────────────────────────────────────────────────────────────────────────────
-
 WORDS = st.lists(st.sampled_from(["bike", "tour", "cost", "tea", "kettle", "violin"]), max_size=6)
 SAID = st.lists(st.tuples(st.integers(0, 2), WORDS.map(" ".join)), min_size=1, max_size=8)
 
@@ -155,9 +150,6 @@ def test_unrelated_memories_change_no_relevance(basis: Basis, held: str) -> None
         asked = judge(indexed(said), "What does the bike tour cost?", basis)
         found.append(float(asked.relevance(asked.figures(np.zeros(1, np.int64)))[0]))
     assert max(found) - min(found) < 0.05
-
-
-# ── in answers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 TOLD = [PORTO, "The kettle is broken again", "Ann plays the violin", "We had soup", "It rained", "He sold a bike"]

@@ -101,9 +101,6 @@ def test_past_of_a_large_owner_is_reranked(open_engine: Open, monkeypatch: pytes
     assert all(int(memory_id[1:]) <= 20 for memory_id in ids(response))
 
 
-# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def crash(_: Sequence[str]) -> Sequence[float]:
     raise OSError("connection refused")
 

@@ -51,9 +51,7 @@ def ask(**fields: Any) -> dict[str, Any]:
     return make_event("recall", DAY_MS, **{"query": WHOLE, "k": 3} | fields)
 
 
-def test_each_smaller_question_has_its_best_memory_in_the_answer_and_the_whole_one_stays_first(
-    answered: Answered, language: Language
-) -> None:
+def test_merged_answer_has_the_best_of_each_question(answered: Answered, language: Language) -> None:
     asked = [ask(k=4), *(ask(query=part, k=4) for part in PARTS)]
     alone = answered(*asked)
     (merged,) = answered(ask(k=4, rewrite=True))
@@ -114,9 +112,7 @@ def test_a_model_that_fails_leaves_the_question_as_it_was_asked(answered: Answer
     assert (codes(failed), ids(failed)) == (["llm_failed"], ids(alone))
 
 
-def test_smaller_questions_are_embedded_by_the_service_at_once(
-    open_harness: Callable[..., Harness], language: Language
-) -> None:
+def test_smaller_questions_are_embedded_at_once(open_harness: Callable[..., Harness], language: Language) -> None:
     remote = Remote()
     engine = open_harness("state", remote, models=Models(Within(language, 60.0), Within(remote.service, 60.0)))
     engine.run(MEMORIES, *TOLD)

@@ -15,12 +15,9 @@ from tests.unit.operators.harness import make_event, run_flow
 DAY_MS = 86_400_000
 FIRST_DAY, NOW_DAYS = 20_000, 20_400
 TEXTS = [
-    "The red bike is new",
-    "Bo rides a bike to work",
-    "Tea with milk?",
-    "Bo met Ann in Porto, where the bike was stolen",
-    "Green tea is fine",
-]
+    "The red bike is new", "Bo rides a bike to work", "Tea with milk?",
+    "Bo met Ann in Porto, where the bike was stolen", "Green tea is fine",
+]  # fmt: skip
 IDS = ["a", "b", "c", "d", "e", "f"]
 SHARE = st.sampled_from([0.0, 0.2, 0.5, 1.0])
 DAYS = st.integers(FIRST_DAY, NOW_DAYS + 5)

@@ -126,9 +126,7 @@ def test_where_an_owner_leaves_memory_the_newest_are_packed(budgets: list[int], 
     harness.stop()
 
 
-def test_what_is_packed_at_the_end_is_bounded_however_many_workers_there_are(
-    budgets: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_at_the_end_is_bounded(budgets: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "PACKED_AT_END", 12)
     budgets.append(STAY)
     harness = Harness(tmp_path / "s", one_log=True)

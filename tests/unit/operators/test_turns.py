@@ -47,9 +47,7 @@ def turns_to_end(engine: Harness) -> tuple[int, list[dict[str, Any]]]:
     return count, found
 
 
-def test_each_smaller_question_has_a_turn_and_the_answer_is_what_it_is_at_once(
-    engine: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_smaller_question_has_a_turn(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(engine, ask(id="large", rewrite=True, k=4))
     count, (response,) = turns_to_end(engine)
     assert count == TURNS
@@ -162,9 +160,7 @@ def test_a_question_more_than_may_wait_is_asked_as_it_is(engine: Harness, monkey
     assert (first["query_id"], first["status"]) == ("first", "ok")
 
 
-def test_where_our_own_code_fails_at_a_smaller_question_the_question_is_asked_as_it_is(
-    engine: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_smaller_question_leaves_the_query(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
         raise ValueError("a private text")
 

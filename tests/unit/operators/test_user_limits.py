@@ -163,7 +163,7 @@ SOME = st.one_of(
     limits=st.tuples(st.integers(0, 4), st.integers(0, 20), st.integers(0, 3)),
     cuts=st.lists(st.integers(1, 6), max_size=8),
 )
-def test_the_same_log_is_judged_the_same_in_any_batches_over_any_restarts(
+def test_limits_hold_alike_in_any_batches(
     events: list[dict[str, Any]], limits: tuple[int, int, int], cuts: list[int]
 ) -> None:
     decisions = history(memories_per_user=limits[0], bytes_per_user=limits[1], edges_per_user=limits[2])

@@ -71,16 +71,10 @@ def texts(response: dict[str, Any]) -> list[list[str]]:
     return [[reason["text"] for reason in memory["why"]] for memory in response["memories"]]
 
 
-# ── the tables ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_every_column_factor_and_boost_says_something_or_is_said_to_say_nothing() -> None:
     assert {name for sets in WEIGHTS.values() for weights in sets.values() for name in weights} == {*COLUMNS}
     assert {name for weights in FACTOR_WEIGHTS.values() for name in weights} <= {*FACTORS}
     assert {*BOOSTS.values()} <= {*PLAIN}
-
-
-# ── words and their places ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_bent_word_is_shown_as_the_memory_writes_it() -> None:
@@ -128,9 +122,6 @@ def test_the_day_asked_about_comes_first_and_its_neighbours_are_not_of_it() -> N
     assert of(response, "12")["date"]["date"] == "2026-03-12"
     assert [memory["id"] for memory in response["memories"] if "date" in of(response, memory["id"])] == ["12"]
     assert of(response, "13")["near_date"]["text"] == "from 13 March 2026, near a date asked about"
-
-
-# ── neighbours ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_answer_quotes_the_question_that_it_answers() -> None:
@@ -211,9 +202,6 @@ def test_a_long_text_is_quoted_where_the_word_stands() -> None:
     assert short("") == ""
 
 
-# ── meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path) -> None:
     engine = Harness(tmp_path, Pictures(), one_log=True)
     said = ("The ocean was cold", "We baked a loaf", "The bus was late", "Nothing else")
@@ -229,9 +217,6 @@ def test_a_column_of_negative_weight_is_no_reason(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(signal, "sets_for", lambda *_, **__: sets)
     response = ask("What do people eat in Porto?", mode="relevance", k=9)
     assert not any(of(response, memory["id"]).keys() & {"meaning", "words"} for memory in response["memories"])
-
-
-# ── modes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_by_age_the_place_in_line_is_the_reason() -> None:
@@ -258,8 +243,6 @@ def test_there_is_always_a_reason_and_always_the_same(mode: str, query: str) -> 
     assert all(memory["why"] and all(reason["text"] for reason in memory["why"]) for memory in first["memories"])
     assert first["memories"] == again["memories"]
 
-
-# ── laws ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 ORDINARY = ["Ann", "moved", "moving", "Porto", "happy", "happily", "ferry", "ferries", "what?", "the", "of"]
 VOCABULARY = [*ORDINARY, "Ánn", "’s", "❤️", "波尔图", "ſea", "ﬁne"]

@@ -29,15 +29,11 @@ class Asked(NamedTuple):
 
 
 QUESTIONS = (
-    Asked("What did {one} and {other} say?"),
-    Asked("What did {one} tell {other} about the {word}?"),
-    Asked("Where did I see the {word}?"),
-    Asked("When was the {word} {more}?"),
-    Asked("What did {one} do on March 2?", (3, 2)),
-    Asked("What did I do on 28 February?", (2, 28)),
-    Asked("What happened in March?", (3, None)),
-    Asked("{word} {more}"),
-)
+    Asked("What did {one} and {other} say?"), Asked("What did {one} tell {other} about the {word}?"),
+    Asked("Where did I see the {word}?"), Asked("When was the {word} {more}?"),
+    Asked("What did {one} do on March 2?", (3, 2)), Asked("What did I do on 28 February?", (2, 28)),
+    Asked("What happened in March?", (3, None)), Asked("{word} {more}"),
+)  # fmt: skip
 
 SENTENCE = st.tuples(
     st.lists(st.sampled_from(SAID), min_size=1, max_size=7), st.sampled_from((0, 0, 0, 3, 110)), st.sampled_from(".?!")
@@ -88,9 +84,6 @@ def test_what_is_said_of_a_memory_is_so(data: st.DataObject) -> None:
             check = CHECKS.get(reason["code"])
             problem = f"{question}: {memory['content'][-200:]!r} by {memory['name']}, {memory['created_at']}: {reason}"
             assert check is None or check(Case(asked, question, memory, reason, store, response)), problem
-
-
-# ── what each code claims ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Case(NamedTuple):

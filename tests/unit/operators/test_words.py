@@ -102,7 +102,7 @@ def by_one(index: OwnerIndex, stems: Sequence[str], weights: Floats) -> dict[str
 
 
 @given(said=SAID, stems=st.lists(st.sampled_from(["bike", "teapot", "never"]), min_size=1, unique=True), data=st.data())
-def test_columns_agree_with_a_look_at_every_place(
+def test_columns_agree_with_single_places(
     said: list[tuple[int, list[str]]], stems: list[str], data: st.DataObject
 ) -> None:
     index = indexed([(episode, " ".join(stems)) for episode, stems in said])

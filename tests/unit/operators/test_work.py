@@ -244,9 +244,7 @@ def test_steps_whose_event_never_comes_again_keep_nobody_waiting(make_engine: Ca
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_where_our_own_code_fails_at_a_step_the_event_is_refused_and_the_owner_goes_on(
-    make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_step_refuses_the_event(make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ArithmeticError
 
@@ -261,11 +259,8 @@ def test_where_our_own_code_fails_at_a_step_the_event_is_refused_and_the_owner_g
     assert "new" in engine.answers()["q"]
 
 
-# ── nothing is left ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("how", ["by id", "by a filter", "in steps"])
-def test_nothing_is_left_of_what_was_forgotten(
+def test_forgotten_memory_leaves_nothing(
     make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Every record of the owner is looked at: by the places of the forgotten memories, by their ids' names, and by
@@ -324,12 +319,9 @@ def _names(engine: Engine, ids: dict[str, int]) -> set[bytes]:
     return {partition.keyring.name(owner, one) for one in ids}
 
 
-# ── the past of a large owner ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("about", [{"include_history": True}, {"as_of": {"ingestion_time": 20}}], ids=str)
 @pytest.mark.parametrize("kill", [False, True])
-def test_the_past_is_built_in_steps_and_is_that_of_the_questions_place_in_line(
+def test_past_is_built_in_steps_as_of_the_query(
     make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch, about: dict[str, Any], kill: bool
 ) -> None:
     whole = make_engine()
@@ -354,7 +346,7 @@ def test_the_past_is_built_in_steps_and_is_that_of_the_questions_place_in_line(
     assert len(expected) > 1
 
 
-def test_an_answer_about_the_past_has_a_turn_of_its_own(
+def test_answer_about_the_past_has_its_own_turn(
     make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "AT_ONCE", 3)
@@ -375,9 +367,6 @@ def test_an_answer_about_the_past_has_a_turn_of_its_own(
     engine.advance()
     assert [*engine.answers()] == ["past"]
     assert not engine.is_due
-
-
-# ── a log that ends ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.usefixtures("small_steps")
