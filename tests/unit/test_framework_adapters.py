@@ -1,0 +1,552 @@
+"""Adapters to frameworks, each in a small real use of its library, over the engine in the same process. Over Kafka:
+tests/kafka/test_integrations.py."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from agents import Agent as Agents
+from agents import Runner, Session, SessionSettings, function_tool, set_tracing_disabled
+from agents.testing import ScriptedModel, assistant_message, function_call
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import ConfigurableField, RunnablePassthrough
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.store.base import GetOp, PutOp, SearchOp
+from llama_index.core.agent import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.llms.mock import MockFunctionCallingLLM
+from llama_index.core.memory import Memory
+from pydantic_ai import Agent, ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+from sqlalchemy import StaticPool
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from recallflow import AsyncMemory
+from recallflow import Memory as Engine
+from recallflow.errors import NothingWritten, QueryTimeout, UsageError
+from recallflow.integrations.langchain import RecallRetriever
+from recallflow.integrations.langgraph import RecallStore
+from recallflow.integrations.langgraph_items import fields_of, new_id
+from recallflow.integrations.llama_index import RecallMemoryBlock
+from recallflow.integrations.openai_agents import RecallSession
+from recallflow.integrations.pydantic_ai import memory_toolset
+
+USER = "ann"
+SERVICES = Path(__file__).parents[2] / "docs" / "services.md"
+PEANUTS = "Ann is allergic to peanuts"
+
+
+@dataclass
+class Asking:
+    """Whose run it is."""
+
+    user_id: str
+
+
+@pytest.fixture(autouse=True)
+def _one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECALLFLOW_ENGINE_PARTITIONS", "1")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine() as memory:
+        yield memory
+
+
+@pytest.fixture
+def client(engine: Engine) -> Iterator[Engine]:
+    """Return a client that remembers nothing of the user."""
+    yield engine
+    engine.erase(user=USER)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_traces() -> None:
+    set_tracing_disabled(True)  # they would go to a service
+
+
+# ---------------------------------------------------------------------- LangChain
+
+
+def texts(found: list[Document]) -> str:
+    return "\n".join(one.page_content for one in found)
+
+
+def test_retriever_fills_the_context_of_a_chain(client: Engine) -> None:
+    client.add("the sky over Porto was grey", user=USER)
+    at = client.add(PEANUTS, user=USER, tags=["food"])
+    retriever = RecallRetriever(client=client, user_id=USER, k=1, fields={"after": at})
+    prompt = ChatPromptTemplate.from_template("{context}\n{question}")
+    chain = {"context": retriever | texts, "question": RunnablePassthrough()} | prompt
+    assert chain.invoke("What can't Ann eat?").to_string() == f"Human: {PEANUTS}\nWhat can't Ann eat?"
+
+
+def test_document_has_id_tags_and_category(client: Engine) -> None:
+    at = client.add(PEANUTS, user=USER, tags=["food"], category="health")
+    [found] = RecallRetriever(client=client, user_id=USER).invoke("peanuts", after=at)
+    assert (found.id, found.metadata["tags"], found.metadata["category"]) == (at.id, ["food"], "health")
+    assert found.metadata["rank"] == 1
+
+
+def test_chain_configuration_selects_the_user(client: Engine) -> None:
+    asked = RecallRetriever(client=client, user_id="nobody", fields={"after": client.add(PEANUTS, user=USER)})
+    retriever = asked.configurable_fields(user_id=ConfigurableField(id="user_id"))
+    chain = retriever | texts
+    assert asyncio.run(chain.ainvoke("peanuts", {"configurable": {"user_id": USER}})) == PEANUTS
+
+
+# ---------------------------------------------------------------------- LangGraph
+
+
+class Talk(TypedDict):
+    question: str
+    answer: str
+
+
+def test_graph_recalls_what_an_earlier_run_stored(client: Engine) -> None:
+    def listen(state: Talk, runtime: Runtime[Asking]) -> dict[str, str]:
+        assert runtime.store is not None
+        runtime.store.put((runtime.context.user_id, "told"), "latest", {"text": state["question"]})
+        return {"answer": "noted"}
+
+    def answer(state: Talk, runtime: Runtime[Asking]) -> dict[str, str]:
+        assert runtime.store is not None
+        [best] = runtime.store.search((runtime.context.user_id,), query=state["question"], limit=1)
+        return {"answer": best.value["text"]}
+
+    def route(state: Talk) -> str:
+        return "answer" if state["question"].endswith("?") else "listen"
+
+    builder = StateGraph(Talk, context_schema=Asking).add_node(listen).add_node(answer)
+    graph = builder.add_conditional_edges(START, route).compile(store=RecallStore(client))
+    talked = [
+        graph.invoke(Talk(question=said, answer=""), context=Asking(USER)) for said in (PEANUTS, "What can't Ann eat?")
+    ]
+    assert [state["answer"] for state in talked] == ["noted", PEANUTS]
+
+
+@pytest.fixture
+def store(client: Engine) -> RecallStore:
+    return RecallStore(client)
+
+
+VALUE = {"text": "likes tea", "score": 5, "nested": {"list": [1, None, 2**70]}, "π": [True, 0.1]}
+
+
+def test_item_is_returned_unchanged_until_deleted(store: RecallStore) -> None:
+    namespace = (USER, "food", "likes")
+    store.put(namespace, "tea", VALUE)
+    item = store.get(namespace, "tea")
+    assert item is not None
+    assert (item.namespace, item.key, item.value) == (namespace, "tea", VALUE)
+    assert item.created_at == item.updated_at
+    assert [store.get((USER, "food"), "tea"), store.get(namespace, "coffee")] == [None, None]
+
+    store.delete(namespace, "tea")
+    assert store.get(namespace, "tea") is None
+    store.put(namespace, "tea", {"text": "likes it again"})
+    again = store.get(namespace, "tea")
+    assert again is not None
+    assert again.value == {"text": "likes it again"}
+
+
+def test_second_put_replaces_the_value(store: RecallStore) -> None:
+    store.put((USER,), "drink", {"text": "likes tea", "drink": "tea"})
+    [first] = store.search((USER,))
+    store.put((USER,), "drink", {"text": "likes coffee", "drink": "coffee"})
+    [item] = store.search((USER,))
+    assert item.value == {"text": "likes coffee", "drink": "coffee"}
+    assert item.created_at == first.created_at
+    assert store.search((USER,), filter={"drink": "tea"}) == []
+    assert [found.value["drink"] for found in store.search((USER,), query="likes tea")] == ["coffee"]
+
+
+def test_search_applies_prefix_filter_and_offset(store: RecallStore) -> None:
+    for number, colour in enumerate(("red", "green", "red")):
+        store.put((USER, "a", str(number)), "k", {"text": f"a {colour} kite", "colour": colour, "number": number})
+    store.put((USER, "ab"), "k", {"text": "a red kite of another", "colour": "red", "long": "x" * 600})
+
+    def found(*prefix: str, **asked: Any) -> list[Any]:
+        return [item.value.get("number") for item in store.search((USER, *prefix), **asked)]
+
+    assert found("a") == [2, 1, 0]
+    assert found("a", limit=1, offset=1) == [1]
+    assert found("a", filter={"colour": "red"}) == [2, 0]
+    assert found("a", filter={"colour": {"$ne": "red"}, "number": {"$eq": 1}}) == [1]
+    assert found("a", filter={"missing": {"$ne": 1}}) == [2, 1, 0]
+    assert set(found("a", filter={"colour": "red"}, query="kite")) == {0, 2}
+    assert found(query="a green kite")[0] == 1
+    assert len(found(query="kite", limit=3, offset=2)) == 2
+    assert store.search((USER,), query="green kite")[0].score is not None
+
+
+def test_list_namespaces_applies_prefix_suffix_and_depth(store: RecallStore) -> None:
+    for labels in (("a", "v1"), ("a", "b", "v1"), ("a", "b", "v2"), ("c", "v1")):
+        store.put((USER, *labels), "k", {"text": "x"})
+
+    def listed(*prefix: str, **asked: Any) -> list[tuple[str, ...]]:
+        return [labels[1:] for labels in store.list_namespaces(prefix=(USER, *prefix), **asked)]
+
+    assert listed() == [("a", "b", "v1"), ("a", "b", "v2"), ("a", "v1"), ("c", "v1")]
+    assert listed("a", suffix=("v1",)) == [("a", "b", "v1"), ("a", "v1")]
+    assert listed("*", "b") == [("a", "b", "v1"), ("a", "b", "v2")]
+    assert listed(max_depth=2, limit=1, offset=1) == [("c",)]
+
+
+def put_twice(client: Engine) -> None:
+    """Write a new item as two processes do at the same moment."""
+    for text in ("likes tea", "likes green tea"):
+        said = fields_of((USER,), "drink", {"text": text}, [])
+        client.add(said["content"], user=USER, id=new_id((USER,), "drink"), metadata=said["metadata"])
+
+
+def test_concurrent_new_items_read_newest_and_delete_both(client: Engine, store: RecallStore) -> None:
+    put_twice(client)
+    store.put((USER,), "food", {"text": "likes cake"})
+    item = store.get((USER,), "drink")
+    assert item is not None
+    assert item.value == {"text": "likes green tea"}
+    assert [found.value["text"] for found in store.search((USER,))] == ["likes cake", "likes green tea"]
+    assert [found.key for found in store.search((USER,), query="tea", filter={"text": {"$ne": "likes cake"}})] == [
+        "drink"
+    ]
+    store.delete((USER,), "drink")
+    assert [store.get((USER,), "drink"), len(store.search((USER,)))] == [None, 1]
+
+
+class Deaf:
+    """A client whose questions get no answer in time: its writes are stored."""
+
+    def __init__(self, memory: Engine | AsyncMemory, unanswered: tuple[str, ...]) -> None:
+        self._memory, self._unanswered = memory, unanswered
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._unanswered:
+            return self._time_out
+        return getattr(self._memory, name)
+
+    def _time_out(self, *_: Any, **__: Any) -> Any:
+        raise QueryTimeout("q", 1.0, None)
+
+
+def test_unconfirmed_delete_forgets_all_versions(client: Engine, store: RecallStore) -> None:
+    put_twice(client)
+    store.put((USER,), "food", {"text": "likes cake"})
+    deaf: Any = Deaf(client, ("search",))
+    with pytest.raises(QueryTimeout):
+        RecallStore(deaf).delete((USER,), "drink")
+    assert [item.value["text"] for item in store.search((USER,))] == ["likes cake"]
+
+
+def test_unanswered_look_before_a_write_writes_nothing(client: Engine, store: RecallStore) -> None:
+    store.put((USER,), "drink", {"text": "likes tea"})
+    deaf: Any = Deaf(client, ("search", "all"))
+    with pytest.raises(NothingWritten):
+        RecallStore(deaf).put((USER,), "food", {"text": "likes cake"})
+    with pytest.raises(NothingWritten):
+        RecallStore(deaf).delete((USER,), "drink")
+    assert [item.value["text"] for item in store.search((USER,))] == ["likes tea"]
+
+
+def test_unanswered_pop_removes_nothing() -> None:
+    async def items() -> Any:
+        async with AsyncMemory() as client:
+            session = RecallSession("s1", client, USER)
+            deaf: Any = Deaf(client, ("all",))
+            await session.add_items([{"role": "user", "content": "hello"}])
+            with pytest.raises(NothingWritten):
+                await RecallSession("s1", deaf, USER).pop_item()
+            return await session.get_items()
+
+    assert asyncio.run(items()) == [{"role": "user", "content": "hello"}]
+
+
+def test_operations_of_one_batch_see_each_other(store: RecallStore) -> None:
+    async def both() -> list[Any]:
+        return await store.abatch(
+            [
+                PutOp((USER,), "k", {"text": "one"}),
+                GetOp((USER,), "k"),
+                PutOp((USER,), "k", None),
+                SearchOp((USER,)),
+            ]
+        )
+
+    _, got, _, found = asyncio.run(both())
+    assert (got.value, found) == ({"text": "one"}, [])
+
+
+def test_user_label_and_indexed_fields_are_configurable(client: Engine) -> None:
+    store = RecallStore(client, user_label=1, fields=["summary"])
+    store.put(("memories", USER), "k", {"summary": PEANUTS, "text": "It rains in Porto"})
+    store.put(("memories", USER), "l", {"summary": "", "text": "The cat sleeps"}, index=["text"])
+    assert [memory.content for memory in client.search("peanuts", user=USER, k=1)] == [PEANUTS]
+    assert [item.key for item in store.search(("memories", USER), query="cat sleeps", limit=1)] == ["l"]
+
+
+MANY = {f"field {number}": number for number in range(80)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda store: store.search(()), "names no user"),
+        (lambda store: store.list_namespaces(prefix=("*",)), "names no user"),
+        (lambda store: store.search((USER,), query="tea", limit=51), "the 50 best items"),
+        (lambda store: store.search((USER,), filter={"score": {"$gt": 1}}), "with \\$eq or \\$ne"),
+        (lambda store: store.search((USER,), filter={"tags": ["a"]}), "with \\$eq or \\$ne"),
+        (lambda store: store.put((USER,), "k", {"a": "b"}, index=False), "no search finds"),
+        (lambda store: store.put((USER,), "k", {"a": "b"}, ttl=5), "TTL is not supported"),
+        (lambda store: store.batch([PutOp((USER,), "k", {"a": "b"}, ttl=5)]), "no TTL"),
+        (lambda store: store.put((USER,), "k", MANY), "texts, numbers and truth values at its top"),
+        (lambda store: store.put((USER, "x" * 512), "k", {"a": "b"}), "512 characters"),
+    ],
+    ids=["all", "wildcard", "many", "greater", "list", "unindexed", "ttl", "batched-ttl", "fields", "namespace"],
+)
+def test_unsupported_store_call_is_refused(store: RecallStore, wrong: Any, said: str) -> None:
+    with pytest.raises((UsageError, NotImplementedError), match=said):
+        wrong(store)
+
+
+# ---------------------------------------------------------------------- OpenAI Agents
+
+
+def test_runner_continues_an_earlier_session() -> None:
+    model = ScriptedModel(
+        [
+            [function_call("locker", {"number": 7}, call_id="c1")],
+            [assistant_message("It is open")],
+            [assistant_message("You asked for locker 7")],
+        ]
+    )
+
+    @function_tool
+    def locker(number: int) -> str:
+        """Opens a locker."""
+        return f"locker {number} is open"
+
+    agent = Agents(name="porter", model=model, tools=[locker])
+
+    async def talk() -> tuple[str, str]:
+        async with AsyncMemory() as client:
+            for said in ("Open locker 7", "What did I ask for?"):
+                ran = await Runner.run(agent, said, session=RecallSession("s1", client, USER))
+            found = await client.search("locker", user=USER, k=1, filters={"roles": ["tool"]})
+            return ran.final_output, found[0].content
+
+    assert asyncio.run(talk()) == ("You asked for locker 7", "locker 7 is open")
+    kinds = [item.get("type", item.get("role")) for item in model.calls[-1].input]
+    assert kinds == ["user", "function_call", "function_call_output", "message", "user"]
+
+
+ITEMS: list[Any] = [
+    {"role": "user", "content": "hello"},
+    {"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "x:"}]},
+    {"type": "reasoning", "id": "r1", "summary": [], "encrypted_content": "…"},
+    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"big": 1180591620717411303424}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "42"},
+    {
+        "type": "message",
+        "id": "m1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "it is 42", "annotations": []}],
+    },
+    {"role": "assistant", "content": ""},
+]
+
+
+def test_session_items_of_every_kind_keep_order_and_content() -> None:
+    async def use() -> None:
+        async with AsyncMemory() as client:
+            session, other = RecallSession("s1", client, USER), RecallSession("s2", client, USER)
+            assert isinstance(session, Session)
+            assert (await session.get_items(), await session.pop_item()) == ([], None)
+            await session.add_items(ITEMS)
+            await other.add_items([ITEMS[0]])
+            assert await session.get_items() == ITEMS
+            assert await session.get_items(2) == ITEMS[-2:]
+            limited = RecallSession("s1", client, USER, SessionSettings(limit=3))
+            assert await limited.get_items() == ITEMS[-3:]
+
+            assert [await session.pop_item(), await session.pop_item()] == [ITEMS[-1], ITEMS[-2]]
+            assert await session.get_items() == ITEMS[:-2]
+            await session.add_items([ITEMS[0]])
+            assert await session.get_items() == [*ITEMS[:-2], ITEMS[0]]
+            await session.clear_session()
+            assert (await session.get_items(), await other.get_items()) == ([], [ITEMS[0]])
+
+    asyncio.run(use())
+
+
+NUMBERS = [str(number) for number in range(10)]
+
+
+def test_long_session_is_read_in_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("recallflow.integrations.openai_agents.PAGE", 3)
+
+    async def use() -> list[Any]:
+        async with AsyncMemory() as client:
+            session = RecallSession("s1", client, USER)
+            await session.add_items([{"role": "user", "content": number} for number in NUMBERS])
+            return [[item["content"] for item in await session.get_items(limit)] for limit in (None, 7, 0)]  # type: ignore[typeddict-item]
+
+    assert asyncio.run(use()) == [NUMBERS, NUMBERS[3:], []]
+
+
+# ---------------------------------------------------------------------- LlamaIndex
+
+
+# LlamaIndex looks at every attribute of an agent, those too that pydantic keeps for old callers.
+@pytest.mark.filterwarnings("ignore:The `__fields__` attribute is deprecated")
+@pytest.mark.filterwarnings("ignore:The `__fields_set__` attribute is deprecated")
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute on the instance is deprecated")
+def test_agent_recalls_messages_dropped_from_history() -> None:
+    given: list[list[ChatMessage]] = []
+
+    def answer(messages: list[ChatMessage], **_: Any) -> ChatMessage:
+        given.append(messages)
+        return ChatMessage(role="assistant", content="I see.")
+
+    async def talk() -> None:
+        async with AsyncMemory() as client:
+            block = RecallMemoryBlock(client=client, user_id=USER, k=1)
+            engine = create_async_engine("sqlite+aiosqlite:///:memory:", poolclass=StaticPool)
+            memory = Memory.from_defaults(
+                "s1", token_limit=120, token_flush_size=20, memory_blocks=[block], async_engine=engine
+            )
+            agent = FunctionAgent(llm=MockFunctionCallingLLM(response_generator=answer), tools=[])
+            for said in (PEANUTS, "It rains in Porto. " * 8, "The cat sleeps. " * 8, "What can't Ann eat?"):
+                await agent.run(said, memory=memory)
+            history = [message.content for message in await memory.sql_store.get_messages("s1")]
+            await engine.dispose()
+            assert PEANUTS not in history
+
+    asyncio.run(talk())
+    assert PEANUTS in str(given[-1][0].content)
+
+
+# ---------------------------------------------------------------------- pydantic-ai
+
+
+def user_of(asking: Asking) -> str:
+    return asking.user_id
+
+
+def test_model_tools_add_search_and_forget() -> None:
+    searched: list[Any] = []
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        """Adds a fact, searches it, forgets it and searches once more."""
+        returned = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+        searched[:] = [part.content for part in returned if part.tool_name == "search_memory"]
+        search = ToolCallPart("search_memory", {"query": "What can't Ann eat?"})
+        match len(returned):
+            case 0:
+                return ModelResponse([ToolCallPart("add_memory", {"content": PEANUTS})])
+            case 1 | 3:
+                return ModelResponse([search])
+            case 2:
+                return ModelResponse([ToolCallPart("forget_memory", {"memory_id": searched[0][0].id})])
+        assert {tool.name for tool in info.function_tools} == {"search_memory", "add_memory", "forget_memory"}
+        return ModelResponse([TextPart("done")])
+
+    async def run() -> str:
+        async with AsyncMemory() as client:
+            toolset = memory_toolset(client, user_of)
+            agent = Agent(FunctionModel(model), deps_type=Asking, toolsets=[toolset])
+            return (await agent.run("Remember me", deps=Asking(USER))).output
+
+    assert asyncio.run(run()) == "done"
+    assert [[one.content for one in found] for found in searched] == [[PEANUTS], []]
+
+
+def test_invalid_tool_call_is_explained_to_the_model() -> None:
+    told: list[str] = []
+
+    def model(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        returned = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+        told[:] = [str(part.content) for part in returned]
+        return ModelResponse([TextPart("done") if told else ToolCallPart("search_memory", {"query": " "})])
+
+    async def run() -> None:
+        async with AsyncMemory() as client:
+            toolset = memory_toolset(client, user_of)
+            await Agent(FunctionModel(model), deps_type=Asking, toolsets=[toolset]).run("", deps=Asking(USER))
+
+    asyncio.run(run())
+    assert told == ["query: is blank"]
+
+
+# ---------------------------------------------------------------------- the documentation
+
+
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a snippet of the documentation as it stands, but for the address, and gives what it defines."""
+
+    def ran(extra: str) -> dict[str, Any]:
+        [snippet] = re.findall(rf"^```python {extra}\n(.*?)^```", SERVICES.read_text(), re.MULTILINE | re.DOTALL)
+        for package in ("recallflow", "recallflow.client"):  # wherever a page has it from
+            monkeypatch.setattr(f"{package}.RecallClient", lambda *_: Engine())
+            monkeypatch.setattr(f"{package}.AsyncRecallClient", lambda *_: AsyncMemory())
+        defined: dict[str, Any] = {"__name__": extra}
+        exec(compile(snippet, extra, "exec", dont_inherit=True), defined)
+        return defined
+
+    return ran
+
+
+def test_documented_graph_prints_its_output(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run("langgraph")
+    assert capsys.readouterr().out == "['I am allergic to peanuts']\n"
+
+
+def test_documented_chain_answers(run: Run) -> None:
+    model = FakeListChatModel(responses=["Peanuts"])
+    assert run("langchain")["answer"](model, "What can't Ann eat?") == "Peanuts"
+
+
+def test_documented_session_answers(run: Run) -> None:
+    model = ScriptedModel([[assistant_message("Noted")], [assistant_message("Peanuts")]])
+    assert asyncio.run(run("openai-agents")["talk"](model)) == "Peanuts"
+    assert len(model.calls[-1].input) == 3
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore:The `__fields__` attribute is deprecated")
+@pytest.mark.filterwarnings("ignore:The `__fields_set__` attribute is deprecated")
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute on the instance is deprecated")
+def test_documented_block_answers(run: Run) -> None:
+    given: list[str] = []
+
+    def answer(messages: list[ChatMessage], **_: Any) -> ChatMessage:
+        given.extend(str(message.content) for message in messages)
+        return ChatMessage(role="assistant", content="Peanuts")
+
+    async def talk() -> str:
+        engine = create_async_engine("sqlite+aiosqlite:///:memory:", poolclass=StaticPool)
+        said = await run("llama-index")["talk"](MockFunctionCallingLLM(response_generator=answer), engine)
+        await engine.dispose()
+        return str(said)
+
+    assert asyncio.run(talk()) == "Peanuts"
+    assert "I am allergic to peanuts" in given[0]
+
+
+def test_documented_tools_store(run: Run) -> None:
+    assert "stored" in asyncio.run(run("pydantic-ai")["talk"](TestModel(call_tools=["add_memory"])))
