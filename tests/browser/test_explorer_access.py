@@ -15,7 +15,7 @@ from recallflow.graphs import Subgraph
 from recallflow.queries import QueryEvent
 from recallflow.responses import Response
 from tests.browser.conftest import fill_in
-from tests.gateway.serving import Engine, Everybody, Undecided, served
+from tests.unit.gateway.serving import Engine, Everybody, Undecided, served
 
 pytestmark = pytest.mark.needs("chromium")
 

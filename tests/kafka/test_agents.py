@@ -9,8 +9,8 @@ import pytest
 from recallflow.credentials import ApiKeyText
 from tests.kafka.engine import Engine
 from tests.kafka.harness import GIVE_UP_S, Start
-from tests.services.mcp_calls import call, over_stdio, run, text
-from tests.services.mem0_clients import address_of, import_mem0
+from tests.unit.services.mcp_calls import call, over_stdio, run, text
+from tests.unit.services.mem0_clients import address_of, import_mem0
 
 
 @pytest.fixture

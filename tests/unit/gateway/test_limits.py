@@ -17,7 +17,7 @@ import pytest
 from recallflow.connectors.http import connection
 from recallflow.connectors.http.limits import Limits
 from recallflow.responses import Response
-from tests.gateway.serving import Engine, gateway
+from tests.unit.gateway.serving import Engine
 
 JSON = {"content-type": "application/json"}
 QUERY = orjson.dumps({"type": "recall", "tenant_id": "acme", "user_id": "ann", "query": "tea?"})
@@ -26,15 +26,9 @@ REQUEST = HEAD % len(QUERY) + QUERY
 CONCURRENCY = 3
 
 
-@pytest.fixture
-def engine() -> Engine:
-    return Engine()
-
-
-@pytest.fixture
-def client(engine: Engine) -> Iterator[httpx.Client]:
-    with gateway(engine, limits=Limits(body_timeout_s=0.3, concurrency=CONCURRENCY)) as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def limits() -> Limits:
+    return Limits(body_timeout_s=0.3, concurrency=CONCURRENCY)
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from recallflow.connectors.http.mem0.filters import asked
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import InvalidRecord
 from recallflow.queries import Recall
-from tests.services.mem0_clients import Start, address_of, control_file, import_mem0
+from tests.unit.gateway.serving import config_in, local_gateway
+from tests.unit.services.mem0_clients import control_file, import_mem0
 
 KEY, ANNS_KEY = ApiKeyText.new(), ApiKeyText.new()
 U = {"user_id": "u"}
@@ -35,12 +36,12 @@ def mem0(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, start: Start) -> str:
-    """The URL of a tenant. Each request needs a key: one is for any user, one for Ann alone."""
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a gateway whose requests need a key, for any user or for Ann alone; give a tenant's URL."""
     folder = tmp_path_factory.mktemp("gateway")
     decided = control_file(folder, (KEY, {}), (ANNS_KEY, {"end_users": ["ann"]}))
-    process = start("serve", "--state-dir", folder / "s", "--port", 0, "--partitions", 1, "--control", decided)
-    return f"{address_of(process)}/mem0/acme"
+    with local_gateway(config_in(folder), decided) as url:
+        yield f"{url}/mem0/acme"
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ import orjson
 import pytest
 
 from tests.conftest import GIVE_UP_S
-from tests.gateway.test_serve import Start, serving
 from tests.pages import readme
+from tests.unit.gateway.serving import Start, serving
 
 
+@pytest.mark.examples
 @pytest.mark.needs("curl")
 def test_the_gateway_answers_as_the_readme_asks(start: Start, cli: Callable[..., Any], tmp_path: Path) -> None:
     (block,) = readme("sh gateway")

@@ -13,8 +13,8 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.flows import behind_kafka, gateway
 from recallflow.flows.config import Config
-from tests.gateway.serving import served
 from tests.unit.connectors.fake_consumer import FakeKafka
+from tests.unit.gateway.serving import served
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
 DECISION = {"tenant_id": "acme", "mode": "shadow", "by": "kim", "why": "a week of it"}

@@ -1,13 +1,10 @@
-"""`recallflow serve` as a process, over a state directory: who may come in, who decides, and how it ends."""
+"""`recallflow serve` over a state directory: admission, decisions about rollouts, host names, and the end."""
 
-import re
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import httpx
@@ -20,8 +17,9 @@ from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
 from recallflow.flows.present import Present
 from recallflow.flows.rollouts import TenantRollouts, to_file
+from recallflow.flows.security_settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
-from tests.gateway.serving import Engine, Everybody, served
+from tests.unit.gateway.serving import Engine, Everybody, config_in, gateway, local_gateway, served
 from tests.unit.senders import SECRET, api_key, token
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
@@ -29,34 +27,6 @@ EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}
 QUERY = {"type": "recall", **ANN, "query": "what can't Ann eat?"}
 DECISION = {"tenant_id": "acme", "mode": "shadow", "by": "kim", "why": "a week of it"}
 TENANTS, ANNS, DEPLOYMENTS, REVOKED, OTHERS = (ApiKeyText.new() for _ in range(5))
-
-Start = Callable[..., subprocess.Popen[bytes]]
-
-
-class Served:
-    """A gateway that runs. `said`: what it wrote to standard error, once it has ended."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process, self.said = process, ""
-        assert process.stderr is not None
-        self._stderr = process.stderr
-        while (found := re.search(r"serving at (http://\S+)", self.said)) is None:
-            line = self._stderr.readline().decode()
-            assert line, self.said
-            self.said += line
-        self.url = found[1]
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        self.said += self._stderr.read().decode()
-        return self.process.wait()
-
-
-@contextmanager
-def serving(start: Start, *words: str | Path) -> Iterator[Served]:
-    served = Served(start("serve", "--port", "0", *words))
-    yield served
-    assert served.stop() == 0, served.said
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +47,11 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def guarded(start: Start, control: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A gateway that asks for credentials."""
-    folder = tmp_path_factory.mktemp("guarded")
-    config = folder / "recallflow.toml"
-    config.write_text(f'[auth]\nsecret = "{SECRET.decode()}"\n')
-    with serving(start, "--config", config, "--control", control, "--state-dir", folder / "s") as served:
-        yield served
-        assert "auth is on" in served.said
+def guarded(control: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a gateway that asks for credentials."""
+    config = config_in(tmp_path_factory.mktemp("guarded"), auth=AuthSettings(secret=SECRET.decode()))
+    with local_gateway(config, control) as url:
+        yield url
 
 
 def headers(key: ApiKeyText, **more: str) -> dict[str, str]:
@@ -112,9 +79,9 @@ LET_IN: list[tuple[str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("given", "status"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
-def test_who_may_not_is_refused_everywhere(guarded: Served, given: dict[str, str], status: int) -> None:
+def test_who_may_not_is_refused_everywhere(guarded: str, given: dict[str, str], status: int) -> None:
     scope = "tenant_id=acme&user_id=ann"
-    with httpx.Client(base_url=guarded.url, headers=given, timeout=30) as client:
+    with httpx.Client(base_url=guarded, headers=given, timeout=30) as client:
         answers = [
             client.post("/memory/query", json=QUERY),
             client.post("/memory/events", json=EVENT),
@@ -130,8 +97,8 @@ def test_who_may_not_is_refused_everywhere(guarded: Served, given: dict[str, str
 
 
 @pytest.mark.parametrize("given", [case[1] for case in LET_IN], ids=[case[0] for case in LET_IN])
-def test_who_may_is_answered(guarded: Served, given: dict[str, str]) -> None:
-    with httpx.Client(base_url=guarded.url, headers=given, timeout=30) as client:
+def test_who_may_is_answered(guarded: str, given: dict[str, str]) -> None:
+    with httpx.Client(base_url=guarded, headers=given, timeout=30) as client:
         assert client.post("/memory/events?wait=applied", json=EVENT).json()["applied"] is True
         assert client.post("/memory/query", json=QUERY).json()["memories"][0]["content"] == EVENT["content"]
 
@@ -140,10 +107,10 @@ def test_who_may_is_answered(guarded: Served, given: dict[str, str]) -> None:
     "host",
     ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "evil.example:127.0.0.1", "localhost.x", "", "::1"],
 )
-def test_no_page_of_another_site_reaches_it_under_its_own_name(guarded: Served, host: str) -> None:
+def test_no_page_of_another_site_reaches_it_under_its_own_name(guarded: str, host: str) -> None:
     """Its name may lead to this machine, whatever it leads to elsewhere."""
     known = headers(TENANTS, host=host)
-    with httpx.Client(base_url=guarded.url, headers=known, timeout=30) as client:
+    with httpx.Client(base_url=guarded, headers=known, timeout=30) as client:
         answers = [
             *(client.get(path) for path in ("/explore", "/metrics", "/readyz", "/openapi.json", "/nowhere")),
             client.get("/memories?tenant_id=acme&user_id=ann"),
@@ -154,28 +121,32 @@ def test_no_page_of_another_site_reaches_it_under_its_own_name(guarded: Served, 
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"])
-def test_it_answers_under_local_names(guarded: Served, host: str) -> None:
-    assert httpx.get(f"{guarded.url}/readyz", headers={"host": host}, timeout=30).status_code == 200
+def test_it_answers_under_local_names(guarded: str, host: str) -> None:
+    assert httpx.get(f"{guarded}/readyz", headers={"host": host}, timeout=30).status_code == 200
 
 
-@pytest.mark.parametrize(("listens", "status"), [("127.0.0.2", 421), ("0.0.0.0", 200)])
-def test_which_names_it_answers_under_depends_on_who_reaches_it(
-    start: Start, tmp_path: Path, listens: str, status: int
+@pytest.mark.parametrize(("listens", "status", "warned"), [("127.0.0.2", 421, False), ("0.0.0.0", 200, True)])
+def test_listening_address_decides_host_names_and_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, listens: str, status: int, warned: bool
 ) -> None:
-    with serving(start, "--host", listens, "--state-dir", tmp_path / "s") as served:
-        at = served.url.replace("0.0.0.0", "127.0.0.1")
+    config = config_in(tmp_path)
+    config = replace(config, serve=replace(config.serve, host=listens))
+    with local_gateway(config) as url:
+        at = url.replace("0.0.0.0", "127.0.0.1")
         assert httpx.get(f"{at}/readyz", timeout=30).status_code == 200
         assert httpx.get(f"{at}/readyz", headers={"host": "memory.example"}, timeout=30).status_code == status
+    assert any(record.name.endswith("flows.gateway") and listens in record.args for record in caplog.records
+               if record.args) is warned  # fmt: skip
 
 
-def test_a_key_for_one_user_is_for_nobody_else(guarded: Served) -> None:
+def test_a_key_for_one_user_is_for_nobody_else(guarded: str) -> None:
     asked = QUERY | {"user_id": "bob"}
-    answered = httpx.post(f"{guarded.url}/memory/query", json=asked, headers=headers(ANNS), timeout=30)
+    answered = httpx.post(f"{guarded}/memory/query", json=asked, headers=headers(ANNS), timeout=30)
     assert (answered.status_code, answered.json()["error"]["code"]) == (403, "forbidden")
 
 
-def test_who_decides_has_a_key_for_any_tenant(guarded: Served, control: Path) -> None:
-    url = f"{guarded.url}/graph/rollout"
+def test_who_decides_has_a_key_for_any_tenant(guarded: str, control: Path) -> None:
+    url = f"{guarded}/graph/rollout"
     for key in (TENANTS, ANNS):
         assert httpx.post(url, json=DECISION, headers=headers(key), timeout=30).status_code == 403
     assert b"graph.rollout" not in control.read_bytes()
@@ -183,50 +154,40 @@ def test_who_decides_has_a_key_for_any_tenant(guarded: Served, control: Path) ->
     assert (decided.status_code, decided.json()) == (202, DECISION)
     shown = httpx.get(f"{url}?tenant_id=acme", headers=headers(TENANTS), timeout=30).json()
     assert (shown["mode"], shown["by"]) == ("shadow", f"kim (key {DEPLOYMENTS.name})")
-    status = httpx.get(f"{guarded.url}/graph/status", params=ANN, headers=headers(TENANTS), timeout=30).json()
+    status = httpx.get(f"{guarded}/graph/status", params=ANN, headers=headers(TENANTS), timeout=30).json()
     assert status["graph_status"]["rollout"]["mode"] == "shadow"
     assert httpx.get(f"{url}?tenant_id=acme", headers=headers(ANNS), timeout=30).status_code == 403
     assert control.read_bytes().count(b"graph.rollout") == 1
 
 
 @pytest.mark.parametrize("left_out", ["tenant_id", "mode", "by", "why"])
-def test_a_decision_says_all_of_it(guarded: Served, left_out: str) -> None:
+def test_a_decision_says_all_of_it(guarded: str, left_out: str) -> None:
     given = {name: value for name, value in DECISION.items() if name != left_out}
-    answered = httpx.post(f"{guarded.url}/graph/rollout", json=given, headers=headers(DEPLOYMENTS), timeout=30)
+    answered = httpx.post(f"{guarded}/graph/rollout", json=given, headers=headers(DEPLOYMENTS), timeout=30)
     assert answered.status_code == 400
     assert [one["field"] for one in answered.json()["error"]["fields"]] == [left_out]
 
 
-def test_what_is_under_way_is_answered_before_the_end(start: Start, tmp_path: Path) -> None:
-    """A query that waits for a write that never comes is answered after its wait, although SIGTERM came before."""
-    asked = QUERY | {"wait_for": "local:0:1000", "wait_timeout_ms": 2_000}
-    answers: list[Any] = []
-    with serving(start, "--state-dir", tmp_path / "s") as served:
-        url = f"{served.url}/memory/query"
-        asking = Thread(target=lambda: answers.append(httpx.post(url, json=asked, timeout=30)))
+def test_pending_query_is_answered_before_the_end() -> None:
+    engine, answers = Engine(), list[int]()
+    engine.release.clear()
+    with gateway(engine) as client:
+        url = f"{client.base_url}/memory/query"
+        asking = Thread(target=lambda: answers.append(httpx.post(url, json=QUERY, timeout=30).status_code))
         asking.start()
-        while "under_way 1.0" not in httpx.get(f"{served.url}/metrics", timeout=30).text:
+        while not engine.under_way:
             assert asking.is_alive()
+        Timer(0.2, engine.release.set).start()  # after the server was told to stop
     asking.join()
-    assert answers[0].status_code == 200
-    assert "stale_read" in answers[0].text
+    assert answers == [200]
 
 
-@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_an_open_door_is_warned_about(start: Start, tmp_path: Path, host: str, warned: bool) -> None:
-    with serving(start, "--host", host, "--state-dir", tmp_path / "s") as served:
-        pass
-    assert ("can be reached from elsewhere" in served.said) is warned
+def test_port_in_use_ends_with_status_2(cli: Callable[..., Any], guarded: str, tmp_path: Path) -> None:
+    assert cli("serve", "--port", guarded.rpartition(":")[2], "--state-dir", tmp_path / "s").returncode == 2
 
 
-def test_what_cannot_be_served_is_told_in_a_line(cli: Callable[..., Any], guarded: Served, tmp_path: Path) -> None:
-    port = guarded.url.rpartition(":")[2]
-    taken = cli("serve", "--port", port, "--state-dir", tmp_path / "s")
-    assert taken.returncode == 2
-    assert "cannot listen at 127.0.0.1" in taken.stderr
-    lost = cli("serve", "--control", "control.jsonl")
-    assert lost.returncode == 2
-    assert "--control goes with --state-dir" in lost.stderr
+def test_control_file_without_state_dir_ends_with_status_2(cli: Callable[..., Any]) -> None:
+    assert cli("serve", "--control", "control.jsonl").returncode == 2
 
 
 def test_a_decision_that_cannot_be_written_is_no_defect_of_ours(tmp_path: Path) -> None:

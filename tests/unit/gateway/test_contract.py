@@ -23,9 +23,8 @@ from schemathesis.specs.openapi.checks import (
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.openapi import LINES
-from recallflow.flows.config import Config
-from recallflow.flows.settings import Settings
-from tests.gateway.serving import Engine, Everybody, Undecided, real_gateway
+from tests.groups import share
+from tests.unit.gateway.serving import Engine, Everybody, Undecided, config_in, local_gateway
 
 DOCUMENT = build_app(Engine(), Everybody(), Undecided(), Limits(), CollectorRegistry()).openapi()
 OPERATIONS = {
@@ -38,6 +37,7 @@ TRIED = [(name, GenerationMode.POSITIVE) for name in OPERATIONS] + [
     for name, operation in OPERATIONS.items()
     if "parameters" in operation or "requestBody" in operation
 ]
+pytestmark = pytest.mark.exhaustive
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
@@ -49,8 +49,7 @@ def as_it_is(_: SerializationContext, value: Any) -> bytes:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    config = Config(state_dir=folder / "s", engine=Settings(partitions=1))
-    with real_gateway(config, folder / "control.jsonl") as address:
+    with local_gateway(config_in(folder)) as address:
         yield address
 
 
@@ -59,7 +58,7 @@ def test_whatever_is_sent_is_answered_as_described(url: str, name: str, mode: Ge
     method, path = name.split(" ")
     operation = from_dict(DOCUMENT)[path][method]
 
-    @settings(max_examples=12, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=share(0.12), suppress_health_check=[*HealthCheck])
     @given(st.data())
     def tried(data: st.DataObject) -> None:
         case = data.draw(operation.as_strategy(generation_mode=mode))

@@ -1,33 +1,41 @@
-"""The gateway for tests: before an engine that says what the test wants, over real HTTP on a free port."""
+"""The gateway in this process, over real HTTP on a free port: before a fake engine, or with an engine of its own."""
 
 import asyncio
+import re
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from types import ModuleType
+from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.deciding import RolloutShown
 from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.names import under_own_names
 from recallflow.connectors.http.server import Server, address, listen
 from recallflow.control import Rollout
 from recallflow.credentials import Headers
-from recallflow.decisions import History
 from recallflow.events import Event, MemoryEvent
+from recallflow.flows import gateway as gateway_flow
 from recallflow.flows.config import Config
-from recallflow.flows.local import open_local
-from recallflow.flows.machine_metrics import registry_of
-from recallflow.flows.present import Present
-from recallflow.flows.rollouts import TenantRollouts, to_file
-from recallflow.operators.authorise import Authoriser
+from recallflow.flows.control_file import read_control_file
+from recallflow.flows.settings import Settings
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
+
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 class Engine:
@@ -97,7 +105,7 @@ class Undecided:
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[str]:
-    """Serves an app on a thread; gives its address."""
+    """Serve an app on a thread; give its address."""
     with listen("127.0.0.1", 0) as listening:
         server = Server(app, stop_timeout_s=5)
         thread = threading.Thread(target=server.run, args=([listening],))
@@ -111,21 +119,87 @@ def served(app: FastAPI) -> Iterator[str]:
 
 @contextmanager
 def gateway(engine: Engine, admission: Everybody | None = None, limits: Limits | None = None) -> Iterator[httpx.Client]:
-    """A client of a gateway before an engine."""
+    """Serve a gateway before a fake engine; give a client of it."""
     app = build_app(engine, admission or Everybody(), Undecided(), limits or Limits(), CollectorRegistry())
     with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
 
 
 @contextmanager
-def real_gateway(config: Config, control: Path, decisions: History | None = None) -> Iterator[str]:
-    """The address of a gateway with an engine of its own, as `recallflow serve --state-dir` has it. `control`: the file
-    of decisions."""
-    history = History() if decisions is None else decisions
-    with open_local(config, history) as service:
-        authoriser = Authoriser(history, service.trust)
-        present = Present(authoriser)
-        rollouts = TenantRollouts(present, history, to_file(control, history))
-        app = build_app(service, present, rollouts, Limits(), registry_of(service.metrics))
-        with served(app) as url:
-            yield url
+def served_flow(module: ModuleType, run: Callable[[], None]) -> Iterator[str]:
+    """Run a flow that serves until a signal on a thread; give its address, and stop it as a signal would.
+
+    The flow's `serve` is replaced: signal handlers belong to the main thread.
+    """
+    opened: SimpleQueue[tuple[str, Server] | Exception] = SimpleQueue()
+
+    def serve(app: Any, listening: Any, host: str, stop_timeout_s: float) -> None:
+        server = Server(under_own_names(app, listening, host), stop_timeout_s)
+        opened.put((address(listening), server))
+        server.run([listening])
+
+    def work() -> None:
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - raised in the test's thread
+            opened.put(error)
+
+    thread = threading.Thread(target=work)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "serve", serve)
+        thread.start()
+        found = opened.get()
+    if isinstance(found, Exception):
+        thread.join()
+        raise found
+    url, server = found
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def local_gateway(config: Config, control: Path | None = None) -> Iterator[str]:
+    """Serve as `recallflow serve --state-dir` does, on a free port; give the address.
+
+    Args:
+        control: the file of operators' decisions.
+    """
+    config = replace(config, serve=replace(config.serve, port=0))
+    decisions = read_control_file(control)
+    with served_flow(gateway_flow, lambda: gateway_flow.serve_local(config, decisions, control)) as url:
+        yield url
+
+
+def config_in(folder: Path, **chosen: Any) -> Config:
+    """Return the settings of an engine with one partition in a folder."""
+    return Config(state_dir=folder / "s", engine=Settings(partitions=1), **chosen)
+
+
+class Served:
+    """A process of `recallflow serve`. `said`: its standard error until its address, and all of it after the end."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self.said = process, ""
+        assert process.stderr is not None
+        self._stderr = process.stderr
+        while (found := re.search(r"serving at (http://\S+)", self.said)) is None:
+            line = self._stderr.readline().decode()
+            assert line, self.said
+            self.said += line
+        self.url = found[1]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        self.said += self._stderr.read().decode()
+        return self.process.wait()
+
+
+@contextmanager
+def serving(start: Start, *words: str | Path) -> Iterator[Served]:
+    """Start `recallflow serve` in a process of its own; SIGTERM ends it with status 0."""
+    served = Served(start("serve", "--port", "0", *words))
+    yield served
+    assert served.stop() == 0, served.said

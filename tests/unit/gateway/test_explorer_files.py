@@ -1,20 +1,11 @@
 """The files of the explorer: what they may load, and that there are no others."""
 
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.gateway.serving import Engine, gateway
-
 FROM_ELSEWHERE = re.compile(rb"""(?:src|href|from|import|url)\s*[=(]?\s*["']?(?:https?:)?//""")
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    with gateway(Engine()) as client:
-        yield client
 
 
 def reached(client: httpx.Client) -> dict[str, httpx.Response]:

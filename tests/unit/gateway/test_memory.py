@@ -1,6 +1,5 @@
 """POST /memory/query and POST /memory/events, over real HTTP."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -8,33 +7,11 @@ import pytest
 
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, OverQuota, QueryTimeout
 from recallflow.responses import ErrorBody, Response
-from tests.gateway.serving import Engine, Everybody, gateway
+from tests.unit.gateway.serving import Engine, Everybody
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
 QUERY = {"type": "recall", **ANN, "query": "what can't Ann eat?"}
 EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine()
-
-
-@pytest.fixture(scope="module")
-def everybody() -> Everybody:
-    return Everybody()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine, everybody: Everybody) -> Iterator[httpx.Client]:
-    with gateway(engine, everybody) as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def as_new(engine: Engine, everybody: Everybody) -> None:
-    engine.__init__()  # type: ignore[misc]
-    everybody.__init__()  # type: ignore[misc]
 
 
 def test_an_answer_comes_as_the_engine_gave_it(engine: Engine, client: httpx.Client) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.gateway.test_serve import Served, Start, serving
+from tests.unit.gateway.serving import Served, Start, serving
 
-PAGE = Path(__file__).parents[2] / "docs" / "services.md"
+PAGE = Path(__file__).parents[3] / "docs" / "services.md"
 ADDRESS = "localhost:8080"
 SAID = "Ann is allergic to peanuts."
 CHANGED = "Ann is allergic to nuts."
@@ -39,6 +39,7 @@ def ask(url: str, request: str) -> tuple[int, dict[str, Any]]:
     return int(status), orjson.loads(body)
 
 
+@pytest.mark.examples
 @pytest.mark.needs("curl")
 def test_the_requests_of_the_page_are_answered_as_it_says(served: Served) -> None:
     """One after the other: each is applied before the next."""

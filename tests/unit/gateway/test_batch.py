@@ -3,9 +3,8 @@
 import asyncio
 import gc
 import http.client
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,7 +18,7 @@ from recallflow.connectors.http.batch import BYTES_UNDER_WAY, LINES_UNDER_WAY
 from recallflow.connectors.http.limits import Limits
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event
-from tests.gateway.serving import Engine, Everybody, Undecided, gateway
+from tests.unit.gateway.serving import Engine, Everybody, Undecided, gateway
 
 LINES = {"content-type": "application/x-ndjson"}
 EVENT = {"type": "memory", "tenant_id": "acme", "user_id": "ann"}
@@ -30,15 +29,9 @@ def line(content: str) -> bytes:
     return orjson.dumps(EVENT | {"content": content}) + b"\n"
 
 
-@pytest.fixture
-def engine() -> Engine:
-    return Engine()
-
-
-@pytest.fixture
-def client(engine: Engine) -> Iterator[httpx.Client]:
-    with gateway(engine, limits=Limits(body_bytes=MOST, body_timeout_s=1)) as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def limits() -> Limits:
+    return Limits(body_bytes=MOST)
 
 
 def post(client: httpx.Client, body: bytes | Iterator[bytes]) -> list[dict[str, object]]:
@@ -103,36 +96,39 @@ def test_a_line_at_which_our_own_code_fails_costs_no_other_and_no_log_quotes_it(
     assert "green tea" not in caplog.text + str(found)
 
 
-def test_results_come_while_lines_are_still_sent(client: httpx.Client) -> None:
-    """Who sends one line, reads its result, and only then sends the next is not kept waiting."""
-    address = urlsplit(str(client.base_url))
-    connection = http.client.HTTPConnection(address.netloc, timeout=30)
+@contextmanager
+def begun(client: httpx.Client) -> Iterator[http.client.HTTPConnection]:
+    """Open a connection that has sent the headers of a chunked batch."""
+    connection = http.client.HTTPConnection(urlsplit(str(client.base_url)).netloc, timeout=30)
     connection.putrequest("POST", "/memory/events/batch")
     connection.putheader("transfer-encoding", "chunked")
     connection.putheader("content-type", LINES["content-type"])
     connection.endheaders()
-    stream = connection.sock.makefile("rb")
-    for number in (1, 2, 3):
-        sent = line(f"n{number}")
-        connection.send(b"%x\r\n%s\r\n" % (len(sent), sent))
-        while not (read := stream.readline()).startswith(b'{"line"'):
-            assert read
-        assert orjson.loads(read)["line"] == number
-    connection.send(b"0\r\n\r\n")
-    connection.close()
+    with closing(connection):
+        yield connection
 
 
-def test_lines_that_stop_coming_end_the_batch(engine: Engine, client: httpx.Client) -> None:
-    more = threading.Event()
+def send(connection: http.client.HTTPConnection, sent: bytes) -> None:
+    connection.send(b"%x\r\n%s\r\n" % (len(sent), sent))
 
-    def body() -> Iterator[bytes]:
-        yield line("a") + b'{"type": '
-        more.wait(30)
-        yield b"\n"
 
-    with client.stream("POST", "/memory/events/batch", content=body(), headers=LINES) as answered:
-        more.set()
-        assert [orjson.loads(one).get("position") is not None for one in answered.iter_lines()] != []
+def test_results_come_while_lines_are_still_sent(client: httpx.Client) -> None:
+    """Who sends one line, reads its result, and only then sends the next is not kept waiting."""
+    with begun(client) as connection:
+        stream = connection.sock.makefile("rb")
+        for number in (1, 2, 3):
+            send(connection, line(f"n{number}"))
+            while not (read := stream.readline()).startswith(b'{"line"'):
+                assert read
+            assert orjson.loads(read)["line"] == number
+        send(connection, b"")
+
+
+def test_lines_that_stop_coming_end_the_batch(engine: Engine) -> None:
+    with gateway(engine, limits=Limits(body_timeout_s=0.3)) as client, begun(client) as connection:
+        send(connection, line("a") + b'{"type": ')
+        answered = connection.getresponse().read().splitlines()  # up to the end, though the body has none
+    assert orjson.loads(answered[0])["position"]
     assert len(engine.stored) == 1
 
 
