@@ -1,8 +1,6 @@
 """A place in the group, on a real broker."""
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -11,6 +9,8 @@ import pytest
 from benchmarks.broker import Cluster
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.group import Fenced, Group, Member
+from tests.kafka.harness import watched
+from tests.starts import fork_server
 
 SESSION_S = 6.0
 GIVE_UP_S = 60.0
@@ -69,23 +69,20 @@ def test_the_last_one_to_join_is_in_and_the_others_learn_of_it(place: tuple[str,
 
 
 def test_who_comes_back_after_its_session_puts_nobody_out(place: tuple[str, str, str]) -> None:
-    words = [sys.executable, "-c", CHILD, *place, str(SESSION_S)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+    child = fork_server().start(CHILD, [*place, str(SESSION_S)], text=True)
+    with watched(child):
         assert child.stdout is not None
-        try:
-            assert child.stdout.readline() == "in\n"
-            child.send_signal(signal.SIGSTOP)
-            group = group_at(place)
-            deadline_s = time.monotonic() + GIVE_UP_S
-            while group.look().member is not None:
-                assert time.monotonic() < deadline_s
-            member = group.join()
-            child.send_signal(signal.SIGCONT)
-            while child.poll() is None:
-                assert time.monotonic() < deadline_s
-                assert member.committed(0.1) is None
-            assert child.stdout.readline() == "through\n"
-            assert is_accepted(member, "still in")
-            member.close()
-        finally:
-            child.kill()
+        assert child.stdout.readline() == "in\n"
+        child.send_signal(signal.SIGSTOP)
+        group = group_at(place)
+        deadline_s = time.monotonic() + GIVE_UP_S
+        while group.look().member is not None:
+            assert time.monotonic() < deadline_s
+        member = group.join()
+        child.send_signal(signal.SIGCONT)
+        while child.poll() is None:
+            assert time.monotonic() < deadline_s
+            assert member.committed(0.1) is None
+        assert child.stdout.readline() == "through\n"
+        assert is_accepted(member, "still in")
+        member.close()

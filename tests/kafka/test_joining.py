@@ -1,4 +1,4 @@
-"""Members that come: all at one moment to topics that nobody has read yet, and one to another at work."""
+"""Members that join: several at the same moment on unread topics, and one beside another at work."""
 
 from collections import Counter
 from contextlib import closing
@@ -18,9 +18,9 @@ from benchmarks.torture.topics import Topics
 from recallflow.owner import state_partition
 from recallflow.state.folders import held_numbers
 
-MEMBERS, PARTITIONS = 4, 8
-OWNERS = 32
-TOLD = 160
+MEMBERS, PARTITIONS = 3, 6
+OWNERS = 24
+TOLD = 48
 
 # The real command, but what it gives up is handed over only once a file is there: all of it was closed by then.
 HOLDS = """
@@ -41,15 +41,12 @@ Ownership.give_up = held
 
 
 class Holding(Engine):
-    """A member that hands over when it is told to."""
+    """A member that hands partitions over on command."""
 
     def __init__(self, topics: Topics, folder: Path, *options: str, name: str) -> None:
         super().__init__(topics, folder, *options, name=name)
         self._go_on = folder / "go on"
-
-    def words(self, *options: str) -> list[str]:
-        python, flag, script, *words = super().words(*options)
-        return [python, flag, HOLDS.format(go_on=str(self._go_on)) + script, *words]
+        self.setup = HOLDS.format(go_on=str(self._go_on))
 
     def hand_over(self) -> None:
         self._go_on.touch()
@@ -62,8 +59,8 @@ def topics(broker: Cluster) -> Topics:
     return made
 
 
-def test_members_that_start_at_one_moment_answer_each_record_once(topics: Topics, tmp_path: Path) -> None:
-    """Each finds nobody's places, and those of the others come while it looks."""
+def test_members_that_start_together_answer_each_record_once(topics: Topics, tmp_path: Path) -> None:
+    """Each finds no committed offsets, and those of the others appear meanwhile."""
     log = Log(topics)
     for number in range(TOLD):
         log.tell(f"user{number % OWNERS}", content=f"walnut {number}")
@@ -75,7 +72,7 @@ def test_members_that_start_at_one_moment_answer_each_record_once(topics: Topics
             log.talk(OWNERS, owners=OWNERS)
             assert reader.until(lambda: receipted(log, reader)), fleet.said()
             fleet.members[0].until(
-                lambda: fleet.ready() and shares(group) == [PARTITIONS // MEMBERS] * MEMBERS, "one of four"
+                lambda: fleet.ready() and shares(group) == [PARTITIONS // MEMBERS] * MEMBERS, "evenly shared"
             )
             log.sent[:] = log.of(["memory"])  # what was asked before the first start is not answered
             findings = checker.judge(log, reader)
@@ -94,7 +91,7 @@ def shares(group: Ownership) -> list[int]:
     return [*Counter(group.look().values()).values()]
 
 
-def test_what_stays_is_answered_while_what_moves_is_not_handed_over_yet(topics: Topics, tmp_path: Path) -> None:
+def test_kept_partitions_answer_while_others_move(topics: Topics, tmp_path: Path) -> None:
     log = Log(topics)
     options = ("--deployment", f"joined-{topics.suffix}", "--epoch-ms", "100")
     with (

@@ -1,4 +1,4 @@
-"""A member that is killed leaves its partitions to one that has kept them warm: it goes on at the end of the log."""
+"""Standby: the partitions of a killed member go to one that kept them warm, which continues at the end of the log."""
 
 import re
 import uuid
@@ -26,7 +26,7 @@ from tests.kafka.harness import until
 
 PARTITIONS = 4
 OWNERS = 16
-TOLD, MORE = 200, 50
+TOLD, MORE = 60, 20
 OURS = re.compile(r"partition (\d+) is ours, from offset (\d+) on")
 HELD = re.compile(r"partition (\d+) holds (\d+) memories of")
 
@@ -49,7 +49,7 @@ def memories(member: Engine) -> float:
     return member.metrics()["recallflow_memories"]
 
 
-def test_what_a_killed_member_had_goes_on_at_the_end_of_the_log(topics: Topics, fleet: Fleet) -> None:
+def test_a_standby_takes_over_at_the_end_of_the_log(topics: Topics, fleet: Fleet) -> None:
     log, group, left = Log(topics), Ownership(topics, fleet.deployment), fleet.members[1]
     with closing(Reader(topics)) as reader:
         fleet.up()
@@ -100,8 +100,8 @@ class Member:
         self._consumer.close()
 
 
-@pytest.mark.parametrize(("count", "partitions"), [(3, 8), (4, 10), (5, 16)])
-def test_the_group_shares_out_what_is_lost_as_foretold(broker: Cluster, count: int, partitions: int) -> None:
+@pytest.mark.parametrize(("count", "partitions"), [(3, 8), (5, 16)])
+def test_lost_partitions_are_shared_out_as_predicted(broker: Cluster, count: int, partitions: int) -> None:
     topic = f"shared-{uuid.uuid4().hex}"
     broker.create_topics({topic: partitions})
     with ExitStack() as stack:
