@@ -9,9 +9,18 @@ import pytest
 
 from recallflow.embedder import Embedder
 from recallflow.operators.answers.models import Models
-from tests.unit.operators.harness import HASHING, Harness
+from tests.unit.operators.harness import HASHING, OPEN, Harness
 
 OpenHarness = Callable[..., Harness]
+
+
+@pytest.fixture(autouse=True)
+def stop_harnesses() -> Iterator[None]:
+    """Stop the harnesses that a test leaves open."""
+    before = {*OPEN}
+    yield
+    for harness in OPEN - before:
+        harness.stop()
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
 
 Event = Mapping[str, Any]
 H = TypeVar("H", bound="Harness")
+OPEN: set["Harness"] = set()  # conftest.py stops what a test leaves open
 
 
 class FlatEmbedder:
@@ -103,10 +104,12 @@ class Harness:
             models=self._models,
         )  # fmt: skip
         self._logic = build(snapshot)
+        OPEN.add(self)
         if snapshot is not None:
             self._read |= {source.rpartition(":")[0]: offset + 1 for source, offset in snapshot.received.items()}
 
     def stop(self) -> None:
+        OPEN.discard(self)
         del self._logic  # and with it what reads the store
         self.directory.close()
 

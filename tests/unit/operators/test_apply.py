@@ -351,7 +351,6 @@ def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path) -> N
     found = {
         keys.split(key)[1]: value for key, value in engine.records() if keys.split(key)[1] in (keys.ROW, keys.ENTRY)
     }
-    engine.stop()
     row, entry = MemoryRow.decode(found[keys.ROW]), Entry.decode(found[keys.ENTRY])
     same = {column.name for column in fields(MemoryRow)} & {*Entry._fields} - {"metadata"}
     assert {name: getattr(entry, name) for name in same} == {name: getattr(row, name) for name in same}

@@ -1,6 +1,5 @@
 """The access record: who asked for whose memory, and what came of it; no word of what was asked or told."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,8 @@ FIELDS = {"type", "time", "principal", "tenant_id", "user_id", "environment", "i
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[Harness]:
-    one = Harness(tmp_path / "state", rules={"audited": True})
-    yield one
-    one.stop()
+def harness(tmp_path: Path) -> Harness:
+    return Harness(tmp_path / "state", rules={"audited": True})
 
 
 def audits(outputs: list[Output]) -> list[Event]:
@@ -158,7 +155,6 @@ def test_no_record_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
     outputs = quiet.run(QUERIES, ANN | {"type": "recall", "query": QUESTION})
     outputs += quiet.run(MEMORIES, ANN | {"type": "user.erase", "timestamp": 9})
     assert audits(outputs) == []
-    quiet.stop()
 
 
 def test_schema_has_all_fields_of_the_record() -> None:

@@ -1,7 +1,7 @@
 """Verdicts and the state: they are the same whenever a log is read, and stay with what waits."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,9 @@ def senders() -> Senders:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path) -> Iterator[Callable[[Senders], Engine]]:
-    made: list[Engine] = []
-
-    def make(senders: Senders) -> Engine:
-        made.append(Engine(tmp_path / f"state{len(made)}", senders))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
+def make_engine(tmp_path: Path) -> Callable[[Senders], Engine]:
+    numbers = itertools.count()
+    return lambda senders: Engine(tmp_path / f"state{next(numbers)}", senders)
 
 
 def message(number: int, **fields: Any) -> dict[str, Any]:

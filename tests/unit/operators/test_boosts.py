@@ -74,17 +74,25 @@ def test_each_boost_has_a_weight_of_its_own(mode: Mode) -> None:
                 np.testing.assert_allclose(values, expected)
 
 
-def test_a_query_s_weight_of_a_boost_comes_before_the_tenant_s() -> None:
+def test_answer_explains_boosts_with_the_weights_that_hold() -> None:
+    """The query's weight precedes the tenant's. An answer about the past has no boosts."""
     told = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
     judged = make_event("memory.feedback", memory_id="a", useful=True)
     settings = {"weights": {"hybrid": {"personalisation": 0}}}
     decided = History()
     decided.add(0, TenantSettings(type="tenant.settings", tenant_id="acme", name="recall", settings=settings))
     ask = make_event("recall", query="red bike", k=1)
-    asked = [ask, ask | {"weights": {"personalisation": 0.5}}, ask | {"mode": "balanced"}]
+    own, balanced = ask | {"weights": {"personalisation": 0.5}}, ask | {"mode": "balanced", "session_id": "s"}
+    asked = [ask, own, balanced, balanced, balanced | {"session_id": "t"}, balanced | {"as_of": {"event_time": 5}}]
     done = run_flow([*told, judged, *asked], decisions=decided).responses
-    boosted = [explained(response)["a"]["boosts"] for response in done]
-    assert boosted == [{}, {"personalisation": 0.05}, {"personalisation": 0.1}]
+    assert [explained(response)["a"]["boosts"] for response in done] == [
+        {},
+        {"personalisation": 0.05},
+        {"personalisation": 0.1},
+        {"personalisation": 0.1, "session_continuity": 0.03},
+        {"personalisation": 0.1},
+        {},
+    ]
     for response in done:
         told_of = explained(response)["a"]
         total = sum(told_of["weights"][name] * value for name, value in told_of["factors"].items())
@@ -98,20 +106,3 @@ def test_other_modes_have_none(mode: Mode) -> None:
         "relationship": {2: 0.1}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0), 1: (1, 0)},
     }  # fmt: skip
     assert rank(make_scene(mode, entries, [2, 1, 0], **given)).boosts == {}
-
-
-def test_an_answer_tells_of_its_boosts() -> None:
-    said = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
-    judged = [make_event("memory.feedback", memory_id="a", useful=True)]
-    ask = make_event("recall", query="red bike", session_id="s", k=1)
-    done = run_flow([*said, *judged, ask, ask, ask | {"session_id": "t"}, ask | {"as_of": {"event_time": 5}}])
-    told = [explained(response)["a"]["boosts"] for response in done.responses]
-    assert told == [
-        {"personalisation": 0.1},
-        {"personalisation": 0.1, "session_continuity": 0.03},
-        {"personalisation": 0.1},
-        {},
-    ]
-    first = explained(done.responses[0])["a"]
-    total = sum(first["weights"][name] * value for name, value in first["factors"].items()) + 0.1
-    assert done.responses[0]["memories"][0]["score"] == pytest.approx(total, abs=1e-5)

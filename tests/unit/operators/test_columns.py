@@ -109,25 +109,39 @@ def test_only_real_episodes_have_an_opening() -> None:
     assert opens == {"m0": 1, "m1": 0, "m2": 0.5, "m3": 1, "m4": 0}  # m2 is in none, and stands at the others' mean
 
 
-def said_by(*authors: str | None, role: str | None = None) -> OwnerIndex:
-    return indexed([make_entry(n, episode=0, created_ms=n, author=a, role=role) for n, a in enumerate(authors)])
+FOUR, USERS = ["Ann", "Bo", "Ann", "Cy"], ["user", "assistant", "user"]
+PAIR, LEES = ["Ann", "Bo"], ["Ann", "Bo Lee"]
 
 
-def test_the_speaker_is_the_one_participant_named() -> None:
-    index = said_by("Ann", "Bo", "Ann", "Cy")
-    pair = ["Ann", "Bo"]
-    assert_column(columns_of(index, "What did Ann say?", pair)["speaker"], [1, 0, 1, 0])
-    assert "speaker" not in columns_of(index, "What did Ann tell Bo?", pair)
-    assert "speaker" not in columns_of(index, "What was said?", pair)
-
-
-def test_of_several_named_the_first_is_the_subject() -> None:
-    index = said_by("Ann", "Bo Lee", "Ann", "Cy")
-    pair = ["Ann", "Bo Lee"]
-    assert_column(columns_of(index, "What did Ann tell Bo?", pair)["subject"], [1, 0, 1, 0])
-    assert_column(columns_of(index, "What did Bo think of Ann's bike?", pair)["subject"], [0, 1, 0, 0])
-    assert "subject" not in columns_of(index, "What did Ann say?", pair)
-    assert "subject" not in columns_of(index, "What was said?", pair)
+@pytest.mark.parametrize(
+    ("said_by", "participants", "question", "column", "expected"),
+    [
+        (FOUR, PAIR, "What did Ann say?", "speaker", [1, 0, 1, 0]),
+        (FOUR, PAIR, "What did Ann tell Bo?", "speaker", None),
+        (FOUR, PAIR, "What was said?", "speaker", None),
+        (["Ann", "Bo Lee", "Ann", "Cy"], LEES, "What did Ann tell Bo?", "subject", [1, 0, 1, 0]),
+        (["Ann", "Bo Lee", "Ann", "Cy"], LEES, "What did Bo think of Ann's bike?", "subject", [0, 1, 0, 0]),
+        (FOUR, PAIR, "What did Ann say?", "subject", None),
+        (FOUR, PAIR, "What was said?", "subject", None),
+        # I am the one user of a chat with an assistant, if nobody is named.
+        (USERS, [], "What did I buy?", "speaker", [1, 0, 1]),
+        (USERS, [], "What was bought?", "speaker", None),
+        (["Ann", "assistant"], ["Ann", "assistant"], "What did assistant tell me?", "speaker", [0, 1]),
+        (["Ann", "Bo", "assistant"], [], "What did I buy?", "speaker", None),  # one of two
+        (["Ann", "Ann"], [], "What did I buy?", "speaker", None),  # all is theirs
+        (["assistant"], [], "What did I buy?", "speaker", None),
+    ],
+)
+def test_speaker_and_subject_are_marked(
+    said_by: list[str], participants: list[str], question: str, column: str, expected: list[float] | None
+) -> None:
+    roles = ["assistant" if author == "assistant" else "user" for author in said_by]
+    said = enumerate(zip(said_by, roles, strict=True))
+    index = indexed([make_entry(n, episode=0, created_ms=n, author=author, role=role) for n, (author, role) in said])
+    found = columns_of(index, question, participants).get(column)
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        assert_column(found, expected)
 
 
 def test_a_speaker_who_ends_in_a_question_is_marked() -> None:
@@ -135,33 +149,6 @@ def test_a_speaker_who_ends_in_a_question_is_marked() -> None:
     entries = [make_entry(n, episode=0, created_ms=n, author="Ann", flags=f) for n, f in enumerate(flags)]
     index = indexed([*entries, make_entry(3, episode=0, created_ms=3, author="Bo", flags=flags[0])])
     assert_column(columns_of(index, "What did Ann say?", ["Ann", "Bo"])["speaker_asks"], [1, 0, 0, 0])
-
-
-def chat(*said: tuple[str, str]) -> OwnerIndex:
-    return indexed([make_entry(n, episode=0, created_ms=n, author=a, role=r) for n, (a, r) in enumerate(said)])
-
-
-def test_i_am_the_one_user_of_a_chat_with_an_assistant() -> None:
-    index = chat(("user", "user"), ("assistant", "assistant"), ("user", "user"))
-    assert_column(columns_of(index, "What did I buy?")["speaker"], [1, 0, 1])
-    assert "speaker" not in columns_of(index, "What was bought?")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        [("Ann", "user"), ("Bo", "user"), ("assistant", "assistant")],  # who of the two is I?
-        [("Ann", "user"), ("Ann", "user")],  # all is theirs: it would tell nothing apart
-        [("assistant", "assistant")],
-    ],
-)
-def test_i_am_nobody_where_it_could_be_anyone(said: list[tuple[str, str]]) -> None:
-    assert "speaker" not in columns_of(chat(*said), "What did I buy?")
-
-
-def test_a_name_in_the_question_comes_before_i() -> None:
-    index = chat(("Ann", "user"), ("Bot", "assistant"))
-    assert_column(columns_of(index, "What did Bot tell me?", ["Ann", "Bot"])["speaker"], [0, 1])
 
 
 def facts_beside(authors: Sequence[str], *facts: str) -> OwnerIndex:
@@ -298,7 +285,7 @@ def test_the_score_is_the_weighted_sum_of_the_columns() -> None:
 
 @pytest.mark.parametrize("weights", [weights for sets in WEIGHTS.values() for weights in sets.values()])
 def test_only_weighted_columns_are_part_of_the_sum(weights: Mapping[str, float]) -> None:
-    index = said_by("Ann", "Bo")
+    index = indexed([make_entry(n, episode=0, created_ms=n, author=author) for n, author in enumerate(PAIR)])
     question = understand("When did Ann say that, in May 2023?", ["Ann", "Bo"])
     columns = compute(index, question, QUERY, weights)
     assert columns.values.keys() == weights.keys() - {"subject"}

@@ -1,6 +1,6 @@
 """Every way an answer can be less than it should be: it comes all the same, says what is missing, and is degraded."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.embedder import Embedder, Kind, Matrix
+from recallflow.embedder import Kind, Matrix
 from recallflow.errors import DecryptionFailed, EmbedderError
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
@@ -65,18 +65,12 @@ def model() -> Model:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path, model: Model) -> Iterator[Callable[..., Engine]]:
-    engines: list[Engine] = []
-
-    def make(fallback: Embedder | None = None) -> Engine:
-        clocks = Clocks(timer=model.timer, now_ms=lambda: 0)
-        path, record = tmp_path / str(len(engines)), {"append_ms": 0, "key": b"acme/ann"}
-        engines.append(Engine(path, model, one_log=True, clocks=clocks, fallback=fallback, record=record))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.stop()
+def make_engine(tmp_path: Path, model: Model) -> Callable[..., Engine]:
+    clocks = Clocks(timer=model.timer, now_ms=lambda: 0)
+    record = {"append_ms": 0, "key": b"acme/ann"}
+    return lambda fallback=None: Engine(
+        tmp_path / "s", model, one_log=True, clocks=clocks, fallback=fallback, record=record
+    )
 
 
 @pytest.fixture
@@ -352,4 +346,3 @@ def test_warns_while_the_log_is_not_read_to_its_end(tmp_path: Path) -> None:
     behind = ""
     found, missing = engine.ask(*asked)
     assert (found["status"], codes(found), missing.get("warnings", [])) == ("ok", [], [])
-    engine.stop()

@@ -118,7 +118,6 @@ def test_what_has_no_effect_is_counted_by_type_and_reason(tmp_path: Path) -> Non
     made = [make_event(kind, **fields) for kind, fields in (fact(), fact(), TOLD, ("memory.embedding", other))]
     engine.run(MEMORIES, *made)
     assert engine.directory.unfit == {("memory", "outdated"): 2, ("memory.embedding", "other_model"): 1}
-    engine.stop()
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["through", "killed between steps"])

@@ -1,7 +1,7 @@
 """What answers leave behind: counted once, whatever is asked twice, answered again or killed in between."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from recallflow.state.hot_owner import HotOwner
 from recallflow.state.logical import state_hash
 from recallflow.state.partition import Partition
 from tests.groups import share
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained, make_event, run_flow, several
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained, make_event, run_flow
 
 NOW_MS = 1_000_000
 
@@ -39,15 +39,9 @@ class Logs(Harness):
 
 
 @pytest.fixture
-def make_logs(tmp_path: Path) -> Iterator[Callable[[], Logs]]:
-    with several(tmp_path, Logs) as make:
-        yield make
-
-
-@pytest.fixture
-def logs(make_logs: Callable[[], Logs]) -> Logs:
+def logs(tmp_path: Path) -> Logs:
     """A log in which two memories were told."""
-    logs = make_logs()
+    logs = Logs(tmp_path / "s")
     texts = {"a": "the red bike", "b": "green tea"}
     logs.write(MEMORIES, *(make_event("message", id=name, content=text) for name, text in texts.items()))
     return logs
@@ -118,8 +112,8 @@ def test_what_is_forgotten_leaves_no_usage(logs: Logs) -> None:
     assert logs.table(keys.USAGE) == []
 
 
-def test_a_session_remembers_the_newest_it_returned(make_logs: Callable[[], Logs]) -> None:
-    logs = make_logs()
+def test_a_session_remembers_the_newest_it_returned(tmp_path: Path) -> None:
+    logs = Logs(tmp_path / "s")
     logs.write(MEMORIES, *(make_event("memory", n, id=f"m{n}", content=f"tea {n}") for n in range(250)))
     asked = [{"created_after": low, "created_before": low + 50} for low in range(0, 250, 50)]
     logs.write(

@@ -92,7 +92,6 @@ def test_the_state_is_that_of_a_log_without_the_user(engine: Harness, tmp_path: 
     without.run(MEMORIES, *(one if id(one) in kept else blank for one in [*told, {}, *later]))
     assert engine.hash() == without.hash()
     assert engine.directory.counts == without.directory.counts
-    without.stop()
 
 
 def test_counts_are_right_whoever_is_erased(engine: Harness) -> None:
@@ -277,7 +276,6 @@ def test_wherever_it_is_killed_the_log_gives_the_same_state(engine: Harness, tmp
     engine.kill()
     assert receipts(engine.read(MEMORIES)) != []  # the erasure's
     assert engine.hash() == whole.hash()
-    whole.stop()
 
 
 def kept(engine: Harness) -> list[bytes]:

@@ -22,24 +22,23 @@ def fact(number: int, at_ms: int) -> Episode:
     return span(number, at_ms, at_ms, of_facts=True)
 
 
+APART, NEAR = ([span(0, 100, 200), later] for later in (span(5, 900, 1_000), span(5, 390, 400)))
+ENDED = [span(0, 100, 200, ended_ms=210)]
+
+
 @pytest.mark.parametrize(
-    ("at_ms", "number"), [(150, 0), (250, 0), (500, 0), (820, 5), (1_000, 5), (9_000, 5), (-500, 0)]
+    ("standing", "at_ms", "number"),
+    [
+        *((APART, at_ms, 0) for at_ms in (150, 250, 500, -500)),
+        *((APART, at_ms, 5) for at_ms in (820, 1_000, 9_000)),
+        (NEAR, 295, 0),  # in reach of both, which stay apart
+        (ENDED, 230, 0),
+        ([*ENDED, span(5, 240, 300)], 230, 5),
+    ],
 )
-def test_a_fact_joins_the_episode_in_reach_or_else_the_last_that_had_begun(at_ms: int, number: int) -> None:
-    standing = [span(0, 100, 200), span(5, 900, 1_000)]
+def test_fact_joins_an_episode_and_changes_none(standing: list[Episode], at_ms: int, number: int) -> None:
     joined = join(standing, fact(9, at_ms), GAP)
-    assert (joined.episode.number, joined.changed) == (number, []), "a fact shapes no episode"
-
-
-def test_a_fact_between_two_episodes_in_reach_of_both_makes_them_no_one() -> None:
-    standing = [span(0, 100, 200), span(5, 390, 400)]
-    assert join(standing, fact(9, 295), GAP) == (standing[0], [])
-
-
-def test_a_fact_after_an_explicit_end_is_told_of_what_ended() -> None:
-    ended = span(0, 100, 200, ended_ms=210)
-    assert join([ended], fact(9, 230), GAP) == (ended, [])
-    assert join([ended, span(5, 240, 300)], fact(9, 230), GAP).episode.number == 5
+    assert (joined.episode.number, joined.changed) == (number, [])
 
 
 def test_facts_wait_for_the_first_message_of_their_session_however_far_it_is() -> None:

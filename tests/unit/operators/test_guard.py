@@ -1,7 +1,7 @@
 """A record that makes our own code fail is refused, alone, and leaves nothing behind; what is not its fault stops."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +82,8 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path, plant: Plant) -> Iterator[Callable[[str], Engine]]:
-    engines: list[Engine] = []
-
-    def make(name: str) -> Engine:
-        engines.append(Engine(tmp_path / name, plant, one_log=True, record={"append_ms": 0, "key": b"acme/ann"}))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.stop()
+def make_engine(tmp_path: Path, plant: Plant) -> Callable[[str], Engine]:
+    return lambda name: Engine(tmp_path / name, plant, one_log=True, record={"append_ms": 0, "key": b"acme/ann"})
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """When an event came in: the log's time, on a clock that is its owner's own."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ class Log(Harness):
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    found = Log(tmp_path / "s", FlatEmbedder(), one_log=True)
-    yield found
-    found.stop()
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "s", FlatEmbedder(), one_log=True)
 
 
 def known(responses: list[dict[str, Any]]) -> list[set[str]]:

@@ -255,7 +255,6 @@ def test_what_is_not_delivered_is_exported_with_its_owner_whatever_its_key(tmp_p
         records = [*export(engine.directory, shadow.owner.tenant_id, shadow.owner.user_id)]
         pending = [record["output"]["memory_id"] for record in records if record["type"] == "pending_output"]
         assert pending == [f"secret {n}"]
-    engine.stop()
 
 
 @given(

@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,8 @@ def now_ms() -> list[int]:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, now_ms: list[int]) -> Iterator[Harness]:
-    clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: now_ms[0])
-    made = Harness(tmp_path / "s", at_rest=ENCRYPTED, clocks=clocks)
-    yield made
-    made.stop()
+def engine(tmp_path: Path, now_ms: list[int]) -> Harness:
+    return Harness(tmp_path / "s", at_rest=ENCRYPTED, clocks=Clocks(timer=lambda: 0.0, now_ms=lambda: now_ms[0]))
 
 
 @pytest.fixture

@@ -55,7 +55,6 @@ def test_outputs_come_again_from_any_recent_snapshot(tmp_path: Path, whole: int,
     engine.kill(snapshots[whole - back])  # within the last snapshot, or right behind it
     again = [output for _ in range(back) for output in came(engine)]
     assert again == first[-back * EACH :]
-    engine.stop()
 
 
 def test_the_outbox_does_not_grow(tmp_path: Path) -> None:
@@ -65,7 +64,6 @@ def test_the_outbox_does_not_grow(tmp_path: Path) -> None:
         came(engine)
         engine.snapshot()
         assert kept(engine) <= 2 * EACH
-    engine.stop()
 
 
 def test_a_key_that_the_record_has_is_not_kept_and_comes_again(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """An answer fits where it goes, whatever it holds, and says what was cut of it."""
 
-import re
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,10 +9,8 @@ from pydantic_core import from_json, to_json
 
 from recallflow.operators.answers.fit import LEAST_BYTES, fitted
 from recallflow.outputs import Answer
-from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, make_event
 
 AT = Position("query.events", 0, 7)
 LEAST = 2_048  # below it not even an error fits
@@ -124,35 +120,6 @@ def test_an_answer_as_large_as_its_bound_stands_and_one_byte_more_is_cut(text: s
     assert version["truncated"] is True
     assert (text * 3_000).startswith(version["content"])
     assert len(made.body) - len(cut.body) < LEAST_BYTES  # no more than what the warning, the mark and a letter take
-
-
-ASKED: dict[str, dict[str, Any]] = {
-    "recall": {"query": "walnut", "max_tokens": 500}, "memory.get": {"memory_id": "m1"},
-    "memory.history": {"memory_id": "m1"}, "memories.list": {}, "episodes.list": {}, "graph.status": {},
-    "graph.trace": {"query": "walnut"}, "graph.explore": {}, "graph.facts": {}, "user.stats": {},
-}  # fmt: skip
-LESS = {"memories.list": {"limit"}, "recall": {"k", "max_tokens"}, "episodes.list": {"limit"}, "graph.facts": {"limit"},
-        "graph.trace": {"k", "traversal_depth"}, "graph.explore": {"hops", "nodes", "limit"}}  # fmt: skip
-
-
-def test_what_to_ask_less_of_are_fields_of_the_query(tmp_path: Path) -> None:
-    """Of every query that there is."""
-    models = {get_args(m.model_fields["type"].annotation)[0]: m for m in get_args(get_args(QueryEvent)[0])}
-    assert models.keys() == ASKED.keys()
-    every_field = {name for model in models.values() for name in model.model_fields}
-    engine = Harness(tmp_path / "s")
-    engine.run(MEMORIES, *(make_event("message", n, id=f"m{n}", content=f"walnut {n}") for n in range(5)))
-    for kind, fields in ASKED.items():
-        answered = next(
-            one for one in engine.run(QUERIES, make_event(kind, 1_000, **fields)) if isinstance(one, Answer)
-        )
-        told = from_json(fitted(answered, 1).body)["error"]
-        assert told["code"] == "too_large"
-        assert "let the topic take more" in told["message"]
-        named = every_field & set(re.findall(r"[a-z_]+", told["message"].partition(": ")[2]))
-        assert named == LESS.get(kind, set())
-        assert named <= models[kind].model_fields.keys()
-    engine.stop()
 
 
 def test_an_error_with_long_problems_keeps_its_code() -> None:

@@ -55,10 +55,8 @@ def listed(engine: Harness, **fields: Any) -> list[str]:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Harness]:
-    one = Harness(tmp_path / "state")
-    yield one
-    one.stop()
+def engine(tmp_path: Path) -> Harness:
+    return Harness(tmp_path / "state")
 
 
 AT = st.integers(0, 5)
@@ -253,7 +251,6 @@ def test_a_cursor_of_a_state_that_is_gone_is_refused(engine: Harness, tmp_path: 
     told(other, 1, {"type": "graph.edges", "edges": edges})
     refused = ask(other, type="graph.explore", whole=True, limit=1, after=first)["error"]
     assert refused["fields"][0]["field"] == "after"
-    other.stop()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Who may read and change some projects alone is answered as if nothing else had ever been remembered."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -62,10 +62,8 @@ ASKS = {
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Iterator[Story]:
-    one = Story(tmp_path / "state", rules=rules())
-    yield one
-    one.stop()
+def story(tmp_path: Path) -> Story:
+    return Story(tmp_path / "state", rules=rules())
 
 
 def memory(project: str | None, number: int, **fields: Any) -> Event:

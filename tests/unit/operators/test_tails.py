@@ -123,7 +123,6 @@ def test_where_an_owner_leaves_memory_the_newest_are_packed(budgets: list[int], 
         assert [*tails(harness)] == packed
     harness.run(MEMORIES, *log.batch([("forget", "ann", 0)]))
     assert [*tails(harness)] == [2]  # made again without it
-    harness.stop()
 
 
 def test_packing_at_the_end_is_bounded(budgets: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,4 +136,3 @@ def test_packing_at_the_end_is_bounded(budgets: list[int], tmp_path: Path, monke
             worker.submit(harness.run, MEMORIES, *Log(f"u{user}").batch(said)).result()
     harness.restart()
     assert [*tails(harness)] == [3] * 4
-    harness.stop()

@@ -13,7 +13,7 @@ from recallflow.embedder import Kind, Matrix
 from recallflow.errors import DecryptionFailed
 from recallflow.language import read
 from recallflow.operators.recall import signal
-from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS, short
+from recallflow.operators.recall.phrases import PLAIN
 from recallflow.operators.recall.reasons import BOOSTS, COLUMNS, FACTORS
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.operators.redaction import REDACTED
@@ -121,7 +121,7 @@ def test_the_day_asked_about_comes_first_and_its_neighbours_are_not_of_it() -> N
     assert response["memories"][0]["id"] == "12"
     assert of(response, "12")["date"]["date"] == "2026-03-12"
     assert [memory["id"] for memory in response["memories"] if "date" in of(response, memory["id"])] == ["12"]
-    assert of(response, "13")["near_date"]["text"] == "from 13 March 2026, near a date asked about"
+    assert of(response, "13")["near_date"]["date"] == "2026-03-13"
 
 
 def test_an_answer_quotes_the_question_that_it_answers() -> None:
@@ -133,7 +133,6 @@ def test_an_answer_quotes_the_question_that_it_answers() -> None:
 def test_words_that_a_neighbour_lends_are_its_own() -> None:
     found = of(ask("Who has been to Porto?"), "a")
     assert found["nearby"]["neighbour"]["id"] == "move"
-    assert found["nearby"]["text"].startswith("said right before “I moved to Porto")
     assert "words" not in found
 
 
@@ -163,12 +162,11 @@ def test_what_may_not_be_in_the_answer_is_not_quoted(filters: dict[str, Any]) ->
     assert ("q" in shown) or "evening" not in str(response["memories"])
 
 
-def test_what_was_forgotten_is_not_quoted() -> None:
+def test_forgotten_memory_is_not_quoted() -> None:
     forget = make_event("memory.forget", DAY_MS, memory_id="q")
     asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
     (response,) = run_flow([*chat(), forget, asked]).responses
     assert "evening" not in str(response["memories"])
-    assert all(memory["why"] for memory in response["memories"])
 
 
 def test_what_cannot_be_opened_is_neither_searched_nor_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,21 +183,10 @@ def test_what_cannot_be_opened_is_neither_searched_nor_quoted(tmp_path: Path, mo
     monkeypatch.setattr(Unsealed, "open", fail)
     asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
     (response,) = answers(engine.run(MEMORIES, asked))
-    engine.stop()
     assert "evening" not in str(response["memories"])
-    assert of(response, "a")["answers"]["text"] == "answers a question like it"
+    assert "neighbour" not in of(response, "a")["answers"]
     (sealed,) = [memory for memory in response["memories"] if memory["content"] == REDACTED]
     assert "sealed" in of(response, sealed["id"])
-
-
-def test_a_long_text_is_quoted_where_the_word_stands() -> None:
-    text = "It rained all day and nobody went anywhere. " * 5 + "In the end we took the ferry to Porto and " + "x " * 99
-    at = text.index("Porto")
-    quote = short(text, at, at + len("Porto"))
-    assert "Porto" in quote
-    assert len(quote) <= QUOTE_CHARACTERS + 4
-    assert short("word" * 100).endswith("…")
-    assert short("") == ""
 
 
 def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path) -> None:
@@ -207,7 +194,6 @@ def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path) -> None:
     said = ("The ocean was cold", "We baked a loaf", "The bus was late", "Nothing else")
     told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(said)]
     *_, response = answers(engine.run(MEMORIES, *told, make_event("recall", DAY_MS, query="What about the sea?", k=4)))
-    engine.stop()
     assert [memory["id"] for memory in response["memories"] if "meaning" in of(response, memory["id"])] == ["m0"]
     assert of(response, "m2").keys() & {"meaning", "words", "wording"} == set()
 
@@ -217,11 +203,6 @@ def test_a_column_of_negative_weight_is_no_reason(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(signal, "sets_for", lambda *_, **__: sets)
     response = ask("What do people eat in Porto?", mode="relevance", k=9)
     assert not any(of(response, memory["id"]).keys() & {"meaning", "words"} for memory in response["memories"])
-
-
-def test_by_age_the_place_in_line_is_the_reason() -> None:
-    days = [f"{rank}, from 1 January 1970" for rank in ("the newest", "the 2nd newest", "the 3rd newest")]
-    assert texts(ask("What is new?", mode="recency", k=3)) == [[day] for day in days]
 
 
 def test_nearness_to_an_entity_names_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallflow.operators.recall.phrases import QUOTE_CHARACTERS
 from tests.groups import share
 from tests.unit.operators.harness import make_event, run_flow
 
@@ -144,7 +145,7 @@ def _of_date(case: Case, *, day_too: bool) -> bool:
 def _shown(case: Case) -> bool:
     neighbour = case.reason["neighbour"]
     quote = neighbour["quote"].removeprefix("… ").removesuffix(" …")
-    return quote in " ".join(case.store[neighbour["id"]]["content"].split())
+    return len(quote) <= QUOTE_CHARACTERS and quote in " ".join(case.store[neighbour["id"]]["content"].split())
 
 
 def _nearby(case: Case) -> bool:

@@ -126,18 +126,23 @@ def chat(*people: tuple[str | None, str | None], session: str = "s") -> list[Ent
     ]
 
 
-def test_the_assistant_is_marked_where_one_person_talks_to_it() -> None:
-    alone = chat(("user", "user"), ("assistant", "assistant"), (None, None))
-    assert_column(columns_of(indexed(alone), "?")["assistant"], [0, 1, 0])
-    two = chat(("Ann", "user"), ("Bo", "user"), ("assistant", "assistant"))
-    assert_column(columns_of(indexed(two), "?")["assistant"], [0, 0, 0])
+BOT, ANN, BO, CY = ("assistant", "assistant"), ("Ann", "user"), ("Bo", "user"), ("Cy", "user")
 
 
-def test_of_two_who_talk_to_each_other_each_tells_of_themselves() -> None:
-    two = chat(("Ann", "user"), ("Bo", "user"))
-    assert_column(columns_of(indexed(two), "What does Ann like?", ["Ann", "Bo"])["speaker_of_two"], [1, 0])
-    three = chat(("Ann", "user"), ("Bo", "user"), ("Cy", "user"))
-    assert_column(columns_of(indexed(three), "What does Ann like?", ["Ann", "Bo", "Cy"])["speaker_of_two"], [0, 0, 0])
+@pytest.mark.parametrize(
+    ("people", "column", "expected"),
+    [
+        ([("user", "user"), BOT, (None, None)], "assistant", [0, 1, 0]),
+        ([ANN, BO, BOT], "assistant", [0, 0, 0]),  # it talks to two
+        ([ANN, BO], "speaker_of_two", [1, 0]),
+        ([ANN, BO, CY], "speaker_of_two", [0, 0, 0]),
+    ],
+)
+def test_column_is_of_one_kind_of_chat(
+    people: list[tuple[str | None, str | None]], column: str, expected: list[float]
+) -> None:
+    names = [author for author, role in people if author and role == "user"]
+    assert_column(columns_of(indexed(chat(*people)), "What does Ann like?", names)[column], expected)
 
 
 def test_each_memory_is_weighed_as_its_chat_is() -> None:

@@ -1,6 +1,7 @@
 """What an event does to very many memories is done in steps: nobody sees half of it, and kills change nothing."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from recallflow.state import keys
 from recallflow.state.graph_codec import decode_neighbours
 from recallflow.state.index import OwnerIndex
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, make_event, receipts, several
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, make_event, receipts
 
 MINUTE_MS = 60_000
 GONE, LEFT = 9, 4  # messages of Ann's that are forgotten, and that are not
@@ -70,9 +71,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path) -> Iterator[Callable[[], Engine]]:
-    with several(tmp_path, Engine) as make:
-        yield make
+def make_engine(tmp_path: Path) -> Callable[[], Engine]:
+    numbers = count()
+    return lambda: Engine(tmp_path / f"state{next(numbers)}")
 
 
 def said() -> list[dict[str, Any]]:
