@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.engine import deserted, engine, guarded_engine, user  # noqa: F401
+from tests.kafka.engine import deserted, deserted_topics, engine, guarded_engine, user  # noqa: F401
 from tests.kafka.harness import GIVE_UP_S, forked_engines, watched
 from tests.starts import COMMAND, Starts, creating
 

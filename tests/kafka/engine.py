@@ -122,6 +122,15 @@ def deserted(broker: Cluster) -> Engine:
     return made
 
 
+@pytest.fixture(scope="module")
+def deserted_topics(broker: Cluster) -> Engine:
+    """Return topics of a module without an engine, those of the enrichment flow among them."""
+    made = Engine(broker, own_topics())
+    create(broker, made.topics, partitions=1)
+    broker.create_topics({made.topics.enrichment: 1, made.topics.results: 1})
+    return made
+
+
 @pytest.fixture
 def user() -> str:
     """Return a user of this test's own."""

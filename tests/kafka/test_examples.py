@@ -1,27 +1,27 @@
-"""The examples in help that need Kafka work as they stand, but for the broker's address and the topics' names."""
+"""The examples of the command help that need Kafka work, but for the broker's address and the topics' names."""
 
-import os
+import shlex
 import shutil
+import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.broker import Cluster
 from recallflow.cli.commands import commands
 from recallflow.cli.parser import leaves
-from recallflow.flows.topics import Topics
 from recallflow.samples import sample_path
+from tests.kafka.engine import READY, Engine
+from tests.kafka.harness import GIVE_UP_S, Start
 
 KAFKA = "localhost:9092"
 EXAMPLES = [example for one in leaves(commands()) for example in one.examples if KAFKA in example]
 UNTIL_STOPPED = ("recallflow run", "recallflow serve", "recallflow enrich", "recallflow mcp")
-# What a service of models, or a key that was made before, is needed for: test_reembed.py and test_keys.py have them.
+# test_reembed.py and test_keys.py have these: one needs a service of models, one a key that was made before.
 ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")
-Shell = Callable[[str], "subprocess.CompletedProcess[str]"]
+SERVES = (READY, "serving at", "http://")
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def _makes_a_key(example: str) -> bool:
@@ -33,50 +33,42 @@ RUN_HERE: list[str] = sorted((one for one in EXAMPLES if not one.startswith(ELSE
 
 
 @pytest.fixture(scope="module")
-def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Runs a line in a folder with what examples name; an engine runs beside it."""
+def folder(deserted_topics: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with the files that examples name; an engine runs beside it."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copy(sample_path("conversations.jsonl"), folder)
-    suffix = f"-{os.getpid()}-{time.time_ns()}"
-    fields = ("memory", "queries", "control", "responses", "receipts", "enrichment", "results", "dead_letters")
-    named = {f"RECALLFLOW_TOPICS_{one.upper()}": getattr(Topics(), one) + suffix for one in fields}
-    surroundings = os.environ | named | {"XDG_STATE_HOME": str(folder), "OPENAI_API_KEY": "none"}
-    surroundings["RECALLFLOW_RUN_SESSION_TIMEOUT_S"] = "6"
-    surroundings["PATH"] = f"{Path(sys.executable).parent}:{surroundings['PATH']}"
-
-    def words(line: str) -> list[str]:
-        return ["bash", "-euo", "pipefail", "-c", line.replace(KAFKA, broker.bootstrap_servers)]
-
-    def run(line: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            words(line),
-            cwd=folder,
-            env=surroundings,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-
-    made = run(f"recallflow topics create --partitions 1 --bootstrap-servers {KAFKA}")
-    assert made.returncode == 0, made.stderr
-    line = f"exec recallflow run --bootstrap-servers {KAFKA} --state-dir beside --create"
-    engine = subprocess.Popen(words(line), cwd=folder, env=surroundings, stderr=subprocess.DEVNULL)
-    remembered = run(f"recallflow remember tea --timeout-s 120 --bootstrap-servers {KAFKA}")
-    assert remembered.returncode == 0, remembered.stderr
-    yield run
-    engine.kill()
-    engine.wait()
+    with deserted_topics.running(folder / "beside"):
+        yield folder
 
 
-@pytest.mark.needs("bash")
 @pytest.mark.parametrize("example", RUN_HERE)
-def test_an_example_works_as_it_stands(shell: Shell, example: str) -> None:
-    line = example
-    if example.startswith(UNTIL_STOPPED):
-        line = f"timeout --signal TERM 20 {example} || [ $? = 124 ]"
-        line = line.replace("recallflow run ", "recallflow run --deployment beside ")
-    ended = shell(line)
-    heads = (0, 141) if "| head" in example else (0,)
-    assert ended.returncode in heads, ended.stdout + ended.stderr
+def test_example_of_the_help_works(
+    deserted_topics: Engine, folder: Path, cli: Cli, start: Start, monkeypatch: pytest.MonkeyPatch, example: str
+) -> None:
+    monkeypatch.chdir(folder)
+    for field, name in vars(deserted_topics.topics).items():
+        if isinstance(name, str):
+            monkeypatch.setenv(f"RECALLFLOW_TOPICS_{field.upper()}", name)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    words = shlex.split(example.replace(KAFKA, deserted_topics.broker.bootstrap_servers))[1:]
+    words = words[: next((at for at, word in enumerate(words) if word in "|>"), len(words))]
+    ended = run_until_ready(start, words) if example.startswith(UNTIL_STOPPED) else cli(*words)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def run_until_ready(start: Start, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that serves, and stop it once it is ready."""
+    if words[0] == "run":
+        words = [*words, "--deployment", "beside", "--session-timeout-s", "6"]
+    process = start(*words)
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if any(sign in line for sign in SERVES):
+            break
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=GIVE_UP_S)
+    return subprocess.CompletedProcess(words, process.returncode, out, said + err)

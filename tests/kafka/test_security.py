@@ -1,92 +1,111 @@
-"""A broker that lets in only who says the password."""
+"""A broker that asks for a password and authorises by ACLs: clients, commands and `recallflow doctor`."""
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
-from benchmarks.broker import Broker
-from benchmarks.kafka_flow import own_topics
-from recallflow.client import QueryTimeout, RecallClient
+from benchmarks.broker import Broker, Cluster
+from benchmarks.kafka_flow import create, own_topics
 from recallflow.flows.topics import Topics
+from tests.kafka.engine import Engine
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., subprocess.Popen[str]]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-USER, PASSWORD = "ann", "walnut-7"
-ATTEMPTS = 300  # of a second each: a machine with other work starts an engine in minutes
+ANN, BOB = ("ann", "walnut-7"), ("bob", "walnut-8")  # Ann may do everything, Bob what a test grants
+WRONG = "walnut-9"
+PASSWORD_VARIABLE = "RECALLFLOW_KAFKA_LIBRDKAFKA_SASL_PASSWORD"  # not on a command line, which others see
 
 
-def login(password: str) -> dict[str, str]:
-    return {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": USER,
-        "sasl.password": password,
-    }
+def login(user: str) -> dict[str, str]:
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user}
+
+
+def login_flags(user: str) -> list[str]:
+    return [word for given in login(user).items() for word in ("-X", "=".join(given))]
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[str]:
-    """Where a broker listens that asks for a password."""
-    with Broker(users={USER: PASSWORD}) as broker:
-        yield broker.guarded_servers
+def guarded() -> Iterator[Broker]:
+    with Broker(users=dict((ANN, BOB)), authorizes=True) as started:
+        for kind in (ResourceType.TOPIC, ResourceType.GROUP):
+            grant(started, ANN[0], kind, "*", "ALL")
+        yield started
 
 
-def flags_of_login(monkeypatch: pytest.MonkeyPatch, password: str) -> list[str]:
-    """The options of the login; the password is in the environment, where no other user sees it."""
-    monkeypatch.setenv("RECALLFLOW_KAFKA_LIBRDKAFKA_SASL_PASSWORD", password)
-    said = {name: value for name, value in login(password).items() if name != "sasl.password"}
-    return [word for name, value in said.items() for word in ("-X", f"{name}={value}")]
+def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations: str) -> None:
+    every = (ResourcePatternType.LITERAL, f"User:{user}", "*")
+    acls = [AclBinding(kind, name, *every, AclOperation[one], AclPermissionType.ALLOW) for one in operations]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for created in admin.create_acls(acls).values():
+        created.result()
 
 
-def words(guarded: str, topics: Topics) -> list[str]:
-    """The options that name the broker and the topics."""
-    flags = {
-        "--memory-topic": topics.memory,
-        "--query-topic": topics.queries,
-        "--control-topic": topics.control,
-        "--response-topic": topics.responses,
-        "--receipt-topic": topics.receipts,
-        "--dead-letter-topic": topics.dead_letters,
-        "--bootstrap-servers": guarded,
-    }
-    return [word for flag in flags.items() for word in flag]
-
-
-def test_with_the_password_a_memory_is_remembered_and_recalled(
-    guarded: str, command: Command, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_engine_and_client_work_with_the_password(
+    guarded: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topics = own_topics()
-    chosen = [*words(guarded, topics), *flags_of_login(monkeypatch, PASSWORD)]
-    enrichment = ["--enrichment-topic", topics.enrichment, "--result-topic", topics.results]
-    made = command("topics", "create", *enrichment, *chosen)
-    assert made.returncode == 0, made.stderr
-    engine = start("run", "--state-dir", tmp_path / "s", *chosen)
-    named = {"memory_topic": topics.memory, "query_topic": topics.queries, "response_topic": topics.responses}
-    with RecallClient(guarded, "acme", options=login(PASSWORD), timeout_s=30.0, **named) as client:  # type: ignore[arg-type]
+    monkeypatch.setenv(PASSWORD_VARIABLE, ANN[1])
+    engine = Engine(Cluster(guarded.guarded_servers), own_topics())
+    create(guarded, engine.topics, 1)
+    options = login(ANN[0]) | {"sasl.password": ANN[1]}
+    with engine.running(tmp_path / "s", *login_flags(ANN[0])), engine.client(options=options) as client:
         position = client.add("The bicycle is in the cellar.", user="ann")
-        for _ in range(ATTEMPTS):
-            assert engine.poll() is None, engine.communicate()[1]
-            try:
-                answer = client.search("Where is the bicycle?", user="ann", after=position, timeout_s=1.0)
-            except QueryTimeout:  # a query from before the first start
-                continue
-            if "stale_read" not in {warning.code for warning in answer.warnings}:  # it did not wait in vain
-                break
+        answer = client.search("Where is the bicycle?", user="ann", after=position)
     assert [memory.content for memory in answer] == ["The bicycle is in the cellar."]
 
 
 @pytest.mark.parametrize("action", [["run"], ["topics", "create"], ["dlq", "list"]], ids=" ".join)
-def test_with_another_password_a_command_says_who_refuses_it(
-    guarded: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: list[str]
+def test_wrong_password_is_reported_and_not_shown(
+    guarded: Broker, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: list[str]
 ) -> None:
-    flags = flags_of_login(monkeypatch, "walnut-8")
+    monkeypatch.setenv(PASSWORD_VARIABLE, WRONG)
     where = ["--state-dir", tmp_path / "s"] if action == ["run"] else []
-    done = command(*action, *where, "--bootstrap-servers", guarded, *flags)
+    done = cli(*action, *where, "--bootstrap-servers", guarded.guarded_servers, *login_flags(ANN[0]))
     assert (done.returncode, done.stdout) == (1, "")
     assert "Kafka refuses us" in done.stderr
-    assert "Invalid username or password" in done.stderr
-    assert "walnut-8" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert WRONG not in done.stderr
+
+
+def test_doctor_names_missing_rights(guarded: Broker, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = own_topics()
+    create(guarded, named, 1)
+    engine = Engine(Cluster(guarded.guarded_servers), named)
+
+    def diagnose(password: str) -> dict[str, Any]:
+        monkeypatch.setenv(PASSWORD_VARIABLE, password)
+        done = cli("doctor", "--json", *engine.flags, *login_flags(BOB[0]))
+        assert password not in done.stdout
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        return {one["check"]: one["todo"] for one in found if one["status"] == "FAIL"}
+
+    def of_flow(topics: Topics) -> set[str]:
+        return {*topics.read(), topics.responses, topics.receipts, topics.dead_letters}
+
+    for name in of_flow(named):
+        grant(guarded, BOB[0], ResourceType.TOPIC, name, "READ", "DESCRIBE_CONFIGS")
+        if name != named.receipts:
+            grant(guarded, BOB[0], ResourceType.TOPIC, name, "WRITE")
+    found = diagnose(BOB[1])
+    group = f"recallflow-{named.memory}"
+    # without the latter no topic is read
+    lacking = {f"rights of group {group}", "rights of group recallflow", "control events"}
+    assert found.keys() == {f"rights {named.receipts}", *lacking}
+    assert f"grant WRITE on topic {named.receipts}" in found[f"rights {named.receipts}"]
+    assert "grant READ on group" in found[f"rights of group {group}"]
+
+    grant(guarded, BOB[0], ResourceType.TOPIC, named.receipts, "WRITE")
+    grant(guarded, BOB[0], ResourceType.GROUP, group, "READ")
+    grant(guarded, BOB[0], ResourceType.GROUP, "recallflow", "DESCRIBE")
+    assert not diagnose(BOB[1])
+    assert diagnose(WRONG).keys() == {"broker"}
