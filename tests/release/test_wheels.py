@@ -1,6 +1,9 @@
 """What is installed of the wheels, in fresh environments, does what the README says."""
 
+import subprocess
+import sys
 import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import recallflow
-from tests.release.conftest import DISTRIBUTIONS, Environment
+from tests.release.conftest import DISTRIBUTIONS, ROOT, Environment
 
 Make = Callable[..., Environment]
 Wheels = dict[str, Path]
@@ -74,3 +77,21 @@ def test_the_client_asks_for_what_the_whole_asks_for() -> None:
 def test_no_python_is_too_new() -> None:
     assert Requirement(f"python{project('recallflow')['requires-python']}").specifier.contains("3.99")
     assert Requirement(f"python{project('recallflow')['requires-python']}").specifier.contains("4.0")
+
+
+def test_wheel_of_source_archive_holds_every_package_and_samples(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)], check=True, capture_output=True
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    files = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in files}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"recallflow"}
+    assert {"recallflow/samples/conversations.jsonl", "recallflow/py.typed"} <= set(files)
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    imports = "; ".join(f"import {name}" for name in sorted(packages))
+    script = f"import sys; sys.path.insert(0, {str(wheel)!r}); {imports}; print(recallflow.__file__)"
+    shown = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path
+    ).stdout
+    assert str(wheel) in shown

@@ -9,6 +9,8 @@ from tests.chat_model import Answer, Messages, chat_model
 from tests.conftest import GIVE_UP_S
 from tests.example_pages import EXAMPLES, commands_of, environment
 
+pytestmark = pytest.mark.examples
+
 
 def run(command: str, folder: Path, **more: str) -> str:
     """What a command of a page prints, run in a folder of its own."""

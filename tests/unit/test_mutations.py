@@ -1,20 +1,18 @@
-"""What nobody should send: a share of what `python -m benchmarks.mutations` sends, of which nothing must come."""
+"""Mutated records have no effect that they must not have: a share of what `python -m benchmarks.mutations` sends."""
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.mutations.trial import Trial
+from tests.groups import share
 
-COUNT = 1_500
+COUNT = share(12)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_comes_of_mutated_records_that_must_not(tmp_path: Path, seed: int) -> None:
-    report = Trial(tmp_path, seed, COUNT).run()
+def test_mutated_records_have_no_forbidden_effect(tmp_path: Path) -> None:
+    report = Trial(tmp_path, 1, COUNT).run()
     assert (report.found, report.examples) == ({}, [])
     assert report.records == COUNT
-    # It looks at something: records of each kind count, each way to be refused is taken, and many are answered.
+    # The trial sees something: records of each kind count, each refusal occurs, and many are answered.
     assert len(report.accepted) > 15
     assert report.refused.keys() >= {"unauthenticated", "forbidden", "invalid_event", "invalid_json", "unknown_type"}
     assert report.outputs["Answer"] > COUNT / 10

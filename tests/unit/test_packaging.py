@@ -1,13 +1,15 @@
 """What is installed is what is in the tree, and users can import what they are promised."""
 
 import importlib
+import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any, assert_type
+
+import pytest
 
 import recallflow
 from recallflow.owner import Owner
@@ -38,31 +40,13 @@ def test_every_package_in_the_tree_is_listed() -> None:
     assert packages() == set(setuptools_table()["packages"])
 
 
-def test_a_checkout_without_links_is_told_how_to_make_them(tmp_path: Path) -> None:
+def test_checkout_without_links_names_the_remedy(tmp_path: Path) -> None:
     shutil.copy(ROOT / "setup.py", tmp_path)
     (tmp_path / "recallflow").mkdir()
     for name in LINKS:
         (tmp_path / "recallflow" / name).write_text(f"../{name}")
-    ended = subprocess.run([sys.executable, "setup.py", "--version"], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert "git config core.symlinks true" in ended.stderr
-
-
-def test_a_wheel_made_from_the_source_archive_holds_every_package_and_the_samples(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)], check=True, capture_output=True
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    files = zipfile.ZipFile(wheel).namelist()
-    tops = {name.split("/")[0] for name in files}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"recallflow"}
-    assert {"recallflow/samples/conversations.jsonl", "recallflow/py.typed"} <= set(files)
-    imports = "; ".join(f"import {name}" for name in sorted(packages()))
-    script = f"import sys; sys.path.insert(0, {str(wheel)!r}); {imports}; print(recallflow.__file__)"
-    shown = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path
-    ).stdout
-    assert str(wheel) in shown
+    with pytest.raises(SystemExit, match=r"core\.symlinks"):
+        runpy.run_path(str(tmp_path / "setup.py"))
 
 
 def test_what_is_exported_is_there_and_named_as_it_is() -> None:
@@ -82,6 +66,7 @@ def test_a_type_checker_knows_what_is_exported() -> None:
 HEAVY = ("bytewax", "faiss", "httpx", "jsonschema", "networkx", "numpy", "openai", "pyarrow", "rocksdict")
 
 
+@pytest.mark.processes
 def test_a_program_that_imports_the_client_and_types_loads_neither_an_engine_nor_what_is_heavy() -> None:
     names = "AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient"
     script = f"import sys; from recallflow.client import {names}; from recallflow import Found, Message"

@@ -8,6 +8,7 @@ import pytest
 
 from tests.pages import DOCS, FENCED, RUN, blocks, run
 
+pytestmark = pytest.mark.examples
 LOCAL = (
     "concepts.md",
     "from-mem0.md",

@@ -10,6 +10,8 @@ import termios
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import pytest
+
 from recallflow.connectors.kafka.patience import Patience
 
 GIVE_UP_S = 60.0
@@ -32,6 +34,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.processes
 def test_a_signal_in_the_middle_of_a_log_line_stops_the_flow_and_the_next_one_ends_it() -> None:
     with ExitStack() as stack:
         buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
