@@ -1,4 +1,4 @@
-"""Two members under one supervisor, with the real engine: nothing is lost or told twice, whoever is killed."""
+"""Two members under one supervisor: nothing is lost or repeated when one is killed."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from tests.kafka.harness import FLAGS, read_topic, until
 
 Start = Callable[..., subprocess.Popen[str]]
 
-PARTITIONS = 8
+PARTITIONS = 4
 OWNERS = 24
 GIVE_UP_S = 60.0
 MEMBERS = [member_name(number) for number in range(2)]
@@ -94,9 +94,9 @@ def site(broker: Cluster, tmp_path: Path, start: Start) -> Site:
     return Site(broker, tmp_path / "state", start)
 
 
-def test_two_members_share_the_work_and_one_that_is_killed_is_started_again(site: Site) -> None:
+def test_members_share_partitions_and_a_killed_one_restarts(site: Site) -> None:
     with site.running():
-        site.tell(200)
+        site.tell(60)
         until(site.all_told_once)
         until(lambda: min(map(len, site.folders().values())) >= PARTITIONS // 2)  # the group has spread them
         until(lambda: min(site.measured("recallflow_memories").values()) > 0)
@@ -104,15 +104,9 @@ def test_two_members_share_the_work_and_one_that_is_killed_is_started_again(site
 
         folders, killed = site.folders(), site.pid(MEMBERS[1])
         os.kill(killed, signal.SIGKILL)
-        site.tell(200)
+        site.tell(60)
         until(site.all_told_once)
         until(lambda: site.ask("/readyz") == "ready\n")
         assert site.pid(MEMBERS[1]) != killed
         assert site.measured("recallflow_member_restarts_total") == {MEMBERS[0]: 0, MEMBERS[1]: 1}
         assert site.folders() == folders  # its name in the group was kept for it: nothing moved
-
-    with site.running():  # again, with what each had
-        until(lambda: sum(site.measured("recallflow_memories").values()) == 400)  # partitions come one by one
-        site.tell(50)
-        until(site.all_told_once)
-        assert site.folders() == folders

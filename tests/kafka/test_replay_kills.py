@@ -1,10 +1,8 @@
-"""A replay to Kafka that is killed and run again sends every message, and none that would count twice."""
+"""Replays to Kafka: after kills every message is sent and none counts twice; each topic gets the whole log."""
 
 import gzip
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +10,13 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from tests.kafka.harness import Command, Names, read_topic
+from benchmarks.torture.topics import Topics
+from tests.kafka.harness import Command, Names, read_topic, watched
+from tests.starts import fork_server
 
-COUNT = 3_000
-KILLS = 3
-MOST = 800  # acknowledged in a run that is killed: in all of them together fewer than there are
+COUNT = 1_500
+KILLS = 2
+MOST = 500  # acknowledged in a run that is killed: in all of them together fewer than there are
 SAVED_EVERY = 100  # acknowledged records
 
 # The real command. However fast the machine is, it is killed once the n-th record of the run is acknowledged, and keeps
@@ -57,7 +57,7 @@ def document(path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [lines, document])
-def test_kills_at_any_time_lose_and_repeat_nothing(
+def test_a_killed_replay_continues_without_repetition(
     broker: Cluster, command: Command, topics: Names, tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
     log, topic = tmp_path / "log", topics("memory.events")
@@ -68,9 +68,10 @@ def test_kills_at_any_time_lose_and_repeat_nothing(
     acknowledged = [chosen.randint(1, MOST) for _ in range(KILLS)]
     for last in acknowledged:
         # At this rate some of the log is not sent yet, and some is and not acknowledged.
-        killed = [sys.executable, "-c", KILLED, str(last), *words, "--rate", "1500"]
-        ended = subprocess.run(killed, capture_output=True, text=True, timeout=60, check=False)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        killed = fork_server().start(KILLED, [str(last), *words, "--rate", "1500"], text=True)
+        with watched(killed):
+            _, errors = killed.communicate()
+        assert killed.returncode == -signal.SIGKILL, errors
     done = command(*words, "--json")
     assert done.returncode == 0, done.stderr
     found = [orjson.loads(message.value() or b"") for message in read_topic(broker, topic)]
@@ -78,3 +79,24 @@ def test_kills_at_any_time_lose_and_repeat_nothing(
     assert len({one["id"] for one in found}) == COUNT  # what was sent again has the id it had, and applies once
     before = orjson.loads(done.stdout)["before"]  # it went on where it was, and did not begin anew
     assert sum(acknowledged) - KILLS * SAVED_EVERY < before <= sum(acknowledged)
+
+
+def test_each_topic_gets_the_whole_log_once(broker: Cluster, command: Command, tmp_path: Path) -> None:
+    """What was sent is known by cluster and topic, so a topic that was created again gets the log again."""
+    log, count = tmp_path / "log.jsonl", 30
+    event = {"type": "message", "tenant_id": "acme", "user_id": "ann"}
+    log.write_bytes(
+        b"".join(orjson.dumps(event | {"id": f"m{n}", "content": f"line {n}"}) + b"\n" for n in range(count))
+    )
+
+    def send(topics: Topics) -> int:
+        where = ("--bootstrap-servers", broker.bootstrap_servers, "--memory-topic", topics.of("memory"))
+        done = command("replay", log, *where)
+        assert done.returncode == 0, done.stderr
+        return sum(end - first for first, end in topics.bounds("memory").values())
+
+    for topics in (Topics(broker), Topics(broker)):
+        topics.make_one("memory", 2)
+        assert [send(topics), send(topics)] == [count, count]
+    topics.remake("memory", 2)
+    assert send(topics) == count
