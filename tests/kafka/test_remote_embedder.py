@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,8 @@ from recallflow.state.logical import state_hash
 from tests.kafka.harness import GIVE_UP_S, Command, Names, read_topic, until, watched
 from tests.kafka.test_reembed import vectors
 from tests.llm_server import LlmServer
+from tests.starts import COMMAND, fork_server
 
-SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 FLAGS = {
     "run": ("memory", "queries", "control", "responses", "receipts", "dead_letters", "enrichment"),
     "enrich": ("memory", "control", "receipts", "dead_letters", "enrichment", "results"),
@@ -93,9 +91,8 @@ def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Runnin
                  "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
         service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
         embedder = ["--embedder", "openai"] if flow == "run" else []
-        command = [sys.executable, "-c", SCRIPT, flow, *embedder, *service, *where, *named]
         environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+        process = fork_server().start(COMMAND, [flow, *embedder, *service, *where, *named], environment)
         with watched(process):
             try:
                 yield
@@ -113,7 +110,7 @@ def hash_of(state_dir: Path) -> str:
         return state_hash(directory)
 
 
-def test_a_memory_is_found_by_words_at_once_and_by_meaning_once_its_vector_has_come(
+def test_memory_is_found_by_meaning_once_its_vector_arrives(
     platform: Platform, running: Running, llm_server: LlmServer, tmp_path: Path
 ) -> None:
     """A rebuild from the log has the same state, and pays nothing."""
@@ -138,7 +135,7 @@ def test_a_memory_is_found_by_words_at_once_and_by_meaning_once_its_vector_has_c
     assert len(vectors(platform.broker, platform.topics.memory)) == 2
 
 
-def test_a_new_model_begins_with_vectors_that_were_computed_beforehand(
+def test_new_model_starts_with_precomputed_vectors(
     platform: Platform, running: Running, llm_server: LlmServer, command: Command, tmp_path: Path
 ) -> None:
     """Two engines with it come to the same state; one with the old model passes the new vectors over."""

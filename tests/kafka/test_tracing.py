@@ -1,12 +1,9 @@
-"""Traces on a real broker: from a client's span through the engine, models and the enrichment flow, and out again, as
-a collector has them over real OTLP."""
+"""Traces on a real broker, as a collector receives them over OTLP."""
 
 import contextlib
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from itertools import pairwise
@@ -23,9 +20,10 @@ from recallflow.client import RecallClient
 from recallflow.flows.topics import Topics
 from recallflow.queries import UserStats
 from tests.kafka.harness import GIVE_UP_S, Names, read_topic, until, watched
-from tests.kafka.test_remote_embedder import FLAGS, NAMES, SCRIPT
+from tests.kafka.test_remote_embedder import FLAGS, NAMES
 from tests.llm_server import LlmServer
 from tests.otlp_server import OtlpServer
+from tests.starts import COMMAND, fork_server
 
 MARK = "aubergine"  # in every text of the story
 SERVER, CLIENT, CONSUMER = 2, 3, 5
@@ -52,9 +50,9 @@ class Deployment:
             "run": ["--embedder", "openai", "--metrics-port", str(self.port)],
             "serve": ["--port", str(self.http_port)],
         }
-        command = [sys.executable, "-c", SCRIPT, flow, *own.get(flow, ()), *service, *where, *named]
+        words = [flow, *own.get(flow, ()), *service, *where, *named]
         environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"} | self.settings
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+        process = fork_server().start(COMMAND, words, environment)
         with watched(process):
             try:
                 yield
@@ -117,9 +115,7 @@ def a_trace(*, sampled: bool = True) -> Iterator[str]:
         context.detach(token)
 
 
-def test_a_trace_goes_from_the_client_through_engine_models_and_enrichment_and_out_with_the_response(
-    deployment: Deployment, collector: OtlpServer
-) -> None:
+def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment, collector: OtlpServer) -> None:
     with deployment.running("run"), deployment.running("enrich"), deployment.client() as client:
         deployment.until_ready()
         with a_trace() as stored:
@@ -182,9 +178,7 @@ def test_a_trace_goes_from_the_client_through_engine_models_and_enrichment_and_o
     assert {trace_id for _, trace_id in told} <= {span.trace_id for span in spans}
 
 
-def test_a_request_to_the_gateway_is_one_trace_from_http_to_the_engine_and_back(
-    deployment: Deployment, collector: OtlpServer
-) -> None:
+def test_gateway_request_is_one_trace_through_the_engine(deployment: Deployment, collector: OtlpServer) -> None:
     trace_id, span_id = f"{secrets.randbits(128) | 1:032x}", f"{secrets.randbits(64) | 1:016x}"
     parent = {"traceparent": f"00-{trace_id}-{span_id}-01"}
     event = {"type": "memory", "tenant_id": "acme", "user_id": "ann", "content": f"The {MARK} is here"}
