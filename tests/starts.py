@@ -5,6 +5,7 @@ everything. To the command it is as if it had been started; it ends as Python en
 """
 
 import functools
+import gc
 import os
 import select
 import signal
@@ -178,6 +179,7 @@ if __name__ == "__main__":
     import recallflow.flows.enrich
     import recallflow.flows.kafka  # noqa: F401
 
+    gc.freeze()  # without it the end of each fork walks, and thereby copies, all that was imported
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
     os.environ.update(asked["environment"])
