@@ -85,7 +85,7 @@ class StateDirectory:
         path: Path,
         fingerprint: Fingerprint,
         cache_bytes: int,
-        lock_wait_s: float = WAIT_S,
+        lock_wait_s: float | None = None,
         at_rest: AtRest = UNENCRYPTED,
     ) -> Self:
         """Opens or creates a state directory, and holds it. Raises StateInUse where another process does, StateError
@@ -96,7 +96,8 @@ class StateDirectory:
                 _create(path, fingerprint, at_rest)
             stored = describe(path)
             check_settings(path, stored.fingerprint, fingerprint)
-            directory = cls(path, stored, at_rest, cache_bytes, lock_wait_s)
+            partition_wait_s = WAIT_S if lock_wait_s is None else lock_wait_s
+            directory = cls(path, stored, at_rest, cache_bytes, partition_wait_s)
             remove_leftovers(path)
             directory._lock = lock.pop_all()
         return directory
@@ -301,7 +302,7 @@ class StateDirectory:
 
 
 @contextlib.contextmanager
-def hold(path: Path, wait_s: float = WAIT_S, *, create: bool = False) -> Iterator[None]:
+def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> Iterator[None]:
     """Holds a state directory, and may make its folder. Raises StateError where the folder is somebody else's."""
     with using(path):
         if not (path / DESCRIPTION).exists() and not (path / LOCK).exists():

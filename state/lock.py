@@ -42,12 +42,12 @@ _thread = _Thread()
 
 
 @contextlib.contextmanager
-def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
+def locked(path: Path, wait_s: float | None = None) -> Iterator[None]:
     """Holds an existing directory. A thread may hold it several times; the last one to end releases it. Raises
-    StateInUse, which names the holder."""
+    StateInUse, which names the holder. `wait_s`: WAIT_S unless given."""
     holding, place = _thread.held, path.resolve()
     if place not in holding:
-        holding[place] = _Held(_acquired(path, wait_s))
+        holding[place] = _Held(_acquired(path, WAIT_S if wait_s is None else wait_s))
     held = holding[place]
     held.times += 1
     try:

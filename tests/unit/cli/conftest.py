@@ -1,27 +1,58 @@
-"""Lines that go into commands and come out of them."""
+"""The environment of commands, and state directories that are made once."""
 
-from collections.abc import Callable
-from typing import Any
+import shutil
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 
-import orjson
 import pytest
 
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+from tests.unit.cli.harness import PARSER, event, jsonl
+
+CALLERS_OWN = ("CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "KAFKA_BOOTSTRAP_SERVERS", "NO_COLOR")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment() -> Iterator[None]:
+    """Hide the caller's terminal and broker, make directories of one partition (each costs 12 ms), share the parser."""
+    with pytest.MonkeyPatch.context() as changed:
+        for name in CALLERS_OWN:
+            changed.delenv(name, raising=False)
+        changed.setenv("TERM", "xterm-256color")
+        changed.setenv("RECALLFLOW_ENGINE_PARTITIONS", "1")
+        changed.setattr("recallflow.cli.commands.commands", lambda: PARSER)
+        yield
+
 
 @pytest.fixture(scope="session")
-def jsonl() -> Callable[..., bytes]:
-    """Events as the lines that go into a pipe or a log; bytes stay as they are."""
+def mcp() -> None:
+    """Import the library of `recallflow mcp` outside of a test, as that takes a second."""
+    import_module("recallflow.flows.mcp")
 
-    def lines(*events: dict[str, Any] | bytes) -> bytes:
-        return b"".join((e if isinstance(e, bytes) else orjson.dumps(e)) + b"\n" for e in events)
 
-    return lines
+@pytest.fixture
+def default_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make directories of the default number of partitions."""
+    monkeypatch.delenv("RECALLFLOW_ENGINE_PARTITIONS")
 
 
 @pytest.fixture(scope="session")
-def parsed() -> Callable[[str | bytes], list[Any]]:
-    """JSON lines → their values."""
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Return a state directory of so many partitions with one message in it. Tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("templates")
 
-    def values(text: str | bytes) -> list[Any]:
-        return [orjson.loads(line) for line in text.splitlines()]
+    def template(partitions: int) -> Path:
+        path = folder / str(partitions)
+        if not path.exists():
+            process([jsonl(event("message", content="hello"))], Settings(partitions=partitions), path)
+        return path
 
-    return values
+    return template
+
+
+@pytest.fixture
+def filled(templates: Callable[[int], Path], tmp_path: Path) -> Path:
+    """Return a state directory of two partitions with one message in it."""
+    return shutil.copytree(templates(2), tmp_path / "filled")

@@ -1,7 +1,5 @@
-"""Whatever comes in on stdin: what is wrong is named with its field and its fix, and all good lines are applied."""
+"""Lines of `recallflow pipe` that are wrong, unusual or hostile: each is refused or applied, and stops no other."""
 
-import subprocess
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -9,19 +7,20 @@ import pytest
 
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from tests.unit.cli.harness import on_files, parsed
 
 MIB = 1024 * 1024
 YEAR_30000_MS = 884_541_340_800_000
-TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
+MEMORY = {"type": "memory"}
 
 
 class Refused(NamedTuple):
-    """A line, and what its refusal has to say."""
+    """A line and its error. `token`: part of the message, where code and fields do not tell the problem."""
 
     line: bytes
     code: str
-    fields: tuple[str, ...]
-    says: str
+    fields: list[str]
+    token: str = ""
 
 
 def event(**fields: Any) -> bytes:
@@ -39,7 +38,7 @@ def without(field: str) -> bytes:
 
 
 def raw(json_fields: bytes, kind: bytes = b"message") -> bytes:
-    """A message with fields as JSON text, for what no JSON library writes."""
+    """Return a message with fields as JSON text that no JSON library writes."""
     text = b"query" if kind == b"recall" else b"content"
     said = b"" if b'"%s":' % text in json_fields else b'"%s": "hello", ' % text
     return b'{"type": "%s", "tenant_id": "acme", "user_id": "ann", %s' % (kind, said) + json_fields + b"}"
@@ -53,152 +52,121 @@ def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
 
 
-MEMORY = {"type": "memory"}
+def encoded(encoding: str) -> bytes:
+    return event().decode().encode(encoding)
 
-UNMARKED_UTF16, UNMARKED_UTF32 = (event().decode().encode(f"utf-{bits}-le") for bits in (16, 32))
-SECONDS = "looks like epoch seconds; give milliseconds"
+
+def not_json(line: bytes, token: str = "") -> Refused:
+    return Refused(line, "invalid_json", [""], token)
+
+
+def not_valid(line: bytes, *fields: str, token: str = "") -> Refused:
+    return Refused(line, "invalid_event", [*fields], token)
+
 
 REFUSED = {
-    "UTF-16": Refused(event().decode().encode("utf-16"), "invalid_json", ("",), "is UTF-16; send UTF-8"),
-    "UTF-16 without a mark": Refused(UNMARKED_UTF16, "invalid_json", ("",), "is UTF-16"),
-    "a later line of UTF-16": Refused(b"\0" + UNMARKED_UTF16, "invalid_json", ("",), "is UTF-16"),
-    "UTF-16, big end first": Refused(event().decode().encode("utf-16-be"), "invalid_json", ("",), "is UTF-16"),
-    "UTF-32": Refused(event().decode().encode("utf-32"), "invalid_json", ("",), "is UTF-32"),
-    "UTF-32 without a mark": Refused(UNMARKED_UTF32, "invalid_json", ("",), "is UTF-32"),
-    "framed by a schema registry": Refused(b"\0\0\0\1\7" + event(), "invalid_json", ("",), "registry (schema 263)"),
-    "framed Avro": Refused(b"\0\0\0\0\1\x08acme", "invalid_json", ("",), "plain JSON, without the registry's"),
-    "epoch seconds": Refused(event(timestamp=1_767_225_600), "invalid_event", ("timestamp",), SECONDS),
-    "a fraction of epoch seconds": Refused(event(timestamp=1_767_225_600.5), "invalid_event", ("timestamp",), SECONDS),
-    "epoch seconds of validity": Refused(
-        event(**MEMORY, valid_from=1_000_000_000, expires_at=9_999_999_999),
-        "invalid_event", ("expires_at", "valid_from"), SECONDS,
+    "UTF-16": not_json(encoded("utf-16"), "UTF-16"),
+    "UTF-16 without a mark": not_json(encoded("utf-16-le"), "UTF-16"),
+    "a later line of UTF-16": not_json(b"\0" + encoded("utf-16-le"), "UTF-16"),
+    "UTF-16, big end first": not_json(encoded("utf-16-be"), "UTF-16"),
+    "UTF-32": not_json(encoded("utf-32"), "UTF-32"),
+    "UTF-32 without a mark": not_json(encoded("utf-32-le"), "UTF-32"),
+    "framed by a schema registry": not_json(b"\0\0\0\1\7" + event(), "schema 263"),
+    "framed Avro": not_json(b"\0\0\0\0\1\x08acme", "registry"),
+    "truncated JSON": not_json(event()[:-10]),
+    "binary": not_json(bytes(range(128, 255))),
+    "not UTF-8 within a text": not_json(raw(b'"name": "\xe9t\xe9"')),
+    "zero bytes": not_json(b"\x00" * 100),
+    "an empty line": not_json(b"", "empty"),
+    "blanks": not_json(b" \t ", "empty"),
+    "two objects in a line": not_json(event() + event()),
+    "a lone surrogate": not_json(raw(rb'"name": "\ud800"')),
+    "1,000 levels": not_json(raw(b'"metadata": {"a": ' + nested(1_000) + b"}"), "201 levels"),
+    "100,000 levels": not_json(nested(100_000), "201 levels"),
+    "5 MB": Refused(sized(5_000_000), "too_large", [""], "1048576"),
+    "a byte over 1 MiB": Refused(sized(MIB + 1), "too_large", [""], "1048576"),
+    "an unknown type": Refused(event(type="memo"), "unknown_type", ["type"], "category.summary"),
+    "no type": Refused(without("type"), "unknown_type", ["type"], "category.summary"),
+    "an embedding of another size": Refused(event(embedding=[0.5] * 3), "wrong_dimension", ["embedding"], "384"),
+    "epoch seconds": not_valid(event(timestamp=1_767_225_600), "timestamp", token="milliseconds"),
+    "a fraction of epoch seconds": not_valid(event(timestamp=1_767_225_600.5), "timestamp", token="milliseconds"),
+    "epoch seconds of validity": not_valid(
+        event(**MEMORY, valid_from=1_000_000_000, expires_at=9_999_999_999), "expires_at", "valid_from"
     ),
-    "truncated JSON": Refused(event()[:-10], "invalid_json", ("",), "JSON"),
-    "binary": Refused(bytes(range(128, 255)), "invalid_json", ("",), "JSON"),
-    "not UTF-8 within a text": Refused(raw(b'"name": "\xe9t\xe9"'), "invalid_json", ("",), "unicode"),
-    "zero bytes": Refused(b"\x00" * 100, "invalid_json", ("",), "JSON"),
-    "an empty line": Refused(b"", "invalid_json", ("",), "empty; send one JSON object"),
-    "blanks": Refused(b" \t ", "invalid_json", ("",), "empty; send one JSON object"),
-    "two objects in a line": Refused(event() + event(), "invalid_json", ("",), "trailing characters"),
-    "5 MB": Refused(sized(5_000_000), "too_large", ("",), "over 1048576 bytes; split it"),
-    "a byte over 1 MiB": Refused(sized(MIB + 1), "too_large", ("",), "over 1048576 bytes; split it"),
-    "a lone surrogate": Refused(raw(rb'"name": "\ud800"'), "invalid_json", ("",), "hex escape"),
-    "1,000 levels": Refused(raw(b'"metadata": {"a": ' + nested(1_000) + b"}"), "invalid_json", ("",), "201 levels"),
-    "100,000 levels": Refused(nested(100_000), "invalid_json", ("",), "201 levels"),
-    "an array": Refused(b"[" + event() + b"]", "invalid_event", ("",), "object"),
-    "a number": Refused(b"17", "invalid_event", ("",), "object"),
-    "a string": Refused(b'"message"', "invalid_event", ("",), "object"),
-    "null": Refused(b"null", "invalid_event", ("",), "object"),
-    "an unknown type": Refused(event(type="memo"), "unknown_type", ("type",), "give one of category.summary, "),
-    "no type": Refused(without("type"), "unknown_type", ("type",), "missing; give one of category.summary, "),
-    "no tenant": Refused(without("tenant_id"), "invalid_event", ("tenant_id",), "required"),
-    "no user": Refused(without("user_id"), "invalid_event", ("user_id",), "required"),
-    "no content": Refused(without("content"), "invalid_event", ("content",), "required"),
-    "an empty user": Refused(event(user_id=""), "invalid_event", ("user_id",), "is empty; give some text"),
-    "an id of 129 characters": Refused(event(id="x" * 129), "invalid_event", ("id",), "at most 128 characters"),
-    "an id with a newline": Refused(event(id="a\nb"), "invalid_event", ("id",), "control"),
-    "a newline at an id's end": Refused(event(user_id="a\n"), "invalid_event", ("user_id",), "control"),
-    "a text of blanks": Refused(event(**MEMORY, content="  "), "invalid_event", ("content",), ""),
-    "NaN in an embedding": Refused(raw(b'"embedding": [NaN, 1]'), "invalid_event", ("embedding.0",), "finite"),
-    "Infinity in an embedding": Refused(raw(b'"embedding": [-Infinity]'), "invalid_event", ("embedding.0",), "finite"),
-    "an embedding of words": Refused(
-        event(embedding=["one", None, *["two"] * 14]), "invalid_event", ("embedding.0",), "not a number"
+    "an array": not_valid(b"[" + event() + b"]", "", token="object"),
+    "a number": not_valid(b"17", "", token="object"),
+    "a string": not_valid(b'"message"', "", token="object"),
+    "null": not_valid(b"null", "", token="object"),
+    "no tenant": not_valid(without("tenant_id"), "tenant_id"),
+    "no user": not_valid(without("user_id"), "user_id"),
+    "no content": not_valid(without("content"), "content"),
+    "an empty user": not_valid(event(user_id=""), "user_id", token="empty"),
+    "an id of 129 characters": not_valid(event(id="x" * 129), "id", token="128"),
+    "an id with a newline": not_valid(event(id="a\nb"), "id", token="control"),
+    "a newline at an id's end": not_valid(event(user_id="a\n"), "user_id", token="control"),
+    "a text of blanks": not_valid(event(**MEMORY, content="  "), "content"),
+    "NaN in an embedding": not_valid(raw(b'"embedding": [NaN, 1]'), "embedding.0", token="finite"),
+    "Infinity in an embedding": not_valid(raw(b'"embedding": [-Infinity]'), "embedding.0", token="finite"),
+    "an embedding of words": not_valid(event(embedding=["one", None, *["two"] * 14]), "embedding.0"),
+    "a hash that is none": not_valid(
+        event(type="memory.embedding", memory_id="a", embedding=[1.0], model="m", content_hash="zz"), "content_hash"
     ),
-    "a hash that is none": Refused(
-        event(type="memory.embedding", memory_id="a", embedding=[1.0], model="m", content_hash="zz"),
-        "invalid_event", ("content_hash",), "64 hexadecimal digits",
+    "an integer beyond 64 bits in metadata": not_valid(raw(b'"metadata": {"a": %d}' % 10**30), "metadata"),
+    "an integer beyond 64 bits in a relation": not_valid(
+        raw(b'"relations": [{"source": "a", "type": "b", "target": "c", "properties": {"x": %d}}]' % 10**30, b"memory"),
+        "relations",
     ),
-    "an embedding of another size": Refused(
-        event(embedding=[0.5] * 3), "wrong_dimension", ("embedding",), "3 numbers; hash-384 has 384. Leave it out"
-    ),
-    "an integer beyond 64 bits in metadata": Refused(
-        raw(b'"metadata": {"a": %d}' % 10**30), "invalid_event", ("metadata",), "64-bit"
-    ),
-    "true as a timestamp": Refused(event(timestamp=True), "invalid_event", ("timestamp",), TIMES),
-    "a word as a timestamp": Refused(event(timestamp="yesterday"), "invalid_event", ("timestamp",), TIMES),
-    "the year 30000 in milliseconds": Refused(
-        event(timestamp=YEAR_30000_MS), "invalid_event", ("timestamp",), "outside the years 1 to 9999"
-    ),
-    "the year 30000": Refused(event(timestamp="30000-01-01T00:00:00Z"), "invalid_event", ("timestamp",), TIMES),
-    "NaN in metadata": Refused(raw(b'"metadata": {"a": NaN}'), "invalid_event", ("metadata",), "JSON does not have"),
-    "a timestamp of NaN": Refused(raw(b'"timestamp": NaN'), "invalid_event", ("timestamp",), "outside the years"),
-    "a timestamp of 1e400": Refused(raw(b'"timestamp": 1e400'), "invalid_event", ("timestamp",), "outside the years"),
-    "an end before its beginning": Refused(
-        event(**MEMORY, valid_from=10, valid_to=5), "invalid_event", ("valid_to",), "before valid_from"
-    ),
-    "wrong types in many fields": Refused(
+    "true as a timestamp": not_valid(event(timestamp=True), "timestamp", token="RFC 3339"),
+    "a word as a timestamp": not_valid(event(timestamp="yesterday"), "timestamp", token="RFC 3339"),
+    "the year 30000 in milliseconds": not_valid(event(timestamp=YEAR_30000_MS), "timestamp", token="9999"),
+    "the year 30000": not_valid(event(timestamp="30000-01-01T00:00:00Z"), "timestamp", token="RFC 3339"),
+    "NaN in metadata": not_valid(raw(b'"metadata": {"a": NaN}'), "metadata"),
+    "a timestamp of NaN": not_valid(raw(b'"timestamp": NaN'), "timestamp", token="9999"),
+    "a timestamp of 1e400": not_valid(raw(b'"timestamp": 1e400'), "timestamp", token="9999"),
+    "an end before its beginning": not_valid(event(**MEMORY, valid_from=10, valid_to=5), "valid_to"),
+    "wrong types in many fields": not_valid(
         event(
             **MEMORY, id=5, content=7, tags="a", importance=3, confidence="high", layer="attic", metadata=[1],
             entities=[{"name": 1}], embedding="no", valid_from="tomorrow",
         ),
-        "invalid_event",
-        (
-            "confidence", "content", "embedding", "entities.0.name", "id",
-            "importance", "layer", "metadata", "tags", "valid_from",
-        ),
-        "layer: Input should be 'rule', 'working' or 'long_term'",
+        "confidence", "content", "embedding", "entities.0.name", "id", "importance", "layer", "metadata", "tags",
+        "valid_from", token="long_term",
     ),
-    "wrong content parts": Refused(
-        event(content=[{"type": 1}, 5], role="king"),
-        "invalid_event",
-        ("content.0.type", "content.1", "role"),
-        "role: Input should be 'system'",
+    "wrong content parts": not_valid(
+        event(content=[{"type": 1}, 5], role="king"), "content.0.type", "content.1", "role", token="system"
     ),
-    "a change of nothing": Refused(
-        event(type="memory.update", memory_id="a", content=None), "invalid_event", ("content",), "memory.forget"
-    ),
-    "nothing to forget": Refused(ask("memory.forget"), "invalid_event", ("",), "give either memory_id or"),
+    "a change of nothing": not_valid(event(type="memory.update", memory_id="a", content=None), "content"),
+    "nothing to forget": not_valid(ask("memory.forget"), ""),
 }  # fmt: skip
 
 
-class Piped(NamedTuple):
-    """What a run gave in which every bad line stood between good ones."""
-
-    code: int
-    told: dict[str, list[dict[str, Any]]]
-    found: list[str]  # the status of asking for each good line
-
-
 @pytest.fixture(scope="module")
-def piped(start: Callable[..., subprocess.Popen[bytes]]) -> Piped:
-    """All bad lines in one run, in a process of its own: a good line, a bad line, a good line, …"""
+def errors() -> dict[str, list[dict[str, Any]]]:
+    """Return the errors of each bad line, of a run in which each follows and precedes a good line."""
     lines = [event(id="g0")]
     for number, refused in enumerate(REFUSED.values(), 1):
         lines += [refused.line, event(id=f"g{number}")]
     lines += [ask("memory.get", memory_id=f"g{number}") for number in range(len(REFUSED) + 1)]
-    pipe = start("pipe")
-    out, err = pipe.communicate(b"\n".join(lines))
+    done = on_files("pipe", "--partitions", "1", stdin=b"\n".join(lines))
+    assert done.returncode == 0
+    assert [answer["status"] for answer in parsed(done.stdout)] == ["ok"] * (len(REFUSED) + 1)
     names = {2 * number: name for number, name in enumerate(REFUSED, 1)}
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in REFUSED}
-    for line in map(orjson.loads, err.splitlines()):
+    for line in parsed(done.stderr):
         told[names[line["line"]]].append(line["error"])
-    answers = map(orjson.loads, out.splitlines())
-    return Piped(pipe.returncode, told, [answer["status"] for answer in answers])
-
-
-def test_bad_lines_stop_nothing(piped: Piped) -> None:
-    assert piped.code == 0
-    assert piped.found == ["ok"] * (len(REFUSED) + 1)
+    return told
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_bad_line_is_told_once_with_its_fields_and_what_to_do(piped: Piped, name: str) -> None:
-    (error,) = piped.told[name]
+def test_bad_line_is_refused_once_with_its_fields(errors: dict[str, list[dict[str, Any]]], name: str) -> None:
+    (error,) = errors[name]
     wanted = REFUSED[name]
-    assert (error["code"], sorted(field["field"] for field in error["fields"])) == (wanted.code, [*wanted.fields])
-    assert wanted.says in error["message"]
-    assert "pattern" not in error["message"]  # a regular expression tells nobody what to do
+    assert (error["code"], sorted(field["field"] for field in error["fields"])) == (wanted.code, wanted.fields)
+    assert wanted.token in error["message"]
+    assert "pattern" not in error["message"]  # a regular expression does not tell the remedy
 
 
-def test_an_integer_beyond_64_bits_is_told_of_the_field_that_holds_it() -> None:
-    line = raw(
-        b'"relations": [{"source": "a", "type": "b", "target": "c", "properties": {"x": %d}}]' % 10**30, b"memory"
-    )
-    (refused,) = process([line], Settings(partitions=1)).rejected
-    assert [field["field"].partition(".")[0] for field in refused["error"]["fields"]] == ["relations"]
-
-
-# ── good, though it may not look it ───────────────────────────────────────────────────────────────────────────────
+# ── unusual lines that are right ──────────────────────────────────────────────────────────────────────────────────
 
 ACCEPTED = {
     "an id with slashes": event(id="a/b//c"),
@@ -225,7 +193,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_is_unusual_but_right_is_remembered_and_found(name: str) -> None:
+def test_unusual_line_is_remembered_and_found(name: str) -> None:
     said = orjson.loads(ACCEPTED[name].removeprefix(b"\xef\xbb\xbf"))
     asks = {key: said[key] for key in ("tenant_id", "user_id")} | {"timestamp": "9999-12-31T23:59:59.999Z"}
     memory_id = said.get("id", "lines:0:0")
@@ -243,12 +211,12 @@ def test_what_is_unusual_but_right_is_remembered_and_found(name: str) -> None:
     assert [episode["messages"] for episode in listed["episodes"]] == [1]
 
 
-def test_a_negative_epoch_is_the_time_before_1970() -> None:
+def test_negative_epoch_is_a_time_before_1970() -> None:
     done = process([event(id="a", timestamp=-1_000), ask(query="hello")], Settings(partitions=1))
     assert done.responses[0]["memories"][0]["created_at"] == "1969-12-31T23:59:59Z"
 
 
-def test_a_memory_from_the_future_is_kept_and_the_answer_warns_of_it() -> None:
+def test_memory_from_the_future_is_kept_with_a_warning() -> None:
     lines = [event(id="a", timestamp="2999-01-01T00:00:00Z"), ask(query="tea", timestamp="2025-01-01T00:00:00Z")]
     (answer,) = process(lines, Settings(partitions=1)).responses
     assert (answer["status"], [memory["id"] for memory in answer["memories"]]) == ("ok", ["a"])
@@ -257,45 +225,38 @@ def test_a_memory_from_the_future_is_kept_and_the_answer_warns_of_it() -> None:
 
 # ── queries ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
+INVALID = "invalid_event"
 BAD_QUERIES = {
-    "no question": (ask(), "invalid_event", ["query"]),
-    "a question of blanks": (ask(query=" \n"), "invalid_event", ["query"]),
-    "a mode that there is not": (ask(query="a", mode="best"), "invalid_event", ["mode"]),
+    "no question": (ask(), INVALID, ["query"]),
+    "a question of blanks": (ask(query=" \n"), INVALID, ["query"]),
+    "an unknown mode": (ask(query="a", mode="best"), INVALID, ["mode"]),
     "a wrong decay": (
-        ask(query="a", decay={"function": "cliff", "tau_days": 0}),
-        "invalid_event",
-        ["decay.function", "decay.tau_days"],
+        ask(query="a", decay={"function": "cliff", "tau_days": 0}), INVALID, ["decay.function", "decay.tau_days"]
     ),
     "a wrong filter": (
         ask(query="a", filters={"layers": ["attic"], "min_confidence": 2}),
-        "invalid_event",
-        ["filters.layers.0", "filters.min_confidence"],
+        INVALID, ["filters.layers.0", "filters.min_confidence"],
     ),
-    "300 digits of tokens": (raw(b'"max_tokens": ' + b"9" * 300, b"recall"), "invalid_event", ["max_tokens"]),
-    "300 digits of a timestamp": (raw(b'"timestamp": ' + b"9" * 300, b"recall"), "invalid_event", ["timestamp"]),
-    "more tokens than a record holds": (ask(query="a", max_tokens=1_000_001), "invalid_event", ["max_tokens"]),
-    "a query with a byte order mark": (b"\xef\xbb\xbf" + ask(), "invalid_event", ["query"]),
-    "no position to wait for": (ask(query="a", wait_for="soon"), "invalid_event", ["wait_for"]),
-    "a list of positions with a wrong one": (
-        ask(query="a", wait_for=["memories:0:1", "soon"]),
-        "invalid_event",
-        ["wait_for.1"],
-    ),
-    "a moment that names no time": (ask(query="a", as_of={}), "invalid_event", ["as_of"]),
-    "a million levels": (raw(b'"filters": {"tags": ' + nested(100_000) + b"}", b"recall"), None, []),
+    "300 digits of tokens": (raw(b'"max_tokens": ' + b"9" * 300, b"recall"), INVALID, ["max_tokens"]),
+    "300 digits of a timestamp": (raw(b'"timestamp": ' + b"9" * 300, b"recall"), INVALID, ["timestamp"]),
+    "more tokens than a record holds": (ask(query="a", max_tokens=1_000_001), INVALID, ["max_tokens"]),
+    "a query with a byte order mark": (b"\xef\xbb\xbf" + ask(), INVALID, ["query"]),
+    "no position to wait for": (ask(query="a", wait_for="soon"), INVALID, ["wait_for"]),
+    "one wrong position of two": (ask(query="a", wait_for=["memories:0:1", "soon"]), INVALID, ["wait_for.1"]),
+    "a moment that names no time": (ask(query="a", as_of={}), INVALID, ["as_of"]),
+    "100,000 levels": (raw(b'"filters": {"tags": ' + nested(100_000) + b"}", b"recall"), None, []),
     "a question over 1 MiB": (ask(query="x" * MIB), "too_large", [""]),
-    "a control character in the id": (ask(query="a", id="a\nb"), "invalid_event", ["id"]),
-    "no tenant": (orjson.dumps({"type": "recall", "query": "a"}), "invalid_event", ["tenant_id", "user_id"]),
+    "a control character in the id": (ask(query="a", id="a\nb"), INVALID, ["id"]),
+    "no tenant": (orjson.dumps({"type": "recall", "query": "a"}), INVALID, ["tenant_id", "user_id"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD_QUERIES)
-def test_a_bad_query_gets_one_error_response_that_names_every_wrong_field(name: str) -> None:
+def test_bad_query_gets_one_error_response_with_all_its_fields(name: str) -> None:
     line, code, fields = BAD_QUERIES[name]
     *errors, last = process([line, ask(query="hello", id="last")], Settings(partitions=1)).responses
     answered = [(e["status"], e["error"]["code"], [f["field"] for f in e["error"]["fields"]]) for e in errors]
-    assert answered == ([] if code is None else [("error", code, fields)])  # what cannot be read is no query to answer
+    assert answered == ([] if code is None else [("error", code, fields)])  # an unreadable line is no query
     assert (last["query_id"], last["status"]) == ("last", "ok")
 
 
@@ -308,7 +269,7 @@ def test_too_large_a_k_and_too_long_a_question_are_cut_and_warned_of() -> None:
     )
 
 
-# ── lines that a step could stumble over ──────────────────────────────────────────────────────────────────────────
+# ── lines that could stop a step of the dataflow ──────────────────────────────────────────────────────────────────
 
 STUMBLING = {
     "a message of one emoji": event(content="👍"),
@@ -332,11 +293,10 @@ STUMBLING = {
 
 
 @pytest.mark.parametrize("name", STUMBLING)
-def test_no_single_line_stops_the_flow(name: str) -> None:
-    """Neither when it comes, nor when what it left behind is read."""
+def test_odd_line_stops_no_other(name: str) -> None:
+    """Apply it alone in its batch, then among other lines, and query what it left."""
     before, after = event(id="before", timestamp=1), event(id="after", timestamp=2)
     questions = [ask(query="hello", filters={"session_ids": ["s"]}), ask(query="hello", id="last", timestamp=3)]
-    # Alone in its batch of texts, then among others.
     for lines in ([STUMBLING[name]], [before, STUMBLING[name], after, *questions]):
         done = process(lines, Settings(partitions=1))
     last = done.responses[-1]
@@ -344,7 +304,7 @@ def test_no_single_line_stops_the_flow(name: str) -> None:
     assert {"before", "after"} <= {memory["id"] for memory in last["memories"]}
 
 
-def test_the_lists_of_a_user_who_was_forgotten_are_empty() -> None:
+def test_forgotten_user_has_empty_lists() -> None:
     forget = ask("memory.forget", filter={"older_than": "9999-01-01"})
     lines = [event(id="a"), forget, ask("episodes.list"), ask("user.stats"), ask(query="hello")]
     listed, counted, recalled = process(lines, Settings(partitions=1)).responses

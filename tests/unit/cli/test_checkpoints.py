@@ -1,7 +1,5 @@
 """`recallflow checkpoints`: what a store of checkpoints holds, and whether it is what was saved."""
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -9,8 +7,7 @@ import pytest
 
 from recallflow.connectors.checkpoints.manifest import About
 from recallflow.connectors.checkpoints.store import CheckpointStore
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
+from tests.unit.cli.harness import Cli
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""Which master key a state directory needs is said in one line, and another one touches nothing."""
+"""Master keys of state directories: which one a directory needs, and that a wrong one changes nothing."""
 
 import base64
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,122 +11,124 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from recallflow.connectors.master_keys import read_master_key
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
 from recallflow.state import keys
 from recallflow.state.at_rest import AtRest
 from recallflow.state.directory import StateDirectory
+from tests.unit.cli.harness import Cli, assert_error, event, jsonl
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 REGION = "eu-west-1"
+WRONG = "is not the one that was used"
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def write_key(path: Path, number: int) -> Path:
-    path.write_text(base64.b64encode(bytes([number] * 32)).decode() + "\n")
-    return path
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two keys and a directory that is encrypted with the first."""
+    folder = tmp_path_factory.mktemp("keys")
+    for number, name in enumerate(("master.key", "other.key"), 1):
+        (folder / name).write_text(base64.b64encode(bytes([number] * 32)).decode() + "\n")
+    memory = event("memory", content="walnut cake", tenant_id="default", user_id="user")
+    at_rest = AtRest(read_master_key(folder / "master.key"))
+    process([jsonl(memory)], Settings(partitions=1), folder / "s", at_rest=at_rest)
+    return folder
 
 
 @pytest.fixture
-def key(tmp_path: Path) -> Path:
-    return write_key(tmp_path / "master.key", 1)
+def folder(prepared: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(prepared, tmp_path / "f")
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Path:
-    return write_key(tmp_path / "other.key", 2)
+def key(folder: Path) -> Path:
+    return folder / "master.key"
 
 
 @pytest.fixture
-def encrypted(cli: Cli, tmp_path: Path, key: Path) -> Path:
-    done = cli("remember", "walnut cake", "--state-dir", tmp_path / "s", "--master-key-file", key)
-    assert done.returncode == 0, done.stderr
-    return tmp_path / "s"
+def other(folder: Path) -> Path:
+    return folder / "other.key"
+
+
+@pytest.fixture
+def encrypted(folder: Path) -> Path:
+    return folder / "s"
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files but the lock, whose note says who held it last."""
+    """Return all files but the lock, whose note names its last holder."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != "recallflow.lock")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def assert_refused(done: subprocess.CompletedProcess[str], said: str) -> None:
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("recallflow: ")
-    assert said in line
+# Every command that opens a state directory without Kafka.
+COMMANDS = (
+    "pipe",
+    "ask cake?",
+    "remember tea",
+    "graph status",
+    "state info",
+    "state hash",
+    "state verify",
+    "state checkpoint COPY",
+    "state rotate-key --to-master-key-file OTHER",
+)
 
 
-def commands(state_dir: Path) -> list[list[str | Path]]:
-    """Every command that opens a state directory without Kafka."""
-    state: list[str | Path] = ["--state-dir", state_dir]
-    return [
-        ["pipe", *state],
-        ["ask", "cake?", *state],
-        ["remember", "tea", *state],
-        ["graph", "status", *state],
-        ["state", "info", *state],
-        ["state", "hash", *state],
-        ["state", "verify", *state],
-        ["state", "checkpoint", state_dir.parent / "copy", *state],
-        ["state", "rotate-key", "--to-master-key-file", state_dir.parent / "other.key", *state],
-    ]
-
-
-@pytest.mark.parametrize("command", range(9))
-def test_every_command_needs_the_directorys_own_key(
-    cli: Cli, encrypted: Path, key: Path, other: Path, command: int
-) -> None:
-    before, arguments = content(encrypted), commands(encrypted)[command]
-    assert_refused(cli(*arguments), f"{encrypted} is encrypted: give its master key (local ")
-    assert_refused(cli(*arguments, "--master-key-file", other), "is not the one that was used: give that one")
+@pytest.mark.parametrize("line", COMMANDS)
+def test_command_needs_the_key_of_the_directory(cli: Cli, encrypted: Path, key: Path, other: Path, line: str) -> None:
+    names = {"COPY": encrypted.parent / "copy", "OTHER": other}
+    words = [*(names.get(word, word) for word in line.split()), "--state-dir", encrypted]
+    before = content(encrypted)
+    assert_error(cli(*words), 2, f"{encrypted} is encrypted")
+    assert_error(cli(*words, "--master-key-file", other), 2, WRONG)
     assert content(encrypted) == before
     assert not (encrypted.parent / "copy").exists()
-    done = cli(*arguments, "--master-key-file", key)
+    done = cli(*words, "--master-key-file", key)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_checkpoint_is_restored_with_its_key_only(cli: Cli, encrypted: Path, key: Path, other: Path) -> None:
+def test_checkpoint_is_restored_with_its_key_only(cli: Cli, encrypted: Path, key: Path, other: Path) -> None:
     copy, new = encrypted.parent / "copy", encrypted.parent / "new"
+    restore = ("state", "restore", copy, "--state-dir", new)
     assert cli("state", "checkpoint", copy, "--state-dir", encrypted, "--master-key-file", key).returncode == 0
-    assert_refused(cli("state", "restore", copy, "--state-dir", new), "is encrypted: give its master key")
-    assert_refused(
-        cli("state", "restore", copy, "--state-dir", new, "--master-key-file", other), "is not the one that was used"
-    )
+    assert_error(cli(*restore), 2, "is encrypted")
+    assert_error(cli(*restore, "--master-key-file", other), 2, WRONG)
     assert not new.exists()
-    assert cli("state", "restore", copy, "--state-dir", new, "--master-key-file", key).returncode == 0
+    assert cli(*restore, "--master-key-file", key).returncode == 0
     assert "walnut cake" in cli("ask", "walnut?", "--state-dir", new, "--master-key-file", key).stdout
 
 
-def test_a_directory_that_is_not_encrypted_stays_so(cli: Cli, tmp_path: Path, key: Path) -> None:
-    assert cli("remember", "walnut cake", "--state-dir", tmp_path / "s").returncode == 0
-    before = content(tmp_path / "s")
-    said = "was made without a master key, and is not encrypted: open it without one, or replay the log into a new"
-    assert_refused(cli("ask", "cake?", "--state-dir", tmp_path / "s", "--master-key-file", key), said)
-    assert content(tmp_path / "s") == before
-    rotated = cli("state", "rotate-key", "--to-master-key-file", key, "--state-dir", tmp_path / "s")
-    assert_refused(rotated, "is not encrypted: replay the log into a new directory with a master key")
+def test_plain_directory_takes_no_key(cli: Cli, filled: Path, key: Path) -> None:
+    before = content(filled)
+    said = "is not encrypted"
+    assert_error(cli("ask", "cake?", "--state-dir", filled, "--master-key-file", key), 2, said)
+    assert content(filled) == before
+    assert_error(cli("state", "rotate-key", "--to-master-key-file", key, "--state-dir", filled), 2, said)
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "token"),
     [
-        (b"short", "holds no master key, 32 bytes in base64: make one with: openssl rand -base64 32"),
+        (b"short", "openssl rand -base64 32"),
         (b"\xff\xfe\x00", "holds no master key"),
         (b"", "holds no master key"),
         (base64.b64encode(bytes(33)), "holds no master key"),
-        (None, "cannot read the master key"),
+        (None, "cannot read"),
     ],
 )
-def test_a_file_that_holds_no_key_is_refused_without_quoting_it(
-    cli: Cli, tmp_path: Path, written: bytes | None, said: str
+def test_file_without_a_key_is_refused_and_not_quoted(
+    cli: Cli, tmp_path: Path, written: bytes | None, token: str
 ) -> None:
     if written is not None:
         (tmp_path / "k").write_bytes(written)
     done = cli("remember", "tea", "--state-dir", tmp_path / "s", "--master-key-file", tmp_path / "k")
-    assert_refused(done, said)
+    assert_error(done, 2, token)
     assert "short" not in done.stderr
     assert not (tmp_path / "s").exists()
 
 
-def test_the_key_may_stand_in_the_environment_which_nobody_prints(
+def test_key_of_the_environment_is_used_and_not_quoted(
     cli: Cli, encrypted: Path, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = key.read_text().strip()
@@ -133,45 +136,45 @@ def test_the_key_may_stand_in_the_environment_which_nobody_prints(
     assert "walnut cake" in cli("ask", "walnut?", "--state-dir", encrypted).stdout
     monkeypatch.setenv("RECALLFLOW_ENCRYPTION_MASTER_KEY", text[:-4])
     done = cli("ask", "walnut?", "--state-dir", encrypted)
-    assert_refused(done, "encryption.master_key holds no master key")
+    assert_error(done, 2, "encryption.master_key")
     assert text[:-4] not in done.stderr
 
 
 def test_after_a_rotation_only_the_new_key_opens_and_nothing_else_changed(
     cli: Cli, encrypted: Path, key: Path, other: Path
 ) -> None:
-    state = ("--state-dir", encrypted)
-    hashed = cli("state", "hash", *state, "--master-key-file", key).stdout
+    state, old, new = ("--state-dir", encrypted), ("--master-key-file", key), ("--master-key-file", other)
+    hashed = cli("state", "hash", *state, *old).stdout
     before = content(encrypted)
-    done = cli("state", "rotate-key", *state, "--master-key-file", key, "--to-master-key-file", other)
+    done = cli("state", "rotate-key", *state, *old, "--to-master-key-file", other)
     assert (done.returncode, done.stderr) == (0, "")
     after = content(encrypted)
     assert [name for name in after if after[name] != before.get(name)] == ["recallflow.json"]
-    assert_refused(cli("state", "hash", *state, "--master-key-file", key), "is not the one that was used")
-    assert cli("state", "hash", *state, "--master-key-file", other).stdout == hashed
-    assert_refused(cli("state", "rotate-key", *state, "--master-key-file", other), "give the new master key: --to")
+    assert_error(cli("state", "hash", *state, *old), 2, WRONG)
+    assert cli("state", "hash", *state, *new).stdout == hashed
+    assert_error(cli("state", "rotate-key", *state, *new), 2, "--to")
 
 
 def test_a_rotation_that_is_killed_leaves_the_old_key_or_the_new_one(
     cli: Cli, encrypted: Path, key: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it is one rename: what is beside before it counts for nothing."""
-    monkeypatch.setattr("recallflow.state.files.sync", _killed)  # the last step, behind the rename
+    """The rotation is one rename, so a file that it left beside has no effect."""
+
+    def killed(_: Path) -> None:
+        raise MemoryError
+
     rotate = ("state", "rotate-key", "--state-dir", encrypted, "--master-key-file", key, "--to-master-key-file", other)
-    assert cli(*rotate).returncode == 1
-    monkeypatch.undo()
+    with monkeypatch.context() as failing:
+        failing.setattr("recallflow.state.files.sync", killed)  # the last step, after the rename
+        assert cli(*rotate).returncode == 1
     assert cli("state", "verify", "--state-dir", encrypted, "--master-key-file", other).returncode == 0
     (encrypted / "recallflow.json.new").write_bytes(b"{half")
     assert cli("state", "verify", "--state-dir", encrypted, "--master-key-file", other).returncode == 0
 
 
-def _killed(_: Path) -> None:
-    raise MemoryError
-
-
 @pytest.fixture
 def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The ids of two keys of a service that the environment leads to."""
+    """Yield the ids of two keys of a local key service."""
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     endpoint = "http://{}:{}".format(*server.get_host_and_port())
@@ -184,27 +187,27 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     server.stop()
 
 
-def test_a_key_of_kms_protects_a_directory_and_is_rotated(cli: Cli, tmp_path: Path, kms: list[str], key: Path) -> None:
+def test_key_of_kms_protects_a_directory_and_is_rotated(cli: Cli, tmp_path: Path, kms: list[str], key: Path) -> None:
     state, (one, two) = ("--state-dir", tmp_path / "s"), kms
     assert cli("remember", "walnut cake", *state, "--kms-key", one).returncode == 0
     assert "walnut cake" in cli("ask", "walnut?", *state, "--kms-key", one).stdout
-    assert_refused(cli("ask", "walnut?", *state, "--kms-key", two), "cannot be used")
-    assert_refused(cli("ask", "walnut?", *state, "--master-key-file", key), f"encrypted with the master key kms {one}")
+    assert_error(cli("ask", "walnut?", *state, "--kms-key", two), 2, "cannot be used")
+    assert_error(cli("ask", "walnut?", *state, "--master-key-file", key), 2, f"kms {one}")
     assert cli("state", "rotate-key", *state, "--kms-key", one, "--to-kms-key", two).returncode == 0
     assert "walnut cake" in cli("ask", "walnut?", *state, "--kms-key", two).stdout
     assert cli("state", "rotate-key", *state, "--kms-key", two, "--to-master-key-file", key).returncode == 0
     assert "walnut cake" in cli("ask", "walnut?", *state, "--master-key-file", key).stdout
 
 
-def test_who_has_lost_its_key_is_told_so_by_every_question(cli: Cli, encrypted: Path, key: Path) -> None:
+def test_damaged_owner_key_fails_every_command(cli: Cli, encrypted: Path, key: Path) -> None:
     with StateDirectory.existing(encrypted, 2**20, AtRest(read_master_key(key))) as directory:
         for partition in directory.partitions():
             for place, stored in [*partition.scan_stored(keys.OWNER_KEYS, keys.after(keys.OWNER_KEYS))]:
                 partition._db.put(place, stored[:-1] + bytes([stored[-1] ^ 1]))
+    state = ("--state-dir", encrypted, "--master-key-file", key)
     for question in (["ask", "cake?"], ["graph", "status"], ["graph", "trace", "cake"], ["graph", "facts"]):
-        done = cli(*question, "--state-dir", encrypted, "--master-key-file", key)
-        assert done.stdout.startswith("decryption_failed: what is stored of the user could not be opened\n")
-        assert "nothing remembered" not in done.stdout
-    done = cli("remember", "tea", "--state-dir", encrypted, "--master-key-file", key)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot be opened: restore the key or a checkpoint, or erase the user" in done.stderr
+        shown = cli(*question, *state).stdout
+        assert shown.startswith("decryption_failed: ")
+        assert "nothing remembered" not in shown
+    done = cli("remember", "tea", *state)
+    assert (done.returncode, done.stdout, "cannot be opened" in done.stderr) == (1, "", True)

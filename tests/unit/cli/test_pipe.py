@@ -1,98 +1,113 @@
-"""`recallflow pipe`: strict order, one response line per query line, refused lines told on stderr."""
+"""`recallflow pipe`: strict order, one response line per query line, and refused lines on standard error."""
 
 import json
+import os
 import random
+import select
 import signal
-import subprocess
 import tempfile
+import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 import pytest
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., subprocess.Popen[bytes]]
-MakeEvent = Callable[..., dict[str, Any]]
-Jsonl = Callable[..., bytes]
-Parsed = Callable[[str | bytes], list[Any]]
+from recallflow.cli import main
+from tests.unit.cli.harness import Cli, Start, closed_reader, event, jsonl, on_files, parsed, streams
 
+GIVE_UP_S = 60
 NOT_JSON = b'{"type": "message", "tenant_id"'
+HELLO = event("message", content="hello")
+Pipe = Callable[..., tuple[list[Any], list[tuple[int, str]]]]
 
 
-def say(stream: IO[bytes] | None, line: bytes) -> None:
+@pytest.fixture
+def pipe(cli: Cli) -> Pipe:
+    """Return a function that pipes events and returns the answers, and the lines and codes of the refused ones."""
+
+    def run(*events: dict[str, Any] | bytes, state_dir: Path | None = None) -> tuple[list[Any], list[tuple[int, str]]]:
+        options = () if state_dir is None else ("--state-dir", state_dir)
+        done = cli("pipe", *options, stdin=jsonl(*events))
+        assert done.returncode == 0
+        return parsed(done.stdout), [(one["line"], one["error"]["code"]) for one in parsed(done.stderr)]
+
+    return run
+
+
+def write(stream: IO[bytes] | None, *events: dict[str, Any] | bytes) -> None:
     assert stream is not None
-    stream.write(line)
+    stream.write(jsonl(*events))
     stream.flush()
 
 
-def hear(stream: IO[bytes] | None) -> Any:
-    """The next line; waits for it."""
+def read(stream: IO[bytes] | None) -> Any:
+    """Return the next line as soon as it is there."""
     assert stream is not None
     return orjson.loads(stream.readline())
+
+
+@pytest.fixture
+def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECALLFLOW_ENGINE_PARTITIONS", "4")
 
 
 # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_sees_exactly_the_writes_before_it(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    """Users live on several state partitions that run at their own pace, and 600 lines span several batches."""
+@pytest.mark.usefixtures("partitioned")
+def test_answer_sees_exactly_the_writes_before_it(pipe: Pipe) -> None:
+    """Use several partitions, which run at their own pace, and more lines than a batch has."""
     draw = random.Random(11)
     written: dict[str, list[str]] = defaultdict(list)
     lines, expected = [], []
-    for number in range(600):
+    for number in range(300):
         user = draw.choice(["ann", "bob", "cy", "dee", "eve"])
         if draw.random() < 0.5:
             written[user].append(f"m{number}")
-            lines.append(make_event("message", number, id=f"m{number}", user_id=user, content=f"word {number}"))
+            lines.append(event("message", number, id=f"m{number}", user_id=user, content=f"word {number}"))
         else:
-            lines.append(make_event("recall", 1_000, user_id=user, query="word", mode="recency", k=50, explain=False))
+            lines.append(event("recall", 1_000, user_id=user, query="word", mode="recency", k=50, explain=False))
             expected.append(written[user][-50:][::-1])  # the newest 50, newest first
-    done = cli("pipe", stdin=jsonl(*lines))
-    assert [[memory["id"] for memory in answer["memories"]] for answer in parsed(done.stdout)] == expected
-    assert done.stderr == ""
+    answers, refused = pipe(*lines)
+    assert [[memory["id"] for memory in answer["memories"]] for answer in answers] == expected
+    assert refused == []
 
 
-def test_a_write_and_the_query_after_it_in_one_go_hold_for_every_kind_of_write(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    get = make_event("memory.get", memory_id="a")
-    lines = [
-        make_event("memory", id="a", content="tea"),
+def test_query_sees_every_kind_of_write_before_it(pipe: Pipe) -> None:
+    get = event("memory.get", memory_id="a")
+    (first, second, third), _ = pipe(
+        event("memory", id="a", content="tea"),
         get,
-        make_event("memory.update", memory_id="a", content="coffee"),
+        event("memory.update", memory_id="a", content="coffee"),
         get,
-        make_event("memory.forget", memory_id="a"),
+        event("memory.forget", memory_id="a"),
         get,
-    ]
-    first, second, third = parsed(cli("pipe", stdin=jsonl(*lines)).stdout)
+    )
     assert (first["versions"][0]["content"], second["versions"][0]["content"]) == ("tea", "coffee")
     assert third["error"]["code"] == "not_found"
 
 
-# ── one response line per query line ──────────────────────────────────────────────────────────────────────────────
+# ── responses ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_query_line_gives_one_response_line_in_query_order(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
+@pytest.mark.usefixtures("partitioned")
+def test_each_query_line_gives_one_response_line_in_order(pipe: Pipe) -> None:
     draw = random.Random(5)
     lines, asked = [], []
     for number in range(120):
         user, query_id = draw.choice(["ann", "bob", "cy"]), f"q{number}"
         line = draw.choice(
             [
-                make_event("message", user_id=user, content="hello"),
-                make_event("message", user_id=user, role="nobody", content="refused"),
-                make_event("recall", user_id=user, id=query_id, query="hello"),
-                make_event("recall", user_id=user, id=query_id, query=""),  # malformed
-                make_event("recall", user_id=user, id=query_id, query="hello", as_of={"event_time": -1e30}),
-                make_event("memory.get", user_id=user, id=query_id, memory_id="nothing"),
-                make_event("episodes.list", user_id=user, id=query_id),
+                event("message", user_id=user, content="hello"),
+                event("message", user_id=user, role="nobody", content="refused"),
+                event("recall", user_id=user, id=query_id, query="hello"),
+                event("recall", user_id=user, id=query_id, query=""),  # malformed
+                event("recall", user_id=user, id=query_id, query="hello", as_of={"event_time": -1e30}),
+                event("memory.get", user_id=user, id=query_id, memory_id="nothing"),
+                event("episodes.list", user_id=user, id=query_id),
             ]
         )
         lines.append(line)
@@ -100,218 +115,189 @@ def test_each_query_line_gives_one_response_line_in_query_order(
             answerable = line["type"] == "episodes.list" or (bool(line.get("query")) and "as_of" not in line)
             asked.append((query_id, "ok" if answerable else "error"))
     assert len(set(asked)) > 50
-    done = cli("pipe", stdin=jsonl(*lines))
-    assert [(answer["query_id"], answer["status"]) for answer in parsed(done.stdout)] == asked
-    assert done.returncode == 0
+    answers, _ = pipe(*lines)
+    assert [(answer["query_id"], answer["status"]) for answer in answers] == asked
 
 
-def test_a_malformed_query_is_answered_with_its_errors_and_told_on_stderr(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    wrong = make_event("recall", id="q1", query="", k="many")
-    done = cli("pipe", stdin=jsonl(make_event("message", content="hello"), wrong))
-    (answer,), (told,) = parsed(done.stdout), parsed(done.stderr)
-    assert (answer["query_id"], answer["status"]) == ("q1", "error")
+def test_malformed_query_is_answered_and_refused(cli: Cli) -> None:
+    done = cli("pipe", stdin=jsonl(HELLO, event("recall", id="q1", query="", k="many"), event("recall", query="")))
+    (answer, unnamed), (refused, _) = parsed(done.stdout), parsed(done.stderr)
+    assert (answer["query_id"], answer["status"], unnamed["query_id"]) == ("q1", "error", "stdin:0:2")
     assert {problem["field"] for problem in answer["error"]["fields"]} == {"query", "k"}
-    assert told == {"line": 2, "error": answer["error"]}
+    assert refused == {"line": 2, "error": answer["error"]}
 
 
-def test_a_malformed_query_without_an_id_is_answered_under_its_position(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    (answer,) = parsed(
-        cli("pipe", stdin=jsonl(make_event("message", content="a"), make_event("recall", query=""))).stdout
-    )
-    assert answer["query_id"] == "stdin:0:1"
+def test_query_sent_twice_is_answered_twice(pipe: Pipe) -> None:
+    query = event("recall", id="q", query="hello")
+    assert [answer["query_id"] for answer in pipe(query, query)[0]] == ["q", "q"]
 
 
-def test_a_query_asked_twice_is_answered_twice(cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed) -> None:
-    query = make_event("recall", id="q", query="hello")
-    assert [answer["query_id"] for answer in parsed(cli("pipe", stdin=jsonl(query, query)).stdout)] == ["q", "q"]
+def test_query_with_an_escaped_type_or_a_mark_is_answered(pipe: Pipe) -> None:
+    escaped = orjson.dumps(event("user.stats", id="q")).replace(b"user.stats", rb"user\u002estats")
+    marked = b"\xef\xbb\xbf" + orjson.dumps(event("user.stats", id="q"))
+    answers, _ = pipe(HELLO, escaped, HELLO, marked, HELLO)
+    assert [answer["stats"]["memories"] for answer in answers] == [1, 2]
 
 
-def test_writes_say_nothing_on_stdout(cli: Cli, make_event: MakeEvent, jsonl: Jsonl) -> None:
-    done = cli("pipe", stdin=jsonl(make_event("message", content="hello", receipt=True)))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_writes_print_nothing(pipe: Pipe) -> None:
+    assert pipe(HELLO | {"receipt": True}) == ([], [])
 
 
 # ── refused lines ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_refused_lines_are_told_by_number_counted_from_one(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    good = make_event("message", content="hello")
-    done = cli("pipe", stdin=jsonl(NOT_JSON, good, {"type": "memo"}, good, good, make_event("message")))
-    told = parsed(done.stderr)
-    assert [(refused["line"], refused["error"]["code"]) for refused in told] == [
-        (1, "invalid_json"),
-        (3, "unknown_type"),
-        (6, "invalid_event"),
-    ]
-    assert all(refused.keys() == {"line", "error"} and refused["error"]["message"] for refused in told)
+def test_refused_lines_are_numbered_from_one(pipe: Pipe) -> None:
+    _, refused = pipe(NOT_JSON, HELLO, {"type": "memo"}, HELLO, HELLO, event("message"))
+    assert refused == [(1, "invalid_json"), (3, "unknown_type"), (6, "invalid_event")]
 
 
-def test_lines_that_the_state_refuses_are_told_in_line_order_with_the_others(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    lines = [
-        make_event("memory", id="a", content="tea"),
-        make_event("memory", id="a", content="coffee"),
+def test_lines_that_the_state_refuses_are_printed_in_line_order(pipe: Pipe) -> None:
+    _, refused = pipe(
+        event("memory", id="a", content="tea"),
+        event("memory", id="a", content="coffee"),
         NOT_JSON,
-        make_event("memory.update", memory_id="b", summary="no such memory"),
-        make_event("memory.feedback", memory_id="b", useful=True),
+        event("memory.update", memory_id="b", summary="no such memory"),
+        event("memory.feedback", memory_id="b", useful=True),
         {"type": "message"},
+    )
+    codes = ["id_conflict", "invalid_json", "not_found", "not_found", "invalid_event"]
+    assert refused == [*enumerate(codes, 2)]
+
+
+def test_line_over_the_users_quota_is_refused(cli: Cli, tmp_path: Path) -> None:
+    quota = {"type": "quota", "tenant_id": "acme", "name": "memories_per_user", "limit": 1, "timestamp": 0}
+    (tmp_path / "control.jsonl").write_bytes(jsonl(quota))
+    memories = jsonl(*(event("memory", content=content) for content in ("a bicycle in the cellar", "a key")))
+    (refused,) = parsed(cli("pipe", "--control", tmp_path / "control.jsonl", stdin=memories).stderr)
+    assert (refused["line"], refused["error"]["code"]) == (2, "over_quota")
+    assert "memories_per_user" in refused["error"]["message"]
+
+
+# ── a conversation with another program ───────────────────────────────────────────────────────────────────────────
+
+
+def converse(*turns: list[dict[str, Any]]) -> Iterator[Any]:
+    """Write each turn to a pipe only after the answer to the turn before, and yield the answers."""
+    (stdin, ours), (theirs, stdout) = os.pipe(), os.pipe()
+    answers: list[bytes] = []
+
+    def talk() -> None:
+        with os.fdopen(ours, "wb", buffering=0) as writer, os.fdopen(theirs, "rb", buffering=0) as reader:
+            for turn in turns:
+                writer.write(jsonl(*turn))
+                if not select.select([reader], [], [], GIVE_UP_S)[0]:
+                    break
+                answers.append(reader.readline())
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    with Path(os.devnull).open("wb") as nowhere, streams(stdin, stdout, nowhere.fileno()):
+        code = main(["pipe"])
+    for opened in (stdin, stdout):
+        os.close(opened)
+    talker.join()
+    assert (code, len(answers)) == (0, len(turns))
+    return map(orjson.loads, answers)
+
+
+def test_answer_is_printed_before_the_next_line_is_written() -> None:
+    turns = [[event("message", n, id=f"m{n}", content="hi"), event("user.stats", id=f"q{n}")] for n in range(20)]
+    found = [(answer["query_id"], answer["stats"]["memories"]) for answer in converse(*turns)]
+    assert found == [(f"q{number}", number + 1) for number in range(20)]
+
+
+def test_query_that_waits_for_a_later_line_is_answered_without_it() -> None:
+    """The line cannot come first: a program may write it only after the answer."""
+    positions = ["stdin:0:0", "stdin:0:99", ["elsewhere:3:0", "stdin:0:0"], "stdin:0:4"]
+    questions = [[event("recall", id=f"q{n}", query="bicycle", wait_for=at)] for n, at in enumerate(positions)]
+    answers = [*converse([event("message", content="a bicycle"), *questions[0]], *questions[1:])]
+    assert [(one["query_id"], one["status"]) for one in answers] == [
+        ("q0", "ok"),
+        ("q1", "degraded"),
+        ("q2", "degraded"),
+        ("q3", "degraded"),
     ]
-    told = parsed(cli("pipe", stdin=jsonl(*lines)).stderr)
-    assert [(refused["line"], refused["error"]["code"]) for refused in told] == [
-        (2, "id_conflict"),
-        (3, "invalid_json"),
-        (4, "not_found"),
-        (5, "not_found"),
-        (6, "invalid_event"),
-    ]
+    codes = [[warning["code"] for warning in one.get("warnings", ())] for one in answers]
+    assert codes == [[], ["stale_read"], ["stale_read"], ["stale_read"]]
 
 
-# ── talking to it ─────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.processes
+def test_interrupt_ends_a_waiting_pipe_quietly(start: Start) -> None:
+    process = start("pipe")
+    write(process.stdin, event("recall", query="hello"))
+    read(process.stdout)  # it is up, and waits for the next line
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert (process.wait(), process.stdout.read(), process.stderr.read()) == (130, b"", b"")
 
 
-def test_an_answer_comes_before_the_next_line_is_written(start: Start, make_event: MakeEvent, jsonl: Jsonl) -> None:
-    pipe = start("pipe")
-    for number in range(20):
-        say(pipe.stdin, jsonl(make_event("message", number, id=f"m{number}", content="hello")))
-        say(pipe.stdin, jsonl(make_event("user.stats", id=f"q{number}")))
-        answer = hear(pipe.stdout)
-        assert (answer["query_id"], answer["stats"]["memories"]) == (f"q{number}", number + 1)
-    say(pipe.stdin, jsonl(NOT_JSON))
-    assert hear(pipe.stderr)["line"] == 41
-    assert pipe.communicate() == (b"", b"")
-    assert pipe.returncode == 0
+def test_closed_output_ends_the_pipe_quietly() -> None:
+    with closed_reader() as unread:
+        done = on_files("pipe", stdin=jsonl(*[event("recall", query="hello")] * 50), stdout=unread)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_question_that_waits_for_what_never_comes_is_answered_in_its_place(
-    start: Start, make_event: MakeEvent, jsonl: Jsonl
-) -> None:
-    """A line that is not there when its turn comes comes after it, or never: nobody writes it before the answer."""
-    pipe = start("pipe")
-    say(pipe.stdin, jsonl(make_event("message", id="m", content="a bicycle")))
-    for number, position in enumerate(["stdin:0:0", "stdin:0:99", ["elsewhere:3:0", "stdin:0:0"], "stdin:0:4"]):
-        say(pipe.stdin, jsonl(make_event("recall", id=f"q{number}", query="bicycle", wait_for=position)))
-        answer = hear(pipe.stdout)
-        waited = number == 0
-        assert (answer["query_id"], answer["status"]) == (f"q{number}", "ok" if waited else "degraded")
-        assert [w["code"] for w in answer.get("warnings", [])] == ([] if waited else ["stale_read"])
-    assert pipe.communicate() == (b"", b"")
+@pytest.mark.processes
+def test_reader_that_leaves_ends_the_pipe_quietly(start: Start) -> None:
+    process, query = start("pipe"), event("recall", query="hello")
+    write(process.stdin, query)
+    read(process.stdout)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(jsonl(*[query] * 50))
+    assert (process.returncode, err) == (141, b"")
 
 
-def test_a_query_is_a_query_however_its_type_is_written(
-    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    write = make_event("message", content="hello")
-    escaped = orjson.dumps(make_event("user.stats", id="q")).replace(b"user.stats", rb"user\u002estats")
-    marked = b"\xef\xbb\xbf" + orjson.dumps(make_event("user.stats", id="q"))
-    answers = parsed(cli("pipe", stdin=jsonl(write, escaped, write, marked, write)).stdout)
-    assert [answer["stats"]["memories"] for answer in answers] == [1, 2]
+# ── state directories ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_interrupt_at_the_keyboard_ends_a_waiting_pipe_without_a_word(
-    start: Start, make_event: MakeEvent, jsonl: Jsonl
-) -> None:
-    pipe = start("pipe")
-    say(pipe.stdin, jsonl(make_event("recall", query="hello")))
-    hear(pipe.stdout)  # it is up, and waits for the next line
-    pipe.send_signal(signal.SIGINT)
-    assert pipe.stdout is not None
-    assert pipe.stderr is not None
-    assert (pipe.wait(), pipe.stdout.read(), pipe.stderr.read()) == (130, b"", b"")
+def test_second_run_finds_memories_of_the_first(pipe: Pipe, tmp_path: Path) -> None:
+    pipe(event("message", id="a", content="a red bicycle"), state_dir=tmp_path / "s")
+    (answer,), _ = pipe(event("recall", query="bicycle"), state_dir=tmp_path / "s")
+    assert [memory["id"] for memory in answer["memories"]] == ["a"]
 
 
-def test_a_reader_that_leaves_ends_the_pipe_without_a_traceback(
-    start: Start, make_event: MakeEvent, jsonl: Jsonl
-) -> None:
-    pipe = start("pipe")
-    query = jsonl(make_event("recall", query="hello"))
-    say(pipe.stdin, query)
-    hear(pipe.stdout)
-    assert pipe.stdout is not None
-    pipe.stdout.close()
-    pipe.stdout = None
-    _, err = pipe.communicate(query * 50)
-    assert (pipe.returncode, err) == (141, b"")
-
-
-# ── what is kept ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_second_run_remembers_what_the_first_was_told(
-    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    cli("pipe", "--state-dir", tmp_path / "s", stdin=jsonl(make_event("message", id="a", content="a red bicycle")))
-    done = cli("pipe", "--state-dir", tmp_path / "s", stdin=jsonl(make_event("recall", query="bicycle")))
-    assert [memory["id"] for memory in parsed(done.stdout)[0]["memories"]] == ["a"]
-
-
-def test_positions_go_on_in_the_second_run(
-    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
+def test_second_run_continues_the_positions(cli: Cli, pipe: Pipe, tmp_path: Path) -> None:
     def applied() -> Any:
         return json.loads(cli("state", "info", "--json", "--state-dir", tmp_path / "s").stdout)["applied"]
 
-    line = jsonl(make_event("message", content="hello"))
-    cli("pipe", "--state-dir", tmp_path / "s", stdin=line * 3)
+    pipe(HELLO, HELLO, HELLO, state_dir=tmp_path / "s")
     assert applied() == {"stdin:0": 2}
-    done = cli("pipe", "--state-dir", tmp_path / "s", stdin=line + NOT_JSON + b"\n" + line)
+    _, refused = pipe(HELLO, NOT_JSON, HELLO, state_dir=tmp_path / "s")
     assert applied() == {"stdin:0": 5}
-    assert [refused["line"] for refused in parsed(done.stderr)] == [2]  # lines are this run's
+    assert refused == [(2, "invalid_json")]  # lines are numbered per run
 
 
-def test_default_ids_of_a_second_run_are_new(
-    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
-) -> None:
-    """Whatever the first run ended with: a write, a query or a refused line."""
+def test_later_runs_give_new_default_ids(pipe: Pipe, tmp_path: Path) -> None:
+    """End each run with another kind of line: a write, a query, or a refused line."""
     given: list[str] = []
-    write, query = make_event("message", content="hello"), make_event("recall", query="hello", k=50)
-    for last in (write, query, NOT_JSON, write):
-        answers = parsed(cli("pipe", "--state-dir", tmp_path / "s", stdin=jsonl(write, query, last)).stdout)
+    query = event("recall", query="hello", k=50)
+    for last in (HELLO, query, NOT_JSON, HELLO):
+        answers, _ = pipe(HELLO, query, last, state_dir=tmp_path / "s")
         given += [answer["query_id"] for answer in answers]
-    (answer,) = parsed(cli("pipe", "--state-dir", tmp_path / "s", stdin=jsonl(make_event("recall", query="hi"))).stdout)
+    (answer,), _ = pipe(query, state_dir=tmp_path / "s")
     given += [answer["query_id"], *(memory["id"] for memory in answer["memories"])]
     assert len(answer["memories"]) == 6
     assert len(set(given)) == len(given)
 
 
-def test_without_a_state_directory_nothing_is_left_behind(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_event: MakeEvent, jsonl: Jsonl
-) -> None:
+def test_without_a_state_directory_no_file_remains(pipe: Pipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    done = cli("pipe", stdin=jsonl(make_event("message", content="hello")))
-    assert (done.returncode, list(tmp_path.iterdir())) == (0, [])
+    pipe(HELLO)
+    assert list(tmp_path.iterdir()) == []
 
 
-# ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── input ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_lines_at_all_are_no_failure(cli: Cli) -> None:
-    done = cli("pipe")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_input_without_lines_succeeds(pipe: Pipe) -> None:
+    assert pipe() == ([], [])
 
 
-def test_refused_lines_are_no_failure(cli: Cli) -> None:
-    assert cli("pipe", stdin=NOT_JSON).returncode == 0
-
-
-def test_a_last_line_without_a_line_end_counts(cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed) -> None:
-    lines = jsonl(make_event("message", content="hello"), make_event("recall", id="q", query="hello"))
-    assert [answer["query_id"] for answer in parsed(cli("pipe", stdin=lines[:-1]).stdout)] == ["q"]
-
-
-def test_lines_may_end_as_windows_ends_them(cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed) -> None:
-    lines = jsonl(make_event("message", id="a", content="hello"), make_event("memory.get", memory_id="a"))
-    (answer,) = parsed(cli("pipe", stdin=lines.replace(b"\n", b"\r\n")).stdout)
+@pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["no line end", "ends of Windows"])
+def test_line_ends_of_every_kind_are_read(cli: Cli, end: bytes) -> None:
+    lines = jsonl(event("message", id="a", content="hello"), event("memory.get", memory_id="a")).splitlines()
+    (answer,) = parsed(cli("pipe", stdin=(end or b"\n").join(lines) + end).stdout)
     assert answer["status"] == "ok"
-
-
-def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
-    done = cli("pipe", "--state-folder", "s")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "there is no option --state-folder; did you mean --state-dir?" in done.stderr

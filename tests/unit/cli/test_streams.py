@@ -1,132 +1,238 @@
 """Where the output of commands goes: terminals and pipes of any encoding, and disks that are full."""
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 
+from recallflow.cli.output import error, heading, json_line, note, paragraph, table
+from recallflow.cli.pace import Meter
+from recallflow.cli.tail_text import line_of
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+from tests.unit.cli.harness import event, jsonl, on_files, terminal
+
 TEXT = "Köln 😀 “Łódź”"
 # Python's own ways out of a locale without UTF-8 are closed, as a program may close them that runs the command.
 ASCII: dict[str, Any] = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-DIRECTORY = "DIR"
 # Commands that print, each its own way: text, tables, JSON lines, bytes, by a library, by the parser.
-PRINT = {
-    words: tuple(words.split())
-    for words in (
-        "--help",
-        "demo",
-        "remember tea --state-dir DIR",
-        "ask Köln --state-dir DIR",
-        "list --state-dir DIR",
-        "list --json --state-dir DIR",
-        "export default user --state-dir DIR",
-        "state info --state-dir DIR",
-        "replay LOG --dry-run",
-        "pipe --state-dir DIR",
-        "mcp --state-dir DIR",
-        "serve --state-dir DIR --print-config",
-        "schema",
-    )
-}
-FULL = "recallflow: the system refuses: No space left on device"
+PRINT = (
+    "--help",
+    "demo",
+    "remember tea --state-dir DIR",
+    "ask Köln --state-dir DIR",
+    "list --state-dir DIR",
+    "list --json --state-dir DIR",
+    "export default user --state-dir DIR",
+    "state info --state-dir DIR",
+    "replay LOG --dry-run",
+    "pipe --state-dir DIR",
+    "mcp --state-dir DIR",
+    "serve --state-dir DIR --print-config",
+    "schema",
+)
 STDIN = {
     "pipe": b'{"type": "user.stats", "tenant_id": "default", "user_id": "user"}\n',
     "mcp": b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n',
 }
-
-
-def command(
-    *words: str, stdout: int = subprocess.PIPE, stdin: bytes = b"", **environment: str
-) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "recallflow", *words],
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        input=stdin,
-        env=os.environ | environment,
-        check=False,
-    )
+LONG = "The spare key hangs behind the third jar from the left, where nobody but Ann would look for it at all. " * 2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log, and a state directory whose memory has characters that are not in every encoding."""
+    """Return a folder with a log and a state directory whose texts have characters that not every encoding has."""
     folder = tmp_path_factory.mktemp("streams")
     (folder / "log.jsonl").write_bytes(orjson.dumps({"role": "user", "content": TEXT}) + b"\n")
-    made = command("remember", TEXT, "--id", "city", "--state-dir", str(folder / "memory"), "--create")
-    assert made.returncode == 0, made.stderr
+    made = event("memory", id="city", content=TEXT, tenant_id="default", user_id="user")
+    process([jsonl(made)], Settings(partitions=1), folder / "memory")
     return folder
-
-
-def filled(words: tuple[str, ...], folder: Path) -> list[str]:
-    places = {DIRECTORY: str(folder / "memory"), "LOG": str(folder / "log.jsonl")}
-    return [places.get(word, word) for word in words]
 
 
 @pytest.fixture
 def full() -> Iterator[int]:
-    """Where nothing can be written."""
+    """Return a file descriptor on which every write fails."""
     opened = os.open("/dev/full", os.O_WRONLY)
     yield opened
     os.close(opened)
 
 
-@pytest.mark.parametrize("name", PRINT)
-def test_a_full_disk_is_told_and_a_failure(folder: Path, full: int, name: str) -> None:
-    words = filled(PRINT[name], folder)
-    done = command(*words, stdout=full, stdin=STDIN.get(words[0], b""), PYTHONUNBUFFERED="")
-    told = done.stderr.decode().splitlines()
-    assert (done.returncode, [line for line in told if " WARNING " not in line]) == (1, [FULL])
+def run(folder: Path, line: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    names = {"DIR": folder / "memory", "LOG": folder / "log.jsonl"}
+    words = [str(names.get(word, word)) for word in line.split()]
+    return on_files(*words, stdin=STDIN.get(words[0], b""), **options)
 
 
-@pytest.mark.parametrize("words", [("--help",), ("demo", "--json")], ids=" ".join)
-def test_so_is_one_that_takes_nothing_from_the_beginning(full: int, words: tuple[str, ...]) -> None:
-    done = command(*words, stdout=full, PYTHONUNBUFFERED="1")
-    assert (done.returncode, done.stderr.decode().splitlines()) == (1, [FULL])
+def command(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in a new interpreter, whose encodings the environment decides."""
+    line = [sys.executable, "-m", "recallflow", *map(str, words)]
+    return subprocess.run(line, capture_output=True, env=os.environ | environment, check=False)
 
 
-@pytest.mark.parametrize("name", PRINT)
-def test_no_character_ends_a_command(folder: Path, name: str) -> None:
-    words = filled(PRINT[name], folder)
-    done = command(*words, stdin=STDIN.get(words[0], b""), PYTHONIOENCODING="ascii")
+# ── full disks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("mcp")
+@pytest.mark.parametrize("line", PRINT)
+def test_full_disk_fails_a_command_with_one_line(folder: Path, full: int, line: str) -> None:
+    done = run(folder, line, stdout=full)
+    told = [one for one in done.stderr.splitlines() if b" WARNING " not in one]
+    assert (done.returncode, len(told), b"No space left" in told[0]) == (1, 1, True), told
+
+
+@pytest.mark.parametrize("line", ["--help", "demo --json"])
+def test_full_disk_without_a_buffer_fails_a_command(folder: Path, full: int, line: str) -> None:
+    done = run(folder, line, stdout=full, buffered=False)
+    assert (done.returncode, done.stderr.count(b"\n"), b"No space left" in done.stderr) == (1, 1, True)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("words", [["--help"], ["demo", "--json"]], ids=" ".join)
+def test_full_disk_leaves_no_traceback_of_the_interpreter(full: int, words: list[str]) -> None:
+    line = [sys.executable, "-m", "recallflow", *words]
+    done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr.count(b"\n"), b"No space left" in done.stderr) == (1, 1, True)
+
+
+# ── encodings ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("mcp")
+@pytest.mark.parametrize("line", PRINT)
+def test_output_in_ascii_fails_no_command(folder: Path, line: str) -> None:
+    done = run(folder, line, encoding="ascii")
     assert (done.returncode, b"recallflow:" in done.stderr) == (0, False)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_json_is_the_same_value_in_every_encoding(folder: Path, encoding: str) -> None:
-    done = command("list", "--json", "--state-dir", str(folder / "memory"), PYTHONIOENCODING=encoding)
+def test_json_has_the_same_value_in_every_encoding(folder: Path, encoding: str) -> None:
+    done = run(folder, "list --json --state-dir DIR", encoding=encoding)
     page: dict[str, Any] = orjson.loads(done.stdout.decode(encoding))["memory_page"]
     assert TEXT in [memory["content"] for memory in page["memories"]]
 
 
-def test_what_no_encoding_has_is_escaped_in_text(folder: Path) -> None:
-    done = command("ask", "Leipzig", "--min-relevance", "0", "--state-dir", str(folder / "memory"), **ASCII)
+def test_characters_outside_the_encoding_are_escaped_in_text(folder: Path) -> None:
+    done = run(folder, "ask Leipzig --min-relevance 0 --state-dir DIR", encoding="ascii")
     assert rb"K\u00f6ln \ud83d\ude00 \u201c\u0141\u00f3d\u017a\u201d" in done.stdout
 
 
+@pytest.mark.processes
+def test_ascii_locale_escapes_text(folder: Path) -> None:
+    done = command("ask", "Leipzig", "--min-relevance", "0", "--state-dir", folder / "memory", **ASCII)
+    assert rb"K\u00f6ln \ud83d\ude00 \u201c\u0141\u00f3d\u017a\u201d" in done.stdout
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
-    ("word", "environment", "says"),
-    [("Köln".encode(), ASCII, "arguments are ascii"), ("Köln".encode("latin-1"), {}, "arguments are utf-8")],
-    ids=["of a locale that is not set", "of a terminal of another encoding"],
+    ("word", "environment", "encoding"),
+    [("Köln".encode(), ASCII, b"ascii"), ("Köln".encode("latin-1"), {}, b"utf-8")],
+    ids=["locale without UTF-8", "terminal of another encoding"],
 )
-def test_an_argument_of_another_encoding_is_told(folder: Path, word: bytes, environment: Any, says: str) -> None:
-    done = command("remember", os.fsdecode(word), "--state-dir", str(folder / "memory"), **environment)
+def test_argument_of_another_encoding_is_refused(folder: Path, word: bytes, environment: Any, encoding: bytes) -> None:
+    done = command("remember", os.fsdecode(word), "--state-dir", folder / "memory", **environment)
     assert (done.returncode, done.stdout) == (2, b"")
-    _, said = done.stderr.decode().splitlines()
-    assert says in said
-    assert "LC_ALL=C.UTF-8" in said
+    assert encoding in done.stderr
+    assert b"LC_ALL=C.UTF-8" in done.stderr
+
+
+def test_argument_that_is_no_unicode_is_refused(folder: Path) -> None:
+    done = on_files("remember", "K\udcf6ln", "--state-dir", folder / "memory")
+    assert (done.returncode, done.stdout, b"LC_ALL=C.UTF-8" in done.stderr) == (2, b"", True)
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], ["--dry-run", "--json"], ["--embedded", "--json", "--create"]])
-def test_a_log_may_have_a_name_of_any_bytes(tmp_path: Path, words: list[str]) -> None:
+def test_log_may_have_a_name_of_any_bytes(tmp_path: Path, words: list[str]) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / os.fsdecode("café.jsonl".encode("latin-1"))).write_bytes(b'{"role": "user", "content": "tea"}\n')
-    done = command("replay", str(logs), *words, "--state-dir", str(tmp_path / "memory"))
+    done = on_files("replay", logs, *words, "--state-dir", tmp_path / "memory")
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"caf\\xe9.jsonl" in done.stdout or rb"caf\xe9.jsonl" in done.stdout
+
+
+# ── terminals and pipes ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show() -> None:
+    """Print one of each kind of output."""
+    heading("Keys")
+    print(paragraph(LONG, "  "))
+    table(["name", "count", "text"], [("a", 1234, LONG), ("b", 5, "tea\x1b[2J")])
+    note("beside")
+    error("wrong")
+
+
+def shown(columns: int) -> str:
+    with terminal(columns) as written:
+        show()
+    return written[0]
+
+
+@pytest.mark.parametrize("columns", [50, 120])
+def test_terminal_sets_the_width_of_lines(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    widest = max(len(line) for line in shown(columns).splitlines())
+    assert columns - 12 < widest <= columns
+
+
+def test_terminal_shows_colours() -> None:
+    text = shown(80)
+    assert "\x1b[1mKeys" in text
+    assert "\x1b[1;31mrecallflow:" in text
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("CLICOLOR", "0"), ("TERM", "dumb")])
+def test_terminal_without_colours_shows_none(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    text = shown(80)
+    assert not [code for code in ("\x1b[3", "31m") if code in text]
+
+
+def test_pipe_gets_whole_lines_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    show()
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        "Keys",
+        f"  {' '.join(LONG.split())}",
+        "name  count  text",
+        f"a     1,234  {LONG.rstrip()}",
+        "b         5  tea\N{REPLACEMENT CHARACTER}[2J",
+    ]
+    assert said.err == "recallflow: beside\nrecallflow: wrong\n"
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "CLICOLOR_FORCE"])
+def test_pipe_gets_colours_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    show()
+    lines = capsys.readouterr().out.splitlines()
+    assert ("\x1b[1mKeys" in lines[0], len(lines)) == (True, 5)
+
+
+def test_json_line_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "tea\x1b[2J \x9b2J \x7f\n"
+    json_line({"content": text})
+    line = capsys.readouterr().out
+    assert not {"\x1b", "\x9b", "\x7f"} & {*line}
+    assert orjson.loads(line) == {"content": text}
+
+
+def test_meter_shows_the_name_of_any_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with Meter("chats [2024] [/old]\x1b[2J.json", lambda: 1, 2):
+        pass
+    assert "chats [2024] [/old]\N{REPLACEMENT CHARACTER}[2J.json" in stream.getvalue()
+
+
+def test_record_of_any_time_is_shown() -> None:
+    named = {"timestamp.return_value": (1, 2**62), "key.return_value": b"acme/ann", "value.return_value": b"{}"}
+    assert "acme/ann" in line_of(Mock(**named), "memory", goes_in=True).plain
