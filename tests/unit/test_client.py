@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from recallflow import InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError
+from recallflow.brokers import reader
 from recallflow.client import AsyncRecallClient, RecallClient
 from recallflow.parsing import parse
 from recallflow.records import Position
 from recallflow.verbs.scope import Scope
+
+Call = Callable[[Any], object]
 
 NOWHERE = "127.0.0.1:1"
 QUIET = {"log_level": "0"}
@@ -25,6 +28,11 @@ def nested(levels: int) -> list[Any]:
     return [nested(levels - 1)] if levels else []
 
 
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "METADATA_S", 0.01)
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[RecallClient]:
     with RecallClient(NOWHERE, "acme", options=QUIET) as client:
@@ -32,139 +40,125 @@ def client() -> Iterator[RecallClient]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "named"),
     [
-        ({"tenant": ""}, InvalidRecord, "tenant_id: is empty; give some text"),
-        ({"environment": "a\nb"}, InvalidRecord, "environment: is blank, or holds a control character"),
-        ({"timeout_s": 0}, UsageError, "timeout_s must be a number of seconds above 0, .* not 0"),
-        ({"timeout_s": float("nan")}, UsageError, "timeout_s must be a number of seconds .* not nan"),
-        ({"timeout_s": float("inf")}, UsageError, "timeout_s must be a number of seconds .* not inf"),
-        ({"timeout_s": 0.0004}, UsageError, "timeout_s must be"),  # 0 ms is for ever to librdkafka
-        ({"timeout_s": 10**400}, UsageError, "timeout_s must be"),
-        ({"timeout_s": "10"}, UsageError, "timeout_s must be a number of seconds .* not '10'"),
-        ({"timeout_s": True}, UsageError, "timeout_s must be"),
-        ({"tenant": None}, InvalidRecord, "tenant_id: "),
-        ({"tenant": b"acme"}, UsageError, "tenant_id: bytes cannot be sent"),
-        ({"environment": 5}, InvalidRecord, "environment: "),
-        ({"bootstrap_servers": None}, UsageError, "bootstrap_servers must be text, not None"),
-        ({"bootstrap_servers": " "}, UsageError, "bootstrap_servers must be text"),
-        ({"bootstrap_servers": "a:9092, b:65536"}, UsageError, "b:65536: ports are 1 to 65,535"),
-        ({"bootstrap_servers": "[::1]:99999"}, UsageError, "ports are 1 to 65,535"),
-        ({"query_topic": ""}, UsageError, "the queries topic must be text"),
-        ({"control_topic": None}, UsageError, "the control topic must be text"),
-        ({"memory_topic": 7}, UsageError, "the memory topic must be text, not 7"),
-        ({"options": "acks=1"}, UsageError, "options must map librdkafka's names"),
-        ({"options": {"acks": "1"}}, UsageError, "acks cannot be set"),
-        ({"options": {"no.such.option": "1"}}, UsageError, 'Kafka options: No such configuration property: "no.such'),
+        *(({"timeout_s": value}, UsageError, "timeout_s") for value in (0, NAN, float("inf"), 10**400, "10", True)),
+        ({"timeout_s": 0.0004}, UsageError, "timeout_s"),  # 0 ms is for ever to librdkafka
+        *(({"tenant": value}, InvalidRecord, "tenant_id") for value in ("", None)),
+        ({"tenant": b"acme"}, UsageError, "tenant_id"),
+        *(({"environment": value}, InvalidRecord, "environment") for value in ("a\nb", 5)),
+        *(({"bootstrap_servers": value}, UsageError, "bootstrap_servers") for value in (None, " ")),
+        *(({"bootstrap_servers": value}, UsageError, "65,535") for value in ("a:9092, b:65536", "[::1]:99999")),
+        ({"query_topic": ""}, UsageError, "queries"),
+        ({"control_topic": None}, UsageError, "control"),
+        ({"memory_topic": 7}, UsageError, "memory"),
+        ({"options": "acks=1"}, UsageError, "options"),
+        ({"options": {"acks": "1"}}, UsageError, "acks"),
+        ({"options": {"no.such.option": "1"}}, UsageError, "no.such"),
     ],
 )
-def test_what_no_call_could_succeed_with_is_refused(arguments: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_client_refuses_arguments_that_no_call_could_use(arguments: Any, error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named):
         RecallClient(**{"bootstrap_servers": NOWHERE, "tenant": "acme"} | arguments)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda c: c.add(" ", user=""), InvalidRecord, "user_id: .*; content: is blank"),
-        (lambda c: c.add("x", user="ann", importance=2), InvalidRecord, "importance: "),
-        (lambda c: c.add("x", user="ann", importnace=1), UsageError, "memory has no field importnace"),
-        (lambda c: c.add("x", user="ann", metadata={"a": object()}), UsageError, r"memory: metadata\.a: object cannot"),
-        (lambda c: c.add("x", user="ann", tenant_id="other"), UsageError, "tenant_id is 'other', .* for 'acme'"),
-        (lambda c: c.add({"role": "boss", "content": "x"}, user="ann"), InvalidRecord, "role: "),
-        (
-            lambda c: c.add({"role": "user", "content": "x"}, user="ann", timestamp="soon"),
-            InvalidRecord,
-            "timestamp: not a time",
-        ),
-        (lambda c: c.update("m1", user="ann"), InvalidRecord, "names no field to change"),
-        (lambda c: c.update("m1", None, user="ann"), InvalidRecord, "names no field to change"),
-        (lambda c: c.forget(user="ann"), InvalidRecord, "give either memory_id or filter"),
-        (lambda c: c.forget("m1", user="ann", where={"tag": "x"}), InvalidRecord, "give either memory_id or filter"),
-        (lambda c: c.add("x", user="ann", importance=NAN), UsageError, "memory: importance: nan is no number in JSON"),
-        (lambda c: c.add("x", user="ann", metadata={"a": [NAN]}), UsageError, r"metadata\.a\.0: nan is no number"),
-        (lambda c: c.add("x", user="ann", metadata={"a": 2**64}), UsageError, r"metadata\.a: .* beyond 64 bits"),
-        (lambda c: c.add("x", user="ann", metadata={5: "a"}), UsageError, "metadata: the key 5 is no text"),
-        (lambda c: c.add("x", user="ann", metadata={"a": nested(300)}), UsageError, "metadata.*more than 201 levels"),
-        (lambda c: c.add("x", user="ann", tags={"a"}), UsageError, "tags: set cannot be sent; give text"),
-        (
-            lambda c: c.update("m", b"x", user="ann", tags=[b"y"]),
-            UsageError,
-            r"content: bytes .*; tags\.0: bytes cannot be sent",
-        ),
-        (lambda c: c.add("x\ud800", user="ann"), UsageError, "content: holds half a character"),
-        (lambda c: c.add("x", user="ann\ud800"), UsageError, "user_id: holds half a character"),
-        (lambda c: c.add("", user=None), InvalidRecord, "user_id: .*; content: "),
-        (lambda c: c.add(5, user="ann"), UsageError, "give a text, a message .* or a list of messages, not int"),
-        (lambda c: c.add([], user="ann"), UsageError, "the list of messages is empty"),
-        (lambda c: c.add(["x"], user="ann"), UsageError, "give a text, a message .* not str"),
-        (lambda c: c.add({"content": "x"}, user="ann"), UsageError, "a message needs its role"),
-        (lambda c: c.add({"role": "user"}, user="ann"), InvalidRecord, "content: "),
-        (lambda c: c.add({"role": "user", "content": "x", "sesion": 1}, user="ann"), UsageError, "has no field sesion"),
-        (lambda c: c.add({"role": "user", "content": "x"}, user="ann", kind="fact"), UsageError, "has no field kind"),
-        (lambda c: c.add("x", user="ann", type="message"), UsageError, "type is the call's own"),
-        (lambda c: c.search("x", user="ann", type="memory.get"), UsageError, "type is the call's own"),
-        (
-            lambda c: c.update(None, user="ann", summary="x"),
-            UsageError,
-            "memory_id must be text or the Position .* not None",
-        ),
-        (lambda c: c.forget(5, user="ann"), UsageError, "memory_id must be text or the Position .* not 5"),
-        (lambda c: c.forget(user="ann", where="all"), InvalidRecord, "filter: "),
-        (
-            lambda c: c.forget(user="ann", where={"tag": "x"}, filter={"tag": "y"}),
-            UsageError,
-            "are one thing",
-        ),
-        (lambda c: c.search("x", user="ann", after=5), UsageError, "after must be the Position of a write"),
-        (lambda c: c.search("x", user="ann", after=[5]), UsageError, "after must be the Position of a write"),
-        (lambda c: c.search("x", user="ann", after="soon"), InvalidRecord, "wait_for.*: not a position"),
-        (
-            lambda c: c.search("x", user="ann", after=AT, wait_for="m:0:1"),
-            UsageError,
-            "are one thing",
-        ),
-        (lambda c: c.search("x", user="ann", timeout_s=NAN), UsageError, "timeout_s must be a number of seconds"),
-        (lambda c: c.search("x", user="ann", timeout_s="5"), UsageError, "timeout_s must be a number of seconds"),
-        (lambda c: c.search("x", user="ann", k="ten"), InvalidRecord, "k: "),
-        (lambda c: c.facts(user="ann", limit=0), InvalidRecord, "limit: "),
-        (lambda c: c.facts(user="ann", entity="Bob"), UsageError, "graph.facts has no field entity"),
-        (lambda c: c.graph_status(user=""), InvalidRecord, "user_id: "),
-        (lambda c: c.graph_trace("", user="ann"), InvalidRecord, "query: "),
-        (lambda c: c.graph_trace("x", user="ann", traversal_depth=4), InvalidRecord, "traversal_depth: "),
-        (lambda c: c.graph_rollout("on", by="ops", why="x"), InvalidRecord, "mode: "),
-        (lambda c: c.graph_rollout("off", by="", why="x"), UsageError, "by must be text, not ''"),
-        (lambda c: c.graph_rollout("off", by="ops", why=None), UsageError, "why must be text, not None"),
-        (lambda c: c.graph_gate("yes", by="ops", why="x"), InvalidRecord, "blocked: "),
-        (lambda c: c.send({"type": "message"}), UsageError, "not an event but dict; give one of recallflow's"),
-        (lambda c: c.send(None), UsageError, "not an event but NoneType"),
-        (lambda c: c.ask("where?"), UsageError, "not an event but str"),
-        (lambda c: c.send(MESSAGE.model_copy(update={"content": 5})), InvalidRecord, "content"),
-        (lambda c: c.send(MESSAGE.model_copy(update={"metadata": {"a": NAN}})), UsageError, r"metadata\.a: nan is no"),
-        (lambda c: c.send(MESSAGE.model_copy(update={"content": "x" * 2**20})), InvalidRecord, "over 1048576 bytes"),
-        (lambda c: c.search("", user="ann"), InvalidRecord, "query: "),
-        (lambda c: c.search("x", user="ann", mode="best"), InvalidRecord, "mode: "),
-        (lambda c: c.search("x", user="ann", reply_to={"topic": "t"}), UsageError, "reply_to: .* use send"),
-    ],
-)
-def test_a_wrong_call_says_every_wrong_field(
-    client: RecallClient, call: Callable[[RecallClient], object], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
+def adding(*given: Any, **fields: Any) -> Call:
+    return lambda c: c.add(*given, **{"user": "ann"} | fields)
+
+
+def searching(*given: Any, **fields: Any) -> Call:
+    return lambda c: c.search(*given, **{"user": "ann"} | fields)
+
+
+# Calls that are invalid as an event → the fields that the error names.
+INVALID: list[tuple[Call, list[str]]] = [
+    (adding(" ", user=""), ["user_id", "content"]),
+    (adding("", user=None), ["user_id", "content"]),
+    (adding("x", importance=2), ["importance"]),
+    (adding({"role": "boss", "content": "x"}), ["role"]),
+    (adding({"role": "user"}), ["content"]),
+    (adding({"role": "user", "content": "x"}, timestamp="soon"), ["timestamp"]),
+    (lambda c: c.update("m1", user="ann"), [""]),
+    (lambda c: c.update("m1", None, user="ann"), [""]),
+    (lambda c: c.forget(user="ann"), [""]),
+    (lambda c: c.forget("m1", user="ann", where={"tag": "x"}), [""]),
+    (lambda c: c.forget(user="ann", where="all"), ["filter"]),
+    (searching(""), ["query"]),
+    (searching("x", mode="best"), ["mode"]),
+    (searching("x", k="ten"), ["k"]),
+    (searching("x", after="soon"), ["wait_for"]),
+    (lambda c: c.facts(user="ann", limit=0), ["limit"]),
+    (lambda c: c.graph_status(user=""), ["user_id"]),
+    (lambda c: c.graph_trace("", user="ann"), ["query"]),
+    (lambda c: c.graph_trace("x", user="ann", traversal_depth=4), ["traversal_depth"]),
+    (lambda c: c.graph_rollout("on", by="ops", why="x"), ["mode"]),
+    (lambda c: c.graph_gate("yes", by="ops", why="x"), ["blocked"]),
+    (lambda c: c.send(MESSAGE.model_copy(update={"content": 5})), ["content"]),
+    (lambda c: c.send(MESSAGE.model_copy(update={"content": "x" * 2**20})), [""]),
+]
+
+
+@pytest.mark.parametrize(("call", "fields"), INVALID)
+def test_invalid_event_names_every_wrong_field(client: RecallClient, call: Call, fields: list[str]) -> None:
+    with pytest.raises(InvalidRecord) as raised:
+        call(client)
+    assert {one.field.partition(".")[0] for one in raised.value.fields} == {*fields}
+
+
+# Calls that no event can be made of → what the error names.
+UNUSABLE: list[tuple[Call, str]] = [
+    (adding("x", importnace=1), "importnace"),
+    (adding("x", tenant_id="other"), "tenant_id"),
+    (adding("x", importance=NAN), "importance"),
+    (adding("x", metadata={"a": object()}), r"metadata\.a"),
+    (adding("x", metadata={"a": [NAN]}), r"metadata\.a\.0"),
+    (adding("x", metadata={"a": 2**64}), r"metadata\.a"),
+    (adding("x", metadata={5: "a"}), "metadata"),
+    (adding("x", metadata={"a": nested(300)}), "metadata"),
+    (adding("x", tags={"a"}), "tags"),
+    (lambda c: c.update("m", b"x", user="ann", tags=[b"y"]), r"content: .*tags\.0: "),
+    (adding("x\ud800"), "content"),
+    (adding("x", user="ann\ud800"), "user_id"),
+    *((adding(given), "message") for given in (5, [], ["x"])),
+    (adding({"content": "x"}), "role"),
+    (adding({"role": "user", "content": "x", "sesion": 1}), "sesion"),
+    (adding({"role": "user", "content": "x"}, kind="fact"), "kind"),
+    (adding("x", type="message"), "type"),
+    (searching("x", type="memory.get"), "type"),
+    (lambda c: c.update(None, user="ann", summary="x"), "memory_id"),
+    (lambda c: c.forget(5, user="ann"), "memory_id"),
+    (lambda c: c.forget(user="ann", where={"tag": "x"}, filter={"tag": "y"}), "where"),
+    *((searching("x", after=given), "after") for given in (5, [5])),
+    (searching("x", after=AT, wait_for="m:0:1"), "wait_for"),
+    *((searching("x", timeout_s=given), "timeout_s") for given in (NAN, "5")),
+    (searching("x", reply_to={"topic": "t"}), "reply_to"),
+    (lambda c: c.facts(user="ann", entity="Bob"), "entity"),
+    (lambda c: c.graph_rollout("off", by="", why="x"), "by"),
+    (lambda c: c.graph_rollout("off", by="ops", why=None), "why"),
+    (lambda c: c.send({"type": "message"}), "dict"),
+    (lambda c: c.send(None), "NoneType"),
+    (lambda c: c.ask("where?"), "str"),
+    (lambda c: c.send(MESSAGE.model_copy(update={"metadata": {"a": NAN}})), r"metadata\.a"),
+]
+
+
+@pytest.mark.parametrize(("call", "named"), UNUSABLE)
+def test_unusable_call_names_the_argument(client: RecallClient, call: Call, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
         call(client)
 
 
 def test_an_event_of_another_scope_is_not_sent(client: RecallClient) -> None:
     message = Message(type="message", tenant_id="acme", user_id="ann", content="x", environment="staging")
-    with pytest.raises(UsageError, match="environment is 'staging', and this client is for 'prod'"):
+    with pytest.raises(UsageError, match="environment"):
         client.send(message)
-    with pytest.raises(UsageError, match="tenant_id is 'other'"):
+    with pytest.raises(UsageError, match="tenant_id"):
         client.ask(MemoryGet(type="memory.get", tenant_id="other", user_id="ann", memory_id="m1"))
 
 
 def test_only_queries_are_asked(client: RecallClient) -> None:
     message: Any = Message(type="message", tenant_id="acme", user_id="ann", content="x")
-    with pytest.raises(UsageError, match=r"message asks nothing: use send"):
+    with pytest.raises(UsageError, match="send"):
         client.ask(message)
     elsewhere = Recall(type="recall", tenant_id="acme", user_id="ann", query="x", reply_to=ReplyTo(topic="t"))
     with pytest.raises(UsageError, match="reply_to"):
@@ -176,7 +170,7 @@ def test_a_closed_client_refuses_and_can_be_closed_again() -> None:
     client.close()
     client.close()
     for call in (lambda: client.add("x", user="ann"), lambda: client.search("x", user="ann")):
-        with pytest.raises(UsageError, match="the client is closed"):
+        with pytest.raises(UsageError):
             call()
 
 
@@ -185,7 +179,7 @@ def test_the_asyncio_client_refuses_alike() -> None:
         async with AsyncRecallClient(NOWHERE, "acme", options=QUIET) as client:
             await client.add(" ", user="ann")
 
-    with pytest.raises(InvalidRecord, match="content: is blank"):
+    with pytest.raises(InvalidRecord, match="content"):
         asyncio.run(call())
 
 

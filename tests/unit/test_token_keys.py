@@ -231,6 +231,7 @@ def test_a_thread_looks_on_and_says_why_it_ends(log: Log, server: JwksServer, mo
     server.body = document(rs256("one"))
     auth = AuthSettings(jwks=server.url, jwks_refresh_s=1)
     keys = TokenKeys(auth, open_jwks(server.url), log.history, {}, log)
+    keys._refresh_s = 0.01
     keys.begin()
     server.body, server.failures = document(rs256("one"), es256("two")), 3
     log.called.clear()
@@ -250,6 +251,7 @@ def test_a_defect_stops_the_flow(log: Log, server: JwksServer) -> None:
         raise ZeroDivisionError
 
     keys = TokenKeys(AuthSettings(jwks=server.url, jwks_refresh_s=1), open_jwks(server.url), log.history, {}, fail)
+    keys._refresh_s = 0.01
     with keys.running():
         assert failed.wait(GIVE_UP_S)
     with pytest.raises(SourceError, match="signing keys are not followed any more"):

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from recallflow import RecallClient
+from recallflow.brokers import reader
 from recallflow.client import writes
 from recallflow.client.kafka import KafkaVerbs
 from recallflow.client.writes import Writes
@@ -38,6 +39,7 @@ def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_write_is_known_before_its_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     sent, is_on = new_future(), list[bool]()
+    monkeypatch.setattr(reader, "METADATA_S", 0.01)  # no broker is there
     with closing(RecallClient("127.0.0.1:1", "acme")) as client:
         verbs = cast(KafkaVerbs, client._verbs)
         monkeypatch.setattr(verbs, "_send", lambda *_: sent)
