@@ -186,7 +186,7 @@ def test_a_call_without_a_result_in_time_is_a_failure() -> None:
 
 
 def test_a_capacity_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing could ever be called"):
+    with pytest.raises(ValueError, match="capacity"):
         Runtime(Completions(), capacity=0)
 
 
@@ -227,9 +227,9 @@ def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
     runtime.close()
     assert cancelled.is_set()
     assert call.result is None
-    with pytest.raises(RuntimeError, match="closed before the dataflow ended"):
+    with pytest.raises(RuntimeError, match="closed"):
         runtime.wait([call])
-    with pytest.raises(RuntimeError, match="closed before the dataflow ended"):
+    with pytest.raises(RuntimeError, match="closed"):
         runtime.submit([call])
 
 

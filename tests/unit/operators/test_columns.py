@@ -33,8 +33,10 @@ def assert_column(column: Column, expected: Sequence[float]) -> None:
 
 
 def test_text_and_author_are_one_text() -> None:
-    # The lengths are 2, 4 and 6 with the author's stem, the counts of "bike" 1, 0 and 2: as in the first test above.
-    # Memories outside any episode are each other's neighbours never: their windows are themselves.
+    # The counts of "bike" are 1, 0 and 2: idf = ln(1 + (3 - 2 + 0.5)/(2 + 0.5)) = ln 1.6 = 0.470003629. The lengths are
+    # 2, 4 and 6 with the author's stem, mean 4: k1·(1 - b + b·len/mean) = 1.2·(0.7 + 0.3·len/4) = 1.02, 1.2, 1.38.
+    # Parts: idf·1/(1 + 1.02) = 0.232675064, 0, idf·2/(2 + 1.38) = 0.278108656; then b/(b + 5).
+    # Memories outside any episode are never each other's neighbours: their windows are themselves.
     index = indexed(
         [
             make_entry(0, author_stems="ann", stems="bike"),
@@ -59,45 +61,38 @@ def test_vectors_that_do_not_differ_score_nothing(vectors: dict[int, tuple[int, 
     assert_column(columns_of(index, "?")["dense"], [0, 0, 0])
 
 
-def test_neighbours_lend_their_base() -> None:
-    # Cosines 1, -1, 1, -1 give z = ±1 (but for the 0.000001), and no word is asked for: base = ±0.1.
-    flags = [HAS_QUESTION, 0, HAS_QUESTION | ENDS_ASKING, 0]
-    said = zip(flags, ["Ann", "Bo", "Ann", "Bo"], strict=True)
-    entries = [make_entry(n, episode=0, created_ms=n, flags=f, author=who) for n, (f, who) in enumerate(said)]
-    index = indexed(entries, {n: RIGHT if n % 2 == 0 else LEFT for n in range(4)})
-    columns = columns_of(index, "?")
-    base = 0.1 / 1.000001
-    assert_column(columns["answers"], [0, base, 0, base])  # behind a question only
+TURNS = [("Ann", None), ("Bo", None)] * 2
+ASKS = [HAS_QUESTION, 0, HAS_QUESTION | ENDS_ASKING, 0]
+LOW = -0.05 / 0.866026404
+HIGH = 0.1 / 1.000001  # of cosines 1, -1, 1, -1: z = ±1 but for the 0.000001
 
 
-def test_nobody_answers_their_own_question_and_an_assistant_asks_at_the_end() -> None:
-    flags = [HAS_QUESTION, 0, HAS_QUESTION | ENDS_ASKING, 0]
-    alone = [make_entry(n, episode=0, created_ms=n, flags=f, author="Ann") for n, f in enumerate(flags)]
-    assert_column(columns_of(indexed(alone, dict.fromkeys(range(4), RIGHT)), "?")["answers"], [0, 0, 0, 0])
-    who = [("bot", "assistant"), ("Ann", "user")] * 2
-    said = zip(flags, who, strict=True)
-    chat = [make_entry(n, episode=0, created_ms=n, flags=f, author=a, role=r) for n, (f, (a, r)) in enumerate(said)]
-    index = indexed(chat, {n: RIGHT if n % 2 == 0 else LEFT for n in range(4)})
-    assert_column(columns_of(index, "?")["answers"], [0, 0, 0, 0.1 / 1.000001])
+@pytest.mark.parametrize(
+    ("authors", "flags", "episodes", "vectors", "expected"),
+    [
+        (TURNS, ASKS, [0] * 4, [RIGHT, LEFT] * 2, [0, HIGH, 0, HIGH]),  # behind a question only
+        ([("Ann", None)] * 4, ASKS, [0] * 4, [RIGHT, LEFT] * 2, [0] * 4),  # their own question
+        ([("bot", "assistant"), ("Ann", "user")] * 2, ASKS, [0] * 4, [RIGHT, LEFT] * 2, [0, 0, 0, HIGH]),  # at the end
+        # Another episode: cosines -1, 1, -1, -1 have the mean -0.5 and the deviation √0.75 = 0.866025404.
+        (TURNS, [HAS_QUESTION] * 4, [0, 0, 2, 2], [LEFT, RIGHT, LEFT, LEFT], [0, LOW, 0, LOW]),
+    ],
+    ids=["a question", "nobody else", "an assistant", "episodes"],
+)
+def test_answer_borrows_the_base_of_its_question(
+    authors: list[tuple[str, str | None]], flags: list[int], episodes: list[int], vectors: Any, expected: list[float]
+) -> None:
+    entries = [
+        make_entry(n, episode=episodes[n], created_ms=n, flags=flags[n], author=author, role=role)
+        for n, (author, role) in enumerate(authors)
+    ]
+    assert_column(columns_of(indexed(entries, dict(enumerate(vectors))), "?")["answers"], expected)
 
 
 def test_the_base_joins_cosine_and_words() -> None:
     # z = ±1 as above; "bike" in one of two texts of equal length: ln 2/2.2 = 0.315066900, squashed 0.059278069
     asking = make_entry(0, episode=0, stems="bike", flags=HAS_QUESTION, author="Ann")
-    entries = [asking, make_entry(1, episode=0, stems="tea", author="Bo")]
-    index = indexed(entries, {0: LEFT, 1: RIGHT})
-    columns = columns_of(index, "bike")
-    assert_column(columns["answers"], [0, -0.1 / 1.000001 + 0.059278069])
-
-
-def test_an_episode_lends_nothing_to_the_next() -> None:
-    flags, who = HAS_QUESTION, ["Ann", "Bo", "Ann", "Bo"]
-    entries = [make_entry(n, episode=n // 2, created_ms=n, flags=flags, author=who[n]) for n in range(4)]
-    index = indexed(entries, {0: LEFT, 1: RIGHT, 2: LEFT, 3: LEFT})
-    columns = columns_of(index, "?")
-    # cosines -1, 1, -1, -1: mean -0.5, deviation √0.75 = 0.866025404
-    low = 0.1 * -0.5 / 0.866026404
-    assert_column(columns["answers"], [0, low, 0, low])
+    index = indexed([asking, make_entry(1, episode=0, stems="tea", author="Bo")], {0: LEFT, 1: RIGHT})
+    assert_column(columns_of(index, "bike")["answers"], [0, -HIGH + 0.059278069])
 
 
 def test_only_real_episodes_have_an_opening() -> None:

@@ -226,51 +226,28 @@ def test_a_recall_with_a_budget_assembles_a_context() -> None:
     context = response["context"]
     scores = {memory["id"]: memory["score"] for memory in response["memories"]}
     assert [item["id"] for item in context["relevant_items"]] == ["t", "x", "l"]
-    assert context["relevant_items"][1:] == [
-        {
-            "id": "x",
-            "version": 0,
-            "content": "Lock the door",
-            "summary": None,
-            "category": "work",
-            "confidence": 1,
-            "score": None,
-            "created_at": "1970-01-01T00:00:04Z",
-            "excerpt": None,
-        },
-        {
-            "id": "l",
-            "version": 0,
-            "content": "Ann likes green tea",
-            "summary": None,
-            "category": "tea",
-            "confidence": 0.75,
-            "score": scores["l"],
-            "created_at": "1970-01-01T00:00:03Z",
-            "excerpt": None,
-        },
-    ]
+    usual = {"version": 0, "summary": None, "confidence": 1, "score": None, "excerpt": None}
+    lock = {"id": "x", "content": "Lock the door", "category": "work", "created_at": "1970-01-01T00:00:04Z"}
+    likes = {"id": "l", "content": "Ann likes green tea", "category": "tea", "created_at": "1970-01-01T00:00:03Z"}
+    assert context["relevant_items"][1:] == [usual | lock, usual | likes | {"confidence": 0.75, "score": scores["l"]}]
     # The ranked memories' category first, then the others by name.
-    assert [*context["summaries"].items()] == [
-        ("tea", "Ann drinks green tea"),
-        ("attic", "It is empty"),
-        ("work", "There is an office"),
-    ]
+    told_of = {"tea": "Ann drinks green tea", "attic": "It is empty", "work": "There is an office"}
+    assert [*context["summaries"].items()] == [*told_of.items()]
     # 20, 11 and 18 characters; 20, 13 and 19.
     assert (context["token_count"], context["counted_by"]) == (5 + 3 + 5 + 5 + 4 + 5, "estimate")
     assert context["graph_context"] == []
     assert (response["status"], response["warnings"]) == ("ok", [])
 
 
-def test_category_filters_narrow_summaries_and_order_them() -> None:
-    filters = {"categories": ["work", "unknown", "tea"]}
-    query = make_event("recall", 9_000, query="green tea", max_tokens=200, filters=filters)
-    assert [*context_of(told(), query)["summaries"]] == ["work", "tea"]
-
-
-def test_rules_that_a_filter_keeps_out_are_out() -> None:
-    query = make_event("recall", 9_000, query="green tea", max_tokens=200, filters={"categories": ["work"]})
-    assert [item["id"] for item in context_of(told(), query)["relevant_items"]] == ["x", "w"]
+@pytest.mark.parametrize(
+    ("categories", "summaries", "items"),
+    [(["work", "unknown", "tea"], ["work", "tea"], {"t", "x", "w", "l"}), (["work"], ["work"], {"x", "w"})],
+)
+def test_category_filters_narrow_a_context(categories: list[str], summaries: list[str], items: set[str]) -> None:
+    filters = {"categories": categories}
+    context = context_of(told(), make_event("recall", 9_000, query="green tea", max_tokens=200, filters=filters))
+    assert [*context["summaries"]] == summaries
+    assert {item["id"] for item in context["relevant_items"]} == items
 
 
 @pytest.mark.parametrize("axis", ["ingestion_time", "event_time"])

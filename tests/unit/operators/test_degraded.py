@@ -186,7 +186,6 @@ def test_a_query_close_to_its_deadline_goes_without_vectors_and_says_so(ask: Ask
     assert (first["status"], first["computation_tier"], first["sla_met"]) == ("ok", "standard", True)
     tight = ask("Whose violin?", sla_target_ms=10)
     assert (tight["status"], codes(tight)) == ("degraded", ["deadline"])
-    assert tight["warnings"][0]["detail"] == "went without dense to be done within 10 ms"
     assert (tight["computation_tier"], tight["sla_target_ms"], tight["sla_met"]) == ("fast", 10, True)
     assert ids(tight)[0] == "violin"
     assert "Whose violin?" not in model.asked

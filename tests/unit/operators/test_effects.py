@@ -249,7 +249,7 @@ def test_marks_found_at_the_start_count_as_of_then(logs: Logs) -> None:
 STEP = st.sampled_from(["tell", "ask", "again", "judge", "snapshot", "kill"])
 
 
-@settings(max_examples=share(0.5))
+@settings(max_examples=share(0.3))
 @given(steps=st.lists(st.tuples(STEP, st.integers(0, 5)), min_size=4, max_size=16))
 def test_kills_change_nothing(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     """The same logs give the same usage and the same answers, killed at any moments from any surely committed snapshot

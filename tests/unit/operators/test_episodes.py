@@ -290,7 +290,7 @@ def test_the_flow_lists_the_episodes_of_sorted_time(said: list[tuple[str | None,
         assert shown[name]["open"] == (said[group[-1]][1] + GAP >= 800)
 
 
-@settings(max_examples=share(0.3))
+@settings(max_examples=share(0.2))
 @given(
     script=st.lists(st.tuples(st.sampled_from(["say", "say", "say", "end"]), TIMES), min_size=2, max_size=12).filter(
         lambda script: "say" in dict(script)

@@ -111,8 +111,8 @@ def scripted(script: list[tuple[str, int]]) -> list[dict[str, Any]]:
     return events
 
 
-@settings(max_examples=share(0.3))
-@given(script=st.lists(STEPS, min_size=2, max_size=14), cut=st.integers(1, 5))
+@settings(max_examples=share(0.2))
+@given(script=st.lists(STEPS, min_size=2, max_size=14), cut=st.integers(2, 6))
 @example(script=[("message", 0), ("memory", 400), ("forget", 1), ("message", 450), ("message", 20)], cut=2)
 @example(script=[("memory", 400), ("forget", 0), ("message", 450), ("memory", 0)], cut=2)
 def test_restart_and_past_find_facts_in_place(

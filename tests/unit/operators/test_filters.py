@@ -12,7 +12,7 @@ from recallflow.limits import FILTER_CONDITIONS_MAX, FILTER_LEVELS_MAX
 from recallflow.parsing import parse
 from recallflow.queries import Filters
 from tests.groups import share
-from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.operators.harness import codes, make_event, run_flow
 
 NOW = 1_000_000
 TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We rode far", "Tea is fine", ""]
@@ -162,7 +162,7 @@ def within_flat(event: dict[str, Any], filters: dict[str, Any]) -> bool:
     )
 
 
-@settings(max_examples=share(0.5))
+@settings(max_examples=share(0.4))
 @given(
     told=st.lists(MESSAGE | MEMORY, max_size=12),
     asked=st.lists(st.tuples(FILTERS | NESTED, st.integers(1, 14)), min_size=1, max_size=4),
@@ -235,7 +235,7 @@ def test_an_entity_is_what_the_graph_knows_it_as() -> None:
     maria, urn, nobody = run_flow([*told, *asked]).responses
     assert ids(maria) == ids(urn) == {"given", "named"}
     assert ids(nobody) == set()
-    assert ("unknown_entity", "filters: nobody knows Zed") in [(w["code"], w["detail"]) for w in nobody["warnings"]]
+    assert "unknown_entity" in codes(nobody)
 
 
 def test_entity_filter_reads_a_bounded_number_of_memories(
@@ -245,14 +245,11 @@ def test_entity_filter_reads_a_bounded_number_of_memories(
     told = [make_event("memory", n, id=f"m{n}", content="tea", entities=[{"name": "Maria"}]) for n in range(4)]
     (answer,) = run_flow([*told, make_event("recall", 9, query="tea", filters={"entities": ["Maria"]})]).responses
     assert ids(answer) == {"m2", "m3"}
-    assert (answer["status"], [w["code"] for w in answer["warnings"]]) == ("degraded", ["filter_cut"])
+    assert (answer["status"], codes(answer)) == ("degraded", ["filter_cut"])
 
 
-@pytest.mark.parametrize(
-    ("levels", "conditions", "problem"),
-    [(FILTER_LEVELS_MAX + 1, 1, "levels deep; flatten it"), (1, FILTER_CONDITIONS_MAX, "conditions, at every level")],
-)
-def test_filters_of_any_size_are_refused_beyond_a_bound(levels: int, conditions: int, problem: str) -> None:
+@pytest.mark.parametrize(("levels", "conditions"), [(FILTER_LEVELS_MAX + 1, 1), (1, FILTER_CONDITIONS_MAX)])
+def test_filters_of_any_size_are_refused_beyond_a_bound(levels: int, conditions: int) -> None:
     def asked(levels: int, conditions: int) -> bytes:
         filters: dict[str, Any] = {"any": [{"kinds": ["fact"]}] * conditions} if levels == 1 else {"kinds": ["fact"]}
         for _ in range(levels - 1):
@@ -263,9 +260,7 @@ def test_filters_of_any_size_are_refused_beyond_a_bound(levels: int, conditions:
     parse(asked(min(levels, FILTER_LEVELS_MAX), conditions - 1))
     with pytest.raises(InvalidRecord) as refused:
         parse(asked(levels, conditions))
-    ((field, found),) = [(one.field, one.problem) for one in refused.value.fields]
-    assert field == "filters"
-    assert problem in found
+    assert [one.field for one in refused.value.fields] == ["filters"]
 
 
 def test_a_filter_that_was_built_is_sent_as_it_is_written() -> None:

@@ -158,10 +158,8 @@ def test_failure_quotes_no_text(engine: Engine, plant: Plant, step: str, caplog:
     assert "KeyError" in str(letter.error)
     assert SECRET not in str(letter.error)
     (*_, last) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert last.getMessage().startswith(f"memories:0:2: our own code failed in step {step}\n")
-    assert "raise self.error" in caplog.text
-    assert "ValueError" in caplog.text
-    assert "KeyError" in caplog.text
+    assert all(said in last.getMessage() for said in ("memories:0:2", f"step {step}\n"))
+    assert all(said in caplog.text for said in ("raise self.error", "ValueError", "KeyError"))  # the traceback
     assert SECRET not in caplog.text
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, make_event, run_flow
 
 FAR_MS = 253_402_214_400_000  # in the year 9999
@@ -52,6 +53,7 @@ def test_a_logs_clock_is_its_owners_too(log: Log, other: dict[str, str]) -> None
     assert known(log.append(9, asks) + log.append(9, asks | other)) == [{"mine"}, set()]
 
 
+@settings(max_examples=share(0.5))
 @given(steps=st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["ann", "bob"]), st.booleans()), max_size=9))
 def test_ingestion_time_of_an_owner_never_goes_back(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str, bool]]

@@ -10,13 +10,14 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.export import export
 from recallflow.operators.events import Refused
 from recallflow.owner import Owner
 from recallflow.state.directory import StateDirectory, describe
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES as LOG
 from tests.unit.operators.harness import Harness, run_flow
 from tests.unit.senders import EVENT, Senders, bearer, signing_keys, token, token_key, with_key
@@ -188,6 +189,7 @@ def _of(record: dict[str, Any]) -> dict[str, str]:
     return {name: record[name] for name in Owner._fields}
 
 
+@settings(max_examples=share(0.4))
 @given(owners=OWNERS, steps=STEPS, partitions=st.integers(1, 2))
 def test_owners_see_and_change_their_own_memories_alone(
     owners: list[Owner], steps: list[tuple[Any, ...]], partitions: int

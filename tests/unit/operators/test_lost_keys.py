@@ -136,7 +136,6 @@ def test_what_is_written_for_who_has_lost_its_key_is_refused_as_unreadable(fille
     whole, before = lose_key(filled, ANN), len(filled.lines[MEMORIES])
     refused = letters(filled.run(MEMORIES, *events))
     assert [letter.error.code for letter in refused] == ["unreadable"] * len(events)
-    assert "restore the key or a checkpoint, or erase the user" in str(refused[0].error)
     assert filled.directory.partition(0).applied["memories:0"] == before + len(events) - 1
     assert letters(filled.run(MEMORIES, make_event("message", 16, id="b9", user_id="bo", content="tea"))) == []
     filled.snapshot()
@@ -164,16 +163,12 @@ def test_a_new_owner_of_a_tenant_whose_key_is_lost_is_refused_and_other_tenants_
 
 def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
     lose_key(filled, ANN)
-    ann, row = of(filled, ANN), keys.table(of(filled, BO), keys.ROW)
-    place, value = next(iter(stored(filled, row).items()))
+    ann, bo = of(filled, ANN), of(filled, BO)
+    place, value = next(iter(stored(filled, keys.table(bo, keys.ROW)).items()))
     overwrite(filled, {place: value[:-1] + bytes([value[-1] ^ 1])})
     problems = problems_of(filled)
     assert len([problem for problem in problems if ann.hex() in problem]) == 1
-    assert any("its key is lost or cannot be opened, and with it" in problem for problem in problems)
-    assert any(
-        "rows" in problem and "cannot be opened: a stored value is not what was sealed" in problem
-        for problem in problems
-    )
+    assert any(bo.hex() in problem and "rows" in problem for problem in problems)
     assert not any(said in problem for problem in problems for said in SECRETS.values())
 
 

@@ -246,64 +246,41 @@ def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id() -> No
         assert ids_of(asked, ranking) == expected
 
 
-@pytest.mark.parametrize(("difference", "tied"), [(0.045, True), (0.05, False)])
-def test_scores_are_tied_below_a_deviation_of_002(difference: float, tied: bool) -> None:
-    # Two scores 0.01 · 0.08 and 0.45·d deviate by 0.225·d - 0.0004: 0.009725 and 0.01085, where the weights' sum is
-    # 0.505 and 0.02 of it 0.0101. The less similar one is the more important.
-    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.5, 0.54])]
-    assert rank(ask("hybrid", entries, [difference, 0.0])).tiebreak_applied is tied
+NO_WEIGHT = {"weights": dict.fromkeys(WEIGHTS["hybrid"], 0.0)}
 
 
-def test_a_tie_is_one_of_what_scores_can_span() -> None:
-    # Over 20 units of log-odds, all factors but the signal can make up no more than 1/20: they still tell apart where
-    # the signal has no weight.
-    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.0, 1.0, 0.5])]
-    asked = ask("hybrid", entries, [20, 10, 0], weights={"semantic": 0.0})
-    ranking = rank(asked)
-    assert not ranking.tiebreak_applied
-    assert ids_of(asked, ranking) == ["m1", "m2", "m0"]
-
-
-def test_a_tie_break_can_turn_the_order_of_the_scores_around() -> None:
-    # Importance 1 would win by 0.01 over 0.45·0.02 of signal, were the scores of the batch not all so close:
-    # eighteen others between them hold the deviation down.
-    entries = [make_entry(n, episode=0, importance=1.0 if n == 19 else 0.0) for n in range(20)]
-    ranking = rank(asked := ask("hybrid", entries, [0.05] + [0.04] * 18 + [0.03], k=20))
-    assert ranking.tiebreak_applied
-    assert ranking.scores[0] < max(ranking.scores)
-    assert ids_of(asked, ranking)[0] == "m0"
-
-
-def test_in_a_tie_boosts_come_before_the_chain() -> None:
-    entries = [make_entry(n, episode=0) for n in range(3)]
-    ranking = rank(asked := ask("hybrid", entries, [0.02, 0.01, 0.0], returned=[2]))
-    assert ranking.tiebreak_applied
-    assert ids_of(asked, ranking) == ["m2", "m0", "m1"]
-
-
-def test_a_single_memory_is_no_tie() -> None:
-    ranking = rank(ask("hybrid", episode_of(1), [3.0]))
-    assert not ranking.tiebreak_applied
-    assert ranking.scores.tolist() == [0.45]
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "balanced", "entity_focused"])
-def test_without_any_weight_the_chain_decides(mode: Mode) -> None:
-    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.1, 0.9, 0.5])]
-    nothing = dict.fromkeys(WEIGHTS[mode], 0.0)
-    ranking = rank(asked := ask(mode, entries, [1.0, 1.0, 2.0], weights=nothing))
-    assert ranking.tiebreak_applied
-    assert ranking.scores.tolist() == [0, 0, 0]
-    assert ids_of(asked, ranking) == ["m2", "m1", "m0"]
-
-
-def test_equal_scores_without_a_tie_go_to_the_better_signal() -> None:
-    # 0.45·(1/45) of signal against 0.01·1 of importance: 0.45 each, beside two half a unit behind.
-    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([1.0, 0.0, 0.0, 0.0])]
-    ranking = rank(asked := ask("hybrid", entries, [0.5, 0.5 + 0.01 / 0.45, 0.0, 0.0]))
-    assert not ranking.tiebreak_applied
-    np.testing.assert_allclose(ranking.scores, [0.45, 0.45, 0.215, 0.215], atol=1e-12)
-    assert ids_of(asked, ranking)[2:] == ["m2", "m3"]
+@pytest.mark.parametrize(
+    ("importance", "signal", "fields", "tied", "order"),
+    [
+        # Two scores 0.01 · 0.08 and 0.45·d deviate by 0.225·d - 0.0004: 0.009725 and 0.01085, where the weights' sum is
+        # 0.505 and 0.02 of it 0.0101. The less similar one is the more important.
+        ([0.5, 0.54], [0.045, 0.0], {}, True, [0, 1]),
+        ([0.5, 0.54], [0.05, 0.0], {}, False, [0, 1]),
+        # Over 20 units of log-odds, all factors but the signal can make up no more than 1/20: they still tell apart
+        # where the signal has no weight.
+        ([0.0, 1.0, 0.5], [20, 10, 0], {"weights": {"semantic": 0.0}}, False, [1, 2, 0]),
+        # Importance 1 would win by 0.01 over 0.45·0.02 of signal, were the scores of the batch not all so close:
+        # eighteen others between them hold the deviation down.
+        ([0.0] * 19 + [1.0], [0.05] + [0.04] * 18 + [0.03], {"k": 20}, True, [0]),
+        ([0.5] * 3, [0.02, 0.01, 0.0], {"returned": [2]}, True, [2, 0, 1]),  # boosts come before the chain
+        ([0.5], [3.0], {}, False, [0]),
+        ([0.1, 0.9, 0.5], [1.0, 1.0, 2.0], NO_WEIGHT, True, [2, 1, 0]),
+        # 0.45·(1/45) of signal against 0.01·1 of importance: 0.45 each, beside two half a unit behind, which are in
+        # the order of their signal.
+        ([1.0, 0.0, 0.0, 0.0], [0.5, 0.5 + 0.01 / 0.45, 0.0, 0.0], {}, False, None),
+    ],
+)
+def test_scores_close_to_each_other_are_tied(
+    importance: list[float], signal: list[float], fields: dict[str, Any], tied: bool, order: list[int] | None
+) -> None:
+    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate(importance)]
+    ranking = rank(asked := ask("hybrid", entries, signal, **fields))
+    assert ranking.tiebreak_applied is tied
+    if order is None:
+        np.testing.assert_allclose(ranking.scores, [0.45, 0.45, 0.215, 0.215], atol=1e-12)
+        assert ids_of(asked, ranking)[2:] == ["m2", "m3"]
+    else:
+        assert ids_of(asked, ranking)[: len(order)] == [f"m{n}" for n in order]
 
 
 def test_a_balanced_score_by_hand() -> None:

@@ -52,7 +52,7 @@ def asked(response: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [(m["rank"], m["id"], m["content"], m["score"], m["episode_id"]) for m in response["memories"]]
 
 
-@settings(max_examples=share(0.5))
+@settings(max_examples=share(0.4))
 @given(
     before=timed(st.one_of(CREATE, CREATE, FACT, UPDATE, FORGET, END)),
     after=timed(st.one_of(CREATE, FACT, UPDATE, END)),
@@ -137,6 +137,7 @@ def test_an_edit_is_of_its_own_event_time() -> None:
     assert later == {"Ann lives in Leeds", "Ann lives in Porto", "Ann likes tea"}
 
 
+@settings(max_examples=share(0.5))
 @given(edits=st.lists(st.integers(0, 30), max_size=5), at_ms=st.integers(0, 35))
 def test_the_latest_version_that_had_been_made_by_then_is_shown(edits: list[int], at_ms: int) -> None:
     events = [make_event("memory", 5, id="home", content="Ann lives in town 0")]

@@ -73,6 +73,7 @@ def change(draw: st.DrawFn) -> Event:
     return {"type": kind, "memory_id": memory_id} | changed
 
 
+@settings(max_examples=share(0.5))
 @given(
     before=st.lists(change(), max_size=12),
     between=st.lists(st.lists(change(), max_size=3), max_size=8),

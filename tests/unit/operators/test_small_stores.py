@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.embedded import Processed
+from tests.groups import share
 from tests.unit.operators.harness import run_flow
 
 # All but `recency`, which asks for age alone; the last ones weigh age against meaning, and win by it where ages differ.
@@ -56,6 +57,7 @@ UNRELATED = ("The meeting ran late again.", "Nice weather out there.", "Thanks a
 AS_FACT, KIM, LEE = range(3)
 
 
+@settings(max_examples=share(0.5))
 @given(
     subject=st.sampled_from(SUBJECTS),
     who=st.sampled_from([AS_FACT, KIM]),

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.control import SETTLED_MS, Quota
@@ -16,6 +16,7 @@ from recallflow.quota_names import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_
 from recallflow.state import keys
 from recallflow.state.rows import Head, Held
 from recallflow.state.verify import verify
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
 
 BEGIN_MS = 1_000_000
@@ -158,6 +159,7 @@ SOME = st.one_of(
 )
 
 
+@settings(max_examples=share(0.4))
 @given(
     events=st.lists(SOME, max_size=25),
     limits=st.tuples(st.integers(0, 4), st.integers(0, 20), st.integers(0, 3)),
