@@ -1,7 +1,7 @@
-"""An encrypted state directory: as good as any other to who has the key, and nothing to who has not."""
+"""An encrypted state directory behaves like any other with its key, and shows nothing without it."""
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,10 @@ from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import state_hash
 from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
+from tests.event_log import CACHE_BYTES, comparable, final_questions, hash_of, make_log
 
-MakeLog = Callable[..., list[bytes]]
-
-CACHE_BYTES = 1024 * 1024
 KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
 ENCRYPTED = AtRest(KEY)
 PLAIN_VECTORS = AtRest(KEY, encrypt_vectors=False)
@@ -31,13 +28,8 @@ SETTINGS = Settings(partitions=2)
 SAID = ["walnut", "anchor stays", "harbour", "Lake Como", "Cleo Marsh", "globex", "drifter", "zoë/🦦", "bicycl"]
 
 
-def hash_of(path: Path, at_rest: AtRest) -> str:
-    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
-        return state_hash(directory)
-
-
 def spellings(said: bytes) -> Iterator[bytes]:
-    """How bytes may stand in a file: as they are, in base64, wherever in its groups of three they begin."""
+    """Yield the ways that bytes may be written: as they are, and in base64 at each offset in its groups of three."""
     yield said
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + said)
@@ -45,8 +37,7 @@ def spellings(said: bytes) -> Iterator[bytes]:
 
 
 def found_in(folder: Path, at_rest: AtRest, said: list[bytes]) -> set[bytes]:
-    """Which of the bytes stand in the folder's files, or in a record as the database has it, which compresses what it
-    can; in whatever spelling."""
+    """Return which of the bytes are in the folder's files, or in a stored record before compression."""
     read = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     with StateDirectory.existing(folder, CACHE_BYTES, at_rest) as directory:
         for partition in directory.partitions():
@@ -55,47 +46,43 @@ def found_in(folder: Path, at_rest: AtRest, said: list[bytes]) -> set[bytes]:
     return {one for content in read for one, spelling in wanted if spelling in content}
 
 
-@pytest.fixture(scope="module")
-def lines(make_log: MakeLog) -> list[bytes]:
-    return make_log(seed=7)
+LINES = make_log(seed=7, count=400)
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> dict[str, tuple[Path, AtRest]]:
-    """The same log in three directories; each with what protects it."""
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, AtRest]]:
+    """Return three directories with the same log, each with its encryption."""
     found = {}
     for name, at_rest in {"bare": UNENCRYPTED, "encrypted": ENCRYPTED, "plain vectors": PLAIN_VECTORS}.items():
         path = tmp_path_factory.mktemp("state") / "s"
-        process(lines, SETTINGS, path, at_rest=at_rest)
+        process(LINES, SETTINGS, path, at_rest=at_rest)
         found[name] = path, at_rest
     return found
 
 
 def vectors_of(path: Path, at_rest: AtRest) -> list[bytes]:
-    """Some numbers of every vector that is stored."""
+    """Return the first floats of stored vectors."""
     with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
         records = [record for partition in directory.partitions() for record in partition.scan(keys.OWNERS)]
     stored = [Vectors.decode(value).whole for key, value in records if keys.split(key)[1] == keys.VECTORS]
     return [whole[np.flatnonzero(whole)[0] :][:8].tobytes() for whole in stored[:50]]
 
 
-def test_a_directory_has_the_same_state_and_answers_whatever_protects_it(
-    directories: dict[str, tuple[Path, AtRest]], final_questions: list[bytes], comparable: Callable[..., object]
-) -> None:
+def test_encryption_changes_neither_state_nor_answers(directories: dict[str, tuple[Path, AtRest]]) -> None:
     hashes = {hash_of(*one) for one in directories.values()}
     assert len(hashes) == 1
-    said = [process(final_questions, SETTINGS, path, at_rest=at).responses for path, at in directories.values()]
+    said = [process(final_questions()[:30], SETTINGS, path, at_rest=at).responses for path, at in directories.values()]
     assert comparable(said[0]) == comparable(said[1]) == comparable(said[2])
     assert [verify(*one).problems for one in directories.values()] == [[], [], []]
 
 
-def test_nothing_of_anybody_can_be_read_in_an_encrypted_directory(directories: dict[str, tuple[Path, AtRest]]) -> None:
+def test_encrypted_directory_shows_no_text_and_no_vectors(directories: dict[str, tuple[Path, AtRest]]) -> None:
     said = [word.encode(encoding) for word in SAID for encoding in ("utf-8", "utf-16-le", "utf-16-be")]
     path, at_rest = directories["encrypted"]
     vectors = vectors_of(path, at_rest)
     assert len(vectors) == 50
     assert found_in(path, at_rest, [*said, *vectors]) == set()
-    # Or else the search itself would find nothing.
+    # The search finds them where they are not encrypted.
     bare = directories["bare"]
     assert found_in(*bare, [word.encode() for word in SAID]) == {word.encode() for word in SAID}
     assert found_in(*bare, vectors) == set(vectors)
@@ -103,7 +90,7 @@ def test_nothing_of_anybody_can_be_read_in_an_encrypted_directory(directories: d
     assert found_in(*directories["plain vectors"], vectors) == set(vectors)
 
 
-def test_a_checkpoint_of_an_encrypted_directory_is_encrypted_and_restored(
+def test_checkpoint_of_an_encrypted_directory_needs_its_key(
     directories: dict[str, tuple[Path, AtRest]], tmp_path: Path
 ) -> None:
     path, at_rest = directories["encrypted"]
@@ -117,18 +104,17 @@ def test_a_checkpoint_of_an_encrypted_directory_is_encrypted_and_restored(
     assert not (tmp_path / "wrong").exists()
 
 
-def test_whether_vectors_are_encrypted_may_change(tmp_path: Path, lines: list[bytes]) -> None:
-    half = len(lines) // 2
-    process(lines[:half], SETTINGS, tmp_path / "s", at_rest=PLAIN_VECTORS)
-    process(lines[half:], SETTINGS, tmp_path / "s", at_rest=ENCRYPTED)
-    process(lines, SETTINGS, tmp_path / "whole", at_rest=ENCRYPTED)
+def test_encryption_of_vectors_may_be_switched(tmp_path: Path, directories: dict[str, tuple[Path, AtRest]]) -> None:
+    half = len(LINES) // 2
+    process(LINES[:half], SETTINGS, tmp_path / "s", at_rest=PLAIN_VECTORS)
+    process(LINES[half:], SETTINGS, tmp_path / "s", at_rest=ENCRYPTED)
     assert verify(tmp_path / "s", ENCRYPTED).problems == []
-    assert hash_of(tmp_path / "s", PLAIN_VECTORS) == hash_of(tmp_path / "whole", ENCRYPTED)
+    assert hash_of(tmp_path / "s", PLAIN_VECTORS) == hash_of(*directories["encrypted"])
 
 
-def test_a_plain_value_is_not_taken_for_a_sealed_one(tmp_path: Path, lines: list[bytes]) -> None:
-    """Whoever can write the files cannot put words into a memory's mouth."""
-    process(lines, Settings(partitions=1), tmp_path / "s", at_rest=ENCRYPTED)
+def test_unsealed_value_is_refused(tmp_path: Path) -> None:
+    """Write access to the files does not allow to change memories."""
+    process(LINES[:100], Settings(partitions=1), tmp_path / "s", at_rest=ENCRYPTED)
     with StateDirectory.existing(tmp_path / "s", CACHE_BYTES, ENCRYPTED) as directory:
         partition = directory.partition(0)
         key, value = next(one for one in partition.scan(keys.OWNERS) if keys.split(one[0])[1] == keys.ROW)
@@ -138,9 +124,7 @@ def test_a_plain_value_is_not_taken_for_a_sealed_one(tmp_path: Path, lines: list
                 partition.get(key)
 
 
-def test_the_description_tells_which_key_it_needs_and_nothing_of_the_secret(
-    directories: dict[str, tuple[Path, AtRest]],
-) -> None:
+def test_description_names_the_key_but_not_the_secret(directories: dict[str, tuple[Path, AtRest]]) -> None:
     description = orjson.loads((directories["encrypted"][0] / "recallflow.json").read_bytes())
     assert description["master_key"] == KEY.name
     assert "secret" not in description

@@ -1,4 +1,4 @@
-"""Answers do not depend on what is in memory, nor on how it came there: from events, from segments, from entries."""
+"""Answers are the same whether owners are in memory, and whether they come from events, segments or entries."""
 
 import random
 import shutil
@@ -16,29 +16,25 @@ from recallflow.state import directory, keys, segments
 from recallflow.state.hot_owner import HotOwners
 from recallflow.state.partition import Partition
 from recallflow.state.verify import verify
+from tests.event_log import comparable, final_questions, hash_of, make_log
 
-SEEDS = [11, 12, 13]
-LINES = 900
+LINES = 220
 SETTINGS = Settings(partitions=2)
 DERIVED = (keys.SEGMENT, keys.REACH, keys.RENEWED)
 SCOPE_OF_ALL = {"tenant_id": "acme", "user_id": "ann", "environment": "prod", "timestamp": "2025-12-24T00:00:00Z"}
 
-MakeLog = Callable[..., list[bytes]]
-Comparable = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-HashOf = Callable[[Path], str]
 Damage = Callable[[bytes], bytes | None]
 
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short log makes some of both sizes."""
+    """Let a short log make segments of both sizes."""
     monkeypatch.setattr(segments, "SMALL", 4)
     monkeypatch.setattr(segments, "LARGE", 16)
 
 
-@pytest.fixture(scope="module")
-def questions(final_questions: list[bytes]) -> list[bytes]:
-    """Of every kind there is, about now, then, and all that ever was."""
+def questions() -> list[bytes]:
+    """Return questions of every kind, about the present, the past and all versions."""
     told: list[dict[str, Any]] = [
         {"type": "graph.status"},
         {"type": "graph.trace", "query": "Who took the ferry to Porto?"},
@@ -51,16 +47,17 @@ def questions(final_questions: list[bytes]) -> list[bytes]:
         {"type": "recall", "query": "ferry", "as_of": {"event_time": "2025-01-04T00:00:00Z"}},
     ]
     numbered = [orjson.dumps(one | SCOPE_OF_ALL | {"id": f"q{n}"}) for n, one in enumerate(told)]
-    return [*numbered, *(orjson.dumps(orjson.loads(line) | {"id": f"f{n}"}) for n, line in enumerate(final_questions))]
+    return [
+        *numbered,
+        *(orjson.dumps(orjson.loads(line) | {"id": f"f{n}"}) for n, line in enumerate(final_questions()[:30])),
+    ]
 
 
-@pytest.fixture(scope="module", params=SEEDS)
-def log(request: pytest.FixtureRequest, make_log: MakeLog) -> tuple[int, list[bytes]]:
-    return request.param, make_log(request.param, LINES)
+QUESTIONS = questions()
 
 
 def grow(state_dir: Path, seed: int, lines: Sequence[bytes]) -> None:
-    """Applies the lines with restarts at random places."""
+    """Apply the lines with restarts at random places."""
     cuts = sorted(random.Random(seed).sample(range(len(lines)), 4))
     for first, end in zip([0, *cuts], [*cuts, len(lines)], strict=True):
         process(lines[first:end], SETTINGS, state_dir)
@@ -73,7 +70,7 @@ def stored(state_dir: Path) -> Iterator[list[Partition]]:
 
 
 def packed(state_dir: Path) -> dict[bytes, int]:
-    """The segments there are and how many memories each reaches over."""
+    """Return the key of each segment, and how many memories it covers."""
     with stored(state_dir) as partitions:
         found = [key for one in partitions for key, _ in one.scan(keys.OWNERS) if keys.split(key)[1] == keys.SEGMENT]
     return {key: keys.sequence(key) - keys.sequence(key[:-8]) for key in found}
@@ -91,17 +88,16 @@ def copied(state_dir: Path, name: str) -> Path:
     return Path(shutil.copytree(state_dir, state_dir.parent / name))
 
 
-def test_hot_cold_evicted_from_segments_and_from_entries_all_say_the_same(
-    log: tuple[int, list[bytes]], tmp_path: Path, questions: list[bytes], comparable: Comparable, hash_of: HashOf
-) -> None:
-    seed, lines = log
-    last = len(lines) - 60
+@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.exhaustive)])
+def test_hot_cold_and_evicted_owners_give_the_same_answers(tmp_path: Path, seed: int) -> None:
+    lines = make_log(seed, LINES)
+    last = len(lines) - 40
     grow(tmp_path / "s", seed, lines[:last])
     assert {*packed(tmp_path / "s").values()} == {4, 16}
 
     hot = copied(tmp_path / "s", "hot")
-    warm = [line for line in questions if b"user.stats" in line]  # their owners are in memory from here on
-    from_hot = process([*warm, *lines[last:], *questions], SETTINGS, hot).responses[-len(questions) :]
+    warm = [line for line in final_questions() if b"user.stats" in line]  # loads all owners
+    from_hot = process([*warm, *lines[last:], *QUESTIONS], SETTINGS, hot).responses[-len(QUESTIONS) :]
 
     process(lines[last:], SETTINGS, tmp_path / "s")
     bare = copied(tmp_path / "s", "bare")
@@ -111,15 +107,40 @@ def test_hot_cold_evicted_from_segments_and_from_entries_all_say_the_same(
             one.stage(dict.fromkeys(derived))
             one.commit()
     evicting = copied(tmp_path / "s", "evicting")
-    expected = comparable(process(questions, SETTINGS, bare).responses)
+    expected = comparable(process(QUESTIONS, SETTINGS, bare).responses)
     assert [one["status"] for one in expected].count("ok") > len(expected) / 2
-    assert comparable(process(questions, SETTINGS, tmp_path / "s").responses) == expected
+    assert comparable(process(QUESTIONS, SETTINGS, tmp_path / "s").responses) == expected
     assert comparable(from_hot) == expected
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(directory, "HotOwners", lambda _: HotOwners(budget_bytes=1))
-        assert comparable(process(questions, SETTINGS, evicting).responses) == expected
+        assert comparable(process(QUESTIONS, SETTINGS, evicting).responses) == expected
     assert len({hash_of(tmp_path / name) for name in ("s", "hot", "bare", "evicting")}) == 1
     assert verify(tmp_path / "s").problems == verify(bare).problems == []
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with segments of both sizes; tests change copies of it."""
+    state_dir = tmp_path_factory.mktemp("grown") / "s"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SMALL", 4)
+        patch.setattr(segments, "LARGE", 16)
+        grow(state_dir, 1, make_log(1, LINES))
+    return state_dir
+
+
+@pytest.fixture
+def expected(grown: Path, tmp_path: Path, known: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the answers of the undamaged directory."""
+    if not known:
+        whole = Path(shutil.copytree(grown, tmp_path / "whole"))
+        known.append(comparable(process(QUESTIONS, SETTINGS, whole).responses))
+    return known[0]
+
+
+@pytest.fixture(scope="module")
+def known() -> list[list[dict[str, Any]]]:
+    return []
 
 
 @pytest.mark.parametrize(
@@ -135,23 +156,20 @@ def test_hot_cold_evicted_from_segments_and_from_entries_all_say_the_same(
         pytest.param(lambda _: None, id="lost"),
     ],
 )
-def test_segments_that_do_not_fit_are_made_again(
-    how: Damage, tmp_path: Path, make_log: MakeLog, questions: list[bytes], comparable: Comparable
+def test_damaged_segments_are_made_again(
+    how: Damage, grown: Path, expected: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    grow(tmp_path / "s", 1, make_log(1, 400))
-    whole = packed(tmp_path / "s")
-    damaged = copied(tmp_path / "s", "damaged")
+    whole = packed(grown)
+    damaged = Path(shutil.copytree(grown, tmp_path / "damaged"))
     damage(damaged, how)
     if how(b"x" * 64) is not None:
-        assert all("does not fit: it is made again" in problem for problem in verify(damaged).problems)
         assert len(verify(damaged).problems) == len(whole)
-    expected = comparable(process(questions, SETTINGS, tmp_path / "s").responses)
-    assert comparable(process(questions, SETTINGS, damaged).responses) == expected
+    assert comparable(process(QUESTIONS, SETTINGS, damaged).responses) == expected
     assert {*packed(damaged).values()} == {4, 16}
 
 
-def test_a_model_that_segments_are_not_of_makes_its_own(tmp_path: Path, make_log: MakeLog) -> None:
-    grow(tmp_path / "s", 1, make_log(1, 300))
+def test_another_model_makes_its_own_segments(grown: Path, tmp_path: Path) -> None:
+    shutil.copytree(grown, tmp_path / "s")
     with Embedded.open(SETTINGS, tmp_path / "s") as embedded:
         partition = embedded.directory.partition(0)
         (owner, *_) = (keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS) if keys.split(key)[1] == keys.REACH)
@@ -162,7 +180,7 @@ def test_a_model_that_segments_are_not_of_makes_its_own(tmp_path: Path, make_log
     assert before != after
 
 
-def test_nothing_of_a_forgotten_memory_is_left_in_a_segment(tmp_path: Path) -> None:
+def test_forgotten_memories_leave_nothing_in_segments(tmp_path: Path) -> None:
     owner = {"tenant_id": "acme", "user_id": "ann", "timestamp": 1}
     told = [owner | {"type": "memory", "id": f"m{n}", "content": f"secret{n} walnut"} for n in range(43)]
     changed = [owner | {"type": "memory.update", "memory_id": f"m{n}", "content": f"changed{n}"} for n in (3, 17)]
@@ -189,8 +207,8 @@ def test_nothing_of_a_forgotten_memory_is_left_in_a_segment(tmp_path: Path) -> N
     assert verify(state_dir).problems == []
 
 
-def test_a_segment_that_says_something_else_than_the_entries_is_found(tmp_path: Path, make_log: MakeLog) -> None:
-    grow(tmp_path / "s", 1, make_log(1, 300))
+def test_segment_that_differs_from_its_entries_is_reported(grown: Path, tmp_path: Path) -> None:
+    shutil.copytree(grown, tmp_path / "s")
     with stored(tmp_path / "s") as partitions:
         for one in partitions:
             found = [key for key, _ in one.scan(keys.OWNERS) if keys.split(key)[1] == keys.SEGMENT]

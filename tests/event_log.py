@@ -1,24 +1,21 @@
-"""Logs to replay, and runs of the engine that can be cut, killed and compared."""
+"""Logs of random events, and comparisons of the states and responses that they lead to."""
 
-import contextlib
-import io
-import logging
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
-from recallflow.cli import main
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
 
 CACHE_BYTES = 1024 * 1024
+QUERIES = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats")
+CHANGES = ("memory.update", "memory.forget", "memory.feedback", "graph.edges", "graph.archive", "episode.end")
+CREATIONS = ("message", "memory")
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -33,7 +30,7 @@ OWNERS = [
     ("globex", "ann", "prod"),
     ("globex", "cy", "prod"),
 ]
-TIMELESS = ("acme", "drifter", "prod")  # nothing this owner says has a time
+TIMELESS = ("acme", "drifter", "prod")  # events of this owner have no timestamp
 # fmt: off
 WORDS = [
     "walnut", "ferry", "bicycle", "quarry", "lantern", "harbour", "violin", "thistle", "kettle", "meadow", "invoice",
@@ -41,8 +38,7 @@ WORDS = [
     "Tuesday", "yesterday", "piano", "tomato", "bridge", "compass",
 ]
 # fmt: on
-REFUSED = 1  # the exit code of a replay that refused lines
-INCIDENTAL = ("stages_ms", "cache_hits")  # what routing_info tells of the run alone
+INCIDENTAL = ("stages_ms", "cache_hits")  # fields of routing_info that differ from run to run
 MODES = ("hybrid", "relevance", "recency", "episode", "decayed", "balanced", "entity_focused", "auto")
 PLACES = ["Porto", "Leeds", "Lake Como"]
 RELATED = ["caused_by", "contradicts", "supersedes", "prefers_over"]
@@ -62,7 +58,7 @@ BROKEN = [
 
 
 class Author:
-    """Writes a log: everything an owner may do, drawn at random from a seed."""
+    """Writes a log of random events of all types."""
 
     def __init__(self, seed: int, nameless: frozenset[str]) -> None:
         self._draw = random.Random(seed)
@@ -75,7 +71,7 @@ class Author:
         self.lines: list[bytes] = []
 
     def write(self, count: int) -> list[bytes]:
-        for owner in [*OWNERS, TIMELESS]:  # one memory of each stays, so that nobody is ever left with none
+        for owner in [*OWNERS, TIMELESS]:  # is never forgotten: each owner always has a memory
             stays: dict[str, Any] = {"content": "an anchor stays", "tags": ["a"], "entities": [{"name": PLACES[0]}]}
             self._event("memory", owner, id="anchor", timestamp=NEW_YEAR_MS + 350 * DAY_MS, **stays)
         while len(self.lines) < count:
@@ -119,7 +115,7 @@ class Author:
         return self._draw.choice(["m{}", "m/{}", "é🎈{}"]).format(self._serial)
 
     def _time(self) -> str | int:
-        """Mostly in order, sometimes late, one in a hundred far ahead; in all the ways there are to write it."""
+        """Return a time that is mostly in order, sometimes late, rarely far ahead; as milliseconds or as text."""
         (lateness_ms,) = self._draw.choices([0, 5 * MINUTE_MS, 3 * DAY_MS, -200 * DAY_MS], [82, 10, 7, 1])
         at_ms = self._now_ms - int(self._draw.random() * lateness_ms)
         return at_ms if self._draw.random() < 0.5 else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
@@ -192,7 +188,7 @@ class Author:
         self._event("memory.feedback", owner, memory_id=self._memory_id(owner), useful=useful)
 
     def _edge(self, owner: tuple[str, str, str]) -> dict[str, Any]:
-        """Between two memories, or two places; some end by themselves."""
+        """Return an edge between two memories or two entities; some edges expire."""
         ends = {end: self._memory_id(owner) for end in ("source", "target")}
         if self._draw.random() < 0.2:
             ends = {end: f"entity:{self._draw.choice(PLACES).lower()}" for end in ends}
@@ -207,7 +203,7 @@ class Author:
         self._event("graph.edges", owner, edges=edges)
 
     def _archive(self, owner: tuple[str, str, str]) -> None:
-        """Of what was there before: what is not there yet would be, when the log is sent again."""
+        """Archive existing edges only: a later edge would exist when the log is sent again."""
         wanted: dict[str, Any] = {"entities": ["entity:porto", "tag:a"]}
         if self._edges[owner] and self._draw.random() < 0.6:
             wanted = {"edges": [self._draw.choice(self._edges[owner])]}
@@ -217,10 +213,10 @@ class Author:
         self._event("episode.end", owner, session_id=f"s{self._draw.randint(1, 3)}")
 
     def _repeat(self, owner: tuple[str, str, str]) -> None:
-        """A duplicate, or other content under an id that is taken."""
+        """Repeat an event, or send other content under its id."""
         line = self._draw.choice(self._said) if self._said else b""
         event = orjson.loads(line) if line else {}
-        if "id" not in event:  # what has no id is another memory each time it is said
+        if "id" not in event:  # without an id each repetition is another memory
             self._message(owner)
         elif self._draw.random() < 0.6:
             self.lines.append(line)
@@ -238,23 +234,17 @@ class Author:
             fields["memory_id"] = self._memory_id(owner)
         self._event(kind, owner, **fields)
 
-    def _break(self, owner: tuple[str, str, str]) -> None:  # noqa: ARG002 broken by whomever
+    def _break(self, owner: tuple[str, str, str]) -> None:  # noqa: ARG002
         self.lines.append(self._draw.choice(BROKEN))
 
 
-@pytest.fixture(scope="session")
-def make_log() -> Callable[..., list[bytes]]:
-    """The lines of a log, from a seed. `nameless` are the types of which some events come without an id."""
-
-    def make(seed: int, count: int = 1_500, nameless: Sequence[str] = ()) -> list[bytes]:
-        return Author(seed, frozenset(nameless)).write(count)
-
-    return make
+def make_log(seed: int, count: int = 1_500, nameless: Sequence[str] = ()) -> list[bytes]:
+    """Return the lines of a log. `nameless`: types of which some events have no id."""
+    return Author(seed, frozenset(nameless)).write(count)
 
 
-@pytest.fixture(scope="session")
 def final_questions() -> list[bytes]:
-    """What every owner is asked once a log is in."""
+    """Return questions to each owner about the whole log."""
     asked: list[dict[str, Any]] = []
     for tenant_id, user_id, environment in OWNERS:
         scope = {"tenant_id": tenant_id, "user_id": user_id, "environment": environment, "timestamp": ASKED_AT}
@@ -266,89 +256,42 @@ def final_questions() -> list[bytes]:
     return [orjson.dumps(query) for query in asked]
 
 
-# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def kind_of(line: bytes) -> str | None:
+    """Return an event's type, or None for a line that is no event."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return event.get("type") if isinstance(event, dict) else None
 
 
-@pytest.fixture(scope="session")
-def pipe() -> Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]:
-    """Pipes lines into a state directory, in this process; returns the responses."""
-
-    def run(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-        given = io.TextIOWrapper(io.BytesIO(b"".join(line + b"\n" for line in lines)))
-        said = io.TextIOWrapper(io.BytesIO())
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-            patch.setattr(sys, "stdin", given)
-            code = main(["pipe", "--create", "--state-dir", str(state_dir)])
-        logging.disable(logging.NOTSET)  # pipe keeps warnings off its stderr
-        assert code == 0
-        said.seek(0)
-        return [orjson.loads(line) for line in said.buffer]
-
-    return run
+def hash_of(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> str:
+    """Return the hash of a directory's logical state."""
+    with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
+        return state_hash(directory)
 
 
-@pytest.fixture(scope="module")
-def replay(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., None]:
-    """Replays a log, of which some lines are refused, into a state directory. In a process of its own: after a run with
-    several workers, Bytewax would print the traceback of every later error in this one."""
-
-    def run(state_dir: Path, log: Path, *options: str) -> None:
-        engine = start("replay", log, "--embedded", "--create", "--state-dir", state_dir, *options)
-        _, err = engine.communicate()
-        assert engine.returncode == REFUSED, err
-
-    return run
+def comparable(responses: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return responses without fields that differ from run to run: timing, default ids, times of the clock."""
+    return [_strip(response) for response in responses]
 
 
-# ── what came of it ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="session")
-def hash_of() -> Callable[[Path], str]:
-    def run(state_dir: Path) -> str:
-        with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
-            return state_hash(directory)
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def applied() -> Callable[[Path], int]:
-    """How far a state directory is: the last applied offset of its one source."""
-
-    def run(state_dir: Path) -> int:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            assert main(["state", "info", "--json", "--state-dir", str(state_dir)]) == 0
-        (offset,) = orjson.loads(said.getvalue())["applied"].values()
-        return int(offset)
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def comparable() -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Responses without what differs from run to run: how long they took, how far the run was, default ids,
-    and what a clock stamped because the log has no time for it."""
-
-    def strip(response: dict[str, Any]) -> dict[str, Any]:
-        if response["query_id"].startswith("drifter-"):
-            return {"query_id": response["query_id"], "status": response["status"]}
-        differing = {"processing_time_ms", "sla_met", "applied"}
-        if response["query_id"].startswith("stdin:"):
-            differing.add("query_id")
-        kept = {field: value for field, value in response.items() if field not in differing}
-        if "routing_info" in kept:
-            routing = kept["routing_info"].items()
-            kept["routing_info"] = {name: told for name, told in routing if name not in INCIDENTAL}
-        if "versions" in kept:
-            kept["versions"] = [_without_stamp(version) for version in kept["versions"]]
-        return kept
-
-    return lambda responses: [strip(response) for response in responses]
+def _strip(response: dict[str, Any]) -> dict[str, Any]:
+    if response["query_id"].startswith("drifter-"):
+        return {"query_id": response["query_id"], "status": response["status"]}
+    differing = {"processing_time_ms", "sla_met", "applied"}
+    if response["query_id"].startswith(("stdin:", "lines:")):
+        differing.add("query_id")
+    kept = {field: value for field, value in response.items() if field not in differing}
+    if "routing_info" in kept:
+        routing = kept["routing_info"].items()
+        kept["routing_info"] = {name: value for name, value in routing if name not in INCIDENTAL}
+    if "versions" in kept:
+        kept["versions"] = [_without_stamp(version) for version in kept["versions"]]
+    return kept
 
 
 def _without_stamp(version: dict[str, Any]) -> dict[str, Any]:
-    """All times of the log are of 2025."""
+    """Remove a time of the clock; all times of the log are of 2025."""
     stamped = not version["ingested_at"].startswith("2025")
     return {field: value for field, value in version.items() if not (stamped and field == "ingested_at")}

@@ -1,0 +1,173 @@
+"""A command that fails ends with exit status 1 and one line; a traceback only with --debug."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from recallflow.cli.failures import hooked
+from recallflow.connectors import line_parts
+from recallflow.state.directory import RECOVERY
+
+# Break a function, `module.Class.method`, and run the command.
+CHILD = """
+import importlib, os, resource, signal, sys
+from recallflow.cli import main
+
+what, place = sys.argv.pop(1), sys.argv.pop(1)
+
+def fail(*_):
+    if what == "disk":
+        return resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY))
+    if what == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+    raise {"type": TypeError, "memory": MemoryError, "keyboard": KeyboardInterrupt, "stop": AssertionError}[what]
+
+module, owner, name = place.rsplit(".", 2)
+setattr(getattr(importlib.import_module("recallflow." + module), owner), name, fail)
+sys.exit(main())
+"""
+# Send the signal to stop while the command is still being imported.
+LOADING = """
+import os, signal, sys
+
+class Stopped:
+    def find_spec(self, name, *_):
+        if name == "bytewax":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Stopped())
+from recallflow.cli import main
+sys.exit(main())
+"""
+LINES = b"".join(
+    orjson.dumps({"tenant_id": "acme", "user_id": "ann", "timestamp": 1} | fields) + b"\n"
+    for fields in (
+        {"type": "message", "content": "The bicycle is in the cellar."},
+        {"type": "recall", "query": "Where?"},
+    )
+)
+SOURCE, SINK = "connectors.line_parts.LinePart.next_batch", "connectors.line_parts.InOrder.write_batch"
+SOURCE_CLOSES = "connectors.line_parts.LinePart.close"
+PLACES = [
+    "connectors.line_parts.LineSource.build_part",
+    SOURCE,
+    "connectors.line_parts.LinePart.snapshot",
+    SINK,
+    "operators.partition.PartitionLogic.on_batch",
+    "operators.partition.PartitionLogic.snapshot",
+    "state.directory.StateDirectory.sync",
+]
+Broken = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture
+def broken(tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> Broken:
+    """Run a command with a function of it broken."""
+
+    def run(what: str, place: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+        log = tmp_path / "log.jsonl"
+        log.write_bytes(LINES)
+        state = ["--create", "--state-dir", str(tmp_path / "s")]
+        command = {
+            "pipe": ["pipe", "--partitions", "2", *state],
+            "replay": ["replay", str(log), "--embedded", "--partitions", "2", "--workers", "2", *state],
+            "demo": ["demo"],
+            "run": ["run", "--bootstrap-servers", "127.0.0.1:9", *state],
+        }[words[0]]
+        process = start(what, place, *command, *words[1:], script=CHILD)
+        out, err = process.communicate(LINES, timeout=120)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    return run
+
+
+def the_line(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return the one line of a failure; a bar of progress may precede it."""
+    assert done.returncode == 1, done.stderr.decode()
+    said = re.sub(r"log\.jsonl: +\d+%.*?events/s\]", "", done.stderr.decode().replace("\r", ""))
+    assert re.fullmatch(r"\s*recallflow: [^\n]+\n", said), said
+    return said.strip()
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [*(("pipe", place) for place in PLACES), ("replay", PLACES[4]), ("demo", "operators.step.StateStep.take")],
+)
+def test_defect_gives_one_line(broken: Broken, command: str, place: str) -> None:
+    line = the_line(broken("type", place, command))
+    assert "defect of recallflow: TypeError in " in line
+    assert "--debug" in line
+
+
+def test_defect_is_located(broken: Broken) -> None:
+    line = the_line(broken("type", "connectors.line_parts.Position.__new__", "pipe"))
+    source = Path(line_parts.__file__).read_text().splitlines()
+    number = next(n for n, text in enumerate(source, 1) if "Record(Position(" in text)
+    assert f"TypeError in connectors/line_parts.py:{number};" in line
+
+
+def test_debug_option_shows_tracebacks(broken: Broken) -> None:
+    done = broken("type", SINK, "pipe", "--debug")
+    assert done.returncode == 1
+    assert b"Traceback (most recent call last)" in done.stderr
+    assert b"panicked at" in done.stderr  # native code
+    assert done.stderr.splitlines()[-1].startswith(b"recallflow: a defect of recallflow: TypeError")
+
+
+def test_inconsistent_recovery_store_gives_one_line(broken: Broken, tmp_path: Path) -> None:
+    """As after half of a manual restore."""
+    assert broken("type", SOURCE_CLOSES, "pipe").returncode == 0
+    (store,) = (tmp_path / "s" / RECOVERY).glob("*.sqlite3")
+    with sqlite3.connect(store) as file:
+        file.execute("UPDATE parts SET part_count = 2")
+    assert "Restore a checkpoint" in the_line(broken("type", SOURCE_CLOSES, "pipe"))
+
+
+def test_memory_error_is_named(broken: Broken) -> None:
+    assert the_line(broken("memory", SINK, "pipe")).startswith("recallflow: out of memory: ")
+
+
+@pytest.mark.parametrize("place", [SOURCE_CLOSES, SINK])
+def test_interrupt_writes_nothing(broken: Broken, place: str) -> None:
+    done = broken("keyboard", place, "pipe")
+    assert (done.returncode, done.stderr) in ((130, b""), (0, b""))
+
+
+def test_full_disk_under_the_recovery_store_gives_one_line(broken: Broken) -> None:
+    """No file may grow larger than the state partitions need."""
+    line = the_line(broken("disk", "connectors.line_parts.InOrder.snapshot", "pipe"))
+    assert line.startswith("recallflow: the recovery store could not be written (")
+
+
+@pytest.mark.parametrize("place", ["flows.kafka.KafkaFlow.run", "connectors.kafka.topic_reader.TopicReader.partitions"])
+def test_signal_during_start_ends_with_status_0(broken: Broken, place: str) -> None:
+    done = broken("stop", place, "run")
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_signal_during_import_ends_with_status_0() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADING, "run"], capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0
+    assert done.stderr.count(b"\n") == 1, done.stderr
+
+
+def test_failing_thread_gives_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise TypeError("on a thread")
+
+    before = threading.excepthook
+    with hooked(debug=False):
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"recallflow: a defect of recallflow: TypeError: on a thread[^\n]*\n", said), said
+    assert threading.excepthook is before

@@ -1,0 +1,81 @@
+"""Engines that store memories and print each that is acknowledged, until they are killed."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count, islice
+from pathlib import Path
+
+import orjson
+
+from recallflow.connectors.lines import Delivered
+from recallflow.decisions import History
+from recallflow.flows.config import Config
+from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
+from recallflow.flows.local import LocalService, open_local
+from recallflow.flows.settings import Settings
+from recallflow.outputs import Receipted
+from recallflow.parsing import parse
+
+SETTINGS = Settings(partitions=2, epoch_ms=50)
+WRITERS = 8
+PART = "The ferry to Porto leaves at nine from the harbour. "
+LOG, LOG_LINES, READER = "log.jsonl", 800, "reader"
+
+
+def write_calls(state_dir: Path, run: str) -> None:
+    """Store memories through calls, by several writers at once."""
+
+    async def write(service: LocalService, writer: int) -> None:
+        for number in count():
+            said = PART * (3_000 if number % 20 == 1 else 1)  # a long one takes steps, behind which others wait
+            event = {"type": "memory", "tenant_id": "acme", "user_id": f"u{writer}", "id": f"{run}-{number}"}
+            stored = await service.store(parse(orjson.dumps(event | {"content": said})), ())  # type: ignore[arg-type]
+            print(event["user_id"], event["id"], stored.position, flush=True)
+
+    async def write_all(service: LocalService) -> None:
+        await asyncio.gather(*(write(service, writer) for writer in range(WRITERS)))
+
+    with open_local(Config(state_dir=state_dir, engine=SETTINGS), History()) as opened:
+        asyncio.run(write_all(opened))
+
+
+class Few:
+    """A feed of a few lines at a time, so that a kill falls between them."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+
+    def take(self) -> list[bytes]:
+        if not (some := [*islice(self._lines, 8)]):
+            raise StopIteration
+        return some
+
+
+def endless_lines(run: str) -> Iterator[bytes]:
+    for number in count():
+        said = PART * (3_000 if number % 50 == 1 else 1)
+        event = {"type": "memory", "tenant_id": "acme", "user_id": f"u{number % WRITERS}", "receipt": True}
+        yield orjson.dumps(event | {"id": f"{run}-{number}", "content": said})
+
+
+def log_lines(first: int) -> Iterator[bytes]:
+    for number in range(first, LOG_LINES):
+        event = {"type": "memory", "tenant_id": "acme", "user_id": READER, "receipt": True}
+        yield orjson.dumps(event | {"content": f"{PART} {number}"})
+
+
+def print_receipts(_: int, outputs: list[Delivered]) -> None:
+    for output in outputs:
+        if isinstance(output, Receipted):
+            receipt = orjson.loads(output.body)
+            print(output.key.decode().split("/")[-1], receipt["memory_id"], receipt["position"], flush=True)
+
+
+def write_lines(state_dir: Path, run: str) -> None:
+    """Store memories through the dataflow: endless new lines, or those of the log, which come again after a kill."""
+    with Embedded.open(SETTINGS, state_dir) as embedded:
+        if run == LOG:
+            run_lines(embedded, LOG, lambda first: Few(log_lines(first)), print_receipts, rewinds=True)
+        else:
+            run_lines(embedded, "stdin", lambda _: Few(endless_lines(run)), print_receipts, rewinds=False)

@@ -1,0 +1,231 @@
+"""Full disks, lost or damaged files, and owners that do not fit in memory."""
+
+import errno
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+import pytest
+
+from recallflow.errors import StateBehind
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+from recallflow.owner import Owner
+from recallflow.state import database, directory
+from recallflow.state.directory import RECOVERY, StateDirectory, describe
+from recallflow.state.hot_owner import HotOwner, HotOwners
+from tests.dataflow import through_dataflow
+from tests.event_log import CACHE_BYTES
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+TWO = Settings(partitions=2)
+NO_SPACE = os.strerror(errno.ENOSPC)
+OWNERS = [{"tenant_id": "acme", "user_id": f"user{number}"} for number in range(3)]
+
+
+def event(number: int) -> bytes:
+    words = " ".join(f"word{number}-{n}" for n in range(30))
+    return orjson.dumps({"type": "message", "id": f"m{number}", "content": words} | OWNERS[number % 3])
+
+
+def get(number: int) -> bytes:
+    query = {"type": "memory.get", "id": f"q{number}", "memory_id": f"m{number}"}
+    return orjson.dumps(query | OWNERS[number % 3])
+
+
+def run(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    return through_dataflow(lines, TWO, state_dir).responses
+
+
+def filled_partition(state_dir: Path) -> Path:
+    """Return the folder of a state partition that holds memories."""
+    with StateDirectory.existing(state_dir, CACHE_BYTES) as opened:
+        number = next(partition.number for partition in opened.partitions() if partition.applied)
+    return state_dir / f"p{number:03d}"
+
+
+# ── a full disk ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def full_for_rocksdb(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(f"IO error: {NO_SPACE}: While {what}: {NO_SPACE}")
+
+    monkeypatch.setattr(database, "Rdict", refuse)
+
+
+def full_for_sqlite(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise sqlite3.OperationalError(message)
+
+    used: Any = shutil.disk_usage
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: used(path)._replace(free=0))
+
+
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        (full_for_rocksdb, "appending to file: /s/p000/000012.log"),
+        (full_for_rocksdb, "open a file for lock: /s/p000/LOCK"),
+        (full_for_sqlite, "disk I/O error"),
+        (full_for_sqlite, "database or disk is full"),
+    ],
+)
+def test_full_disk_is_named_and_nothing_harmful_advised(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli,
+    fails: Callable[[pytest.MonkeyPatch, str], None],
+    says: str,
+) -> None:
+    state_dir = tmp_path / "s"
+    run(state_dir, [event(0)])
+    for words in (
+        ("state", "verify"),
+        ("state", "checkpoint", tmp_path / "copy"),
+        ("ask", "tea?"),
+        ("remember", "Tea."),
+    ):
+        with monkeypatch.context() as while_full:
+            fails(while_full, says)
+            done = cli(*words, "--state-dir", state_dir)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "is full" in done.stderr
+        assert not [word for word in ("estore", "rebuild", "give-up", "away") if word in done.stderr]
+    assert cli("state", "verify", "--state-dir", state_dir).returncode == 0  # once there is space
+
+
+# ── lost and damaged files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_partition_older_than_the_recovery_store_is_refused(tmp_path: Path) -> None:
+    state_dir = tmp_path / "s"
+    run(state_dir, [event(0)])
+    partition = filled_partition(state_dir)
+    shutil.copytree(partition, tmp_path / "backup")
+    run(state_dir, [event(n) for n in range(3, 30, 3)])
+    shutil.rmtree(partition)
+    shutil.copytree(tmp_path / "backup", partition)
+    with pytest.raises(StateBehind, match=f"{partition.name} is behind"):
+        process([], TWO, state_dir)
+
+
+def test_missing_partition_is_refused_and_not_created(tmp_path: Path) -> None:
+    state_dir = tmp_path / "s"
+    run(state_dir, [event(0)])
+    shutil.rmtree(gone := filled_partition(state_dir))
+    for _ in range(2):
+        with pytest.raises(StateBehind, match=f"{gone.name} is missing"):
+            process([], TWO, state_dir)
+        assert not gone.exists()
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+def test_lost_recovery_store_is_made_again(tmp_path: Path, left: str) -> None:
+    """A kill can fall between the creation of its folder and that of its files."""
+    state_dir = tmp_path / "s"
+    run(state_dir, [event(0), event(1)])
+    shutil.rmtree(state_dir / RECOVERY)
+    if left == "an empty folder":
+        (state_dir / RECOVERY).mkdir()
+    answers = run(state_dir, [event(2), get(0), get(1), get(2), event(0)])
+    assert [answer["versions"][0]["id"] for answer in answers] == ["m0", "m1", "m2"]
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst"])
+def test_damaged_file_is_reported_with_its_partition(tmp_path: Path, cli: Cli, name: str) -> None:
+    state_dir = tmp_path / "s"
+    run(state_dir, [event(n) for n in range(30)])
+    run(state_dir, [])  # moves the writes of the run before into tables
+    damaged = sorted(filled_partition(state_dir).glob(name))
+    assert damaged
+    for file in damaged:
+        content = bytearray(file.read_bytes())
+        content[: len(content) // 2] = bytes(byte ^ 0x5A for byte in content[: len(content) // 2])
+        file.write_bytes(content)
+    done = cli("state", "hash", "--state-dir", state_dir)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"recallflow: [^\n]+\n", done.stderr)
+    assert re.search(r"p\d\d\d|state partition \d+", done.stderr)
+    assert "restore" in done.stderr.lower()
+    assert "in use" not in done.stderr
+
+
+# ── owners in memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def people(count: int) -> list[bytes]:
+    """Return events and questions of many owners in turns, some of them several times."""
+    lines: list[dict[str, Any]] = []
+    for number in range(count):
+        for offset in (0, 7, 31):
+            user = f"user{(number + offset) % count}"
+            at = {"user_id": user, "tenant_id": "acme", "timestamp": 1_735_689_600_000 + len(lines) * 60_000}
+            lines.append({"type": "message", "id": f"m{len(lines)}", "content": f"{user} has {number} apples"} | at)
+            lines.append({"type": "recall", "query": f"How many apples has {user}?", "id": f"q{len(lines)}"} | at)
+            lines.append({"type": "episodes.list", "id": f"q{len(lines)}"} | at)
+    return [orjson.dumps(line) for line in lines]
+
+
+def test_answers_do_not_depend_on_cache_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners leave memory between batches, and each question ends a batch."""
+    lines = people(20)
+    plenty = process(lines, TWO).responses
+    monkeypatch.setattr(directory, "HotOwners", lambda _: HotOwners(budget_bytes=1))
+    none = process(lines, TWO).responses
+    assert len(plenty) == 120
+    for first, second in zip(plenty, none, strict=True):
+        for field in ("processing_time_ms", "sla_met", "routing_info"):
+            first.pop(field, None)
+            second.pop(field, None)
+        assert first == second
+
+
+def test_owners_in_memory_stay_within_the_budget(tmp_path: Path) -> None:
+    run(tmp_path, [])
+    fingerprint, _ = describe(tmp_path)
+    with StateDirectory.open(tmp_path, fingerprint, CACHE_BYTES) as opened:
+        partition = opened.partition(0)
+        owners = [Owner("acme", "prod", f"user{number}") for number in range(60)]
+        weight = HotOwner(partition, owners[0]).size_bytes()
+        hot = HotOwners(10 * weight)
+        loaded: list[HotOwner] = []
+
+        def touch(owner: Owner) -> HotOwner:
+            found = hot.get(partition, owner)
+            if not any(one is found for one in loaded):
+                loaded.append(found)
+            return found
+
+        for owner in owners:
+            assert touch(owner).owner == owner
+            assert touch(owners[0]) is touch(owners[0])  # used all the time
+            hot.shrink()
+            assert hot.total_bytes <= 10 * weight
+        assert len(hot) == 10
+        assert [one.owner for one in loaded] == owners  # each was loaded once, the first was never dropped
+        touch(owners[1])
+        assert [one.owner for one in loaded] == [*owners, owners[1]]
+
+
+def test_owner_stays_in_memory_while_its_batch_is_applied(tmp_path: Path) -> None:
+    """Its effects are not committed yet, so an owner that is loaded again would lack them."""
+    run(tmp_path, [])
+    fingerprint, _ = describe(tmp_path)
+    with StateDirectory.open(tmp_path, fingerprint, CACHE_BYTES) as opened:
+        partition = opened.partition(0)
+        hot = HotOwners(1)
+        owners = [Owner("acme", "prod", f"user{number}") for number in range(50)]
+        held = [hot.get(partition, owner) for owner in owners]
+        assert [hot.get(partition, owner) for owner in owners] == held
+        hot.shrink()
+        assert len(hot) == 0
+        assert hot.total_bytes == 0
