@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from recallflow.flows.export import export
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
 from recallflow.state.verify import verify
-from tests.kafka.harness import FLAGS, Command, Names, Start, flags, read_topic
+from tests.kafka.harness import FLAGS, Names, Start, flags, read_topic
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 ANN, BOB = "ann.of.green.gables@example.com", "bob.the.builder@example.com"
 KEY = f"acme/{ANN}".encode()
@@ -47,14 +50,14 @@ def await_ready(engine: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def deployed(broker: Cluster, topics: Names, tmp_path: Path, command: Command, start: Start) -> Deployed:
+def deployed(broker: Cluster, topics: Names, tmp_path: Path, cli: Cli, start: Start) -> Deployed:
     """Two users told something and asked; then the engine was stopped, and a checkpoint taken. It runs again."""
     where = ["--bootstrap-servers", broker.bootstrap_servers, *flags(topics)]
     named = {name: flags(topics, flag)[1] for flag, name in FLAGS.items()}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     compacted = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
     admin.create_topics([NewTopic(named["responses"], 1, 1, config=compacted)])[named["responses"]].result()
-    assert command("topics", "create", *where).returncode == 0
+    assert cli("topics", "create", *where).returncode == 0
     deployed = Deployed(tmp_path / "s", where, named, tmp_path / "checkpoint")
     engine = start("run", *where, *deployed.state_dir)
     await_ready(engine)
@@ -66,21 +69,21 @@ def deployed(broker: Cluster, topics: Names, tmp_path: Path, command: Command, s
             assert client.search("where is the cottage", user=user, after=told)
     engine.send_signal(signal.SIGTERM)
     assert engine.wait() == 0
-    assert command("state", "checkpoint", deployed.checkpoint, *deployed.state_dir).returncode == 0
+    assert cli("state", "checkpoint", deployed.checkpoint, *deployed.state_dir).returncode == 0
     await_ready(start("run", *where, *deployed.state_dir))
     return deployed
 
 
-def test_a_person_is_erased_and_it_is_said_what_remains(
-    broker: Cluster, deployed: Deployed, command: Command, tmp_path: Path
+def test_erase_removes_a_user_and_reports_the_rest(
+    broker: Cluster, deployed: Deployed, cli: Cli, tmp_path: Path
 ) -> None:
-    told = command("export", "acme", ANN, "--state-dir", deployed.checkpoint, "--out", tmp_path / "ann.jsonl")
+    told = cli("export", "acme", ANN, "--state-dir", deployed.checkpoint, "--out", tmp_path / "ann.jsonl")
     assert told.returncode == 0, told.stderr
-    before = command("erase", "acme", ANN, "--verify-only", "--export", tmp_path / "ann.jsonl", "--checkpoint",
+    before = cli("erase", "acme", ANN, "--verify-only", "--export", tmp_path / "ann.jsonl", "--checkpoint",
                      deployed.checkpoint, *deployed.where, *deployed.state_dir, "--timeout-s", "0")  # fmt: skip
     assert before.returncode == 1
     assert before.stdout.count("FOUND") >= 2  # in the directory and in the checkpoint
-    done = command(
+    done = cli(
         "erase",
         "acme",
         ANN,
@@ -109,6 +112,14 @@ def test_a_person_is_erased_and_it_is_said_what_remains(
     assert said.endswith("nothing was found")
     assert not any(words in done.stdout for words in ("cottage", "Prince"))
 
+    assert cli("state", "restore", deployed.checkpoint, "--state-dir", tmp_path / "restored").returncode == 0
+    assert verify(tmp_path / "restored").problems == []
+    with StateDirectory.existing(tmp_path / "restored", CACHE_BYTES) as directory:
+        assert [one["type"] for one in export(directory, "acme", ANN)] == ["erased"]
+        assert [one["type"] for one in export(directory, "acme", BOB)].count("memory") == 2
+    in_use = cli("erase", "acme", ANN, "--checkpoint", deployed.folder, *deployed.where)
+    assert (in_use.returncode, "NOT erased" in in_use.stdout) == (1, True)  # no checkpoint: the engine has it open
+
     under_key = [one for one in read_topic(broker, deployed.topics["responses"]) if one.key() == KEY]
     assert [one.value() is None for one in under_key] == [False, True]
     assert not read_topic(broker, deployed.topics["dead_letters"])
@@ -119,28 +130,10 @@ def test_a_person_is_erased_and_it_is_said_what_remains(
         ]
 
 
-def test_a_checkpoint_without_a_person_can_be_restored(deployed: Deployed, command: Command, tmp_path: Path) -> None:
-    assert command("erase", "acme", ANN, "--checkpoint", deployed.checkpoint, *deployed.where).returncode == 0
-    assert command("state", "restore", deployed.checkpoint, "--state-dir", tmp_path / "restored").returncode == 0
-    assert verify(tmp_path / "restored").problems == []
-    with StateDirectory.existing(tmp_path / "restored", CACHE_BYTES) as directory:
-        assert [one["type"] for one in export(directory, "acme", ANN)] == ["erased"]
-        assert [one["type"] for one in export(directory, "acme", BOB)].count("memory") == 2
-
-
-def test_what_cannot_be_erased_is_listed(deployed: Deployed, command: Command) -> None:
-    """A directory that the engine has open is no checkpoint that could be changed."""
-    done = command("erase", "acme", ANN, "--checkpoint", deployed.folder, *deployed.where)
-    said = done.stdout.strip()
-    assert done.returncode == 1
-    assert f"{deployed.folder}: NOT erased: {deployed.folder} is in use by recallflow run" in said
-    assert "What Kafka holds of user" in said
-
-
-def test_an_erasure_that_nobody_applies_is_said_to_wait(broker: Cluster, topics: Names, command: Command) -> None:
+def test_erasure_without_engine_fails_with_the_event_stored(broker: Cluster, topics: Names, cli: Cli) -> None:
     where = ["--bootstrap-servers", broker.bootstrap_servers, *flags(topics)]
-    assert command("topics", "create", *where).returncode == 0
-    done = command("erase", "acme", ANN, "--timeout-s", "0", *where)
+    assert cli("topics", "create", *where).returncode == 0
+    done = cli("erase", "acme", ANN, "--timeout-s", "0", *where)
     assert (done.returncode, done.stdout) == (1, "")
     assert "nobody has applied the erasure within 0 s; is the engine running (recallflow run)?" in done.stderr
     (event,) = read_topic(broker, flags(topics, "--memory-topic")[1])
