@@ -15,6 +15,7 @@ from recallflow.connectors.kafka.holder import Holder, directory_id
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError
 from recallflow.flows.config import RunSettings
+from tests.unit.connectors.clock import Clock
 
 SESSION_S = 45.0
 
@@ -72,14 +73,6 @@ class FakeMember(Member):
 
     def close(self) -> None:
         pass
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from recallflow.connectors.kafka.hub import (
 from recallflow.connectors.kafka.order import Lane
 from recallflow.errors import SourceError
 from recallflow.operators.async_call import Completion, Completions
+from tests.unit.connectors.clock import Clock
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
@@ -120,16 +121,6 @@ def test_what_else_has_failed_stops_the_source(make_hub: Callable[..., Hub]) -> 
         hub.begin("00000")
 
 
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def waiting(hub: Hub, queries: int, memories: int) -> None:
     """So many records that may be taken."""
     add(hub.queries, "query.events").queue.extend(range(queries))
@@ -145,7 +136,7 @@ def learn(hub: Hub) -> None:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 def test_memories_wait_for_queries_but_not_for_long(make_hub: Callable[..., Hub], clock: Clock) -> None:

@@ -19,17 +19,10 @@ from recallflow.connectors.kafka.lease import outage_s
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
+from tests.unit.connectors.clock import Clock
 
 SESSION_S = 45.0
 GIVE_UP_S = 30.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def parts(numbers: Collection[int]) -> list[TopicPartition]:
@@ -410,24 +403,19 @@ def test_who_cannot_hand_over_in_time_has_lost_all_and_keeps_it_until_the_flow_h
     assert consumer.assigned == {0}
 
 
-def test_who_was_away_for_longer_than_its_session_commits_nothing_more(
-    make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
+@pytest.mark.parametrize("call", [lambda member, _: member.step(), may_send], ids=["thread", "sender"])
+def test_expired_session_ends_membership_without_commit(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    clock: Clock,
+    call: Callable[[Membership, Clock], object],
 ) -> None:
     member = make(0)
     consumer.commits.clear()
     clock.now_s += SESSION_S + 1
-    with pytest.raises(MembershipLost, match="cut off for longer than a session"):
-        member.step()
+    with pytest.raises(MembershipLost, match="longer than a session"):
+        call(member, clock)
     assert consumer.commits == []
-
-
-def test_whoever_is_to_send_sees_that_the_session_is_over_before_the_thread_does(
-    make: Callable[..., Membership], clock: Clock
-) -> None:
-    member = make(0)
-    clock.now_s += SESSION_S + 1
-    with pytest.raises(MembershipLost, match="cut off for longer than a session"):
-        may_send(member, clock)
 
 
 def test_who_is_told_that_all_is_lost_sends_nothing_more_and_waits_for_the_flow(

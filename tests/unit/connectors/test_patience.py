@@ -3,15 +3,9 @@
 import threading
 
 from recallflow.connectors.kafka.patience import STEP_MAX_S, STOP_S, Patience
+from tests.unit.connectors.clock import Clock
 
 SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_an_outage_is_waited_for_as_long_as_it_may_last() -> None:

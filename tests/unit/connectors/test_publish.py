@@ -83,15 +83,6 @@ def test_what_is_passed_over_counts_in_its_place(publisher: Publisher, reached: 
     assert reached.told == [2, 4]
 
 
-def test_a_full_queue_is_waited_for(publisher: Publisher, reached: Reached) -> None:
-    reached.producer.room = 2
-    for number in range(7):
-        publisher.send(b"acme/ann", b"event %d" % number)
-    publisher.flush()
-    assert [record.value for record in reached.producer.log] == [b"event %d" % n for n in range(7)]
-    assert reached.told[-1] == 7
-
-
 def test_a_failed_delivery_is_an_error_and_no_progress(publisher: Publisher, reached: Reached) -> None:
     reached.producer.fails[b"event 1"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
     for number in range(3):

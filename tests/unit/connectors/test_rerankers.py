@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import orjson
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from recallflow.cli import main
@@ -24,57 +26,21 @@ WORTH = [0.0, 0.0, 2.0, 1.0]  # of each word, in this model's eyes
 Handler = Callable[[BaseHTTPRequestHandler], None]
 
 
-# ── a tiny model, in the wire format of ONNX ──────────────────────────────────────────────────────────────────────
-
-
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def part(field: int, value: bytes | str) -> bytes:
-    data = value.encode() if isinstance(value, str) else value
-    return varint(field << 3 | 2) + varint(len(data)) + data
-
-
-def varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def node(kind: str, inputs: Sequence[str], output: str, **attributes: int) -> bytes:
-    fields = b"".join(part(1, name) for name in inputs) + part(2, output) + part(4, kind)
-    for name, value in attributes.items():
-        fields += part(5, part(1, name) + number(3, value) + number(20, 2))
-    return part(1, fields)
-
-
-def tensor(name: str, values: "np.ndarray[Any, Any]", kind: int) -> bytes:
-    dims = b"".join(number(1, size) for size in values.shape)
-    return part(5, dims + number(2, kind) + part(8, name) + part(9, values.tobytes()))
-
-
-def value(field: int, name: str, kind: int, *dims: str) -> bytes:
-    shape = b"".join(part(1, part(2, dim)) for dim in dims)
-    return part(field, part(1, name) + part(2, part(1, number(1, kind) + part(2, shape))))
-
-
 def make_model(folder: Path) -> Path:
     """Scores a pair by what its words are worth: the sum of a column looked up by token."""
     worth = np.array(WORTH, np.float32).reshape(-1, 1)
-    graph = (
-        node("Gather", ["worth", "input_ids"], "each", axis=0)
-        + node("ReduceSum", ["each", "axes"], "logits", keepdims=0)
-        + part(2, "tiny")
-        + tensor("worth", worth, 1)
-        + tensor("axes", np.array([1], np.int64), 7)
-        + value(11, "input_ids", 7, "pairs", "tokens")
-        + value(12, "logits", 1, "pairs", "one")
-    )
+    nodes = [
+        helper.make_node("Gather", ["worth", "input_ids"], ["each"], axis=0),
+        helper.make_node("ReduceSum", ["each", "axes"], ["logits"], keepdims=0),
+    ]
+    read = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["pairs", "tokens"])
+    found = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["pairs", "one"])
+    axes = np.array([1], np.int64)
+    tensors = [numpy_helper.from_array(worth, "worth"), numpy_helper.from_array(axes, "axes")]
+    graph = helper.make_graph(nodes, "tiny", [read], [found], tensors)
     folder.mkdir(exist_ok=True)
-    (folder / "model.onnx").write_bytes(number(1, 8) + part(7, graph) + part(8, part(1, "") + number(2, 13)))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, str(folder / "model.onnx"))
     tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(VOCABULARY)}, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -10,6 +10,7 @@ from recallflow.brokers import trouble
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import LOG_PAUSE_S, ClientLog, Complaints, Seldom, denies, passes
 from recallflow.errors import SourceError
+from tests.unit.connectors.clock import Clock
 
 
 @pytest.mark.parametrize(
@@ -40,14 +41,6 @@ NOBODY_ANSWERED = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", 
 @pytest.mark.parametrize("code", [*RETRIABLE, *(getattr(KafkaError, name) for name in NOBODY_ANSWERED)])
 def test_what_kafka_calls_retriable_is_tried_again(code: int) -> None:
     assert passes(KafkaError(code))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
