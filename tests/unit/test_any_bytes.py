@@ -21,6 +21,7 @@ from recallflow.operators.sealed import open_records
 from recallflow.operators.snapshot import Snapshot, decode_record, encode_record
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.records import Position, Record
+from tests.groups import share
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
 
@@ -111,7 +112,7 @@ def no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_failure")
-@settings(max_examples=30)
+@settings(max_examples=share(0.5))
 @given(st.tuples(keys, headers, anything))
 def test_every_output_of_any_record_can_be_sent_and_comes_again(found: Found) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +176,6 @@ broken_control = st.tuples(st.sampled_from([*control, "timestamp", "by"]), json_
 )
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.one_of(st.none(), anything), st.one_of(st.none(), anything, broken_control)), max_size=9))
 def test_anything_in_the_control_topic_is_a_decision_or_left_out(
     found: list[tuple[bytes | None, bytes | None]],

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.flows import export as exporting
@@ -230,7 +230,6 @@ def test_the_command_writes_json_lines_that_nobody_else_reads(lived: Path, cli: 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30).filter(str.strip)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(st.lists(st.tuples(texts, texts, st.dictionaries(texts, texts, max_size=2)), min_size=1, max_size=4))
 def test_whatever_is_sent_comes_out(tmp_path_factory: pytest.TempPathFactory, sent: list[Any]) -> None:
     path = tmp_path_factory.mktemp("any") / "s"

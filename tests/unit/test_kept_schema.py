@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse, parse_control
 from recallflow.schema import schemas
+from tests.groups import share
 
 SCHEMAS = schemas()
 PARSERS = {"memory-event": parse, "query-event": parse, "control-event": parse_control}
@@ -167,6 +168,7 @@ def test_what_is_no_truth_value_is_refused_where_one_is_asked_for(leaf: Leaf) ->
 
 
 @pytest.mark.parametrize("leaf", NUMBERS, ids=lambda leaf: leaf.name)
+@settings(max_examples=share(0.15))
 @given(data=st.data())
 def test_numbers_beyond_their_bounds_are_refused(leaf: Leaf, data: st.DataObject) -> None:
     if leaf.name in CUT_TO_BOUNDS:

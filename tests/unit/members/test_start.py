@@ -48,12 +48,9 @@ def test_auto_is_one_a_cpu_and_no_more_than_partitions(
     assert processes(chosen(text)) == many
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("many", "--processes: 'many' is not a whole number, nor auto"), ("0", "processes must be 1 to 1,000, not 0")],
-)
-def test_other_numbers_are_refused(text: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+@pytest.mark.parametrize("text", ["many", "0"])
+def test_other_numbers_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="processes"):
         chosen(text)
 
 
@@ -69,9 +66,9 @@ def test_a_folder_is_one_process_own_or_members(tmp_path: Path) -> None:
     assert [folder.name for folder in member_folders(shared)] == [f"member-{number:02d}" for number in range(11)]
     check_for_one(own)
     check_for_members(shared)
-    with pytest.raises(UsageError, match=r"11 members .member-00, ….: give --processes 11, or .*state merge"):
+    with pytest.raises(UsageError, match="--processes 11"):
         check_for_one(shared)
-    with pytest.raises(UsageError, match=r"of one process: give --processes 1, or .*state split"):
+    with pytest.raises(UsageError, match="--processes 1,"):
         check_for_members(own)
 
 

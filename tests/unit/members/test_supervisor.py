@@ -17,6 +17,8 @@ import pytest
 from benchmarks.broker import free_ports
 from tests.unit.members.supervised import SECRET
 
+pytestmark = pytest.mark.processes
+
 Start = Callable[..., subprocess.Popen[bytes]]
 
 SCRIPT = "import sys; from tests.unit.members.supervised import main; sys.exit(main(*sys.argv[1:]))"
@@ -99,6 +101,8 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_and_what_they_said_is_said_by_one(site: Site, number: signal.Signals) -> None:
     process = site.running()
+    # Ctrl-C goes to every process of the terminal's foreground group, and must reach members once.
+    assert len({os.getpgid(pid) for pid in (process.pid, *site.pids())}) == 3
     process.send_signal(number)
     assert site.ended(process) == 0
     for name in (FIRST, SECOND):
@@ -127,22 +131,6 @@ def test_a_member_that_ends_by_itself_is_started_again(site: Site, does: str, sa
     assert sum(f"{SECOND} {said}: it starts again in 0.05 s" in line for line in site.lines) == 1
 
 
-def test_who_ends_again_and_again_is_waited_for_ever_longer(site: Site) -> None:
-    site.does(FIRST, "always ends 1")
-    process = site.start()
-    site.says(process, "starts again", 3)
-    assert site.stopped(process) == 1  # the worst: it was down
-    waits = [float(line.split(" in ")[1].split()[0]) for line in site.lines if "starts again" in line]
-    assert waits[:3] == [0.05, 0.1, 0.2]
-
-
-def test_what_is_wrong_for_all_ends_all(site: Site) -> None:
-    site.does(SECOND, "always ends 2")
-    assert site.ended(site.start()) == 2
-    assert len(site.lives(SECOND)) == 1
-    assert any(f"{SECOND} ended with 2" in line for line in site.lines)
-
-
 def test_the_exit_code_is_that_of_the_worst(site: Site) -> None:
     site.does(FIRST, "at-the-end 1")
     assert site.stopped(site.running()) == 1
@@ -163,13 +151,6 @@ def test_members_end_with_a_supervisor_that_was_killed(site: Site) -> None:
     process.kill()
     assert process.wait(GIVE_UP_S) == -signal.SIGKILL
     assert all(map(gone, site.pids()))
-
-
-def test_what_a_terminal_sends_to_all_reaches_no_member(site: Site) -> None:
-    """Ctrl-C goes to every process of the terminal's foreground group, and is passed on once."""
-    process = site.running()
-    assert len({os.getpgid(pid) for pid in (process.pid, *site.pids())}) == 3
-    assert site.stopped(process) == 0
 
 
 def test_metrics_of_all_are_there_with_their_names(site: Site) -> None:
