@@ -238,18 +238,6 @@ def test_closed_output_ends_the_pipe_quietly() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.processes
-def test_reader_that_leaves_ends_the_pipe_quietly(start: Start) -> None:
-    process, query = start("pipe"), event("recall", query="hello")
-    write(process.stdin, query)
-    read(process.stdout)
-    assert process.stdout is not None
-    process.stdout.close()
-    process.stdout = None
-    _, err = process.communicate(jsonl(*[query] * 50))
-    assert (process.returncode, err) == (141, b"")
-
-
 # ── state directories ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
