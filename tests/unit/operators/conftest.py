@@ -19,7 +19,7 @@ def stop_harnesses() -> Iterator[None]:
     """Stop the harnesses that a test leaves open."""
     before = {*OPEN}
     yield
-    for harness in OPEN - before:
+    for harness in {*OPEN} - before:
         harness.stop()
 
 

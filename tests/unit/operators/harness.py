@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +45,7 @@ CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
 
 Event = Mapping[str, Any]
 H = TypeVar("H", bound="Harness")
-OPEN: set["Harness"] = set()  # conftest.py stops what a test leaves open
+OPEN: WeakSet["Harness"] = WeakSet()  # conftest.py stops what a test leaves open
 
 
 class FlatEmbedder:
