@@ -2,7 +2,8 @@
 
 import shutil
 import signal
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from recallflow.operators.graph.gate import Window
 from recallflow.owner import state_partition
 from recallflow.parsing import parse_control
 from recallflow.state.folders import partition_folder
-from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until
+from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 USERS = [f"user{n}" for n in range(12)]
 ASKED = 4  # times by each user: what no state partition could judge by
@@ -73,11 +76,11 @@ def verdicts(deployment: Deployment) -> list[GateVerdict]:
     return [event for event in events if isinstance(event, GateVerdict)]
 
 
-def test_a_verdict_outlives_the_process_and_the_state(deployment: Deployment, command: Command) -> None:
+def test_gate_verdict_survives_a_kill_and_a_lost_state(deployment: Deployment, cli: Cli) -> None:
     of_partition = [state_partition("acme", user, PARTITIONS) for user in USERS]
     assert max(map(of_partition.count, of_partition)) * ASKED < Window().answers
     where = ["--bootstrap-servers", deployment.broker.bootstrap_servers, "--control-topic", deployment.topics.control]
-    decided = command("graph", "rollout", "acme", "canary", "--by", "ops", "--why", "try it", *where)
+    decided = cli("graph", "rollout", "acme", "canary", "--by", "ops", "--why", "try it", *where)
     assert decided.returncode == 0, decided.stderr
     assert decided.stdout == f"rollout acme canary: {deployment.topics.control}:0:0\n"
     (event,) = (parse_control(one.value()) for one in read_topic(deployment.broker, deployment.topics.control))

@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -20,10 +19,10 @@ from recallflow.flows.topics import Topics
 from tests.kafka.harness import Names, until
 from tests.kafka.test_enrich import facts
 from tests.llm_server import LlmServer
+from tests.starts import COMMAND, fork_server
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "llm.md").read_text()
-SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 PROBE_S = 1.0
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -43,11 +42,13 @@ def own(topics: Names) -> Topics:
 
 
 @pytest.fixture
-def start(broker: Cluster, llm_server: LlmServer, own: Topics, tmp_path: Path) -> Iterator[Start]:
-    """Starts Python in a folder that has the package, as a checkout has, and the page's settings; what still runs in
-    the end is killed."""
+def start(
+    broker: Cluster, llm_server: LlmServer, own: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Start]:
+    """Return a function that runs a script in a folder with the package, as in a checkout, and the page's settings."""
     # Whole: a folder of this name with the samples alone would be a namespace package, which Python takes before one
     # that is installed to be edited.
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "recallflow").symlink_to(ROOT / "recallflow", target_is_directory=True)
     shown = block("toml").replace("localhost:9092", broker.bootstrap_servers)
     chosen = re.sub(r'^# base_url = ".*?"', f'base_url = "{llm_server.url}"', shown, flags=re.MULTILINE)
@@ -57,15 +58,8 @@ def start(broker: Cluster, llm_server: LlmServer, own: Topics, tmp_path: Path) -
     environment = surroundings | {"RECALLFLOW_LLM_KEY": "secret", "RECALLFLOW_CONFIG": "recallflow.toml"}
     with ExitStack() as stack:
 
-        def run(*words: str) -> subprocess.Popen[str]:
-            process = subprocess.Popen(
-                [sys.executable, "-c", *words],
-                cwd=tmp_path,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+        def run(script: str, *words: str) -> subprocess.Popen[str]:
+            process = fork_server().start(script, [*words], environment, text=True)
             stack.callback(process.communicate)
             stack.callback(process.kill)
             return process
@@ -80,15 +74,13 @@ def finished(process: subprocess.Popen[str]) -> str:
     return stdout
 
 
-def test_the_first_run_of_the_page_finds_facts(
-    broker: Cluster, llm_server: LlmServer, own: Topics, start: Start
-) -> None:
+def test_first_run_of_the_page_finds_facts(broker: Cluster, llm_server: LlmServer, own: Topics, start: Start) -> None:
     llm_server.answer("facts", facts)
     commands = [shlex.split(line)[1:] for line in block("sh").splitlines() if line.startswith("recallflow ")]
     create, run, enrich, replay = ([word for word in words if word != "&"] for words in commands)
-    finished(start(SCRIPT, *create))
-    flows = [start(SCRIPT, *words) for words in (run, enrich)]
-    assert "205 events sent" in finished(start(SCRIPT, *replay))
+    finished(start(COMMAND, *create))
+    flows = [start(COMMAND, *words) for words in (run, enrich)]
+    assert "205 events sent" in finished(start(COMMAND, *replay))
     where: dict[str, Any] = {"memory_topic": own.memory, "query_topic": own.queries, "response_topic": own.responses}
 
     def found() -> bool:

@@ -152,7 +152,7 @@ def refused(client: RecallClient, user_id: str) -> str:
     return error.value.error.code
 
 
-def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Path) -> None:
+def test_protected_deployment_survives_kills_and_an_erasure(secure: Secure, tmp_path: Path) -> None:
     key, anns_key, strangers_key, operators_key = (
         secure.run("keys", "create", *words).strip()
         for words in (("acme",), ("acme", "--end-user", ANN), ("globex",), ("*",))
@@ -214,6 +214,7 @@ def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Pat
             assert refused(stranger, ANN) == "unauthenticated"
     audited = [one.value() for one in read_topic(secure.engine.broker, str(secure.engine.topics.audit))]
     assert len(audited) >= 9
+    assert {json.loads(one)["principal"] for one in audited} >= {key.split("_")[1], anns_key.split("_")[1], None}
     for word in set(WORDS) - {ANN}:
         assert not any(word.encode() in one for one in audited)
     written = secure.written()
