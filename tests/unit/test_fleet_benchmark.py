@@ -45,13 +45,6 @@ def test_an_answer_that_is_lost_or_in_two_partitions_is_seen(outputs: list[Outpu
     )
 
 
-def test_two_outputs_of_one_record_are_two_things() -> None:
-    found = Findings()
-    second = Output("receipt", "receipt:0", 0, None, b"{}", ((*ANSWERS[0].headers[:1], ("recallflow-output", b"1"))))
-    once([ANSWERS[0], second], found)
-    assert found.clean()
-
-
 def test_a_list_with_a_memory_too_many_too_few_or_another_is_wrong() -> None:
     told = mind(a="walnut", b="harbour")
     right = [{"id": "b", "content": "harbour"}, {"id": "a", "content": "walnut"}]
@@ -97,17 +90,3 @@ def test_silence_is_told_by_its_cause() -> None:
     rounded = {cause: [round(ms) for ms in times] for cause, times in found.longest.items()}
     assert rounded == {KILL: [3_000], ALONG: [500], BACK: [250]}
     assert round(found.idle_p95) == round(found.still_p50) == 10
-
-
-def test_silence_that_outlasts_the_members_return_is_the_faults() -> None:
-    episode = Episode(Span(KILL, 10.0, 11.0), Span(BACK, 11.0, 30.0))
-    probes = [Probe(0, 10.5, 17.5), Probe(0, 11.5, None)]
-    found = measure(probes, Span("idle", 0.0, 10.0), [episode], SEEN)
-    assert found.longest == {KILL: [float("inf")]}
-
-
-def test_what_was_answered_just_before_a_kill_was_not_taken_over() -> None:
-    episode = Episode(Span(KILL, 10.0, 11.0), Span(BACK, 11.0, 30.0))
-    probes = [Probe(0, 10.5, 10.51), Probe(0, 11.5, 18.5)]
-    found = measure(probes, Span("idle", 0.0, 10.0), [episode], SEEN)
-    assert found.longest == {KILL: [7_000.0]}

@@ -7,9 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.conversation_events import message_lines
-from benchmarks.facts import facts_of, with_facts
-from benchmarks.kinds import KINDS, by_session, load, read, small, small_stores
+from benchmarks.facts import facts_of
+from benchmarks.kinds import KINDS, by_session, load, read, small_stores
 from benchmarks.locomo import Conversation, Question, Turn
 
 AT = datetime(2024, 3, 15, tzinfo=UTC)
@@ -55,15 +54,6 @@ def test_turns_have_their_authors_and_times_that_go_on(written: Path) -> None:
     assert [turn.time for turn in one.turns] == [AT, AT + seconds, AT + 2 * seconds, later, later + seconds]
 
 
-def test_a_baseline_reads_who_said_it(written: Path) -> None:
-    (one,) = read(written)
-    assert [turn.memory for turn in one.turns][1:4] == [
-        "assistant: How is Oslo?",
-        "user: It rains.",
-        "Ann Lee: I love rain.",
-    ]
-
-
 def test_questions_without_evidence_or_of_no_evidence_are_not_asked(written: Path) -> None:
     (one,) = read(written)
     assert [question.evidence for question in one.questions] == [{"t0"}, {"t0", "t1"}, {"t5"}]
@@ -75,38 +65,12 @@ def test_of_the_users_turns_alone_only_what_they_answer_whole_is_asked(written: 
     assert [question.evidence for question in one.questions] == [{"t0"}, {"t5"}]
 
 
-def test_events_say_whose_words_a_memory_is() -> None:
-    turns = [
-        Turn("a", "1", AT, "Ann", "I love rain."),
-        Turn("b", "1", AT, None, "Do you?", role="assistant"),
-        Turn("c", "1", AT, None, "Ann loves rain.", role=None),
-    ]
-    told = ("type", "role", "name", "kind")
-    events = [orjson.loads(line) for line in message_lines(Conversation("one", turns, []))]
-    assert [{key: event[key] for key in told if key in event} for event in events] == [
-        {"type": "message", "role": "user", "name": "Ann"},
-        {"type": "message", "role": "assistant"},
-        {"type": "memory", "kind": "fact"},
-    ]
-
-
 def test_a_session_is_an_owner_with_the_questions_that_it_answers_whole(written: Path) -> None:
     (one,) = read(written)
     assert [(store.id, [turn.id for turn in store.turns], len(store.questions)) for store in by_session(one)] == [
         ("one 1", ["t0", "t1", "t3"], 2),
         ("one 2", ["t4", "t5"], 1),
     ]
-
-
-@pytest.mark.parametrize("memories", range(1, 8))
-def test_a_small_store_holds_evidence(memories: int) -> None:
-    turns = [Turn(f"t{number}", "1", AT, "Ann", "Rain.") for number in range(6)]
-    questions = [Question("Where?", "where", frozenset([f"t{number}", "t5"])) for number in range(6)]
-    for store in small(Conversation("one", turns, questions), memories):
-        (question,) = store.questions
-        assert len(store.turns) == min(memories, 6)
-        assert question.evidence
-        assert question.evidence <= {turn.id for turn in store.turns}
 
 
 def test_small_stores_have_one_to_ten_memories_in_turn_and_names_of_their_own() -> None:
@@ -132,13 +96,6 @@ def test_facts_are_made_of_what_someone_says_of_themselves(text: str, facts: lis
     made = list(facts_of(Turn("t", "1", AT, "Ann", text)))
     assert [fact.text for fact in made] == facts
     assert all(fact.role is None and fact.speaker is None for fact in made)
-
-
-def test_facts_stand_beside_their_messages_and_are_evidence_too() -> None:
-    turns = [Turn("a", "1", AT, "Ann", "I love rainy days."), Turn("b", "1", AT, "Bo", "Fine.")]
-    mixed = with_facts(Conversation("one", turns, [Question("What?", "what", frozenset(["a"]))]))
-    assert [turn.id for turn in mixed.turns] == ["a", "a-fact-1", "b"]
-    assert mixed.questions[0].evidence == {"a", "a-fact-1"}
 
 
 @pytest.mark.models

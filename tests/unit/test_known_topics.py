@@ -46,7 +46,7 @@ def test_an_output_goes_where_it_went_before_its_topic_grew(tmp_path: Path) -> N
 @pytest.mark.parametrize("topic", READ)
 def test_an_input_of_another_id_is_another_topic(tmp_path: Path, topic: str) -> None:
     known(tmp_path, found())
-    with pytest.raises(SourceError, match=f"{topic} was deleted and made anew"):
+    with pytest.raises(SourceError, match=topic):
         known(tmp_path, found() | {topic: Described("another", 2)})
     known(tmp_path, found())  # what was refused has changed nothing
 
@@ -64,7 +64,7 @@ def test_a_directory_of_other_topics_is_refused_with_both_names(tmp_path: Path, 
     known(tmp_path, found())
     there = found(other=2)
     flag, was, now = next(one for one in zip(FLAGS, READ, read, strict=True) if one[1] != one[2])
-    with pytest.raises(SourceError, match=rf"has read {was}, and is given {now} \({flag}\).* Give {flag} {was}, or"):
+    with pytest.raises(SourceError, match=rf"{was}.*{now}.*{flag} {was}"):
         known(tmp_path, there, read)
     known(tmp_path, there)  # what was refused has changed nothing
 

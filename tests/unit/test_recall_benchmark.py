@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from benchmarks.baselines import Bm25, content_bm25
 from benchmarks.locomo import Conversation, Question, Turn
 from benchmarks.recall_gates import Gate, missed, parse_gate
 from benchmarks.recall_quality import arguments, run_all
@@ -18,23 +17,6 @@ AT = datetime(2024, 3, 15, tzinfo=UTC)
 def conversation(name: str, *texts: str, question: str, evidence: str) -> Conversation:
     turns = [Turn(f"t{number}", "1", AT, "Ann", text) for number, text in enumerate(texts)]
     return Conversation(name, turns, [Question(question, "what", frozenset([evidence]))])
-
-
-def test_bm25_ranks_by_stems_and_passes_over_function_words() -> None:
-    turns = conversation("one", "what did you do", "I baked cakes", "tea", question="?", evidence="t0").turns
-    plain, content = Bm25(), content_bm25()
-    for each in (plain, content):
-        each.ingest(turns)
-    assert plain.search("What did the baker do with cake?", 2) == ["t0", "t1"]
-    assert content.search("What did the baker do with cake?", 2) == ["t1", "t0"]
-    assert content.matching("What did the baker do with cake?") == ["t1"]
-
-
-def test_bm25_reads_text_without_blanks_by_pairs() -> None:
-    turns = conversation("one", "今天天气很好", "妹妹对花生过敏", question="?", evidence="t0").turns
-    bm25 = Bm25()
-    bm25.ingest(turns)
-    assert bm25.matching("妹妹对什么过敏") == ["t1"]
 
 
 def test_every_engine_answers_every_conversation() -> None:
@@ -84,9 +66,3 @@ def test_a_gate_is_a_kind_a_measure_and_a_value() -> None:
     assert parse_gate("a/small:nDCG@10=bm25, content words") == Gate("a/small", "nDCG@10", "bm25, content words")
     with pytest.raises(argparse.ArgumentTypeError, match="no KIND:NAME=VALUE"):
         parse_gate("any@10=0.9")
-
-
-def test_a_kind_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        arguments(["--kinds", "locomo,telegrams"])
-    assert "no such thing: telegrams (there are locomo, assistant" in capsys.readouterr().err

@@ -223,13 +223,13 @@ def test_positions_to_skip_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("memory.events", "give TOPIC:PARTITION:OFFSET"),
-        ("memory.events:1", "give TOPIC:PARTITION:OFFSET"),
-        ("memory.events:1:-2", "give TOPIC:PARTITION:OFFSET"),
-        ("memory.events:one:2", "give TOPIC:PARTITION:OFFSET"),
-        ("memory.events:1:2_0", "give TOPIC:PARTITION:OFFSET"),
-        ("", "give TOPIC:PARTITION:OFFSET"),
-        ("recall.responses:0:1", "this run reads memory.events and query.events"),
+        ("memory.events", "TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1", "TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1:-2", "TOPIC:PARTITION:OFFSET"),
+        ("memory.events:one:2", "TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1:2_0", "TOPIC:PARTITION:OFFSET"),
+        ("", "TOPIC:PARTITION:OFFSET"),
+        ("recall.responses:0:1", "memory.events and query.events"),
     ],
 )
 def test_what_is_no_position_of_an_input_is_a_usage_error(text: str, said: str) -> None:

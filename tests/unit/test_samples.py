@@ -1,8 +1,5 @@
 """The bundled conversations and questions are what the demo and the engine take them for."""
 
-from collections import defaultdict
-from itertools import pairwise
-
 import orjson
 import pytest
 from pydantic import TypeAdapter
@@ -30,12 +27,6 @@ def test_no_field_is_misspelt(events: list[Event], questions: list[Recall]) -> N
     assert [event.id for event in [*events, *questions] if event.model_extra] == []
 
 
-def test_ids_are_unique(events: list[Event], questions: list[Recall]) -> None:
-    ids = [event.id for event in [*events, *questions]]
-    assert None not in ids
-    assert len(set(ids)) == len(ids)
-
-
 def test_events_are_in_time_order_before_the_questions(events: list[Event], questions: list[Recall]) -> None:
     times = [event.timestamp for event in events if event.timestamp is not None]
     assert len(times) == len(events)
@@ -61,24 +52,6 @@ def test_changes_name_an_earlier_memory_of_the_same_user(events: list[Event]) ->
     assert changes == 2
 
 
-def test_what_is_forgotten_is_said_nowhere_else(events: list[Event]) -> None:
-    (forgotten,) = [event.memory_id for event in events if isinstance(event, MemoryForget)]
-    assert [e.id for e in events if isinstance(e, Message) and "496 0172" in e.text()] == [forgotten]
-
-
-def test_one_session_of_the_team_has_two_episodes(events: list[Event]) -> None:
-    times = defaultdict(list)
-    for event in events:
-        times[event.session_id].append(event.timestamp or 0)
-    incident = times["atlas-incident-2025-11-19"]
-    assert sum(later - earlier > EPISODE_GAP_MS for earlier, later in pairwise(incident)) == 1
-
-
-def test_one_memory_has_expired_when_the_questions_are_asked(events: list[Event], questions: list[Recall]) -> None:
-    (expires_at,) = [e.expires_at for e in events if isinstance(e, MemoryAdd) and e.expires_at is not None]
-    assert all(question.timestamp is not None and expires_at < question.timestamp for question in questions)
-
-
 def test_a_question_expects_memories_of_its_own_user(events: list[Event]) -> None:
     forgotten = {event.memory_id for event in events if isinstance(event, MemoryForget)}
     memories = {(e.user_id, e.id) for e in events if isinstance(e, Message | MemoryAdd) and e.id not in forgotten}
@@ -91,10 +64,3 @@ def test_questions_are_sent_without_the_fields_of_the_file() -> None:
     written = [orjson.loads(line) for line in sample_path("questions.jsonl").read_bytes().splitlines()]
     sent = [question.query for question in sample_questions()]
     assert sent == [{k: v for k, v in fields.items() if not k.startswith("_")} for fields in written]
-
-
-def test_questions_show_a_mode_a_point_in_time_and_what_nobody_said(questions: list[Recall]) -> None:
-    assert {question.mode for question in questions} == {"hybrid", "episode"}
-    assert all(question.k == 3 for question in questions)
-    assert [question.as_of is not None for question in questions].count(True) == 1
-    assert [bool(question.expect) for question in sample_questions()].count(False) == 1

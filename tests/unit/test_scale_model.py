@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.scale.assignment import assign, moved, standbys
-from benchmarks.scale.cluster import Asked, Outcome, asked, run
+from benchmarks.scale.cluster import Outcome, asked, run
 from benchmarks.scale.costs import Costs
-from benchmarks.scale.limits import first_to_break
-from benchmarks.scale.recovery import Course, machine_lost, machines_join, nothing_happens, transfer_s
-from benchmarks.scale.shape import Load, Shape, in_memory
+from benchmarks.scale.recovery import Course, machine_lost, machines_join
+from benchmarks.scale.shape import Load, Shape
 from benchmarks.scale.worker import Change, Query, Worker
 from benchmarks.scale_model import small
 
@@ -116,31 +115,6 @@ def test_a_query_alone_takes_what_it_costs() -> None:
     assert took_s == pytest.approx([0.003] * 100)
 
 
-def test_a_query_waits_for_the_rest_of_a_batch_alone() -> None:
-    behind = [Change(0.0, 0.5, 100.0)]
-    assert served([Query(1.0, 0.003, 1, 0)], 0.5, behind) == pytest.approx({0: 1.0 + 0.0025 + 0.003})
-
-
-def test_tenants_take_turns() -> None:
-    loud = [Query(0.0, 0.01, 0, number) for number in range(100)]
-    found = served([*loud, Query(0.001, 0.01, 1, 100)])
-    assert found[100] == pytest.approx(0.02 + 0.01, abs=0.011)
-    assert found[99] == pytest.approx(1.01)
-
-
-def test_messages_are_applied_though_queries_never_stop() -> None:
-    queries = [Query(0.0, 0.004, 1, number) for number in range(1_000)]
-    worker = Worker(0.0, COSTS.message_s, half(), [Change(0.0, 0.0, 0.5)])
-    assert len([*worker.serve(queries)]) == 1_000
-    assert worker.backlog_s == pytest.approx(0)
-
-
-def test_what_was_missed_is_caught_up_in_the_time_that_is_left() -> None:
-    worker = Worker(0.5, COSTS.message_s, half(), [Change(1.0, 0.75, 2.0)])
-    worker.rest_until(100.0)
-    assert worker.caught_up_s == pytest.approx(1.0 + 2.0 / 0.25)
-
-
 # ── all of them ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -160,77 +134,9 @@ def test_a_lost_machine_loses_no_query(standby: bool) -> None:
     assert all(outcome.behind_s[partition] >= silent for partition, silent in outcome.silent_s.items())
 
 
-def test_what_a_machine_was_at_when_it_was_lost_is_answered_by_another() -> None:
-    shape = replace(SHAPE, messages_per_s=0.0, session_timeout_s=SESSION_S)
-    course = machine_lost(shape, COSTS, LOST_AT_S, np.random.default_rng(1))
-    move = course.moves[0]
-    queries = Asked(np.array([LOST_AT_S - 0.001]), np.array([move.partition]), np.array([1]), np.array([0.004]))
-    rng = np.random.default_rng(1)
-    outcome = run(shape, COSTS, Load.drawn(shape, rng), course, queries, SECONDS, rng)
-    assert outcome.took_s == pytest.approx(0.001 + move.ready_s - LOST_AT_S + 0.004 + COSTS.transport_s)
-
-
-def test_standbys_are_there_sooner() -> None:
-    usual = replace(SHAPE, session_timeout_s=SESSION_S)
-    shapes = {"cold": usual, "warm": replace(usual, standby=True)}
-    found = {
-        name: modelled(shape, machine_lost(shape, COSTS, LOST_AT_S, np.random.default_rng(1)))
-        for name, shape in shapes.items()
-    }
-    for kind in ("silent_s", "behind_s"):
-        cold, warm = (max(getattr(found[name], kind).values()) for name in ("cold", "warm"))
-        assert warm < cold
-
-
 def test_machines_that_join_take_their_share_and_no_more() -> None:
     course = machines_join(SHAPE, COSTS, LOST_AT_S, 1, np.random.default_rng(1))
     new = {move.after for move in course.moves}
     assert new == {*range(SHAPE.members, SHAPE.members + SHAPE.cores)}
     assert len(course.moves) == len(new) * (SHAPE.partitions // (SHAPE.members + SHAPE.cores))
     assert not np.isnan(modelled(SHAPE, course).took_s).any()
-
-
-def test_at_no_load_a_query_takes_its_own_time() -> None:
-    idle = replace(SHAPE, messages_per_s=0.0, queries_per_s=10.0, cache_bytes=1e12)
-    outcome = modelled(idle, nothing_happens(idle), 300.0)
-    p95_s = np.percentile(outcome.asked.cost_s, 95) + COSTS.transport_s
-    assert outcome.percentiles_ms(outcome.asked.at_s >= 0)[1] == pytest.approx(p95_s * 1e3, rel=0.01)
-
-
-def test_the_same_seed_gives_the_same_figures() -> None:
-    first, second = (modelled(SHAPE, nothing_happens(SHAPE), 5.0) for _ in range(2))
-    assert (first.took_s == second.took_s).all()
-
-
-# ── what there is of everything ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_all_that_comes_in_comes_in_somewhere() -> None:
-    for shape in (SHAPE, replace(SHAPE, hot_share=0.3), replace(SHAPE, hot_owner_share=0.1)):
-        load = Load.drawn(shape, np.random.default_rng(1))
-        assert load.shares.sum() == pytest.approx(1)
-        assert load.hot.sum() == pytest.approx(shape.hot_share + shape.hot_owner_share)
-
-
-def test_owners_are_in_memory_as_far_as_there_is_room() -> None:
-    even = np.full(1_000, 0.001)
-    rooms = (1_000, 500, 100)
-    one = replace(SHAPE, machines=1, cores=1)
-    found = [in_memory(replace(one, cache_bytes=room * COSTS.hot_owner_bytes), COSTS, even) for room in rooms]
-    assert found == pytest.approx([1.0, 0.5, 0.1], rel=0.001)
-
-
-def test_transfers_share_a_network() -> None:
-    assert transfer_s([100.0], 10.0, 100.0) == pytest.approx([10.0])
-    assert transfer_s([100.0] * 20, 10.0, 100.0) == pytest.approx([20.0] * 20)
-    assert transfer_s([50.0, 100.0], 10.0, 10.0) == pytest.approx([10.0, 15.0])
-
-
-def test_skew_breaks_an_owners_core_first_and_no_more_machines_help() -> None:
-    limits = first_to_break(SHAPE, COSTS, 1)
-    by_skew = [limits[skew]["a core for the busiest owner"] for skew in limits]
-    assert by_skew == sorted(by_skew, reverse=True)
-    larger = first_to_break(replace(SHAPE, machines=2 * SHAPE.machines), COSTS, 1)
-    for skew in limits:
-        assert larger[skew]["all cores"] == pytest.approx(2 * limits[skew]["all cores"])
-        assert larger[skew]["a core for the busiest owner"] == limits[skew]["a core for the busiest owner"]
