@@ -48,5 +48,5 @@ def test_a_call_that_ends_after_midnight_costs_the_day_it_ends_on() -> None:
     now_s += 2
     budget.give_back(reserved, 50)
     assert budget.reserve("acme", 50).tokens == 50
-    with pytest.raises(ModelError, match="over_budget: 100 of 100 tokens are spent today, and it takes about 1"):
+    with pytest.raises(ModelError, match="over_budget"):
         budget.reserve("acme", 1)

@@ -62,14 +62,14 @@ def test_a_model_that_takes_too_long_is_given_up_and_its_connection_let_go(
     llm_server: LlmServer, fault: Literal["hang", "slow"]
 ) -> None:
     llm_server.fail(fault)
-    with pytest.raises(ModelError, match=r"timeout: no answer within 0\.2 s"):
+    with pytest.raises(ModelError, match="timeout"):
         complete(llm_server, timeout_s=0.2)
     llm_server.wait_for(lambda now: now.hung_up == 1)
 
 
 def test_the_body_of_an_error_is_not_waited_for(llm_server: LlmServer) -> None:
     llm_server.fail("endless_error")
-    with pytest.raises(ModelError, match="unavailable: the service answered 500"):
+    with pytest.raises(ModelError, match="unavailable"):
         complete(llm_server)
     llm_server.wait_for(lambda now: now.hung_up == 1)
 
@@ -92,7 +92,7 @@ def test_a_call_that_is_cancelled_lets_its_connection_go(llm_server: LlmServer) 
 def test_nobody_at_the_address_is_a_model_that_is_unavailable() -> None:
     with LlmServer() as gone:
         pass
-    with pytest.raises(ModelError, match="unavailable: it cannot be reached"):
+    with pytest.raises(ModelError, match="unavailable"):
         complete(gone)
 
 
@@ -157,13 +157,13 @@ def test_failing_embedding_call_raises_one_error_without_secrets(
 
 def test_vectors_of_another_size_are_a_mistake_in_the_settings(llm_server: LlmServer) -> None:
     llm_server.fail("wrong_dimension")
-    with pytest.raises(EmbedderError, match=r"e-1 gives vectors of 65 floats: set embedding.dimension to that"):
+    with pytest.raises(EmbedderError, match=r"65 .* embedding\.dimension"):
         embed(llm_server, "a")
 
 
 def test_one_vector_of_another_size_is_a_mistake_of_the_services(llm_server: LlmServer) -> None:
     llm_server.oddities["b"] = [1.0]
-    with pytest.raises(ModelError, match="malformed: the answer has embeddings of other sizes than 64"):
+    with pytest.raises(ModelError, match="malformed"):
         embed(llm_server, "a", "b")
 
 
