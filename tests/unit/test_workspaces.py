@@ -4,8 +4,8 @@ import pytest
 
 from recallflow import workspace_of
 
-MAPPINGS = {"acme-platform": "org_acme", "gone": None}
-ORGANISATIONS = ["webrenew", "gone"]
+MAPPINGS = {"acme-platform": "org_acme", "gone": None, "both": "mapped"}
+ORGANISATIONS = ["webrenew", "gone", "both"]
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ ORGANISATIONS = ["webrenew", "gone"]
         ("github.com/jane/side-project", "jane"),
         ("github.com/webrenew/memories", "webrenew"),
         ("github.com/acme-platform/backend", "org_acme"),
+        ("github.com/both/code", "mapped"),  # a mapping wins over an organisation
         ("github.com/strangers/code", "jane"),  # no member of it
         ("github.com/gone/code", "gone"),  # a mapping that was taken back
         ("https://github.com/webrenew/memories", "webrenew"),
@@ -30,7 +31,3 @@ ORGANISATIONS = ["webrenew", "gone"]
 )
 def test_projects_go_to_their_owners_workspace(project_id: str | None, workspace: str) -> None:
     assert workspace_of(project_id, MAPPINGS, ORGANISATIONS, "jane") == workspace
-
-
-def test_a_mapping_wins_over_an_organisation() -> None:
-    assert workspace_of("github.com/webrenew/x", {"webrenew": "elsewhere"}, ORGANISATIONS, "jane") == "elsewhere"
