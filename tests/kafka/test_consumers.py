@@ -5,19 +5,17 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import orjson
 import pytest
 
-from benchmarks.broker import Cluster, free_ports
-from recallflow.client import RecallClient
+from benchmarks.broker import Cluster
 from recallflow.errors import QueryFailed
 from recallflow.queries import MemoryGet
 from tests.conftest import GIVE_UP_S
-from tests.kafka.harness import Deployment, Names, own_topics, until, watched
+from tests.kafka.engine import Engine
+from tests.kafka.harness import watched
 
 ROOT = Path(__file__).parents[2]
 NODE_VALIDATES = """
@@ -51,38 +49,17 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def is_ready(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/readyz").is_success
-    except httpx.TransportError:
-        return False
-
-
-@pytest.fixture
-def answered(broker: Cluster, topics: Names, tmp_path: Path) -> Iterator[str]:
-    """A topic with three responses: a memory, nothing, an error."""
-    own = own_topics(topics)
-    broker.create_topics({own.memory: 1, own.queries: 1, own.responses: 2, own.receipts: 1, own.dead_letters: 1})
-    broker.create_topics({own.control: 1})
-    port = free_ports(None)[0]
-    engine = Deployment(broker, own, tmp_path / "state", flags=("--metrics-port", str(port)))
-    client = RecallClient(
-        broker.bootstrap_servers,
-        "acme",
-        memory_topic=own.memory,
-        query_topic=own.queries,
-        response_topic=own.responses,
-        control_topic=own.control,
-        timeout_s=60,
-    )
-    with engine.running(), client:
-        until(lambda: is_ready(port))
+@pytest.fixture(scope="module")
+def answered(deserted_topics: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a topic with three responses: a memory, nothing, an error."""
+    state_dir = tmp_path_factory.mktemp("consumers") / "state"
+    with deserted_topics.running(state_dir), deserted_topics.client() as client:
         position = client.add("Ann is allergic to peanuts — «all» of them", user="ann", id="m1")
         client.search("What can't Ann eat?", user="ann", after=position, id="q-found")
         client.search("What can't Bob eat?", user="bob", id="q-nothing")
         with pytest.raises(QueryFailed):
             client.ask(MemoryGet(type="memory.get", tenant_id="acme", user_id="ann", memory_id="none", id="q-error"))
-        yield own.responses
+    return deserted_topics.topics.responses
 
 
 EXPECTED = {
@@ -107,7 +84,7 @@ def lines_of(command: list[str], folder: Path, count: int) -> set[str]:
 
 
 @pytest.mark.needs("mvn")
-def test_a_consumer_in_java_reads_responses(copied: Path, answered: str, broker: Cluster) -> None:
+def test_java_consumer_reads_responses(copied: Path, answered: str, broker: Cluster) -> None:
     folder = copied / "examples" / "java"
     *making, running = commands_of("java")
     build(folder, *making)
@@ -116,7 +93,7 @@ def test_a_consumer_in_java_reads_responses(copied: Path, answered: str, broker:
 
 
 @pytest.mark.needs("npm")
-def test_a_consumer_in_typescript_reads_responses_and_the_contract_is_an_asyncapi_document(
+def test_typescript_consumer_and_asyncapi_parser_accept_the_contract(
     copied: Path, answered: str, broker: Cluster
 ) -> None:
     folder = copied / "examples" / "typescript"
