@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,15 @@ def results(
 ) -> list[EnrichmentResult]:
     """What comes of requests."""
     return asyncio.run(enrich(asked(*requests), model, embeddings, thresholds, categories or {}))
+
+
+def texts(data: Any) -> Iterator[str]:
+    """Yield every text in JSON data."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for one in data.values() if isinstance(data, dict) else data:
+            yield from texts(one)
 
 
 def parsed(result: EnrichmentResult) -> list[Event]:

@@ -118,9 +118,20 @@ def flat(text: str) -> str:
     return "".join(character for character in text.casefold() if character.isalnum())
 
 
+def quotes(answers: tuple[Any, ...]) -> list[int]:
+    """Count the claims whose evidence stands in the text of each request."""
+    quoted = [0, 0]
+    for step, answer in zip(STEPS, answers, strict=True):
+        for claim in [one for said in answer.values() if isinstance(said, list) for one in said]:
+            number = int(claim["message"][1:]) - 1 if claim.get("message") in ("m1", "m2") else step.requests[0]
+            if "evidence" in claim and flat(claim["evidence"]) and flat(claim["evidence"]) in flat(TEXTS[number]):
+                quoted[number] += 1
+    return quoted
+
+
 @given(st.tuples(*(values(step.prompt.schema) for step in STEPS)))
-def test_what_comes_out_is_valid_about_what_was_shown_and_always_the_same(answers: tuple[Any, ...]) -> None:
-    found = run([*answers])
+def test_any_answer_gives_valid_reproducible_events_about_shown_texts(answers: tuple[Any, ...]) -> None:
+    found, quoted = run([*answers]), quotes(answers)
     for number, result in enumerate(found):
         assert result.failures == []
         assert {*result.refused} <= {*REFUSALS}
@@ -134,22 +145,10 @@ def test_what_comes_out_is_valid_about_what_was_shown_and_always_the_same(answer
             own = made["memory_id"] == f"id-{number}"
             assert own or event["type"] in ("category.summary", "episode.summary")
             assert (made["source"], made["model"]) == ("memory.events:0:7", "scripted")
-    assert [one.model_dump_json() for one in run([*answers])] == [one.model_dump_json() for one in found]
-
-
-@given(st.tuples(*(values(step.prompt.schema) for step in STEPS)))
-def test_what_is_claimed_of_a_text_stands_in_it(answers: tuple[Any, ...]) -> None:
-    quoted = [0, 0]
-    for step, answer in zip(STEPS, answers, strict=True):
-        for claim in [one for said in answer.values() if isinstance(said, list) for one in said]:
-            number = int(claim["message"][1:]) - 1 if claim.get("message") in ("m1", "m2") else step.requests[0]
-            if "evidence" in claim and flat(claim["evidence"]) and flat(claim["evidence"]) in flat(TEXTS[number]):
-                quoted[number] += 1
-    for number, result in enumerate(run([*answers])):
         bearing = [event for event in result.events if event["type"] in ("graph.edges", "memory")]
         assert len(bearing) <= quoted[number]
-        for event in bearing:
-            assert event["type"] == "graph.edges" or "Mallory" not in event["content"]
+        assert not any("Mallory" in event.get("content", "") for event in bearing)
+    assert [one.model_dump_json() for one in run([*answers])] == [one.model_dump_json() for one in found]
 
 
 def test_right_answers_are_kept() -> None:
@@ -169,8 +168,6 @@ def test_right_answers_are_kept() -> None:
     assert [event["type"] for event in second.events] == ["episode.summary", "memory.update"]
     assert second.refused == {"no_evidence": 2, "not_in_texts": 1}
 
-
-# ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 WIDE = "\U0001d56b"  # four bytes
 
@@ -203,9 +200,7 @@ def test_the_largest_result_fits_a_topic_and_the_largest_prompt_a_model(count: i
         ends = {"source": {"kind": "memory", "name": "m1"}, "type": "caused_by"}
         said: dict[str, dict[str, Any]] = {
             "classify": {"verdicts": [claim | {"memory": one} for one in memories]},
-            "extract": {
-                "relations": [claim | ends | {"target": {"kind": "memory", "name": one}} for one in memories],
-            },
+            "extract": {"relations": [claim | ends | {"target": {"kind": "memory", "name": one}} for one in memories]},
             "facts": {
                 "facts": [
                     claim

@@ -58,9 +58,6 @@ def test_without_categories_nobody_is_asked() -> None:
     assert (first.calls, first.failures, second.failures) == (0, [], [])
 
 
-# ── summaries ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def summed_up(summary: str, task: str = "summarise_category") -> Any:
     model = Scripted(**{task: {"summary": summary}})
     about = request([task], FLIGHT, SOUP, category="travel", episode_id="ep_1")

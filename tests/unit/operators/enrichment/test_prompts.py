@@ -14,7 +14,7 @@ from recallflow.llm import Prompt
 from recallflow.operators.enrichment.plan import Thresholds, plan
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.operators.enrichment.questions import check_sufficiency, rewrite, select_categories
-from tests.unit.operators.enrichment.models import memory, request
+from tests.unit.operators.enrichment.models import memory, request, texts
 
 # Whoever changes what a prompt says gives it a new version, and its digest here: what came of it names the version.
 VERSIONS = {
@@ -75,15 +75,6 @@ def test_schemas_have_nothing_that_a_strict_mode_refuses(prompt: Prompt) -> None
         if schema["type"] == "object":
             assert schema["required"] == [*schema["properties"]]
             assert schema["additionalProperties"] is False
-
-
-def texts(data: Any) -> Iterator[str]:
-    """Every text in data."""
-    if isinstance(data, str):
-        yield data
-    elif isinstance(data, dict | list):
-        for one in data.values() if isinstance(data, dict) else data:
-            yield from texts(one)
 
 
 @given(st.text(max_size=80))

@@ -168,9 +168,6 @@ def test_where_our_own_code_fails_the_memory_is_stored(
     assert [one.memory_id for one in request.recent] == ["m0"]
 
 
-# ---------------------------------------------------------------------- what it is compared with
-
-
 def test_facts_are_compared_by_the_words_that_they_have_in_common(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, memory(0, "Lives in Lisbon"), memory(1, "Likes green tea"))
@@ -247,9 +244,6 @@ def test_a_derived_memory_asks_what_it_contradicts_and_nothing_else(make: Callab
     assert request.tasks == ["classify"]
 
 
-# ---------------------------------------------------------------------- whom it may mean
-
-
 def test_a_new_name_that_is_part_of_a_known_one_is_asked_about_once(make: Callable[..., Harness]) -> None:
     engine = make(Wanted(relationships=True))
     engine.run(MEMORIES, memory(0, "It rained. My neighbour Ana García paints. She is nice."))
@@ -283,9 +277,6 @@ def test_names_are_found_the_same_after_a_restart_and_gone_names_are_not(make: C
     engine.restart()
     (request,) = requests(engine.run(MEMORIES, message(4, "Yesterday Ana came to see us")))
     assert [one.name for one in request.entities] == ["Ana Lima"]
-
-
-# ---------------------------------------------------------------------- what is to be summed up
 
 
 HOUR_MS = 3_600_000
@@ -349,9 +340,6 @@ def test_a_category_is_summed_up_as_it_grows(make: Callable[..., Harness]) -> No
             engine.run(MEMORIES, {**summary, "summary": f"Food, {len(grown)}"})
     assert grown[:4] == [5, 10, 20, 40]
     assert 1 <= len(grown[4:]) <= 12
-
-
-# ---------------------------------------------------------------------- vectors that come later
 
 
 class RemoteAngles(AngleEmbedder):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from recallflow.enrichment import EnrichmentRequest, content_hash
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.outputs import Output, Requested
+from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, Harness
 
 ALL = Wanted(embed=True, by_meaning=False, relationships=True, facts=True, summaries=True, min_chars=0)
@@ -54,7 +55,7 @@ def requested(outputs: Iterable[Output]) -> list[Requested]:
 
 
 @given(events())
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=share(0.5), phases=(Phase.explicit, Phase.generate))
 def test_requests_are_valid_bounded_of_one_owner_and_the_same_from_cold_state(told: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         warm, cold = (Harness(Path(folder) / name, rules={"wanted": ALL}) for name in ("warm", "cold"))
