@@ -39,7 +39,7 @@ Way = Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]
 
 THREE = Settings(partitions=3)
 NAMELESS = ("message", "memory", "memory.update", "memory.forget", "recall", "memory.get")
-LINES = 100
+LINES = 90
 ANSWER_S = 60.0
 
 
@@ -92,7 +92,7 @@ def whole_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Whole]:
 @settings(max_examples=share(0.15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1_000),
-    cuts=st.lists(st.integers(1, LINES - 1), max_size=4, unique=True).map(sorted),
+    cuts=st.lists(st.integers(1, LINES - 1), max_size=3, unique=True).map(sorted),
     first=st.sampled_from([by_dataflow, by_calls]),
 )
 @example(seed=0, cuts=[80], first=by_dataflow)  # line 80 is a query, and a line behind it has its position for an id
@@ -144,7 +144,8 @@ def test_queries_and_refused_lines_leave_no_trace(tmp_path: Path) -> None:
     silent = [line for line in lines if kind_of(line) is not None and kind_of(line) not in QUERIES]
     assert process(silent, THREE, tmp_path / "s").responses == []
     assert hash_of(tmp_path / "s") == hash_of(tmp_path / "whole")
-    answers = process(final_questions(), THREE, tmp_path / "s").responses
+    asked = [line for line in final_questions() if kind_of(line) != "recall"] + final_questions()[:10]
+    answers = process(asked, THREE, tmp_path / "s").responses
     assert hash_of(tmp_path / "s") == hash_of(tmp_path / "whole")
     counts = [answer["stats"] for answer in answers if answer.get("stats")]
     assert all(count["memories"] > 2 and count["episodes"] > 0 for count in counts)

@@ -49,7 +49,7 @@ def questions() -> list[bytes]:
     numbered = [orjson.dumps(one | SCOPE_OF_ALL | {"id": f"q{n}"}) for n, one in enumerate(told)]
     return [
         *numbered,
-        *(orjson.dumps(orjson.loads(line) | {"id": f"f{n}"}) for n, line in enumerate(final_questions()[:30])),
+        *(orjson.dumps(orjson.loads(line) | {"id": f"f{n}"}) for n, line in enumerate(final_questions()[:18])),
     ]
 
 
