@@ -61,8 +61,6 @@ class Model:
     forgotten: set[str] = field(default_factory=set)
     seq: int = 0
 
-    # ------------------------------------------------------------------ memories
-
     def remember(self, memory_id: str, vector: list[float], **fields: Any) -> None:
         if memory_id in self.rows or memory_id in self.forgotten:
             return
@@ -144,8 +142,6 @@ class Model:
             edge.relations.pop(memory_id, None)
             edge.evidence.discard(memory_id)
 
-    # ------------------------------------------------------------------ similar memories
-
     def _find_similar(self, memory_id: str) -> None:
         own = self.vectors[memory_id].astype(np.float64)
         found = [
@@ -173,8 +169,6 @@ class Model:
     def _part_pair(self, one: str, other: str) -> None:
         del self.similar[one][other], self.similar[other][one]
         self.archived_pairs.discard(frozenset((one, other)))
-
-    # ------------------------------------------------------------------ what events give
 
     def relate(self, source: str, target: str, kind: str, weight: float, archived: bool, evidence: str | None) -> None:
         ends = [self._end(text, kind == "conditional_on" and text == target) for text in (source, target)]
@@ -237,8 +231,6 @@ class Model:
             return edge.override
         return edge.given[2] if edge.given else all(archived for archived, _ in edge.relations.values())
 
-    # ------------------------------------------------------------------ one thing of several names
-
     def names(self, key: str) -> list[str]:
         """All names of what a name stands for: URNs last, then by the first edge, its source before its target."""
         joining = sorted(
@@ -256,8 +248,6 @@ class Model:
     def called(self, key: NodeKey) -> NodeKey:
         """What a node is called."""
         return key if key.memory else NodeKey(self.names(key.text)[0])
-
-    # ------------------------------------------------------------------ end
 
     def _settle(self) -> None:
         for ends, edge in [*self.edges.items()]:

@@ -1,32 +1,21 @@
 """What the graph does for whole answers, through the dataflow."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from recallflow.control import GateVerdict, Rollout
-from recallflow.decisions import History
-from recallflow.flows.embedded import Processed
+from recallflow.control import GateVerdict
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
-from tests.unit.operators.harness import explained
+from tests.unit.operators.graph.harness import DAY_MS, ask, rolled_out
+from tests.unit.operators.harness import codes, explained, ids, make_event, run_flow
 
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-DAY_MS = 86_400_000
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "computation_tier", "routing_info", "fallback", "query_id")
 GOOD, BAD = Compared(0.0, {}, 30), Compared(0.0, {}, 30_000)
 
 
-def rolled_out(mode: str = "canary") -> History:
-    history = History()
-    history.add(0, Rollout(type="graph.rollout", tenant_id="acme", name="default", mode=mode))  # type: ignore[arg-type]
-    return history
-
-
 @pytest.fixture
-def memories(make_event: MakeEvent) -> list[dict[str, Any]]:
+def memories() -> list[dict[str, Any]]:
     """Forty memories about other things, and a few that only the graph relates."""
     others = [f"the {thing} number {n} is stored in shelf {n % 7}" for n, thing in enumerate(["crate", "barrel"] * 20)]
     told = [make_event("memory", n, id=f"x{n}", content=text) for n, text in enumerate(others)]
@@ -51,25 +40,8 @@ def memories(make_event: MakeEvent) -> list[dict[str, Any]]:
     ]
 
 
-def ask(make_event: MakeEvent, query: str, **fields: Any) -> dict[str, Any]:
-    return make_event("recall", DAY_MS, **{"query": query, "k": 3, "strategy": "hybrid_graph"} | fields)
-
-
-def ids(response: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in response["memories"]]
-
-
-def codes(response: dict[str, Any]) -> list[str]:
-    return [warning["code"] for warning in response["warnings"]]
-
-
-# ── memories that share no word with the question ─────────────────────────────────────────────────────────────────
-
-
-def test_rollout_alarms_lead_to_what_shares_their_topic(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    queries = [ask(make_event, "rollout alarms", strategy="baseline", k=20), ask(make_event, "rollout alarms")]
+def test_rollout_alarms_lead_to_what_shares_their_topic(memories: list[dict[str, Any]]) -> None:
+    queries = [ask("rollout alarms", strategy="baseline", k=20), ask("rollout alarms")]
     baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
     assert "red" not in ids(baseline)
     (added,) = [memory for memory in answer["memories"] if memory["id"] == "red"]
@@ -103,10 +75,8 @@ def test_rollout_alarms_lead_to_what_shares_their_topic(
     assert answer["routing_info"]["graph"]["reached"] >= 1
 
 
-def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    queries = [ask(make_event, "hybrid strategy", strategy="baseline", k=6), ask(make_event, "hybrid strategy")]
+def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(memories: list[dict[str, Any]]) -> None:
+    queries = [ask("hybrid strategy", strategy="baseline", k=6), ask("hybrid strategy")]
     baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
     assert not {"why", "must"} & {*ids(baseline)}
     assert ids(answer)[:3] == ids(baseline)[:3]
@@ -117,9 +87,7 @@ def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(
     ]
 
 
-def test_of_what_all_memories_share_those_come_that_fit_the_question_best(
-    make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_of_what_all_memories_share_those_come_that_fit_the_question_best() -> None:
     """However old they are, and however many there are; what is stated comes before."""
     told = [
         make_event("memory", n, id=f"x{n}", content=f"the crate number {n} is in shelf {n % 7}", topics=["stock"])
@@ -128,7 +96,7 @@ def test_of_what_all_memories_share_those_come_that_fit_the_question_best(
     for n, text in ((3, "the blue kite flew"), (40, "a kite of blue paper flew high"), (41, "a kite")):
         told[n]["content"] = text
     given = make_event("graph.edges", 400, edges=[{"source": "x3", "target": "x299", "type": "works_with"}])
-    asked = ask(make_event, "Who flew the blue kite?", k=1)
+    asked = ask("Who flew the blue kite?", k=1)
     (answer,) = run_flow([*told, given, asked], decisions=rolled_out(), similarity_max_per_memory=0).responses
     assert ids(answer)[:4] == ["x3", "x299", "x40", "x41"]
     added = answer["memories"][1:]
@@ -136,18 +104,16 @@ def test_of_what_all_memories_share_those_come_that_fit_the_question_best(
     assert [memory["why"][0]["edge"]["fit"] == 1 for memory in added] == [True, *[False] * 4]
 
 
-def test_what_is_worked_out_alone_adds_nothing_and_the_answer_says_so(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_is_worked_out_alone_adds_nothing_and_the_answer_says_so() -> None:
     """A name in the texts, one who says both, an episode, and likeness: a larger k finds as much."""
     told = [
         make_event("message", n, id=f"m{n}", session_id="s", name="Ann", content=f"I told Bob of {what}")
         for n, what in enumerate(["the blue kite", "the blue boat", "a red door", "the sea"])
     ]
-    asked = [ask(make_event, "Who saw the blue kite?", k=1, id=f"q{depth}", traversal_depth=depth) for depth in (1, 2)]
+    asked = [ask("Who saw the blue kite?", k=1, id=f"q{depth}", traversal_depth=depth) for depth in (1, 2)]
     linked = make_event("memory.update", 500, memory_id="m3", tags=["kite"])
     given = make_event("memory.update", 501, memory_id="m0", tags=["kite"])
-    answers = run_flow(
-        [*told, *asked, linked, given, ask(make_event, "Who saw the blue kite?", k=1)], decisions=rolled_out()
-    )
+    answers = run_flow([*told, *asked, linked, given, ask("Who saw the blue kite?", k=1)], decisions=rolled_out())
     *before, after = answers.responses
     assert [ids(answer) for answer in before] == [["m0"], ["m0"]]
     assert [answer["routing_info"]["graph"] for answer in before] == [{"reached": 3, "worked_out": 3, "caps": {}}] * 2
@@ -155,62 +121,51 @@ def test_what_is_worked_out_alone_adds_nothing_and_the_answer_says_so(make_event
     assert after["routing_info"]["graph"]["worked_out"] == 2
 
 
-def test_what_the_graph_adds_is_as_relevant_as_by_itself(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    queries = [ask(make_event, "rollout alarms", **least) for least in ({}, {"min_relevance": 0.3})]
+def test_what_the_graph_adds_is_as_relevant_as_by_itself(memories: list[dict[str, Any]]) -> None:
+    queries = [ask("rollout alarms", **least) for least in ({}, {"min_relevance": 0.3})]
     every, chosen = run_flow([*memories, *queries], decisions=rolled_out()).responses
     relevance = {memory["id"]: memory["relevance"] for memory in every["memories"]}
     assert relevance["red"] < 0.3 < relevance["alarm"]
     assert ids(chosen) == [memory for memory in ids(every) if relevance[memory] >= 0.3]
 
 
-def test_at_most_five_are_added(memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_at_most_five_are_added(memories: list[dict[str, Any]]) -> None:
     edges = [{"source": "alarm", "target": f"x{n}", "type": "caused_by", "weight": (n + 1) / 10} for n in range(9)]
-    events = [*memories, make_event("graph.edges", 200, edges=edges), ask(make_event, "rollout alarms", k=1)]
+    events = [*memories, make_event("graph.edges", 200, edges=edges), ask("rollout alarms", k=1)]
     (answer,) = run_flow(events, decisions=rolled_out()).responses
     assert ids(answer) == ["alarm", "x8", "x7", "x6", "x5", "x4"]
 
 
-def test_what_a_filter_leaves_out_the_graph_does_not_bring_back(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    asked = ask(make_event, "hybrid strategy", filters={"kinds": ["fact", "rule"]})
+def test_what_a_filter_leaves_out_the_graph_does_not_bring_back(memories: list[dict[str, Any]]) -> None:
+    asked = ask("hybrid strategy", filters={"kinds": ["fact", "rule"]})
     (answer,) = run_flow([*memories, asked], decisions=rolled_out()).responses
     assert "must" in ids(answer)
     assert "why" not in ids(answer)
 
 
-# ── rollout ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("mode", "enabled", "fallback"),
-    [
-        ("off", True, "rollout_off"),
-        ("shadow", True, "shadow_mode"),
-        ("canary", False, "feature_flag_disabled"),
-    ],
+    [("off", True, "rollout_off"), ("shadow", True, "shadow_mode"), ("canary", False, "feature_flag_disabled")],
 )
 def test_what_is_not_applied_answers_exactly_the_baseline(
-    mode: str, enabled: bool, fallback: str, memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+    mode: str, enabled: bool, fallback: str, memories: list[dict[str, Any]]
 ) -> None:
     """Each in a run of its own: an answer teaches usage."""
     given: dict[str, Any] = {"decisions": rolled_out(mode), "graph_enabled": enabled}
-    (baseline,) = run_flow([*memories, ask(make_event, "rollout alarms", strategy="baseline")], **given).responses
-    (answer,) = run_flow([*memories, ask(make_event, "rollout alarms")], **given).responses
+    (baseline,) = run_flow([*memories, ask("rollout alarms", strategy="baseline")], **given).responses
+    (answer,) = run_flow([*memories, ask("rollout alarms")], **given).responses
     assert (baseline["fallback"], answer["fallback"]) == (None, fallback)
     assert {**baseline, **dict.fromkeys(TIMES)} == {**answer, **dict.fromkeys(TIMES)}
 
 
 def test_a_failed_expansion_answers_the_baseline_and_says_so(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
+    memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise KeyError("rollout alarms")
 
     monkeypatch.setattr(query_graph, "expand", fails)
-    queries = [ask(make_event, "rollout alarms"), make_event("graph.status")]
+    queries = [ask("rollout alarms"), make_event("graph.status")]
     answer, status = run_flow([*memories, *queries], decisions=rolled_out()).responses
     assert (len(answer["memories"]), answer["fallback"]) == (3, "graph_expansion_error")
     assert (answer["status"], codes(answer)) == ("degraded", ["graph_expansion_error"])
@@ -219,27 +174,14 @@ def test_a_failed_expansion_answers_the_baseline_and_says_so(
     assert "rollout" not in failure["error"]
 
 
-def test_a_query_without_time_goes_without_the_graph(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    asked = ask(make_event, "rollout alarms", sla_target_ms=0.001)
-    (answer,) = run_flow([*memories, asked], decisions=rolled_out()).responses
-    assert (len(answer["memories"]), answer["fallback"]) == (3, "rollout_guardrail")
-    assert "deadline" in codes(answer)
-
-
-def test_where_the_graph_is_off_no_answer_goes_without_it_for_want_of_time(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    asked = ask(make_event, "rollout alarms", sla_target_ms=0.001, mode="recency")
+def test_where_the_graph_is_off_no_answer_goes_without_it_for_want_of_time(memories: list[dict[str, Any]]) -> None:
+    asked = ask("rollout alarms", sla_target_ms=0.001, mode="recency")
     (answer,) = run_flow([*memories, asked], decisions=rolled_out("off")).responses
     assert (answer["status"], answer["fallback"], codes(answer)) == ("ok", "rollout_off", [])
 
 
-def test_neighbours_that_weigh_nothing_are_not_looked_for(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    deep = ask(make_event, "hybrid strategy for retrieval", strategy="baseline", traversal_depth=2, k=5)
+def test_neighbours_that_weigh_nothing_are_not_looked_for(memories: list[dict[str, Any]]) -> None:
+    deep = ask("hybrid strategy for retrieval", strategy="baseline", traversal_depth=2, k=5)
     asked = [deep, deep | {"weights": {"relationship": 0}}, deep | {"traversal_depth": 1}, deep | {"mode": "relevance"}]
     boosted, without, shallow, other = run_flow([*memories, *asked]).responses
     assert any("relationship" in one["boosts"] for one in explained(boosted).values())
@@ -257,10 +199,10 @@ def test_neighbours_that_weigh_nothing_are_not_looked_for(
     ],
 )
 def test_every_step_of_the_graph_is_left_out_where_there_is_no_time_and_the_tier_says_so(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, step: str, fields: dict[str, Any]
+    memories: list[dict[str, Any]], step: str, fields: dict[str, Any]
 ) -> None:
     told = make_event("memory", 200, id="board", content="It hangs", entities=[{"name": "dashboard"}])
-    asked = ask(make_event, "rollout alarms", **{"strategy": "baseline"} | fields)
+    asked = ask("rollout alarms", **{"strategy": "baseline"} | fields)
     in_time, late = run_flow(
         [*memories, told, asked, asked | {"sla_target_ms": 1e-9}], decisions=rolled_out()
     ).responses
@@ -271,19 +213,17 @@ def test_every_step_of_the_graph_is_left_out_where_there_is_no_time_and_the_tier
     assert "no_graph" not in codes(late)
 
 
-def test_in_shadow_a_query_without_time_is_of_the_tier_that_ran(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    asked = ask(make_event, "rollout alarms")
+def test_in_shadow_a_query_without_time_is_of_the_tier_that_ran(memories: list[dict[str, Any]]) -> None:
+    asked = ask("rollout alarms")
     answers = run_flow([*memories, asked, asked | {"sla_target_ms": 1e-9}], decisions=rolled_out("shadow")).responses
     assert [answer["computation_tier"] for answer in answers] == ["graph", "standard"]
 
 
 def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
+    memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = rolled_out()
-    queries = [ask(make_event, "rollout alarms") for _ in range(20)]
+    queries = [ask("rollout alarms") for _ in range(20)]
     with monkeypatch.context() as planted:
         planted.setattr(query_graph, "compare", lambda *_: BAD)
         run_flow([*memories, *queries], decisions=history)
@@ -294,34 +234,13 @@ def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
     monkeypatch.setattr(query_graph, "compare", lambda *_: GOOD)
     recovered = run_flow([*memories, *queries], decisions=history).responses
     assert {response["fallback"] for response in recovered} == {"quality_gate_blocked"}
-    (answer,) = run_flow([*memories, ask(make_event, "rollout alarms")], decisions=history).responses
+    (answer,) = run_flow([*memories, ask("rollout alarms")], decisions=history).responses
     assert answer["fallback"] is None
 
 
-def test_feedback_on_what_the_graph_added_reaches_the_gate(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    events = [
-        ask(make_event, "rollout alarms"),
-        make_event("memory.feedback", DAY_MS, memory_id="red", useful=False),
-        make_event("memory.feedback", DAY_MS, memory_id="red", useful=False),
-        make_event("memory.feedback", DAY_MS, memory_id="x39", useful=False),  # in no answer
-        make_event("graph.status"),
-    ]
-    answer, status = run_flow([*memories, *events], decisions=rolled_out()).responses
-    assert "x39" not in ids(answer)
-    assert status["graph_status"]["gate"]["windows"]["feedback"] == 1
-
-
-# ── before ranking ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_neighbours_of_the_candidates_are_ranked_too(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_neighbours_of_the_candidates_are_ranked_too(memories: list[dict[str, Any]]) -> None:
     asked = [
-        ask(make_event, "hybrid strategy", strategy="baseline", traversal_depth=depth, k=50, id=f"q{depth}")
-        for depth in (1, 2)
+        ask("hybrid strategy", strategy="baseline", traversal_depth=depth, k=50, id=f"q{depth}") for depth in (1, 2)
     ]
     near, far = run_flow([*memories, *asked], decisions=rolled_out("off")).responses
     assert "relationship" not in explained(near)["why"]["boosts"]
@@ -330,7 +249,7 @@ def test_neighbours_of_the_candidates_are_ranked_too(
     assert far["computation_tier"] == "graph"
 
 
-def test_a_question_about_an_entity_finds_what_is_related_to_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_question_about_an_entity_finds_what_is_related_to_it() -> None:
     told = [
         make_event("memory", 1, id="acme", content="The contract ends in May", entities=[{"name": "Acme"}]),
         make_event(
@@ -353,7 +272,7 @@ def test_a_question_about_an_entity_finds_what_is_related_to_it(make_event: Make
         assert "no_graph" not in codes(answer)
 
 
-def test_a_context_tells_of_the_entities_asked_about(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_context_tells_of_the_entities_asked_about() -> None:
     told = make_event(
         "memory",
         1,
@@ -364,32 +283,24 @@ def test_a_context_tells_of_the_entities_asked_about(make_event: MakeEvent, run_
     asked = make_event("recall", 10, query="Where is Ann?", max_tokens=1_000)
     (answer,) = run_flow([told, asked]).responses
     assert answer["context"]["graph_context"] == [
-        {
-            "name": "Ann",
-            "type": "person",
-            "properties": {},
-            "relationships": [{"type": "works_at", "target": "Acme"}],
-        },
+        {"name": "Ann", "type": "person", "properties": {}, "relationships": [{"type": "works_at", "target": "Acme"}]},
         {"name": "Acme", "type": "entity", "properties": {}, "relationships": []},
     ]
 
 
 def test_where_the_graph_fails_answers_go_without_it(
-    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
+    memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise KeyError
 
     monkeypatch.setattr(query_graph, "boosts", fails)
-    asked = ask(make_event, "rollout alarms", strategy="baseline", traversal_depth=3)
+    asked = ask("rollout alarms", strategy="baseline", traversal_depth=3)
     (answer,) = run_flow([*memories, asked]).responses
     assert (len(answer["memories"]), answer["status"], codes(answer)) == (3, "degraded", ["graph_failed"])
 
 
-# ── graph.trace ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_trace_tells_every_step(memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_trace_tells_every_step(memories: list[dict[str, Any]]) -> None:
     edges = [
         {"source": "hybrid", "target": "x1", "type": "caused_by", "archived": True},
         {"source": "hybrid", "target": "x2", "type": "caused_by", "expires_at": 10},

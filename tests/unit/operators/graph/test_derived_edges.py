@@ -8,6 +8,7 @@ import pytest
 
 from recallflow.flows.embedded import Processed
 from recallflow.state.verify import verify
+from tests.unit.operators.harness import make_event, run_flow
 from tests.unit.operators.test_apply import forget, found, history, message, outcomes, update
 from tests.unit.operators.test_derived import LISBON, PORTO, fact, of
 
@@ -19,7 +20,7 @@ OLD, NEW, CAT = message("old", LISBON), message("new", PORTO), message("cat", "M
 
 
 @pytest.fixture
-def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
+def do(tmp_path: Path) -> Do:
     """Runs events, given as (type, fields), a minute apart; each asks for a receipt. What is left agrees."""
 
     def run(*events: Event) -> Processed:
@@ -54,8 +55,6 @@ def answers(done: Processed) -> list[set[str]]:
 
 
 BOTH = {"old", "new"}
-
-# ── a memory that another supersedes ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_who_moved_lives_where_they_moved_to_and_the_past_knows_where_they_lived(do: Do) -> None:
@@ -112,9 +111,6 @@ def test_what_is_given_stays_where_the_memory_that_says_so_too_is_edited(do: Do)
     assert answers(done) == [{"new"}]
 
 
-# ── verdicts that are too broad, or not sure enough ───────────────────────────────────────────────────────────────
-
-
 def test_a_contradiction_takes_nothing_out_of_an_answer_however_broad_it_is(do: Do) -> None:
     done = do(OLD, CAT, NEW, between("new", "cat", "contradicts", confidence=0.6), asked())
     assert answers(done) == [{"old", "new", "cat"}]
@@ -125,9 +121,6 @@ def test_a_contradiction_takes_nothing_out_of_an_answer_however_broad_it_is(do: 
 def test_a_memory_is_superseded_only_by_what_is_sure_enough(do: Do) -> None:
     done = do(OLD, NEW, between("new", "old", confidence=0.6), asked(), between("new", "old", confidence=0.9), asked())
     assert answers(done) == [BOTH, {"new"}]
-
-
-# ── conditions and entities ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,17 @@
 """What an edge may say, what it hides, and how it is shown."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from recallflow.flows.embedded import Processed
-from tests.unit.operators.graph.test_answers import ask, ids, rolled_out
+from tests.unit.operators.graph.harness import DAY_MS, ask, rolled_out
+from tests.unit.operators.harness import ids, make_event, run_flow
 
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-DAY_MS = 86_400_000
 NAMES = "abcd"
 
 
 @pytest.fixture
-def remembered(make_event: MakeEvent) -> list[dict[str, Any]]:
+def remembered() -> list[dict[str, Any]]:
     """Four memories, one a second, in the order of their names."""
     texts = ["the gate opens at six", "the gate opens at seven", "the gate opens at eight", "the gate is painted green"]
     return [
@@ -24,32 +20,23 @@ def remembered(make_event: MakeEvent) -> list[dict[str, Any]]:
     ]
 
 
-def edges(make_event: MakeEvent, *pairs: str, kind: str = "supersedes", **fields: Any) -> dict[str, Any]:
+def edges(*pairs: str, kind: str = "supersedes", **fields: Any) -> dict[str, Any]:
     """Edges from the first of each two names to the second."""
     given = [{"source": one, "target": other, "type": kind, **fields} for one, other in map(list, pairs)]
     return make_event("graph.edges", 5_000, edges=given)
 
 
-def found(run_flow: RunFlow, *events: dict[str, Any], **settings: Any) -> dict[str, Any]:
+def found(*events: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """The last answer."""
     answer: dict[str, Any] = run_flow([*events], similarity_max_per_memory=0, **settings).responses[-1]
     return answer
 
 
-# ── what is superseded ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("confidence", "hidden"), [(1.0, True), (0.7, True), (0.69, False), (0.0, False)])
-def test_what_is_not_sure_hides_nothing(
-    confidence: float,
-    hidden: bool,
-    remembered: list[dict[str, Any]],
-    make_event: MakeEvent,
-    run_flow: RunFlow,
-) -> None:
-    sure, other = edges(make_event, "ba"), edges(make_event, "ba", confidence=confidence)
+def test_what_is_not_sure_hides_nothing(confidence: float, hidden: bool, remembered: list[dict[str, Any]]) -> None:
+    sure, other = edges("ba"), edges("ba", confidence=confidence)
     asked = make_event("recall", DAY_MS, query="when does the gate open", k=4)
-    answer = found(run_flow, *remembered, sure, other, asked)
+    answer = found(*remembered, sure, other, asked)
     assert sorted(ids(answer)) == [name for name in NAMES if name != "a" or not hidden]
 
 
@@ -66,40 +53,30 @@ def test_what_is_not_sure_hides_nothing(
         (["ba", "cb", "dc"], "d"),
     ],
 )
-def test_of_a_circle_the_newest_stays(
-    pairs: list[str], left: str, remembered: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_of_a_circle_the_newest_stays(pairs: list[str], left: str, remembered: list[dict[str, Any]]) -> None:
     asked = make_event("recall", DAY_MS, query="when does the gate open", k=4)
-    answer = found(run_flow, *remembered, edges(make_event, *pairs), asked)
+    answer = found(*remembered, edges(*pairs), asked)
     assert sorted(ids(answer)) == [*left]
 
 
-# ── what leads nowhere ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("nothing", [{"weight": 0}, {"confidence": 0}])
-def test_an_edge_without_weight_adds_nothing(
-    nothing: dict[str, Any], remembered: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_an_edge_without_weight_adds_nothing(nothing: dict[str, Any], remembered: list[dict[str, Any]]) -> None:
     given = [
-        edges(make_event, "da", kind="caused_by", **nothing),
-        edges(make_event, "ab", kind="caused_by"),
+        edges("da", kind="caused_by", **nothing),
+        edges("ab", kind="caused_by"),
         make_event("graph.edges", 5_000, edges=[{"source": "d", "target": "entity:paint", "type": "about", **nothing}]),
         make_event("graph.edges", 5_000, edges=[{"source": "entity:paint", "target": "c", "type": "about"}]),
     ]
-    asked = ask(make_event, "who painted it green", k=1)
-    answer = found(run_flow, *remembered, *given, asked, decisions=rolled_out())
+    asked = ask("who painted it green", k=1)
+    answer = found(*remembered, *given, asked, decisions=rolled_out())
     assert ids(answer) == ["d"]
     trace = make_event("graph.trace", query="who painted it green", k=1)
-    steps = found(run_flow, *remembered, *given, trace)["graph_trace"]["steps"]
+    steps = found(*remembered, *given, trace)["graph_trace"]["steps"]
     outcomes = {step["target"]: step["outcome"] for step in steps}
     assert (outcomes["a"], outcomes["entity:paint"]) == ("edge without weight", "edge without weight")
 
 
-# ── what explore tells ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_does_not_count_is_shown_with_the_reason(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_does_not_count_is_shown_with_the_reason() -> None:
     told = [
         make_event("memory", id="old", content="old", tags=["x"], expires_at=DAY_MS),
         make_event("memory", id="ahead", content="ahead", tags=["x"], valid_from=3 * DAY_MS),
@@ -110,7 +87,7 @@ def test_what_does_not_count_is_shown_with_the_reason(make_event: MakeEvent, run
         make_event("graph.edges", edges=[{"source": "old", "target": "now", "type": "y", "expires_at": DAY_MS}]),
         make_event("graph.archive", entities=["new"]),
     ]
-    subgraph = found(run_flow, *told, make_event("graph.explore", 2 * DAY_MS, nodes=["tag:x"]))["subgraph"]
+    subgraph = found(*told, make_event("graph.explore", 2 * DAY_MS, nodes=["tag:x"]))["subgraph"]
     assert {memory["id"]: memory["marks"] for memory in subgraph["memories"]} == {
         "old": ["expired"],
         "ahead": ["not_yet_valid"],
@@ -118,26 +95,26 @@ def test_what_does_not_count_is_shown_with_the_reason(make_event: MakeEvent, run
         "now": ["superseded"],
         "new": ["archived"],
     }
-    subgraph = found(run_flow, *told, make_event("graph.explore", 2 * DAY_MS, nodes=["now"]))["subgraph"]
+    subgraph = found(*told, make_event("graph.explore", 2 * DAY_MS, nodes=["now"]))["subgraph"]
     assert {edge["type"]: edge["marks"] for edge in subgraph["edges"]} == {"supersedes": [], "y": ["expired"]}
 
 
-def test_a_link_is_told_with_its_role(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_link_is_told_with_its_role() -> None:
     told = make_event("message", id="m", content="we met Ann and Bob", name="Ann")
-    subgraph = found(run_flow, told, make_event("graph.explore", nodes=["m"]))["subgraph"]
+    subgraph = found(told, make_event("graph.explore", nodes=["m"]))["subgraph"]
     roles = {link["node"]: link["role"] for link in subgraph["links"]}
     assert roles["entity:ann"] == "author"
     assert roles["entity:bob"] == "mention"
     assert roles["type:message"] == "type"
 
 
-def test_a_memory_that_is_called_like_a_node_has_a_key_of_its_own(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_memory_that_is_called_like_a_node_has_a_key_of_its_own() -> None:
     told = [
         make_event("memory", id="tag:tea", content="about tea", tags=["tea"]),
         make_event("memory", id="m", content="more about tea", tags=["tea"]),
         make_event("graph.edges", edges=[{"source": "m", "target": "memory:tag:tea", "type": "caused_by"}]),
     ]
-    subgraph = found(run_flow, *told, make_event("graph.explore", nodes=["tag:tea"], hops=2))["subgraph"]
+    subgraph = found(*told, make_event("graph.explore", nodes=["tag:tea"], hops=2))["subgraph"]
     keys = [node["key"] for node in subgraph["nodes"]]
     assert len(keys) == len(set(keys))
     assert {"tag:tea", "memory:tag:tea", "m"} <= {*keys}
@@ -145,5 +122,22 @@ def test_a_memory_that_is_called_like_a_node_has_a_key_of_its_own(make_event: Ma
     assert (edge["source"], edge["target"]) == ("m", "memory:tag:tea")
     assert {memory["id"]: memory["key"] for memory in subgraph["memories"]} == {"tag:tea": "memory:tag:tea", "m": "m"}
     assert ("memory:tag:tea", "tag:tea") in {(link["memory"], link["node"]) for link in subgraph["links"]}
-    (node,) = found(run_flow, *told, make_event("graph.explore", nodes=["memory:tag:tea"]))["subgraph"]["nodes"][:1]
+    (node,) = found(*told, make_event("graph.explore", nodes=["memory:tag:tea"]))["subgraph"]["nodes"][:1]
     assert (node["key"], node["kind"]) == ("memory:tag:tea", "memory")
+
+
+def test_expired_supersession_hides_no_longer(remembered: list[dict[str, Any]]) -> None:
+    given = edges("ba", expires_at=7_000)
+    asked = [make_event("recall", at, query="when does the gate open", k=4) for at in (6_999, 7_000)]
+    before, after = run_flow([*remembered, given, *asked]).responses
+    assert {*ids(after)} - {*ids(before)} == {"a"}
+
+
+def test_contradiction_is_named_in_the_next_answer(remembered: list[dict[str, Any]]) -> None:
+    """The candidates of the first answer are cached, until an event changes them."""
+    asked = make_event("recall", DAY_MS, query="when does the gate open", k=4)
+    before, after = run_flow([*remembered, asked, edges("ba", kind="contradicts"), asked]).responses
+    conflicts = [
+        {m["id"]: m["conflicts_with"] for m in one["memories"] if "conflicts_with" in m} for one in (before, after)
+    ]
+    assert conflicts == [{}, {"a": ["b"], "b": ["a"]}]

@@ -22,9 +22,6 @@ def scores(graph: StubGraph, *begun: str, hops: int = 1, limit: int = 100, **fie
     return {f"m{item.seq}": round(item.score, 9) for item in expansion.items}
 
 
-# ── the formula ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("kind", "score"),
     [
@@ -45,20 +42,10 @@ def test_each_type_has_its_weight(kind: str, score: float) -> None:
     assert scores(graph, "m0") == {"m1": score}
 
 
-def test_weight_and_confidence_multiply() -> None:
-    graph = StubGraph({"m0": [], "m1": []}, [edge("m0", "caused_by", "m1", weight=0.8, confidence=0.5)])
-    assert scores(graph, "m0") == {"m1": 0.6}  # 1.5 · 0.8 · 0.5 / 1
-
-
 def test_the_last_edge_counts_divided_by_the_hops() -> None:
     edges = [edge("m0", "similar_to", "m1"), edge("m1", "depends_on", "m2"), edge("m3", "caused_by", "m2")]
     graph = StubGraph({f"m{n}": [] for n in range(4)}, edges)
     assert scores(graph, "m0", hops=3) == {"m1": 1.0, "m3": 0.5, "m2": 0.45}
-
-
-def test_edges_are_followed_against_their_direction() -> None:
-    graph = StubGraph({"m0": [], "m1": []}, [edge("m1", "supersedes", "m0")])
-    assert scores(graph, "m0") == {"m1": 1.2}
 
 
 def test_a_shared_node_is_one_hop() -> None:
@@ -93,15 +80,9 @@ def test_a_link_out_of_a_node_is_one_however_a_memory_leads_to_the_node() -> Non
 
 
 def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
-    edges = [
-        edge("m0", "conditional_on", "time:morning"),
-        edge("m1", "conditional_on", "time:morning", confidence=0.5),
-    ]
+    edges = [edge("m0", "conditional_on", "time:morning"), edge("m1", "conditional_on", "time:morning", confidence=0.5)]
     graph = StubGraph({"m0": [], "m1": []}, edges)
     assert scores(graph, "m0", hops=1) == {"m1": 0.3}  # 0.6 · 1 · 0.5 / 1
-
-
-# ── what nobody stated counts as far as it fits ───────────────────────────────────────────────────────────────────
 
 
 def fits(fit: float) -> Callable[[int, bool], float]:
@@ -140,21 +121,20 @@ def test_what_is_worked_out_alone_is_gone_through_and_not_added() -> None:
     assert (expansion.considered, expansion.worked_out) == (5, 2)
 
 
-def test_a_link_is_given_where_it_is_at_both_ends() -> None:
-    class Half(StubGraph):
-        def links(self, seq: int) -> list[tuple[NodeKey, str]]:
-            return [(key, "mention" if seq == 0 and role == "tag" else role) for key, role in super().links(seq)]
+class Half(StubGraph):
+    """A graph whose `m0` only mentions what the others are tagged with."""
 
+    def links(self, seq: int) -> list[tuple[NodeKey, str]]:
+        return [(key, "mention" if seq == 0 and role == "tag" else role) for key, role in super().links(seq)]
+
+
+def test_a_link_is_given_where_it_is_at_both_ends() -> None:
     graph = {"m0": ["tag:a"], "m1": ["tag:a"], "m2": ["tag:a"]}
     assert scores(Half(graph), "m1", fit=fits(0.5)) == {"m2": 0.125}
     assert scores(Half(graph), "m0", fit=fits(0.5)) == {}
 
 
 def test_of_two_seeds_that_lead_to_a_node_the_one_that_was_given_it_counts() -> None:
-    class Half(StubGraph):
-        def links(self, seq: int) -> list[tuple[NodeKey, str]]:
-            return [(key, "mention" if seq == 0 and role == "tag" else role) for key, role in super().links(seq)]
-
     graph = Half({"m0": ["tag:a"], "m1": ["tag:a"], "m2": ["tag:a"]})
     assert scores(graph, "m0", "m1", fit=fits(0.5)) == scores(graph, "m1", "m0", fit=fits(0.5)) == {"m2": 0.125}
 
@@ -175,9 +155,6 @@ def test_the_score_is_what_the_path_that_is_told_makes_it(
         worth = TYPE_WEIGHTS.get(by["type"], TYPE_WEIGHTS[SHARED_NODE]) * by["weight"] * by["confidence"]
         assert item.score == pytest.approx(worth / item.why["hops"] * item.why["fit"], abs=1e-5)
         assert item.why["fit"] in (round(fit, 6) if by["type"] == SHARED_NODE else 1, 1)
-
-
-# ── paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def step(
@@ -259,9 +236,6 @@ def test_seeds_are_not_added_again() -> None:
     assert scores(graph, "m0", "m2") == {"m1": 0.25}
 
 
-# ── what is not followed ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("dead", [{"archived": True}, {"expires_ms": NOW_MS}])
 def test_an_edge_that_does_not_hold_is_not_followed(dead: dict[str, object]) -> None:
     graph = StubGraph({"m0": [], "m1": [], "m2": []}, [edge("m0", "caused_by", "m1", **dead), edge("m1", "x", "m2")])
@@ -279,19 +253,11 @@ def test_an_archived_node_is_not_followed() -> None:
     assert scores(graph, "m0", hops=3) == {}
 
 
-def test_an_archived_memory_is_neither_reached_nor_gone_through() -> None:
+@pytest.mark.parametrize(("archived", "shut"), [(["m1"], -1), ([], 1)], ids=["archived", "not allowed"])
+def test_memory_out_of_reach_is_no_step_of_a_path(archived: list[str], shut: int) -> None:
     edges = [edge("m0", "similar_to", "m1"), edge("m1", "similar_to", "m2")]
-    graph = StubGraph({f"m{n}": [] for n in range(3)}, edges, archived=["m1"])
-    assert scores(graph, "m0", hops=3) == {}
-
-
-def test_a_memory_that_may_not_be_answered_is_neither_reached_nor_gone_through() -> None:
-    edges = [edge("m0", "similar_to", "m1"), edge("m1", "similar_to", "m2")]
-    graph = StubGraph({f"m{n}": [] for n in range(3)}, edges)
-    assert scores(graph, "m0", hops=3, allowed=lambda seq: seq != 1) == {}
-
-
-# ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    graph = StubGraph({f"m{n}": [] for n in range(3)}, edges, archived=archived)
+    assert scores(graph, "m0", hops=3, allowed=lambda seq: seq != shut) == {}
 
 
 def test_a_node_with_many_memories_is_cut_to_its_newest_and_told() -> None:
@@ -308,7 +274,7 @@ def test_one_memory_more_closes_no_node(memories: int) -> None:
     assert len(scores(graph, "m0")) in (min(memories - 1, 23), min(memories - 1, 24))  # one of the 24 may be the seed
 
 
-@pytest.mark.parametrize("memories", [8, 9, 30, 50_000])
+@pytest.mark.parametrize("memories", [8, 9, 30, 5_000])
 def test_edges_given_are_followed_however_many_memories_a_node_has(memories: int) -> None:
     edges = [edge("entity:ann", "works_at", "entity:acme"), edge("entity:ann", "caused_by", f"m{memories}")]
     links = {f"m{n}": ["entity:ann"] for n in range(memories)} | {f"m{memories}": [], "m99999": ["entity:acme"]}
@@ -318,12 +284,12 @@ def test_edges_given_are_followed_however_many_memories_a_node_has(memories: int
 
 def test_of_a_common_node_the_memories_that_fit_the_question_best_are_followed() -> None:
     """Of the newest hundred, and of those that fit best of all the owner has, which only the caller knows."""
-    graph = StubGraph({f"m{n}": ["topic:all"] for n in range(50_000)})
-    wanted = {49_950, 7, 8}
+    graph = StubGraph({f"m{n}": ["topic:all"] for n in range(5_000)})
+    wanted = {4_950, 7, 8}
     found = expand(
         walk(graph, "m0", prefer=lambda seq: float(seq in wanted), best=lambda key: [7] if "all" in key.text else []), 2
     )
-    assert [item.seq for item in found.items] == [49_950, 7]
+    assert [item.seq for item in found.items] == [4_950, 7]
     assert (found.considered, found.caps.fan_out) == (24, ["topic:all"])
 
 
@@ -337,15 +303,15 @@ def test_a_hub_is_not_read_beyond_its_newest(hops: int) -> None:
             self.most = max(self.most, len(found))
             return found
 
-    graph = Counted({f"m{n}": ["topic:all", f"tag:{n % 5}"] for n in range(50_000)})
+    graph = Counted({f"m{n}": ["topic:all", f"tag:{n % 5}"] for n in range(5_000)})
     assert len(scores(graph, "m0", hops=hops)) >= 24
     assert graph.most == Bounds().linked
 
 
 def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
-    """50,000 memories around one: each both linked to a topic of some hundred, and tied to it by an edge."""
-    hub = [edge("m0", "caused_by", f"m{n}") for n in range(1, 50_000)]
-    graph = StubGraph({f"m{n}": [f"topic:{n % 600}"] for n in range(50_000)}, hub)
+    """5,000 memories around one: each both linked to a topic of some eighty, and tied to it by an edge."""
+    hub = [edge("m0", "caused_by", f"m{n}") for n in range(1, 5_000)]
+    graph = StubGraph({f"m{n}": [f"topic:{n % 60}"] for n in range(5_000)}, hub)
     expansion = expand(walk(graph, "m0", hops=3), 1_000)
     assert {"m0", "topic:0"} <= {*expansion.caps.fan_out}
     assert expansion.caps.visited_at_hop == 2
@@ -381,9 +347,6 @@ def test_hops_are_kept_to_one_to_three(hops: int, limit: int) -> None:
     assert len(scores(graph, "m0", hops=hops, limit=limit)) == min(max(hops, 1), limit)
 
 
-# ── against every path that networkx finds ────────────────────────────────────────────────────────────────────────
-
-
 def paths(model: nx.MultiGraph, target: str, hops: int) -> Iterator[tuple[int, float]]:
     """Hops and score of each path from `m0` to another memory that comes to nothing twice."""
     for path in nx.all_simple_edge_paths(model, "m0", target, cutoff=2 * hops):
@@ -411,9 +374,6 @@ def test_the_memories_reached_are_those_that_networkx_has_paths_to(
         shortest = min(length for length, _ in expected[target])
         assert score <= max(score for _, score in expected[target])
         assert score >= max(score for length, score in expected[target] if length == shortest)
-
-
-# ── boosts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_neighbours_are_boosted_depth_by_depth() -> None:

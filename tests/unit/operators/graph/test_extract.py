@@ -85,18 +85,12 @@ def test_a_relation_may_name_its_ends_by_urn() -> None:
 
 def test_aliases_and_a_urn_are_relations_of_the_name_that_they_come_with() -> None:
     memory = row(
-        entities=[
-            {"name": "Robert", "urn": "urn:p:1", "aliases": ["Bob", "ROBERT", " "]},
-            {"name": "Ann"},
-        ],
+        entities=[{"name": "Robert", "urn": "urn:p:1", "aliases": ["Bob", "ROBERT", " "]}, {"name": "Ann"}],
         relations=[{"source": "Robert", "type": "same_as", "target": "urn:p:1"}],  # what is said already
     )
     robert = NodeKey("entity:robert")
     found = [(one.source, one.target, one.type) for one in relations(memory)]
-    assert found == [
-        (robert, NodeKey("entity:urn:p:1"), "same_as"),
-        (robert, NodeKey("entity:bob"), "same_as"),
-    ]
+    assert found == [(robert, NodeKey("entity:urn:p:1"), "same_as"), (robert, NodeKey("entity:bob"), "same_as")]
     assert roles(memory) == dict.fromkeys(["entity:robert", "entity:urn:p:1", "entity:bob", "entity:ann"], "entity") | {
         "type:message": "type"
     }

@@ -1,16 +1,12 @@
 """`graph.facts`: search over relations."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.graph import facts as facts_module
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-HOUR_MS = 3_600_000
+from tests.unit.operators.graph.harness import HOUR_MS
+from tests.unit.operators.harness import make_event, run_flow
 
 
 def relation(source: str, kind: str, target: str, **fields: Any) -> dict[str, Any]:
@@ -18,7 +14,7 @@ def relation(source: str, kind: str, target: str, **fields: Any) -> dict[str, An
 
 
 @pytest.fixture
-def log(make_event: MakeEvent) -> list[dict[str, Any]]:
+def log() -> list[dict[str, Any]]:
     """One event an hour: who works where, and who knows whom."""
     ann = [relation("Ann", "works_at", "Acme"), relation("Ann", "knows", "Bob", weight=0.5)]
     moved = [relation("Ann", "works_at", "Globex")]
@@ -35,7 +31,7 @@ def log(make_event: MakeEvent) -> list[dict[str, Any]]:
     return [*said, make_event("graph.edges", 5 * HOUR_MS, edges=given)]
 
 
-def asked(run_flow: RunFlow, log: list[dict[str, Any]], make_event: MakeEvent, **fields: Any) -> dict[str, Any]:
+def asked(log: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     query = make_event("graph.facts", 99 * HOUR_MS, **fields)
     (answer,) = run_flow([*log, query], similarity_max_per_memory=0).responses
     found: dict[str, Any] = answer["graph_facts"]
@@ -46,58 +42,50 @@ def triples(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(one["source_name"], one["type"], one["target_name"]) for one in found["facts"]]
 
 
-def test_facts_are_found_by_words_with_the_memories_that_state_them(
-    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    found = asked(run_flow, log, make_event, query="Where does Ann work?")
+def test_facts_are_found_by_words_with_the_memories_that_state_them(log: list[dict[str, Any]]) -> None:
+    found = asked(log, query="Where does Ann work?")
     assert triples(found)[0] == ("Ann", "works_at", "Globex")
     assert found["complete"]
     best = found["facts"][0]
     assert best["evidence"] == [{"id": "m3", "quote": "Ann has a new job, at Globex."}]
     assert (best["source"], best["target"], best["marks"]) == ("entity:ann", "entity:globex", [])
-    sails = asked(run_flow, log, make_event, query="who sails?")["facts"][0]
+    sails = asked(log, query="who sails?")["facts"][0]
     assert (sails["type"], sails["score"], [one["id"] for one in sails["evidence"]]) == ("sails_on", 1.0, ["m2"])
 
 
-def test_a_long_memory_is_quoted_where_a_word_of_the_question_stands(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_long_memory_is_quoted_where_a_word_of_the_question_stands() -> None:
     before = "The morning was grey and nobody wanted to go out before the rain had stopped. " * 4
     content = before + "Dora repairs clocks for the town hall."
     stated = [relation("Dora", "works_for", "the town hall")]
     log = [make_event("memory", HOUR_MS, id="m1", content=content, relations=stated)]
-    (fact,) = asked(run_flow, log, make_event, query="Whose clocks are repaired?")["facts"]
+    (fact,) = asked(log, query="Whose clocks are repaired?")["facts"]
     assert fact["evidence"] == [{"id": "m1", "quote": "Dora repairs clocks for the town hall."}]
 
 
-def test_what_only_superseded_memories_state_is_told_when_asked_for(
-    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    now = asked(run_flow, log, make_event, types=["works_at"])
-    every = asked(run_flow, log, make_event, types=["works_at"], include_history=True)
+def test_what_only_superseded_memories_state_is_told_when_asked_for(log: list[dict[str, Any]]) -> None:
+    now = asked(log, types=["works_at"])
+    every = asked(log, types=["works_at"], include_history=True)
     assert triples(now) == [("Ann", "works_at", "Globex")]
     marks = {one["target_name"]: one["marks"] for one in every["facts"]}
     assert marks == {"Globex": [], "Acme": ["superseded"]}
 
 
 @pytest.mark.parametrize("name", ["Bob", "entity:bob", "BOB"])
-def test_an_entity_has_the_facts_at_it(
-    name: str, log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    found = asked(run_flow, log, make_event, entities=[name], include_history=True)
+def test_an_entity_has_the_facts_at_it(name: str, log: list[dict[str, Any]]) -> None:
+    found = asked(log, entities=[name], include_history=True)
     assert triples(found) == [("Bob", "sails_on", "lake"), ("Ann", "knows", "Bob")]
 
 
-def test_facts_of_a_moment_are_those_of_then(
-    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_facts_of_a_moment_are_those_of_then(log: list[dict[str, Any]]) -> None:
     for fields in ({"query": "where does Ann work"}, {"entities": ["Ann"]}, {"types": ["works_at"]}):
-        found = asked(run_flow, log, make_event, as_of={"ingestion_time": 2 * HOUR_MS}, **fields)
+        found = asked(log, as_of={"ingestion_time": 2 * HOUR_MS}, **fields)
         assert ("Ann", "works_at", "Acme") in triples(found)
         assert "Globex" not in {one["target_name"] for one in found["facts"]}
-        found = asked(run_flow, log, make_event, as_of={"event_time": 2 * HOUR_MS}, **fields)
+        found = asked(log, as_of={"event_time": 2 * HOUR_MS}, **fields)
         assert "Globex" not in {one["target_name"] for one in found["facts"]}
 
 
-def test_marks_say_why_a_fact_does_not_count(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_marks_say_why_a_fact_does_not_count() -> None:
     edges: list[dict[str, Any]] = [
         {"type": "now"},
         {"type": "sealed", "archived": True},
@@ -110,7 +98,7 @@ def test_marks_say_why_a_fact_does_not_count(make_event: MakeEvent, run_flow: Ru
         "memory", HOUR_MS, content="out of date", expires_at=HOUR_MS, relations=[relation("a", "old", "b")]
     )
     log = [make_event("graph.edges", HOUR_MS, edges=[ends | edge for edge in edges]), told]
-    found = asked(run_flow, log, make_event, entities=["entity:a"], include_history=True)
+    found = asked(log, entities=["entity:a"], include_history=True)
     assert {one["type"]: one["marks"] for one in found["facts"]} == {
         "now": [],
         "sealed": ["archived"],
@@ -119,29 +107,23 @@ def test_marks_say_why_a_fact_does_not_count(make_event: MakeEvent, run_flow: Ru
         "ahead": ["not_yet_valid"],
         "old": ["expired"],
     }
-    assert [one["type"] for one in asked(run_flow, log, make_event, entities=["a"])["facts"]] == ["now"]
+    assert [one["type"] for one in asked(log, entities=["a"])["facts"]] == ["now"]
 
 
-def test_facts_are_ranked_alike_whatever_the_limit(
-    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    every = triples(asked(run_flow, log, make_event, include_history=True))
+def test_facts_are_ranked_alike_whatever_the_limit(log: list[dict[str, Any]]) -> None:
+    every = triples(asked(log, include_history=True))
     assert len(every) == 5
-    assert triples(asked(run_flow, log, make_event, include_history=True, limit=2)) == every[:2]
+    assert triples(asked(log, include_history=True, limit=2)) == every[:2]
 
 
-def test_what_is_too_much_to_look_at_is_said(
-    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_much_to_look_at_is_said(log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts_module, "OPENED", 1)
-    assert not asked(run_flow, log, make_event)["complete"]
-    assert not asked(run_flow, log, make_event, entities=["Ann", "Bob"])["complete"]
-    assert asked(run_flow, log, make_event, entities=["Ann"])["complete"]
+    assert not asked(log)["complete"]
+    assert not asked(log, entities=["Ann", "Bob"])["complete"]
+    assert asked(log, entities=["Ann"])["complete"]
 
 
-def test_an_entity_that_is_not_there_is_named(
-    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_an_entity_that_is_not_there_is_named(log: list[dict[str, Any]]) -> None:
     query = make_event("graph.facts", entities=["Ann", "nobody"])
     (answer,) = run_flow([*log, query]).responses
     assert (answer["error"]["code"], [one["field"] for one in answer["error"]["fields"]]) == (
@@ -150,21 +132,21 @@ def test_an_entity_that_is_not_there_is_named(
     )
 
 
-def test_nobody_has_no_facts(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_nobody_has_no_facts() -> None:
     (answer,) = run_flow([make_event("graph.facts", query="who sails")]).responses
     assert answer["graph_facts"] == {"facts": [], "complete": True}
 
 
-def test_edges_that_no_memory_states_are_found_without_their_entities(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_edges_that_no_memory_states_are_found_without_their_entities() -> None:
     given = [{"source": "entity:mill", "target": "entity:river", "type": "stands_at"}]
     memory = make_event("memory", HOUR_MS, id="m1", content="It rains.")
     log = [memory, make_event("graph.edges", 2 * HOUR_MS, edges=given)]
     for fields in ({}, {"query": "what stands there?"}, {"types": ["stands_at"]}):
-        found = asked(run_flow, log, make_event, **fields)
+        found = asked(log, **fields)
         assert (triples(found), found["complete"]) == ([("mill", "stands_at", "river")], True)
 
 
-def test_a_fact_about_one_of_several_names_is_a_fact_about_the_thing(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_fact_about_one_of_several_names_is_a_fact_about_the_thing() -> None:
     robert = [{"name": "Robert", "aliases": ["Bob"]}]
     log = [
         make_event("memory", HOUR_MS, id="m1", content="Bob sails.", relations=[relation("Bob", "owns", "Petrel")]),
@@ -174,7 +156,7 @@ def test_a_fact_about_one_of_several_names_is_a_fact_about_the_thing(make_event:
         ),
     ]
     for fields in ({}, {"entities": ["Bob"]}, {"entities": ["Robert"]}, {"query": "What does Bob own?"}):
-        (fact,) = asked(run_flow, log, make_event, **fields)["facts"]
+        (fact,) = asked(log, **fields)["facts"]
         assert (fact["source_name"], fact["target_name"], fact["evidence_count"]) == ("Robert", "Petrel", 2)
-    before = asked(run_flow, log, make_event, as_of={"ingestion_time": HOUR_MS})
+    before = asked(log, as_of={"ingestion_time": HOUR_MS})
     assert [(one["source_name"], one["evidence_count"]) for one in before["facts"]] == [("Bob", 1)]

@@ -24,9 +24,6 @@ def gate(*outcomes: tuple[int, Outcome], compared: Compared | None = None) -> Ga
     return watching
 
 
-# ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_figures() -> None:
     watching = gate((15, "expanded"), compared=GOOD)
     for outcome in ("failed", "stopped", "stopped", "late", "expanded"):
@@ -73,9 +70,6 @@ def test_the_windows_roll_over_the_time_of_the_queries() -> None:
 def test_only_the_last_ones_are_kept() -> None:
     watching = gate((100, "failed"), (100, "expanded"))
     assert (watching.figures()["answers"], watching.figures()["error_rate"]) == (100, 0)
-
-
-# ── verdicts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -127,9 +121,6 @@ def test_only_so_many_types_of_edges_are_remembered() -> None:
     for number in range(10 * TYPES_MOST):
         watching.observe(Seen(0, "expanded", Compared(0.0, {f"type {number}": 0.5}, 1)))
     assert len(watching.types()) == WINDOW.most + TYPES_MOST
-
-
-# ── feedback ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def told(**said: str) -> Gate:
@@ -189,9 +180,6 @@ def test_a_restart_forgets_and_counts_from_then_on() -> None:
     assert watching.figures()["answers"] == 1
 
 
-# ── back and forth ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("failed", [4, 5])
 def test_between_the_bounds_what_holds_goes_on(failed: int) -> None:
     watching = gate((100 - failed, "expanded"), (failed, "failed"))
@@ -230,30 +218,8 @@ def test_a_bound_to_free_is_stricter_than_the_one_to_block() -> None:
     assert all(bounds.free < bounds.block for bounds in BOUNDS.values())
 
 
-# ── beside the baseline ───────────────────────────────────────────────────────────────────────────────────────────
-
 SIGNAL = np.array([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0])
 LEFT_OUT = np.arange(2, 10)  # the first two were answered
-
-
-def compared(*expanded: int, signal: np.ndarray[Any, np.dtype[np.float64]] = SIGNAL) -> Compared | None:
-    return compare(signal, LEFT_OUT, np.array(expanded, np.int64), ["t"] * len(expanded), [7] * len(expanded))
-
-
-def test_what_the_baseline_ranks_next_is_the_most_relevant() -> None:
-    assert compared(2, 3) == Compared(1.0, {"t": 0.875}, 14)
-
-
-def test_the_worst_of_all_is_the_least() -> None:
-    assert compared(8, 9) == Compared(0.0, {"t": 0.125}, 14)
-
-
-def test_all_that_is_left_is_as_good_as_by_lot() -> None:
-    assert compared(*range(2, 10)) == Compared(1.0, {"t": 0.5}, 56)
-
-
-def test_without_a_signal_all_are_alike() -> None:
-    assert compared(9, signal=np.zeros(10)) == Compared(1.0, {"t": 0.5}, 7)
 
 
 def test_each_type_of_edge_has_the_relevance_of_its_own() -> None:
@@ -261,5 +227,16 @@ def test_each_type_of_edge_has_the_relevance_of_its_own() -> None:
     assert found == Compared(2 / 3, {"a": 0.875, "b": 0.0625}, 6)
 
 
-def test_nothing_expanded_is_not_compared() -> None:
-    assert compared() is None
+@pytest.mark.parametrize(
+    ("expanded", "signal", "expected"),
+    [
+        ([2, 3], SIGNAL, Compared(1.0, {"t": 0.875}, 14)),  # what the baseline ranks next
+        ([8, 9], SIGNAL, Compared(0.0, {"t": 0.125}, 14)),  # the worst of all
+        ([*range(2, 10)], SIGNAL, Compared(1.0, {"t": 0.5}, 56)),
+        ([9], np.zeros(10), Compared(1.0, {"t": 0.5}, 7)),
+        ([], SIGNAL, None),
+    ],
+)
+def test_expanded_memories_are_compared_with_the_baseline(expanded: list[int], signal: Any, expected: Any) -> None:
+    found = compare(signal, LEFT_OUT, np.array(expanded, np.int64), ["t"] * len(expanded), [7] * len(expanded))
+    assert found == expected

@@ -37,9 +37,6 @@ def outcomes(engine: Engine) -> list[str]:
     return [receipt["outcome"] for receipt in engine.receipts[3:]]
 
 
-# ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_edge_carries_all_that_is_given_of_it(engine: Engine) -> None:
     said = edge("a", "b", weight=0.25, confidence=0.5, evidence="c", expires_at="2025-01-01T00:00:00Z", archived=True)
     engine.run(give(said))
@@ -195,9 +192,6 @@ def test_edges_under_an_id_take_effect_once(engine: Engine) -> None:
     assert engine.edges()[A, B, "caused_by"].archived
 
 
-# ── evidence ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_an_edge_goes_with_its_last_evidence(engine: Engine) -> None:
     engine.run(give(edge("a", "b", evidence="c")), event("memory.forget", memory_id="c"))
     assert engine.edges() == {}
@@ -216,9 +210,6 @@ def test_evidence_is_what_a_memory_said_and_not_how_it_is_filed(
 ) -> None:
     engine.run(give(edge("a", "b", evidence="a")), event("memory.update", memory_id="a", **change))
     assert len(engine.edges()) == left
-
-
-# ── contradiction, supersession ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_contradiction_holds_both_ways_and_is_given_from_either_end(engine: Engine) -> None:
@@ -253,9 +244,6 @@ def test_what_a_hot_owner_knows_of_supersession_follows_each_event(engine: Engin
     assert graph.superseded() == {}
 
 
-# ── archive ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_nodes_are_archived_by_id_key_or_name_and_put_back(engine: Engine) -> None:
     engine.run(event("memory", id="d", content="then Ann Lee came"))
     named = {"a": A, "tag:Hot": NodeKey("tag:hot"), "ann lee": NodeKey("entity:ann lee")}
@@ -280,7 +268,6 @@ def test_a_similarity_is_archived_from_both_ends(tmp_path: Path) -> None:
     assert [found.archived for found in engine.edges().values()] == [True, True]
     engine.run(archive(edges=[edge("a", "b", "similar_to")], archived=False))
     assert [found.archived for found in engine.edges().values()] == [False, False]
-    engine.close()
 
 
 def test_what_is_to_be_archived_and_is_not_there_is_named_and_nothing_is_applied(engine: Engine) -> None:

@@ -11,9 +11,7 @@ from recallflow.operators.graph import changes
 from recallflow.state.hot_graph import Staged
 from recallflow.state.partition import Partition, Values
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, Harness, several
-
-MakeEvent = Callable[..., dict[str, Any]]
+from tests.unit.operators.harness import MEMORIES, Harness, make_event, several
 
 SHARE = 200
 RECORDS_A_LINK = 4  # at most: the records that a step changes for each link of its share
@@ -42,7 +40,7 @@ class Looked(dict[bytes, bytes | None]):
 
 
 @pytest.fixture
-def said(make_event: MakeEvent) -> list[dict[str, Any]]:
+def said() -> list[dict[str, Any]]:
     """A memory that had very many edges, and has some; each version had other tags."""
     told = [make_event("memory", id=f"w{n}", content=f"witness {n}") for n in range(WITNESSES)]
     told.append(make_event("memory", id="hub", content="the hub"))
@@ -66,10 +64,7 @@ def make_harness(tmp_path: Path) -> Iterator[Callable[[], Harness]]:
 
 
 def test_a_step_of_forgetting_changes_no_more_than_its_share_where_there_is_a_past(
-    make_harness: Callable[[], Harness],
-    make_event: MakeEvent,
-    said: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    make_harness: Callable[[], Harness], said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, stepped = make_harness(), make_harness()
     whole.run(MEMORIES, *said, make_event(FORGET[0], **FORGET[1]))
@@ -95,7 +90,6 @@ def test_a_step_of_forgetting_changes_no_more_than_its_share_where_there_is_a_pa
 @pytest.mark.parametrize(("kind", "fields"), [UPDATE, FORGET], ids=str)
 def test_what_an_event_staged_is_not_gone_through_for_each_edge(
     make_harness: Callable[[], Harness],
-    make_event: MakeEvent,
     said: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     kind: str,

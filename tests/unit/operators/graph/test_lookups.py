@@ -1,18 +1,16 @@
 """What queries about the graph tell: counts and rollout, and subgraphs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from recallflow.control import GateVerdict, Rollout
 from recallflow.decisions import History
-from recallflow.flows.embedded import Processed
 from recallflow.operators.graph import status as status_module
+from tests.unit.operators.graph.harness import HOUR_MS
+from tests.unit.operators.harness import make_event, run_flow
 
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-HOUR_MS = 3_600_000
 DASHBOARD: dict[str, Any] = {"id": "d", "content": "red lines mark the limits", "topics": ["dashboard"]}
 ROLLOUT: dict[str, Any] = {
     "id": "r",
@@ -31,31 +29,28 @@ PEOPLE: dict[str, Any] = {
 }
 
 
-def told(make_event: MakeEvent, *queries: dict[str, Any], edges: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+def told(*queries: dict[str, Any], edges: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
     memories = [make_event("memory", 1_000 * n, **fields) for n, fields in enumerate((DASHBOARD, ROLLOUT, PEOPLE))]
     given = [make_event("graph.edges", 4_000, edges=[*edges])] if edges else []
     return [*memories, *given, *queries]
 
 
-# ── graph.status ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_status_counts_nodes_by_kind_and_edges_by_type(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_status_counts_nodes_by_kind_and_edges_by_type() -> None:
     edges = [{"source": "d", "target": "r", "type": "contradicts"}]
     asked = make_event("graph.status")
-    (response,) = run_flow(told(make_event, asked, edges=edges), similarity_max_per_memory=0).responses
+    (response,) = run_flow(told(asked, edges=edges), similarity_max_per_memory=0).responses
     report = response["graph_status"]
     assert report["nodes"] == {"entity": 3, "memory": 3, "tag": 1, "topic": 1, "type": 1}
     assert report["edges"] == {"contradicts": 2, "part_of": 1, "works_at": 1}
     assert report["complete"]
 
 
-def test_status_of_a_user_without_memories_is_empty(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_status_of_a_user_without_memories_is_empty() -> None:
     (response,) = run_flow([make_event("graph.status")]).responses
     assert (response["graph_status"]["nodes"], response["graph_status"]["edges"]) == ({}, {})
 
 
-def test_status_tells_the_rollout_and_what_blocks_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_status_tells_the_rollout_and_what_blocks_it() -> None:
     history = History()
     rollout = Rollout(type="graph.rollout", tenant_id="acme", name="default", mode="canary", by="ops", why="try it")
     history.add(HOUR_MS, rollout)
@@ -72,38 +67,27 @@ def test_status_tells_the_rollout_and_what_blocks_it(make_event: MakeEvent, run_
     }
     gate = report["gate"]
     assert gate.pop("windows")["answers"] == 0
-    assert gate == {
-        "blocked": True,
-        "since": "1970-01-01T02:00:00Z",
-        "by": "ops",
-        "why": "too slow",
-        "edge_types": {},
-    }
+    assert gate == {"blocked": True, "since": "1970-01-01T02:00:00Z", "by": "ops", "why": "too slow", "edge_types": {}}
     assert report["failures"] == []
 
 
-def test_a_very_large_graph_is_counted_in_part(
-    make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_very_large_graph_is_counted_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_module, "COUNTED", 3)
-    (response,) = run_flow(told(make_event, make_event("graph.status"))).responses
+    (response,) = run_flow(told(make_event("graph.status"))).responses
     report = response["graph_status"]
     assert not report["complete"]
     assert sum(report["nodes"].values()) == 3
 
 
-# ── graph.explore ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def explored(make_event: MakeEvent, run_flow: RunFlow, *nodes: str, hops: int = 1, **more: Any) -> dict[str, Any]:
+def explored(*nodes: str, hops: int = 1, **more: Any) -> dict[str, Any]:
     asked = make_event("graph.explore", nodes=[*nodes], hops=hops)
-    (response,) = run_flow(told(make_event, asked, **more), similarity_max_per_memory=0).responses
+    (response,) = run_flow(told(asked, **more), similarity_max_per_memory=0).responses
     subgraph: dict[str, Any] = response["subgraph"]
     return subgraph
 
 
-def test_a_subgraph_has_nodes_links_and_the_memories_linked(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    found = explored(make_event, run_flow, "topic:dashboard")
+def test_a_subgraph_has_nodes_links_and_the_memories_linked() -> None:
+    found = explored("topic:dashboard")
     assert [node["key"] for node in found["nodes"]] == ["topic:dashboard", "r", "d"]
     assert found["links"] == [{"memory": memory, "node": "topic:dashboard", "role": "topic"} for memory in ("r", "d")]
     assert [(memory["id"], memory["content"]) for memory in found["memories"]] == [
@@ -113,9 +97,9 @@ def test_a_subgraph_has_nodes_links_and_the_memories_linked(make_event: MakeEven
     assert found["caps"] == {"fan_out": [], "visited_at_hop": None}
 
 
-def test_an_edge_is_told_with_all_that_is_known_of_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_an_edge_is_told_with_all_that_is_known_of_it() -> None:
     given = {"source": "d", "target": "r", "type": "caused_by", "weight": 0.5, "confidence": 0.8, "expires_at": HOUR_MS}
-    found = explored(make_event, run_flow, "d", edges=[given])
+    found = explored("d", edges=[given])
     (edge,) = found["edges"]
     assert {name: edge[name] for name in ("source", "target", "type", "weight", "confidence", "archived")} == {
         "source": "d",
@@ -128,64 +112,46 @@ def test_an_edge_is_told_with_all_that_is_known_of_it(make_event: MakeEvent, run
     assert edge["expires_at"] == "1970-01-01T01:00:00Z"
 
 
-def test_relations_are_shown_with_their_evidence_archived_ones_too(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    found = explored(make_event, run_flow, "Acme")
+def test_relations_are_shown_with_their_evidence_archived_ones_too() -> None:
+    found = explored("Acme")
     edges = {(edge["source"], edge["type"], edge["target"]): edge for edge in found["edges"]}
-    assert edges.keys() == {
-        ("entity:ann", "works_at", "entity:acme"),
-        ("entity:acme", "part_of", "entity:group"),
-    }
+    assert edges.keys() == {("entity:ann", "works_at", "entity:acme"), ("entity:acme", "part_of", "entity:group")}
     assert edges["entity:acme", "part_of", "entity:group"]["archived"]
     assert {tuple(edge["evidence"]) for edge in found["edges"]} == {("p",)}
 
 
 @pytest.mark.parametrize("wanted", ["urn:ann", "Ann", "ANN", "entity:ann"])
-def test_a_node_is_found_by_urn_name_and_key(wanted: str, make_event: MakeEvent, run_flow: RunFlow) -> None:
-    assert "entity:ann" in [node["key"] for node in explored(make_event, run_flow, wanted)["nodes"]]
+def test_a_node_is_found_by_urn_name_and_key(wanted: str) -> None:
+    assert "entity:ann" in [node["key"] for node in explored(wanted)["nodes"]]
 
 
-def test_hops_widen_the_subgraph(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    sizes = [len(explored(make_event, run_flow, "tag:ops", hops=hops)["nodes"]) for hops in (1, 2, 3)]
-    assert sizes[0] < sizes[1] <= sizes[2]
-
-
-def test_a_node_has_its_hops_and_its_centrality(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_node_has_its_hops_and_its_centrality() -> None:
     """tag:ops – r – topic:dashboard – d: a memory's own nodes are as near as the memory."""
-    found = explored(make_event, run_flow, "tag:ops", hops=3)
+    found = explored("tag:ops", hops=3)
     told = {node["key"]: (node["hops"], node["centrality"]) for node in found["nodes"] if "type" not in node["key"]}
     assert {key: hops for key, (hops, _) in told.items()} == {"tag:ops": 0, "r": 1, "topic:dashboard": 1, "d": 2}
     assert told["r"][1] == max(centrality for _, centrality in told.values())
     assert all(0 < centrality <= 1 for _, centrality in told.values())
 
 
-def test_without_a_node_the_newest_memories_are_shown(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    found = explored(make_event, run_flow)
+def test_without_a_node_the_newest_memories_are_shown() -> None:
+    found = explored()
     assert [memory["id"] for memory in found["memories"]] == ["p", "r", "d"]
 
 
-def test_a_user_without_memories_has_an_empty_subgraph(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_user_without_memories_has_an_empty_subgraph() -> None:
     (response,) = run_flow([make_event("graph.explore")]).responses
     assert (response["status"], response["subgraph"]["nodes"], response["subgraph"]["edges"]) == ("ok", [], [])
 
 
-def test_what_is_not_there_is_an_error_that_names_all_of_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_is_not_there_is_an_error_that_names_all_of_it() -> None:
     asked = make_event("graph.explore", nodes=["d", "nobody", "nothing"])
-    (response,) = run_flow(told(make_event, asked)).responses
+    (response,) = run_flow(told(asked)).responses
     assert (response["status"], response["error"]["code"]) == ("error", "not_found")
     assert [field["field"] for field in response["error"]["fields"]] == ["nodes.1", "nodes.2"]
 
 
-def test_a_forgotten_memory_is_not_shown(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    forget = make_event("memory.forget", 5_000, memory_id="d")
-    (response,) = run_flow(
-        [*told(make_event, forget), make_event("graph.explore", nodes=["topic:dashboard"])]
-    ).responses
-    assert [node["key"] for node in response["subgraph"]["nodes"]] == ["topic:dashboard", "r"]
-
-
-def test_explore_and_a_context_show_one_thing_once_under_any_of_its_names(
-    make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_explore_and_a_context_show_one_thing_once_under_any_of_its_names() -> None:
     people = [
         make_event("memory", 1_000, id="a", content="a person", entities=[{"name": "Robert", "aliases": ["Bob"]}]),
         make_event("memory", 2_000, id="b", content="then Bob bought a canoe"),

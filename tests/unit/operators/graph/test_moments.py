@@ -1,21 +1,17 @@
 """Recall, trace and explore as of a moment: the links and edges of then."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from recallflow.flows.embedded import Processed
-from tests.unit.operators.graph.test_answers import ask, ids, rolled_out
+from tests.unit.operators.graph.harness import HOUR_MS, rolled_out
+from tests.unit.operators.harness import ids, make_event, run_flow
 
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-HOUR_MS = 3_600_000
 KEYS = ("subgraph", "graph_trace")
 
 
 @pytest.fixture
-def log(make_event: MakeEvent) -> list[dict[str, Any]]:
+def log() -> list[dict[str, Any]]:
     """One event an hour: two memories share a topic until one of them is filed elsewhere; a cause is given, judged
     anew, taken back and put back."""
 
@@ -39,9 +35,7 @@ def log(make_event: MakeEvent) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("hour", range(1, 10))
 @pytest.mark.parametrize("kind", ["recall", "graph.trace", "graph.explore"])
-def test_what_was_known_then_is_what_the_log_up_to_then_says(
-    hour: int, kind: str, log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_what_was_known_then_is_what_the_log_up_to_then_says(hour: int, kind: str, log: list[dict[str, Any]]) -> None:
     fields: dict[str, Any] = {"nodes": ["alarm"], "hops": 2} if kind == "graph.explore" else {"query": "rollout alarms"}
     if kind == "recall":
         fields |= {"k": 1, "strategy": "hybrid_graph"}
@@ -61,16 +55,6 @@ def told(answer: dict[str, Any]) -> list[Any]:
     return [(memory["id"], [reason.get("edge") for reason in memory["why"]]) for memory in answer["memories"]]
 
 
-def test_a_memory_that_was_filed_elsewhere_since_is_reached_by_the_links_of_then(
-    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    found = [
-        ids(run_flow([*log, ask(make_event, "rollout alarms", k=1, **as_of)], decisions=rolled_out()).responses[-1])
-        for as_of in ({}, {"as_of": {"ingestion_time": 5 * HOUR_MS}})
-    ]
-    assert found == [["alarm", "cause"], ["alarm", "cause", "red"]]
-
-
 @pytest.mark.parametrize(
     ("hour", "types"),
     [
@@ -81,7 +65,7 @@ def test_a_memory_that_was_filed_elsewhere_since_is_reached_by_the_links_of_then
         (30, ["always", "since"]),
     ],
 )
-def test_an_edge_holds_between_its_times(hour: int, types: list[str], make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_an_edge_holds_between_its_times(hour: int, types: list[str]) -> None:
     """`always` says no time, and so holds since it was said, on hour 10; `since` holds since before that."""
     edges: list[dict[str, Any]] = [
         {"type": "always"},
@@ -105,7 +89,7 @@ def test_an_edge_holds_between_its_times(hour: int, types: list[str], make_event
     assert sorted(followed - {"similar_to", "shared_node"}) == types
 
 
-def test_a_relation_holds_since_its_memory_or_since_the_time_it_names(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_relation_holds_since_its_memory_or_since_the_time_it_names() -> None:
     works = {"source": "Ann", "type": "works_at", "target": "Acme"}
     lives = {"source": "Ann", "type": "lives_in", "target": "Porto", "valid_from": HOUR_MS, "valid_to": 3 * HOUR_MS}
     told = make_event("memory", 5 * HOUR_MS, id="a", content="about somebody", relations=[works, lives])
@@ -117,14 +101,14 @@ def test_a_relation_holds_since_its_memory_or_since_the_time_it_names(make_event
 
 
 @pytest.mark.parametrize("holder", ["edges", "relations"])
-def test_a_time_that_ends_before_it_begins_is_refused(holder: str, make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_time_that_ends_before_it_begins_is_refused(holder: str) -> None:
     span = {"source": "entity:a", "target": "entity:b", "type": "x", "valid_from": 2 * HOUR_MS, "valid_to": HOUR_MS}
     kind = "graph.edges" if holder == "edges" else "memory"
     (refused,) = run_flow([make_event(kind, content="x", **{holder: [span]})]).rejected
     assert "valid_to" in str(refused)
 
 
-def test_what_superseded_then_is_what_hides(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_superseded_then_is_what_hides() -> None:
     edge = {"source": "b", "target": "a", "type": "supersedes"}
     events = [
         make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
@@ -145,9 +129,7 @@ def test_what_superseded_then_is_what_hides(make_event: MakeEvent, run_flow: Run
 @pytest.mark.parametrize(
     ("hour", "topic", "relation"), [(3, "topic:dashboard", "works_at"), (4, "topic:colours", "left")]
 )
-def test_what_an_edit_brings_and_takes_away_is_of_its_event_time(
-    hour: int, topic: str, relation: str, make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_what_an_edit_brings_and_takes_away_is_of_its_event_time(hour: int, topic: str, relation: str) -> None:
     def said(topic: str, relation: str) -> dict[str, Any]:
         return {"topics": [topic], "relations": [{"source": "Ann", "type": relation, "target": "Acme"}]}
 
@@ -163,15 +145,10 @@ def test_what_an_edit_brings_and_takes_away_is_of_its_event_time(
 
 
 @pytest.mark.parametrize(
-    ("hour", "told", "fields"),
-    [
-        (3, ["a", "b"], {}),
-        (4, ["b"], {}),
-        (2, ["b"], {"valid_from": 2 * HOUR_MS}),
-    ],
+    ("hour", "told", "fields"), [(3, ["a", "b"], {}), (4, ["b"], {}), (2, ["b"], {"valid_from": 2 * HOUR_MS})]
 )
 def test_a_memory_is_superseded_since_that_was_said_or_since_the_time_it_names(
-    hour: int, told: list[str], fields: dict[str, Any], make_event: MakeEvent, run_flow: RunFlow
+    hour: int, told: list[str], fields: dict[str, Any]
 ) -> None:
     """Said anew on hour 6, it holds since hour 4 all the same."""
     edge = {"source": "b", "target": "a", "type": "supersedes"} | fields
@@ -197,7 +174,7 @@ def test_a_memory_is_superseded_since_that_was_said_or_since_the_time_it_names(
     )
 
 
-def robert(make_event: MakeEvent, holder: str) -> list[dict[str, Any]]:
+def robert(holder: str) -> list[dict[str, Any]]:
     """Bob is known since hour 2; on hour 6 he is told to be Robert."""
     first = make_event("memory", 2 * HOUR_MS, id="y", content="somebody sings", entities=[{"name": "Bob"}])
     aliases = {"aliases": ["Bob"]} if holder == "aliases" else {}
@@ -210,7 +187,7 @@ def robert(make_event: MakeEvent, holder: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("holder", ["aliases", "edges"])
 @pytest.mark.parametrize("time", ["event_time", "ingestion_time"])
-def test_a_thing_has_the_names_of_then(time: str, holder: str, make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_a_thing_has_the_names_of_then(time: str, holder: str) -> None:
     found = {}
     for hour in (4, 7):
         then = {"as_of": {time: hour * HOUR_MS}}
@@ -219,7 +196,7 @@ def test_a_thing_has_the_names_of_then(time: str, holder: str, make_event: MakeE
             make_event("recall", 9 * HOUR_MS, query="somebody", **filters, **then),
             make_event("graph.explore", 9 * HOUR_MS, nodes=["Bob"], hops=2, **then),
         ]
-        recall, explore = run_flow([*robert(make_event, holder), *asked]).responses
+        recall, explore = run_flow([*robert(holder), *asked]).responses
         nodes = explore["subgraph"]["nodes"]
         names = {name for node in nodes if node["kind"] == "entity" for name in (node["name"], *node["aliases"])}
         unknown = "unknown_entity" in {warning["code"] for warning in recall["warnings"]}
@@ -227,17 +204,17 @@ def test_a_thing_has_the_names_of_then(time: str, holder: str, make_event: MakeE
     assert found == {4: ([], {"Bob"}, True), 7: (["x", "y"], {"Robert", "Bob"}, False)}
 
 
-def test_what_had_not_happened_is_no_node_of_then(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_had_not_happened_is_no_node_of_then() -> None:
     asked = [
         make_event("graph.explore", 9 * HOUR_MS, nodes=[node], as_of={"event_time": 4 * HOUR_MS})
         for node in ("Robert", "x")
     ]
-    answered = run_flow([*robert(make_event, "none"), *asked])
+    answered = run_flow([*robert("none"), *asked])
     assert not [one for one in answered.responses if one.get("subgraph")]
 
 
 @pytest.mark.parametrize("kind", ["graph.explore", "graph.trace"])
-def test_an_episode_of_then_has_no_member_of_later(kind: str, make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_an_episode_of_then_has_no_member_of_later(kind: str) -> None:
     """Also where episodes are joined anew, as of what was known."""
     said = [
         make_event("message", minute * 60_000, id=f"m{minute}", content="Tea?", session_id="s") for minute in (1, 2, 3)
@@ -253,7 +230,7 @@ CLUB = {"entities": [{"name": "club x"}]}
 ASKED = {"entities": ["club x"]}
 
 
-def clubs(make_event: MakeEvent) -> list[dict[str, Any]]:
+def clubs() -> list[dict[str, Any]]:
     """`a` is of the club since its edit, `b` up to its own, and `c` as it was and as it is."""
     return [
         make_event("memory", HOUR_MS, id="a", content="the club meets"),
@@ -277,30 +254,26 @@ def clubs(make_event: MakeEvent) -> list[dict[str, Any]]:
         ({}, [("a", 1), ("c", 1)]),
     ],
 )
-def test_a_filter_goes_by_the_links_of_each_version(
-    fields: dict[str, Any], expected: list[tuple[str, int]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_a_filter_goes_by_the_links_of_each_version(fields: dict[str, Any], expected: list[tuple[str, int]]) -> None:
     ask = make_event("recall", 9 * HOUR_MS, query="what does the club do", filters=ASKED, **fields)
-    recall = run_flow([*clubs(make_event), ask]).responses[-1]
+    recall = run_flow([*clubs(), ask]).responses[-1]
     assert sorted((memory["id"], memory["version"]) for memory in recall["memories"]) == expected
 
 
 @pytest.mark.parametrize(
     "fields", [{"include_history": True}, {"as_of": {"event_time": 3 * HOUR_MS}}, {"include_history": True, "not": 1}]
 )
-def test_an_entity_that_an_edit_left_without_memories_is_found_in_the_versions_before(
-    fields: dict[str, Any], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_an_entity_that_an_edit_left_without_memories_is_found_in_the_versions_before(fields: dict[str, Any]) -> None:
     """So is what the filter is to leave out: by the version, not by the memory."""
     filters = {"not": ASKED} if fields.pop("not", None) else ASKED
-    events = [one for one in clubs(make_event) if "b" in (one.get("id"), one.get("memory_id"))]
+    events = [one for one in clubs() if "b" in (one.get("id"), one.get("memory_id"))]
     ask = make_event("recall", 9 * HOUR_MS, query="what does the club do", filters=filters, **fields)
     recall = run_flow([*events, ask]).responses[-1]
     assert [(memory["id"], memory["version"]) for memory in recall["memories"]] == [("b", 1 if filters != ASKED else 0)]
     assert "unknown_entity" not in {warning["code"] for warning in recall["warnings"]}
 
 
-def test_the_newest_memories_of_a_moment_are_those_that_had_happened(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_the_newest_memories_of_a_moment_are_those_that_had_happened() -> None:
     """More came later than are begun with."""
     later = [
         make_event("memory", (3 + n) * HOUR_MS, id=f"late{n}", content=f"the gate, {n} o'clock") for n in range(12)
@@ -312,7 +285,7 @@ def test_the_newest_memories_of_a_moment_are_those_that_had_happened(make_event:
     assert not [node["key"] for node in subgraph["nodes"] if "late" in node["key"]]
 
 
-def test_what_a_later_memory_superseded_counts_no_more(make_event: MakeEvent, run_flow: RunFlow) -> None:
+def test_what_a_later_memory_superseded_counts_no_more() -> None:
     """The question is about a time at which nobody knew of the later one."""
     edge = {"source": "b", "target": "a", "type": "supersedes"}
     events = [

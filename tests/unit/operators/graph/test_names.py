@@ -172,46 +172,11 @@ def test_a_score_falls_with_what_is_missed_and_what_is_made_up() -> None:
 
 
 # Letters and marks that rules look for, so that random texts meet them.
-_PIECES = st.sampled_from(
-    [
-        *[
-            "Ann",
-            "ann",
-            "Dr.",
-            "Mr",
-            "de",
-            "von",
-            " ",
-            "  ",
-            ", ",
-            ". ",
-            "and",
-            "May",
-            "in",
-            "'s",
-            "’",
-            "I",
-            "J.",
-            "\n",
-        ],
-        *[
-            "王小明",
-            "田中",
-            "ليلى",
-            "민수가",
-            "Will",
-            "@bob",
-            "#tea",
-            "urn:a:b",
-            "É",
-            "ß",
-            "-",
-            "Monday",
-            "The",
-            "Москва",
-        ],
-    ]
-)
+_PIECES = st.sampled_from([
+    *("Ann", "ann", "Dr.", "Mr", "de", "von", "and", "May", "in", "'s", "’", "I", "J.", "Will", "@bob", "#tea"),
+    *("urn:a:b", "É", "ß", "-", "Monday", "The", "Москва"),
+    *(" ", "  ", ", ", ". ", "\n", "王小明", "田中", "ليلى", "민수가"),
+])  # fmt: skip
 
 
 @given(text=st.text(max_size=300) | st.lists(_PIECES, max_size=60).map("".join))

@@ -1,6 +1,6 @@
 """The same lines give the same answers, at whatever pace they come: gate verdicts and waiting queries included."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -8,21 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallflow.control import Rollout
-from recallflow.decisions import History
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
 from recallflow.outputs import Answer
+from tests.groups import share
+from tests.unit.operators.graph.harness import DAY_MS, rolled_out
+from tests.unit.operators.harness import make_event
 
-DAY_MS = 86_400_000
-TENANTS = [f"tenant-{number}" for number in range(8)]
+TENANTS = [f"tenant-{number}" for number in range(4)]
 BAD = Compared(0.0, {}, 30_000)
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "routing_info")
-
-MakeEvent = Callable[..., dict[str, Any]]
 
 
 class Chunks:
@@ -43,9 +41,7 @@ class Chunks:
 
 
 def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[dict[str, Any]]:
-    history = History()
-    for tenant in ("acme", *TENANTS):
-        history.add(0, Rollout(type="graph.rollout", tenant_id=tenant, name="default", mode="canary"))
+    history = rolled_out("canary", "acme", *TENANTS)
     found: list[dict[str, Any]] = []
 
     def deliver(_: int, outputs: list[Any]) -> None:
@@ -57,7 +53,7 @@ def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[
 
 
 @pytest.fixture
-def lines(make_event: MakeEvent) -> list[bytes]:
+def lines() -> list[bytes]:
     """Some that only the graph relates, and more questions than a gate needs to judge; some of them wait."""
     dashboard = {"topics": ["dashboard"]}
     told = [make_event("memory", n, id=f"x{n}", content=f"the crate number {n} is in shelf {n % 7}") for n in range(20)]
@@ -74,12 +70,21 @@ def lines(make_event: MakeEvent) -> list[bytes]:
     return [orjson.dumps(event) for event in mixed]
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes=st.lists(st.integers(0, 30), max_size=12))
-def test_the_same_lines_give_the_same_answers_at_any_pace(lines: list[bytes], sizes: list[int]) -> None:
+@pytest.fixture
+def one_by_one(lines: list[bytes]) -> list[dict[str, Any]]:
+    """Return the answers where each line comes alone."""
     with pytest.MonkeyPatch.context() as planted:
         planted.setattr(query_graph, "compare", lambda *_: BAD)
-        one_by_one = answered(lines, [1] * len(lines))
+        return answered(lines, [1] * len(lines))
+
+
+@settings(max_examples=share(0.2), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(0, 30), max_size=12))
+def test_the_same_lines_give_the_same_answers_at_any_pace(
+    lines: list[bytes], one_by_one: list[dict[str, Any]], sizes: list[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as planted:
+        planted.setattr(query_graph, "compare", lambda *_: BAD)
         assert answered(lines, sizes) == one_by_one
     fallbacks = [one["fallback"] for one in one_by_one]
     assert {None, "quality_gate_blocked"} <= set(fallbacks)  # the gate closes among these lines
@@ -88,7 +93,7 @@ def test_the_same_lines_give_the_same_answers_at_any_pace(lines: list[bytes], si
     assert [one["query_id"] for one in one_by_one] == [f"q{n}" for n in range(30)]
 
 
-def test_what_users_say_in_any_partition_is_heard_at_the_same_line_at_any_pace(make_event: MakeEvent) -> None:
+def test_what_users_say_in_any_partition_is_heard_at_the_same_line_at_any_pace() -> None:
     """Of each tenant, Ann says ten times that what the graph added is of no use, and then Bob asks. Both are mostly in
     different state partitions, of which now one, now the other has its turn first."""
     lines = []

@@ -9,6 +9,7 @@ from recallflow.operators.recall.moment import Moment, index_at
 from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.keys import OWNERS
+from tests.groups import share
 from tests.unit.operators.graph.engine import Engine, event, memory
 from tests.unit.operators.graph.test_write_model import CHANGED, EDGE, IDS, NODES, RELATIONS, SAID, as_event, engines
 
@@ -63,7 +64,7 @@ BEGIN = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(0.4))
 @given(changes=SOME)
 @example(changes=[("archive", "m1", True), ("archive", "m1", False)])
 @example(changes=[("relate", {"source": "entity:annie", "target": "entity:cleo", "type": "same_as"})])
@@ -125,7 +126,7 @@ def stored(engine: Engine) -> bytes:
     return b"".join(value for _, value in partition.scan(OWNERS))
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(0.4))
 @given(changes=LONGER, cut=st.integers(4, 14), forgotten=st.lists(st.sampled_from(IDS), min_size=1, max_size=2))
 @example(  # who said last that two names are one thing
     changes=[("update", "m1", ANN), ("update", "m2", ANN), ("update", "m2", {"entities": []})], cut=6, forgotten=["m1"]

@@ -1,21 +1,16 @@
 """What the quality gate protects, through the dataflow: answers, and the tenant over all of its state partitions."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from recallflow.control import Rollout
-from recallflow.decisions import History
-from recallflow.flows.embedded import Processed
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
+from tests.unit.operators.graph.harness import DAY_MS, rolled_out
+from tests.unit.operators.harness import make_event, run_flow
 
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-DAY_MS = 86_400_000
 THINGS = ("alarm", "backup", "camera", "dashboard", "elevator", "freezer", "gateway", "heater", "intercom", "joystick")
 CAUSES = (
     "Ivan swapped both supply cables",
@@ -27,14 +22,8 @@ CAUSES = (
 )
 
 
-def rolled_out(mode: str = "canary") -> History:
-    history = History()
-    history.add(0, Rollout(type="graph.rollout", tenant_id="acme", name="default", mode=mode))  # type: ignore[arg-type]
-    return history
-
-
 @pytest.fixture
-def logs(make_event: MakeEvent) -> list[dict[str, Any]]:
+def logs() -> list[dict[str, Any]]:
     """Forty logs, six causes that share no word with them, and for each log the right edge."""
     return [
         *(
@@ -50,9 +39,7 @@ def logs(make_event: MakeEvent) -> list[dict[str, Any]]:
     ]
 
 
-def test_right_edges_to_what_shares_no_word_are_never_blocked(
-    logs: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
-) -> None:
+def test_right_edges_to_what_shares_no_word_are_never_blocked(logs: list[dict[str, Any]]) -> None:
     queries = [
         make_event(
             "recall",
@@ -71,10 +58,7 @@ def test_right_edges_to_what_shares_no_word_are_never_blocked(
     assert all(f"cause{n % 40 % 6}" in ids for n, ids in enumerate(found))
 
 
-# ── a tenant over all state partitions ────────────────────────────────────────────────────────────────────────────
-
-
-def of_many_users(make_event: MakeEvent, useful: bool) -> list[list[dict[str, Any]]]:
+def of_many_users(useful: bool) -> list[list[dict[str, Any]]]:
     """Twelve users, each with a memory that the graph adds to an answer. Each asks twice, and says of it whether it was
     useful: too little for any state partition to judge by, enough for all of them."""
     users = []
@@ -90,10 +74,8 @@ def of_many_users(make_event: MakeEvent, useful: bool) -> list[list[dict[str, An
 
 
 @pytest.mark.parametrize("useful", [True, False])
-def test_a_tenant_is_judged_by_what_all_of_its_state_partitions_saw(
-    useful: bool, make_event: MakeEvent, run_flow: RunFlow
-) -> None:
-    history, users = rolled_out(), of_many_users(make_event, useful)
+def test_a_tenant_is_judged_by_what_all_of_its_state_partitions_saw(useful: bool) -> None:
+    history, users = rolled_out(), of_many_users(useful)
     status = [make_event("graph.status", DAY_MS, user_id=f"user-{number}") for number in range(12)]
     asked = make_event("recall", DAY_MS, query="rollout alarms", strategy="hybrid_graph", user_id="somebody else")
     events = [*(event for user in users for event in user), *status, asked]
@@ -106,10 +88,8 @@ def test_a_tenant_is_judged_by_what_all_of_its_state_partitions_saw(
     assert other["fallback"] == (None if useful else "quality_gate_blocked")
 
 
-def test_the_state_is_the_same_however_many_partitions_judge_and_who_is_blocked(
-    make_event: MakeEvent, run_flow: RunFlow, tmp_path: Path
-) -> None:
-    events = [event for user in of_many_users(make_event, useful=False) for event in user]
+def test_the_state_is_the_same_however_many_partitions_judge_and_who_is_blocked(tmp_path: Path) -> None:
+    events = [event for user in of_many_users(useful=False) for event in user]
     hashes, fallbacks = set(), set()
     for name, partitions, mode in (("few", 2, "canary"), ("many", 16, "canary"), ("off", 16, "off")):
         answers = run_flow(events, tmp_path / name, partitions, rolled_out(mode)).responses

@@ -66,9 +66,6 @@ def run(
     return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), no_time, lambda: is_late)
 
 
-# ── modes and reasons ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_canary_applies() -> None:
     applied = run(expansions_of(rolled_out("canary")))
     assert applied == Applied((ADDED,), None, (), {"reached": 3, "worked_out": 0, "caps": {}})
@@ -149,9 +146,6 @@ def test_shadow_says_the_same_whatever_happens() -> None:
     assert run(expansions, no_time=True) == Applied((), "shadow_mode")
 
 
-# ── the gate ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def play(expansions: Expansions, history: History, times: range, compared: Compared) -> list[tuple[int, bool]]:
     """Asks at each time; verdicts come back through the history at once. When they came, and what they said."""
     said = []
@@ -201,9 +195,6 @@ def test_an_answer_that_the_graph_made_late_counts_as_one_without_time() -> None
     for _ in range(10):
         assert run(expansions, is_late=True).items == (ADDED,)
     assert expansions.watched(TENANT).figures["fallback_rate"] == 1
-
-
-# ── one gate for a tenant, over all state partitions ──────────────────────────────────────────────────────────────
 
 
 def test_what_no_partition_sees_enough_of_all_together_do() -> None:
@@ -288,9 +279,6 @@ def test_tenants_do_not_share_a_gate() -> None:
     play(expansions, history, range(10), BAD)
     assert run(expansions, 20, tenant_id=OTHER).fallback is None
     assert expansions.verdict(OTHER) is None
-
-
-# ── feedback ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def heard(expansions: Expansions) -> dict[str, Any]:

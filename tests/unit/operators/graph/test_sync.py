@@ -108,7 +108,6 @@ def test_the_owners_next_event_tries_again_from_what_is_stored(
     whole.run(said("a"), said("b"), untouched())
     assert whole.edges().keys() == engine.edges().keys()
     assert whole.nodes() == engine.nodes()
-    whole.close()
 
 
 def test_another_owners_event_tries_nothing(engine: Engine, faults: Faults) -> None:

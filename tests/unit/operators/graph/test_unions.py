@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.limits import ALIASES_MAX
@@ -15,6 +15,7 @@ from recallflow.operators.graph.reader import Scope
 from recallflow.state import caseless, graph_check, keys, unions
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.unions import NAMES_MAX
+from tests.groups import share
 from tests.unit.operators.graph.engine import ALONE, ANN, Engine, event, fact, opened
 from tests.unit.operators.graph.test_write_model import engines
 
@@ -42,8 +43,6 @@ def things(engine: Engine) -> set[tuple[str, ...]]:
 def entity(name: str) -> NodeKey:
     return NodeKey(f"entity:{name}")
 
-
-# ── what joins ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BOB_AND_ROBERT = [fact("b", "then Bob slept"), fact("r", "then Robert ate")]
 
@@ -151,9 +150,6 @@ def test_a_memory_brings_at_most_so_many_aliases(engine: Engine) -> None:
     assert {len(thing) for thing in things(engine)} == {1 + ALIASES_MAX // 2}
 
 
-# ── how it is read ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_context_lists_one_thing_once_with_its_other_names(engine: Engine) -> None:
     engine.run(
         fact("a", entities=[{"name": "Robert", "type": "person", "urn": "urn:p:1", "aliases": ["Bob"]}]),
@@ -213,12 +209,11 @@ def test_names_that_are_joined_at_one_end_only_or_by_no_edge_are_found(tmp_path:
     assert not any(name in said for name in ("ann", "bob", "cleo", "王小明"))
 
 
-# ── the law ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
 NAME = st.sampled_from("abcdefg")
 CHANGES = st.lists(st.tuples(NAME, NAME, st.booleans()).filter(lambda one: one[0] != one[1]), max_size=25)
 
 
+@settings(max_examples=share(0.5))
 @given(joining=CHANGES, sizes=st.lists(st.integers(1, 5), min_size=1))
 def test_with_few_names_allowed_nothing_is_larger_and_batches_do_not_matter(
     joining: list[tuple[str, str, bool]], sizes: list[int]

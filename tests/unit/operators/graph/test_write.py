@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.graph import orphans
@@ -26,9 +26,6 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 def keys_of(engine: Engine) -> set[str]:
     """Keys of the nodes that are no memories."""
     return {key.text for key in engine.nodes() if not key.memory}
-
-
-# ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_memory_is_a_node_and_its_own_member(engine: Engine) -> None:
@@ -137,9 +134,6 @@ def test_a_hub_is_not_written_again_for_each_of_its_memories(engine: Engine, mon
     assert tables.count(keys.MEMBER) == 50 * 3
 
 
-# ── what is told of an entity ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_the_first_spelling_is_the_name(engine: Engine) -> None:
     engine.run(fact("a", "then ANN came"), fact("b", "then Ann came"), event("memory.forget", memory_id="a"))
     assert engine.nodes()[NodeKey("entity:ann")].name == "ANN"
@@ -177,8 +171,6 @@ def test_a_urn_leads_to_the_node_of_its_name(engine: Engine) -> None:
     assert engine.nodes()[NodeKey("entity:assam")].urn == "urn:tea:Assam"
     assert engine.graph.by_urn("urn:tea:other") == []
 
-
-# ── relations ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 LIKES = {"source": "Ann", "type": "likes", "target": "Tea"}
 ENDS = (NodeKey("entity:ann"), NodeKey("entity:tea"), "likes")
@@ -225,10 +217,6 @@ def test_edges_of_a_hub_are_the_newest_first_and_at_most_as_many_as_asked_for(en
     assert (len(engine.graph.edges(hub, 1_000)), len(engine.graph.edges(hub, 10))) == (30, 10)
 
 
-# ── episodes ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@settings(max_examples=30)
 @given(minutes=st.lists(st.integers(0, 200), min_size=1, max_size=12), forgotten=st.integers(0, 12))
 def test_a_message_belongs_to_the_episode_that_stands(
     tmp_path_factory: pytest.TempPathFactory, minutes: list[int], forgotten: int

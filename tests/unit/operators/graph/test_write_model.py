@@ -151,9 +151,6 @@ def without(said: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name != "embedding"}
 
 
-# ── comparison ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def check(engine: Engine, model: Model) -> None:
     assert engine.problems() == []
     assert {key.text: node[1:] for key, node in engine.nodes().items() if not key.memory} == expected_nodes(model)
@@ -248,8 +245,6 @@ def expected_superseded(model: Model) -> dict[int, list[str]]:
             found.setdefault(model.rows[target.text].seq, []).append(source.text)
     return {seq: sorted(by) for seq, by in found.items()}
 
-
-# ── properties ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _folders = count()
 
