@@ -13,21 +13,25 @@ from benchmarks.large_graph import large_graph
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from tests.browser.owner import close_up, wide
+from tests.starts import COMMAND, Starts
 
 NODES = 5_000
 _ADDRESS = re.compile(rb"serving at (\S+)")
 
 
-@pytest.fixture(scope="module")
-def gateway(start: Callable[..., subprocess.Popen[bytes]], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of `recallflow serve` over a state directory that real events made."""
+@pytest.fixture(scope="session")
+def gateway(starts: Starts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a state directory that real events made, and return the address."""
     state_dir = tmp_path_factory.mktemp("explorer") / "state"
     process(
         [orjson.dumps(event) for event in (*close_up(), *wide(), *large_graph(NODES))],
         Settings(partitions=1),
         state_dir,
     )
-    return address_of(start("serve", "--state-dir", state_dir, "--partitions", "1", "--port", "0"))
+    serving = starts.start(COMMAND, ["serve", "--state-dir", str(state_dir), "--partitions", "1", "--port", "0"])
+    yield address_of(serving)
+    serving.kill()
+    serving.communicate()
 
 
 def address_of(serving: subprocess.Popen[bytes]) -> str:
@@ -43,7 +47,9 @@ def address_of(serving: subprocess.Popen[bytes]) -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window. Containers have no namespaces for its sandbox."""
+    """Start Chromium without a window. Containers have no namespaces for its sandbox.
+
+    Not of the session: while Playwright's event loop runs in this thread, `asyncio.run` fails in other tests."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         yield chromium
