@@ -1,19 +1,24 @@
-"""A state directory with something of everything in it."""
+"""State directories, and one partition by itself."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from recallflow.flows.embedded import Processed
+from recallflow.state import lock
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.database import SharedMemory
+from recallflow.state.keyring import Keyring
+from recallflow.state.partition import Partition
+from tests.unit.operators.harness import make_event, run_flow
+from tests.unit.state.member import KEYRING, SEALED
 
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def state_dir(tmp_path: Path, run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]) -> Path:
+def state_dir(tmp_path: Path) -> Path:
     """Two users in two state partitions: messages, an update, a forgotten memory, an ended episode."""
     events = [
         make_event("message", n * HOUR_MS, id=f"{user}{n}", user_id=user, content=f"walnut {n}", session_id="s")
@@ -27,3 +32,30 @@ def state_dir(tmp_path: Path, run_flow: Callable[..., Processed], make_event: Ca
     ]
     run_flow(events, tmp_path / "s", partitions=2)
     return tmp_path / "s"
+
+
+@pytest.fixture(params=[UNENCRYPTED, SEALED], ids=["bare", "sealed"])
+def at_rest(request: pytest.FixtureRequest) -> AtRest:
+    found: AtRest = request.param
+    return found
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Partition]]:
+    """Return a function that opens the partition `p000`, and closes it first where it is open."""
+    partitions: list[Partition] = []
+
+    def opened(keyring: Keyring = KEYRING) -> Partition:
+        if partitions:
+            partitions.pop().close()
+        partitions.append(Partition(tmp_path / "p000", 0, keyring, SharedMemory(), lock_wait_s=0))
+        return partitions[-1]
+
+    yield opened
+    partitions.pop().close()
+
+
+@pytest.fixture
+def no_lock_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse a locked directory at once."""
+    monkeypatch.setattr(lock, "WAIT_S", 0.0)

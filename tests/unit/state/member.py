@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import orjson
 
+from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
 from recallflow.operators.prepare import prepare
@@ -18,10 +19,15 @@ from recallflow.outputs import Output
 from recallflow.records import Position, Record
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
+from recallflow.state.keyring import Keyring
 from recallflow.state.logical import state_hash
 from tests.unit.operators.harness import CLOCKS, HASHING, answers
 
+KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
+SEALED = AtRest(KEY)
+KEYRING = Keyring(bytes(32))
 PARTITIONS = 4
+EVERY = range(PARTITIONS)
 SETTINGS = Settings(partitions=PARTITIONS)
 USERS = [f"u{number}" for number in range(12)]
 EACH = 5

@@ -1,20 +1,19 @@
 """Which memories come from a chat with an assistant, and which from chats of two people."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Entry
+from tests.unit.operators.harness import make_entry
 
-MakeEntry = Callable[..., Entry]
 Said = tuple[str | None, str | None, str | None]  # session, author, role
 
 ANN, BO, CY = ("Ann", "user"), ("Bo", "user"), ("Cy", "user")
 USER, BOT, FACT = ("user", "user"), ("assistant", "assistant"), (None, None)
 
 
-def index_of(make_entry: MakeEntry, said: Sequence[Said]) -> OwnerIndex:
+def index_of(said: Sequence[Said]) -> OwnerIndex:
     index = OwnerIndex("model", 2)
     index.add(
         [
@@ -47,17 +46,15 @@ def chat(session: str | None, *speakers: tuple[str | None, str | None]) -> list[
         (chat("s", ANN, BOT) + chat("t", ANN, BO, BO) + chat(None, FACT), [1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1]),
     ],
 )
-def test_a_session_tells_by_who_speaks_in_it(
-    make_entry: MakeEntry, said: list[Said], with_assistant: list[int], of_two: list[int]
-) -> None:
-    index = index_of(make_entry, said)
+def test_a_session_tells_by_who_speaks_in_it(said: list[Said], with_assistant: list[int], of_two: list[int]) -> None:
+    index = index_of(said)
     by_arrival = index.conversation.places
     assert index.with_assistant[by_arrival].tolist() == [bool(one) for one in with_assistant]
     assert index.of_two[by_arrival].tolist() == [bool(one) for one in of_two]
 
 
-def test_what_is_added_is_told_anew(make_entry: MakeEntry) -> None:
-    index = index_of(make_entry, chat("s", USER))
+def test_what_is_added_is_told_anew() -> None:
+    index = index_of(chat("s", USER))
     assert index.with_assistant.all()
     index.add([make_entry(1, episode=0, created_ms=1, session_id="s", author="Bo", role="user")], {})
     assert not index.with_assistant.any()

@@ -1,9 +1,7 @@
 """A checkpoint is the directory as it was."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from recallflow.cli import main
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.errors import StateError, StateInUse
-from recallflow.flows.embedded import Embedded, Processed
+from recallflow.flows.embedded import Embedded
 from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
@@ -23,11 +21,9 @@ from recallflow.state.lock import LOCK
 from recallflow.state.logical import state_hash
 from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
+from tests.unit.operators.harness import make_event, run_flow
 
 CACHE_BYTES = 1024 * 1024
-
-Flow = Callable[..., Processed]
-Event = Callable[..., dict[str, Any]]
 
 
 def hash_of(path: Path) -> str:
@@ -36,7 +32,7 @@ def hash_of(path: Path) -> str:
 
 
 @pytest.fixture
-def logged(state_dir: Path, make_event: Event) -> Path:
+def logged(state_dir: Path) -> Path:
     """A directory that a log was read into, so that there is a recovery store."""
     line = orjson.dumps(make_event("message", id="read", user_id="eve", content="read from a log"))
     with Embedded.open(Settings(partitions=2), state_dir) as embedded:
@@ -44,12 +40,7 @@ def logged(state_dir: Path, make_event: Event) -> Path:
     return state_dir
 
 
-# ── checkpoint and restore ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_is_restored_is_what_was_copied(
-    state_dir: Path, tmp_path: Path, run_flow: Flow, make_event: Event
-) -> None:
+def test_what_is_restored_is_what_was_copied(state_dir: Path, tmp_path: Path) -> None:
     before = hash_of(state_dir)
     write_checked(state_dir / TOPICS, {"read": {}})
     checkpoint(state_dir, tmp_path / "copy")
@@ -66,10 +57,11 @@ def test_what_is_restored_is_what_was_copied(
     assert hash_of(tmp_path / "new") == hash_of(state_dir)
 
 
+@pytest.mark.usefixtures("no_lock_wait")
 def test_a_directory_in_use_is_not_copied(state_dir: Path, tmp_path: Path) -> None:
     with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
         directory.partition(1)
-        with pytest.raises(StateInUse, match="in use by another process: stop that process"):
+        with pytest.raises(StateInUse):
             checkpoint(state_dir, tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
@@ -77,10 +69,10 @@ def test_a_directory_in_use_is_not_copied(state_dir: Path, tmp_path: Path) -> No
 def test_a_folder_with_something_in_it_is_refused(state_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").touch()
-    with pytest.raises(StateError, match="not empty: give an empty or new folder"):
+    with pytest.raises(StateError, match="not empty"):
         checkpoint(state_dir, tmp_path / "full")
     checkpoint(state_dir, tmp_path / "copy")
-    with pytest.raises(StateError, match="not empty: give an empty or new folder"):
+    with pytest.raises(StateError, match="not empty"):
         restore(tmp_path / "copy", tmp_path / "full")
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["precious"]
     with pytest.raises(StateError, match="inside"):
@@ -127,11 +119,12 @@ def test_a_checkpoint_that_was_looked_into_is_one_still(state_dir: Path, tmp_pat
     assert verify(tmp_path / "new").problems == []
 
 
+@pytest.mark.usefixtures("no_lock_wait")
 def test_what_is_in_use_is_not_restored_from(logged: Path, tmp_path: Path) -> None:
     with (
         StateDirectory.open(logged, describe(logged)[0], CACHE_BYTES),
         ThreadPoolExecutor() as pool,
-        pytest.raises(StateInUse, match="stop that process"),
+        pytest.raises(StateInUse),
     ):
         pool.submit(restore, logged, tmp_path / "new").result()
     assert not (tmp_path / "new").exists()
@@ -139,11 +132,8 @@ def test_what_is_in_use_is_not_restored_from(logged: Path, tmp_path: Path) -> No
 
 def test_a_directory_without_its_recovery_store_is_not_copied(logged: Path, tmp_path: Path) -> None:
     (logged / RECOVERY).rename(tmp_path / "lost")
-    with pytest.raises(StateError, match="lost its recovery store"):
+    with pytest.raises(StateError, match="recovery store"):
         checkpoint(logged, tmp_path / "copy")
-
-
-# ── the commands ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_commands_say_what_they_did(logged: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +166,7 @@ def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
 ) -> None:
     checkpoint(state_dir, tmp_path / "copy")
     before = hash_of(tmp_path / "copy")
-    with pytest.raises(StateError, match="lie within each other"):
+    with pytest.raises(StateError, match="within"):
         restore(tmp_path / source, tmp_path / target)
     assert hash_of(tmp_path / "copy") == before
 

@@ -1,7 +1,7 @@
 """Files hold no byte of what was erased once they are cleaned, and what is left to clean is not forgotten."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,29 +9,12 @@ import pytest
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import cleaning, keys
-from recallflow.state.database import SharedMemory
-from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Counts, Partition
+from tests.unit.state.member import KEYRING
 
-KEYRING = Keyring(bytes(32))
 ANN, BO, CY = (Owner("acme", "prod", name) for name in ("ann", "bo", "cy"))
 SECRET = b"walnut-secret"
-Opened = Callable[[], Partition]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Opens the partition, after it was closed."""
-    partitions: list[Partition] = []
-
-    def opened() -> Partition:
-        if partitions:
-            partitions.pop().close()
-        partitions.append(Partition(tmp_path / "p000", 0, KEYRING, SharedMemory(), lock_wait_s=0))
-        return partitions[-1]
-
-    yield opened
-    partitions.pop().close()
+Opened = Callable[..., Partition]
 
 
 def fill(partition: Partition, owner: Owner, text: bytes, first: int, count: int) -> None:
@@ -96,19 +79,6 @@ def test_all_that_an_erasure_deletes_lies_in_what_is_written_anew() -> None:
     stretches = [*cleaning._stretches([keys.uncleaned(ann, user)])]
     for key in [*deleted, keys.outbox(bytes(16), 0), keys.outbox(b"\xff" * 16, 2**63)]:
         assert any(first <= key < end for first, end in stretches), key
-
-
-def test_the_next_process_goes_on_with_what_is_left(opened: Opened, tmp_path: Path) -> None:
-    partition = opened()
-    fill(partition, ANN, SECRET, 0, 100)
-    partition._db.flush()
-    erase(partition, ANN)
-    partition = opened()
-    assert files_with(tmp_path)
-    assert len(partition.cleaning) == 1
-    partition.clean()
-    assert files_with(tmp_path) == []
-    assert len(opened().cleaning) == 0
 
 
 def test_files_that_are_still_read_count_as_not_cleaned(opened: Opened, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory, describe
@@ -33,6 +32,7 @@ from recallflow.state.graph_codec import (
 )
 from recallflow.state.partition import Partition
 from recallflow.state.verify import verify
+from tests.unit.operators.harness import make_event, run_flow
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SEQ = st.integers(0, 2**63 - 1)
@@ -99,11 +99,8 @@ def test_the_key_of_a_keys_own_name_is_itself(name: str) -> None:
     assert node_key("entity", key.partition(":")[2]) == key
 
 
-# ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
-def state_dir(tmp_path: Path, run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]) -> Path:
+def state_dir(tmp_path: Path) -> Path:
     """Of each table of the graph, something: `a` (place 0) and `b` (1) are similar, `b` supersedes `a`."""
     relation = {"source": "Ann", "type": "likes", "target": "Tea"}
     person = {"name": "Ann", "type": "person"}

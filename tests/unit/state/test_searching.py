@@ -41,9 +41,6 @@ def database(path: Path) -> Any:
     return Rdict(str(path), options)
 
 
-# ── what is looked for ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_a_text_is_looked_for_in_pieces_that_stand_in_it(text: str) -> None:
     pieces = [*pieces_of(text)]
@@ -89,9 +86,6 @@ def test_of_very_many_a_sample_is_looked_for_the_same_each_time() -> None:
     assert len(forth.pieces()) == 10
     assert forth.pieces() == back.pieces()
     assert forth.left_out == 90
-
-
-# ── where it is found ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=9), st.binary(), st.binary())

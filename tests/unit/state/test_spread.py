@@ -14,6 +14,7 @@ from recallflow.state.combined import combined_hash
 from recallflow.state.folders import numbers_in
 from recallflow.state.moving import merge, move, split
 from recallflow.state.verify import verify
+from tests.groups import share
 from tests.unit.state.member import PARTITIONS, Member, told
 
 NAMES = ("whole", "a", "b")
@@ -39,7 +40,7 @@ def held(path: Path) -> Held:
         return {one.number: (one.place, dict(one.applied)) for one in member.directory.existing_partitions()}
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=share(0.2))
 @given(spreads=SPREADS)
 def test_what_is_spread_and_brought_together_is_what_it_was(
     filled: tuple[Path, str], spreads: list[tuple[bool, list[str]]]
