@@ -64,7 +64,7 @@ BEGIN = [
 ]
 
 
-@settings(max_examples=share(0.4))
+@settings(max_examples=share(0.25))
 @given(changes=SOME)
 @example(changes=[("archive", "m1", True), ("archive", "m1", False)])
 @example(changes=[("relate", {"source": "entity:annie", "target": "entity:cleo", "type": "same_as"})])
@@ -126,7 +126,7 @@ def stored(engine: Engine) -> bytes:
     return b"".join(value for _, value in partition.scan(OWNERS))
 
 
-@settings(max_examples=share(0.4))
+@settings(max_examples=share(0.25))
 @given(changes=LONGER, cut=st.integers(4, 14), forgotten=st.lists(st.sampled_from(IDS), min_size=1, max_size=2))
 @example(  # who said last that two names are one thing
     changes=[("update", "m1", ANN), ("update", "m2", ANN), ("update", "m2", {"entities": []})], cut=6, forgotten=["m1"]
