@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.state import lock
+from recallflow.state import directory, lock
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.database import SharedMemory
 from recallflow.state.keyring import Keyring
@@ -58,4 +58,5 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Partition]]:
 @pytest.fixture
 def no_lock_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse a locked directory at once."""
-    monkeypatch.setattr(lock, "WAIT_S", 0.0)
+    for module in (lock, directory):
+        monkeypatch.setattr(module, "WAIT_S", 0.0)

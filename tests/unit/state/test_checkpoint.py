@@ -174,18 +174,18 @@ def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
 def test_a_directory_that_only_callers_filled_is_whole_without_a_recovery_store(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(*words: str | Path) -> str:
+    def run(*words: str | Path | int) -> str:
         code = main([str(word) for word in words])
         out, err = capfd.readouterr()
         assert code == 0, out + err
         return out
 
-    run("remember", "I moved to Porto", "--state-dir", tmp_path / "memory", "--create")
+    run("remember", "I moved to Porto", "--state-dir", tmp_path / "memory", "--create", "--partitions", 1)
     run("state", "verify", "--state-dir", tmp_path / "memory")
     run("state", "checkpoint", tmp_path / "copy", "--state-dir", tmp_path / "memory")
     run("state", "restore", tmp_path / "copy", "--state-dir", tmp_path / "again")
     run("state", "verify", "--state-dir", tmp_path / "again")
-    assert "Porto" in run("ask", "Where did I move?", "--state-dir", tmp_path / "again")
+    assert "Porto" in run("ask", "Where did I move?", "--state-dir", tmp_path / "again", "--partitions", 1)
 
 
 def test_a_directory_of_run_has_its_partitions_alone(
