@@ -28,7 +28,7 @@ ALL = ["m2", "m1", "m0", *(f"f{n}" for n in reversed(range(25)))]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with 25 facts, one of them changed, a conversation, and texts that are hard to show."""
     facts: list[dict[str, Any]] = [
         event("memory", id=f"f{n}", content=f"fact {n}") | {"timestamp": f"2025-01-01T00:{n:02}:00Z"} for n in range(25)
@@ -47,6 +47,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return state_dir
 
 
+@pytest.fixture(scope="module")
+def directory(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy that the tests of this module query. Queries count what they use, so no test changes anything else."""
+    return shutil.copytree(pristine, tmp_path_factory.mktemp("queried") / "s")
+
+
 Run = Callable[..., CompletedProcess[str]]
 
 
@@ -57,9 +63,9 @@ def run(cli: Cli, directory: Path) -> Run:
 
 
 @pytest.fixture
-def own(directory: Path, tmp_path: Path) -> Path:
-    """Return a copy of the directory."""
-    return shutil.copytree(directory, tmp_path / "own")
+def own(pristine: Path, tmp_path: Path) -> Path:
+    """Return a copy that no other test has queried."""
+    return shutil.copytree(pristine, tmp_path / "own")
 
 
 def listed(done: CompletedProcess[str]) -> list[str]:

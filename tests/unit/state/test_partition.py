@@ -119,6 +119,8 @@ SOME_KEYS = [
     keys.outbox(NAMES[0], 2**63),
 ]
 
+STAGED_ELSEWHERE = [keys.episode(OWNER, NAMES[0], 1), keys.member(OWNER, NAMES[0], 1), keys.head(OWNER)]
+
 
 @given(
     staged=st.lists(st.sampled_from(SOME_KEYS), unique=True, max_size=8),
@@ -130,7 +132,7 @@ def test_a_scan_of_any_range_sees_what_is_staged_in_it(
     one_partition: Partition, staged: list[bytes], bounds: list[bytes]
 ) -> None:
     partition = one_partition
-    partition.stage({key: b"staged" if key in staged else None for key in SOME_KEYS})
+    partition.stage({key: b"staged" if key in staged else None for key in {*SOME_KEYS, *STAGED_ELSEWHERE}})
     for prefix in bounds:
         assert [key for key, _ in partition.scan(prefix)] == sorted(key for key in staged if key.startswith(prefix))
         partition.stage(dict.fromkeys(staged, b"staged"))  # the scan may have committed it
@@ -153,8 +155,6 @@ def test_a_scan_of_what_nothing_staged_is_about_commits_nothing(one_partition: P
     partition.stage(dict.fromkeys(SOME_KEYS))
     partition.commit()
     partition.sync()
-    partition.stage(
-        {keys.episode(OWNER, NAMES[0], 1): b"", keys.member(OWNER, NAMES[0], 1): b"", keys.head(OWNER): b""}
-    )
+    partition.stage(dict.fromkeys(STAGED_ELSEWHERE, b""))
     assert list(partition.scan(prefix)) == []
     assert not partition.unsynced  # so it wrote nothing either
