@@ -49,7 +49,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def directory(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy that the tests of this module query. Queries count what they use, so no test changes anything else."""
+    """Return a copy that the tests of this module query.."""
     return shutil.copytree(pristine, tmp_path_factory.mktemp("queried") / "s")
 
 
