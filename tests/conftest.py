@@ -13,20 +13,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import settings
 
 from benchmarks.broker import Broker, Cluster, connect_or_start
 from recallflow.cli import main
-from recallflow.decisions import History
-from recallflow.flows.embedded import Processed, process
-from recallflow.flows.settings import Settings
-from recallflow.state.rows import Entry
 from tests.groups import GROUPS, Selection
 from tests.llm_server import LlmServer
 from tests.starts import COMMAND, Starts, creating, fork_server
@@ -85,70 +80,6 @@ def own_broker() -> Iterator[Broker]:
     """Start a broker that the tests of a module may stop and kill."""
     with Broker() as started:
         yield started
-
-
-_ENTRY: dict[str, Any] = {
-    "version": 0,
-    "created_ms": 0,
-    "episode": -1,
-    "flags": 0,
-    "author": None,
-    "author_stems": "",
-    "stems": "",
-    "change": 0,
-    "created_logged": True,
-    "ingested_ms": 0,
-    "kind": "message",
-    "layer": "long_term",
-    "role": None,
-    "session_id": None,
-    "project_id": None,
-    "category": None,
-    "tags": [],
-    "importance": 0.5,
-    "confidence": 1.0,
-    "valid_from_ms": None,
-    "valid_to_ms": None,
-    "expires_ms": None,
-    "metadata": [],
-}
-
-
-@pytest.fixture(scope="session")
-def make_entry() -> Callable[..., Entry]:
-    """An index entry of which only the fields a test is about need to be named."""
-
-    def make(seq: int, **fields: Any) -> Entry:
-        return Entry(**_ENTRY | {"seq": seq, "id": f"m{seq}"} | fields)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_event() -> Callable[..., dict[str, Any]]:
-    """An event of Ann's at acme; every event has a timestamp, so that no test depends on the clock."""
-
-    def make(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, Any]:
-        return {"type": event_type, "tenant_id": "acme", "user_id": "ann", "timestamp": at_ms} | fields
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def run_flow() -> Callable[..., Processed]:
-    """Runs events through the whole dataflow. One state partition unless a test asks for more: each costs 12 ms."""
-
-    def run(
-        events: Iterable[dict[str, Any]],
-        state_dir: Path | None = None,
-        partitions: int = 1,
-        decisions: History | None = None,
-        **chosen: Any,
-    ) -> Processed:
-        lines = [orjson.dumps(event) for event in events]
-        return process(lines, Settings(partitions=partitions, **chosen), state_dir, decisions)
-
-    return run
 
 
 @pytest.fixture(autouse=True)

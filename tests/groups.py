@@ -113,7 +113,7 @@ class Selection:
 
 def is_command(item: pytest.Item) -> bool:
     """Return whether a test runs whole commands, an engine or a server rather than parts."""
-    return not {"cli", "run_flow", "start", "starts", "llm_server"}.isdisjoint(getattr(item, "fixturenames", ()))
+    return not {"cli", "start", "starts", "llm_server"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def group_of(item: pytest.Item, markers: Markers) -> str:

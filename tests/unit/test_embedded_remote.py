@@ -22,8 +22,8 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.rows import Vectors
 from tests.llm_server import Fault, LlmServer, words_vector
+from tests.unit.operators.harness import make_event
 
-MakeEvent = Callable[..., dict[str, Any]]
 Run = Callable[..., Processed]
 
 FERRY, KETTLE = "The ferry to Porto leaves at nine", "The kettle is broken again"
@@ -52,9 +52,7 @@ def asked_texts(server: LlmServer) -> Iterable[list[str]]:
     return [asked.texts for asked in server.requests]
 
 
-def test_a_batch_is_embedded_in_one_call_for_each_tenant(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
-) -> None:
+def test_a_batch_is_embedded_in_one_call_for_each_tenant(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
     events = [
         make_event("message", 1, id="a", name="Ann", content=FERRY),
         make_event("message", 2, id="b", role="assistant", content="Noted"),
@@ -95,7 +93,6 @@ FAULTS: list[tuple[Fault, ModelFailure]] = [
 def test_what_the_service_does_not_embed_is_stored_and_found_by_its_words(
     run: Run,
     llm_server: LlmServer,
-    make_event: MakeEvent,
     tmp_path: Path,
     fault: Fault,
     code: str,
@@ -117,31 +114,27 @@ def test_what_the_service_does_not_embed_is_stored_and_found_by_its_words(
     assert FERRY not in caplog.text
 
 
-def test_a_service_that_comes_back_embeds_what_comes_then(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
-) -> None:
+def test_a_service_that_comes_back_embeds_what_comes_then(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
     llm_server.fail(Fault("status", status=503))
     assert len(run(make_event("memory", 1, id="a", content=FERRY)).receipts) == 1  # unasked
     assert run(make_event("memory", 2, id="b", content=KETTLE)).receipts == []
     assert len(stored(tmp_path)) == 1
 
 
-def test_vectors_of_another_size_stop_the_run_and_say_what_to_set(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent
-) -> None:
+def test_vectors_of_another_size_stop_the_run_and_say_what_to_set(run: Run, llm_server: LlmServer) -> None:
     llm_server.fail("wrong_dimension")
     with pytest.raises(EmbedderError, match=r"embedding\.dimension"):
         run(make_event("memory", 1, content=FERRY))
 
 
-def test_a_directory_keeps_its_model_and_its_size(run: Run, make_event: MakeEvent) -> None:
+def test_a_directory_keeps_its_model_and_its_size(run: Run) -> None:
     run(make_event("memory", 1, content=FERRY))
     for chosen in ({"model": "e-2"}, {"dimension": 32}):
         with pytest.raises(SettingsMismatch, match="recallflow reembed"):
             run(make_event("memory", 2, content=KETTLE), **chosen)
 
 
-def test_other_settings_than_the_model_need_no_vectors(run: Run, make_event: MakeEvent, tmp_path: Path) -> None:
+def test_other_settings_than_the_model_need_no_vectors(run: Run, tmp_path: Path) -> None:
     run(make_event("memory", 1, content=FERRY))
     with pytest.raises(SettingsMismatch) as told:
         process([], Settings(episode_gap_minutes=5, embedder="openai"), tmp_path / "state", models=ModelSettings(
@@ -149,9 +142,7 @@ def test_other_settings_than_the_model_need_no_vectors(run: Run, make_event: Mak
     assert "reembed" not in str(told.value)
 
 
-def test_what_a_tenant_spent_is_remembered_from_run_to_run(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent
-) -> None:
+def test_what_a_tenant_spent_is_remembered_from_run_to_run(run: Run, llm_server: LlmServer) -> None:
     limits = {"tokens_per_day": 12}
     assert run(make_event("memory", 1, content=FERRY), **limits).receipts == []
     (receipt,) = run(make_event("memory", 2, content=KETTLE), **limits).receipts
@@ -161,7 +152,7 @@ def test_what_a_tenant_spent_is_remembered_from_run_to_run(
     assert run(make_event("memory", 3, content=KETTLE, tenant_id="other"), **limits).receipts == []
 
 
-def test_a_question_finds_by_meaning(run: Run, llm_server: LlmServer, make_event: MakeEvent) -> None:
+def test_a_question_finds_by_meaning(run: Run, llm_server: LlmServer) -> None:
     """Of texts that have no word of it, the one whose vector is near."""
     near, far = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
     llm_server.vectors |= {FERRY: far, KETTLE: near, "Which gadget is out of order?": near}
@@ -173,9 +164,7 @@ def test_a_question_finds_by_meaning(run: Run, llm_server: LlmServer, make_event
     assert llm_server.calls["embed"] == 2
 
 
-def test_where_the_service_fails_a_question_is_compared_by_spelling(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent
-) -> None:
+def test_where_the_service_fails_a_question_is_compared_by_spelling(run: Run, llm_server: LlmServer) -> None:
     run(*[make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate((FERRY, KETTLE))])
     llm_server.fail(Fault("status", status=503), times=None)
     (answer,) = run(make_event("recall", 10, query="When does the ferry leave?")).responses
@@ -186,16 +175,14 @@ def test_where_the_service_fails_a_question_is_compared_by_spelling(
     assert answer["status"] == "degraded"
 
 
-def test_a_directory_that_cannot_be_used_is_what_is_told_of(run: Run, tmp_path: Path, make_event: MakeEvent) -> None:
+def test_a_directory_that_cannot_be_used_is_what_is_told_of(run: Run, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(RecallflowError):
         run(make_event("memory", 1, content=FERRY))
 
 
 @pytest.mark.models
-def test_a_copy_of_the_model_answers_for_a_service_that_fails(
-    llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
-) -> None:
+def test_a_copy_of_the_model_answers_for_a_service_that_fails(llm_server: LlmServer, tmp_path: Path) -> None:
     """The service serves the very model: its vectors of memories meet those of the copy."""
     folder = shared("models", "all-MiniLM-L6-v2")
     model = load_embedder("minilm", folder)
@@ -213,7 +200,7 @@ def test_a_copy_of_the_model_answers_for_a_service_that_fails(
     assert answer["status"] == "ok"
 
 
-def test_memory_without_vector_is_found_in_every_mode(run: Run, llm_server: LlmServer, make_event: MakeEvent) -> None:
+def test_memory_without_vector_is_found_in_every_mode(run: Run, llm_server: LlmServer) -> None:
     llm_server.fail(Fault("status", status=503))
     run(make_event("message", 1, id="ferry", session_id="a", content=FERRY))
     others = (KETTLE, "Bo sold his red bike", "Ann plays in a quartet", "The oven works", "Tea at five")
@@ -226,7 +213,7 @@ def test_memory_without_vector_is_found_in_every_mode(run: Run, llm_server: LlmS
     )
 
 
-def test_a_tenants_quota_holds(llm_server: LlmServer, make_event: MakeEvent) -> None:
+def test_a_tenants_quota_holds(llm_server: LlmServer) -> None:
     embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url)
     decisions = History()
     decisions.add(0, Quota(type="quota", tenant_id="acme", name="embedding_tokens_per_day", limit=0))
@@ -254,9 +241,7 @@ ODDITIES: dict[str, Any] = {  # text → its vector
 }
 
 
-def test_odd_vectors_cost_no_other_text_its_vector(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
-) -> None:
+def test_odd_vectors_cost_no_other_text_its_vector(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
     """Neither those of the same call, nor those before and after it; nor does it matter that a run begins with it."""
     llm_server.oddities |= ODDITIES
     told = [make_event("memory", n, id=f"m{n}", content=f"Note {n}") for n in range(5)]
@@ -272,7 +257,7 @@ def test_odd_vectors_cost_no_other_text_its_vector(
 
 
 def test_texts_that_are_not_taken_cost_no_other_its_vector_and_few_calls(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
+    run: Run, llm_server: LlmServer, tmp_path: Path
 ) -> None:
     llm_server.fail(Fault("status", status=400, text=ODD), times=None)
     bad = {20: "acme", 21: "acme", 90: "other"}
@@ -294,7 +279,7 @@ def test_texts_that_are_not_taken_cost_no_other_its_vector_and_few_calls(
 
 
 def test_a_directory_is_refused_before_it_has_a_vector_and_a_new_one_is_asked_for(
-    run: Run, llm_server: LlmServer, make_event: MakeEvent
+    run: Run, llm_server: LlmServer
 ) -> None:
     llm_server.fail(Fault("status", status=503))
     run(make_event("memory", 1, id="a", content=KETTLE))

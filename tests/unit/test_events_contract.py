@@ -1,7 +1,6 @@
 """The wire contract that docs/events.md states: limits, bounds, codes, and an effect of every type of event."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,9 +9,9 @@ import pytest
 from recallflow import limits
 from recallflow.errors import ErrorCode
 from recallflow.events import Event, MemoryEvent
-from recallflow.flows.embedded import Processed
 from recallflow.parsing import MAX_DEPTH
 from recallflow.queries import HOPS_MAX, HOPS_MIN, K_MAX, K_MIN, MAX_TOKENS_MAX, QueryEvent
+from tests.unit.operators.harness import make_event, run_flow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 MODELS = {kind.model_fields["type"].annotation.__args__[0]: kind
@@ -55,9 +54,7 @@ LEAST: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_event_type_is_applied(
-    kind: str, make_event: Callable[..., dict[str, Any]], run_flow: Callable[..., Processed]
-) -> None:
+def test_every_event_type_is_applied(kind: str) -> None:
     told = [make_event("memory", id="m", content="tea"), make_event("memory", id="n", content="green tea")]
     done = run_flow([*told, make_event(kind, **LEAST.get(kind, {}))])
     assert [one["error"] for one in [*done.rejected, *done.responses] if one.get("error")] == []

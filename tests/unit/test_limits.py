@@ -8,10 +8,10 @@ import pytest
 
 from recallflow import limits
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.flows.embedded import Processed
 from recallflow.operators.graph.write import with_statement
 from recallflow.parsing import parse
 from recallflow.state.graph_codec import Statement
+from tests.unit.operators.harness import make_event, run_flow
 
 # Event type and field → its limit, and how so many of it look.
 LISTS: dict[tuple[str, str], tuple[int, Callable[[int], Any]]] = {
@@ -88,9 +88,7 @@ def test_an_edge_keeps_the_newest_of_the_memories_that_state_it() -> None:
     assert [one.seq for one in statements] == [*range(50, limits.STATEMENTS_MAX + 50)]
 
 
-def test_a_memory_is_the_evidence_of_so_many_edges(
-    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_memory_is_the_evidence_of_so_many_edges() -> None:
     def edges(first: int, count: int) -> dict[str, Any]:
         given = [{"source": "m", "target": f"entity:{n}", "type": "about", "evidence": "m"} for n in range(count)]
         return make_event("graph.edges", edges=[one | {"type": f"t{first}"} for one in given], receipt=True)
@@ -102,9 +100,7 @@ def test_a_memory_is_the_evidence_of_so_many_edges(
     assert [one["line"] for one in done.rejected] == [most + 2]
 
 
-def test_a_memory_is_superseded_by_so_many(
-    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_memory_is_superseded_by_so_many() -> None:
     most = limits.SUPERSEDED_MAX
 
     def supersede(*numbers: int) -> dict[str, Any]:
@@ -119,9 +115,7 @@ def test_a_memory_is_superseded_by_so_many(
     assert [one["line"] for one in done.rejected] == [most + 4]
 
 
-def test_of_a_long_text_the_beginning_is_found_and_the_whole_is_shown(
-    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
-) -> None:
+def test_of_a_long_text_the_beginning_is_found_and_the_whole_is_shown() -> None:
     read = "tea " * (limits.READ_CHARACTERS // 4)
     told = [make_event("memory", id=name, content=read + rest) for name, rest in (("all", "tea"), ("part", "walnut"))]
     asked = [make_event("recall", query="walnut", mode="relevance"), make_event("memory.get", memory_id="part")]

@@ -2,15 +2,14 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from recallflow.connectors.lines import BATCH_RECORDS
 from recallflow.flows.cycles import look_for_cycles, looking_between_batches
-from recallflow.flows.embedded import Processed
+from tests.unit.operators.harness import make_event, run_flow
 
 MANY = 5_000
 BATCHES = 2
@@ -53,9 +52,7 @@ def _nothing_before() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_a_run_looks_once_a_batch(
-    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_run_looks_once_a_batch() -> None:
     lines = [make_event("message", n, content=f"Tea, cup {n}", session_id="s") for n in range(BATCHES * BATCH_RECORDS)]
     with looks() as seen:
         assert not run_flow(lines).rejected

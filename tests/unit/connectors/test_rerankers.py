@@ -20,6 +20,7 @@ from recallflow.connectors.http_reranker import HttpReranker
 from recallflow.connectors.rerankers import load_reranker
 from recallflow.errors import RerankerError, UsageError
 from recallflow.reranker import Reranker
+from tests.unit.operators.harness import make_event
 
 VOCABULARY = ["[PAD]", "[UNK]", "walnuts", "almonds"]
 WORTH = [0.0, 0.0, 2.0, 1.0]  # of each word, in this model's eyes
@@ -83,9 +84,7 @@ def test_a_cross_encoder_reads_each_text_with_the_question(tmp_path: Path) -> No
     assert load("tests/tiny", path=tmp_path / "model") is not None  # a second one of the same name
 
 
-def test_pipe_orders_by_the_model_of_a_folder(
-    tmp_path: Path, run_pipe: Callable[..., list[dict[str, Any]]], make_event: Callable[..., dict[str, Any]]
-) -> None:
+def test_pipe_orders_by_the_model_of_a_folder(tmp_path: Path, run_pipe: Callable[..., list[dict[str, Any]]]) -> None:
     said = ["Ann likes almonds", "Ann likes nuts", "Ann likes walnuts best", "Ann likes tea"]
     told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(said)]
     asked = make_event("recall", 1_000, query="What does Ann like?", k=2)
@@ -216,7 +215,6 @@ def test_nobody_there_is_said() -> None:
 def test_a_service_that_does_not_answer_is_given_up_and_the_answer_goes_without(
     serve: Callable[[Handler], str],
     run_pipe: Callable[..., list[dict[str, Any]]],
-    make_event: Callable[..., dict[str, Any]],
 ) -> None:
     done = threading.Event()
 
