@@ -1,5 +1,4 @@
-"""What the tests share: hypothesis' profiles, makers of events and index entries, the dataflow as a function, and
-commands as processes."""
+"""Options and fixtures of all tests: groups, the shared broker, commands in this process and in forked ones."""
 
 import tests.bytecode  # noqa: F401 - before the first import of the product
 
@@ -26,7 +25,7 @@ from tests.groups import GROUPS, Selection
 from tests.llm_server import LlmServer
 from tests.starts import COMMAND, Starts, creating, fork_server
 
-GIVE_UP_S = 300  # a process that says nothing for so long hangs: it is killed, and the test that waits for it fails
+GIVE_UP_S = 300  # then a started process is killed, so that the test that waits for it fails
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,7 +83,7 @@ def own_broker() -> Iterator[Broker]:
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """A command sets logging up for its process, and `pipe` keeps warnings off its stderr: no other test notices."""
+    """Restore the log handlers and levels that a command of the test has set."""
     root, ours = logging.getLogger(), logging.getLogger("recallflow")
     handlers, levels = root.handlers[:], (root.level, ours.level)
     yield
@@ -99,7 +98,7 @@ def cli(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command to its end, in this process. In one of its own, to be talked to and killed: `start`."""
+    """Return a function that runs a command in this process. `start` runs one in a process of its own."""
 
     def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -126,15 +125,17 @@ def starts() -> Iterator[Starts]:
 
 @pytest.fixture
 def llm_server() -> Iterator[LlmServer]:
-    """Models behind HTTP, as a test gives their answers and faults."""
+    """Start a server of models whose answers and faults the test sets."""
     with LlmServer() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def start(starts: Starts) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a command, or another script, in a process of its own, to be talked to and killed; all its streams are
-    pipes. `before`: what that process does first."""
+    """Return a function that runs a command or a script in a forked process with pipes as its streams.
+
+    `before` is Python code that the process runs first.
+    """
     with contextlib.ExitStack() as stack:
 
         def begin(

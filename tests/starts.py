@@ -1,7 +1,6 @@
-"""Commands as processes of their own that cost no start of Python: each is forked from one process that has imported
-everything. To the command it is as if it had been started; it ends as Python ends.
+"""A fork server: processes for commands that need no new interpreter, forked from one that has imported everything.
 
-    python starts.py SOCKET      the process that forks: a request names script, words and environment
+python starts.py SOCKET      the server: a request names script, arguments and environment
 """
 
 import functools
@@ -25,7 +24,7 @@ FILLING = ("enrich", "mcp", "pipe", "remember", "replay", "run", "serve")  # tak
 
 
 def creating(words: list[str]) -> list[str]:
-    """A command as a test means it: a state directory that is not there yet is made."""
+    """Add `--create` to a command that fills a state directory."""
     return [*words, "--create"] if words and words[0] in FILLING and "--create" not in words else words
 
 
@@ -85,7 +84,7 @@ class Started(subprocess.Popen[Any]):
 
 
 class Starts:
-    """Starts commands, until it is closed."""
+    """The client of a fork server, which ends when the client is closed."""
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -130,7 +129,7 @@ def fork_server() -> Starts:
 
 
 def serve(requests: socket.socket) -> dict[str, Any]:
-    """Forks a process for each request, and returns what was requested in that process alone."""
+    """Fork a process for each request. Only the forked processes return, each with its request."""
     while True:
         data, streams, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 4)
         if not data:
