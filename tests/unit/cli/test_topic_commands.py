@@ -1,0 +1,128 @@
+"""The commands that read and write topics, over a Kafka in this process."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+
+from recallflow.cli.progress import Target
+from recallflow.connectors.kafka import dead_letters, publish, sender
+from recallflow.connectors.kafka.admin import TopicConfig
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from tests.unit.cli.harness import Cli
+from tests.unit.connectors.fake_consumer import FakeKafka
+from tests.unit.connectors.fake_kafka import FakeProducer
+
+SERVERS = ("--bootstrap-servers", "nowhere:1")
+TOPICS = ("memory.events", "query.events", "recall.responses", "memory.receipts", "dead.letters")
+TAIL = ("tail", *SERVERS, "--receipt-topic", "memory.receipts", "--from", "beginning", "--json")
+
+
+@dataclass
+class Topics:
+    """The topics that a test fills, and the producer that the command writes to."""
+
+    kafka: FakeKafka
+    producer: FakeProducer
+
+    def sent(self) -> list[tuple[str, bytes | None]]:
+        return [(record.topic, record.value) for record in self.producer.log]
+
+    def refuse(self, value: bytes | None, code: str, **error: str) -> None:
+        """Append a dead letter."""
+        fields = {"code": code, "detail": "a reason", "source": "memory.events:0:7"} | error
+        headers = tuple((f"error.{name}", text.encode()) for name, text in fields.items())
+        self.kafka.append("dead.letters", 0, value, b"acme/ann", headed=(("trace", b"1"), *headers))
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Topics:
+    made = Topics(FakeKafka(**dict.fromkeys(TOPICS, 2)), FakeProducer())
+    defaults = TopicReader.__init__.__kwdefaults__ or {}
+    monkeypatch.setitem(defaults, "new_consumer", made.kafka.consumer)
+    monkeypatch.setattr(sender, "Producer", lambda _: made.producer)
+
+    def ask_configs(_: object, asked: Iterable[str]) -> dict[str, TopicConfig]:
+        return dict.fromkeys(asked, TopicConfig(20_000))
+
+    for module in (dead_letters, publish):
+        monkeypatch.setattr(module, "ask_configs", ask_configs)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    monkeypatch.setattr(Target, "of", lambda _, topic: Target("c", topic, "t", len(made.sent()), len(made.sent())))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ((), ["acme/ann", "acme/bob", "acme2/ann", "acme/ann"]),
+        (("--tenant", "acme"), ["acme/ann", "acme/bob", "acme/ann"]),
+        (("--tenant", "acme", "--user", "ann"), ["acme/ann", "acme/ann"]),
+        (("--only", "responses"), ["acme/ann"]),
+    ],
+)
+def test_tail_shows_records_of_the_named_owners(
+    cli: Cli, topics: Topics, words: tuple[str, ...], keys: list[str]
+) -> None:
+    for number, key in enumerate(("acme/ann", "acme/bob", "acme2/ann")):
+        topics.kafka.append(
+            "memory.events", number % 2, orjson.dumps({"type": "message", "content": key}), key.encode()
+        )
+    topics.kafka.append("recall.responses", 0, orjson.dumps({"status": "ok"}), b"acme/ann")
+    done = cli(*TAIL, *words, "--count", str(len(keys)))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(orjson.loads(line)["key"] for line in done.stdout.splitlines()) == sorted(keys)
+
+
+@pytest.mark.parametrize(("words", "flag"), [(("--user", "ann"), "--user"), (("--count", "0"), "--count")])
+def test_tail_refuses_an_unclear_choice(cli: Cli, topics: Topics, words: tuple[str, ...], flag: str) -> None:
+    done = cli(*TAIL, *words)
+    assert (done.returncode, done.stdout, flag in done.stderr, topics.kafka.consumers) == (2, "", True, [])
+
+
+def test_dead_letters_are_listed_by_code(cli: Cli, topics: Topics) -> None:
+    topics.refuse(b"{", "invalid_json")
+    topics.refuse(None, "internal_error")
+    topics.refuse(b"cut", "too_large", size="9000", sha256="00")
+    listed = cli("dlq", "list", *SERVERS).stdout
+    assert [code in listed for code in ("invalid_json", "internal_error", "too_large", "9000")] == [True] * 4
+    (line,) = cli("dlq", "list", "--code", "invalid_json", "--json", *SERVERS).stdout.splitlines()
+    assert orjson.loads(line)["record"] == "{"
+
+
+@pytest.mark.parametrize(
+    ("words", "sent", "code"),
+    [
+        ((), [b"one", b"two"], 1),
+        (("--code", "internal_error"), [b"one", b"two"], 0),
+        (("--code", "forbidden"), [b"denied"], 0),
+        (("--code", "too_large"), [], 1),
+        (("--code", "unknown_type"), [], 0),
+    ],
+)
+def test_replay_sends_whole_records_of_allowed_senders(
+    cli: Cli, topics: Topics, words: tuple[str, ...], sent: list[bytes], code: int
+) -> None:
+    topics.refuse(b"one", "internal_error")
+    topics.refuse(b"denied", "forbidden")
+    topics.refuse(b"two", "internal_error")
+    topics.refuse(b"cut", "too_large", size="9000", sha256="00")
+    done = cli("dlq", "replay", *words, *SERVERS)
+    assert (done.returncode, topics.sent()) == (code, [("memory.events", value) for value in sent])
+    assert all(record.headers == {"trace": b"1"} for record in topics.producer.log)
+
+
+def test_replayed_log_is_sent_once(cli: Cli, topics: Topics, tmp_path: Path) -> None:
+    event = {"type": "message", "tenant_id": "acme", "user_id": "ann"}
+    lines = [orjson.dumps(event | {"content": f"line {number}"}) for number in range(3)]
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"\n".join([*lines, b"{broken", orjson.dumps(event | {"content": "x" * 30_000})]) + b"\n")
+    first, again = (cli("replay", log, *SERVERS) for _ in range(2))
+    assert (first.returncode, again.returncode) == (1, 0)
+    sent = [orjson.loads(value or b"") for _, value in topics.sent()]
+    assert [one["content"] for one in sent] == ["line 0", "line 1", "line 2"]
+    assert len({one["id"] for one in sent}) == 3
+    rejects = (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines()
+    assert [orjson.loads(line)["line"] for line in rejects] == [4, 5]
