@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -11,6 +12,8 @@ from recallflow.cli.progress import Target
 from recallflow.connectors.kafka import dead_letters, publish, sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.control import ApiKey
+from recallflow.decisions import History
 from tests.unit.cli.harness import Cli
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.connectors.fake_kafka import FakeProducer
@@ -126,3 +129,38 @@ def test_replayed_log_is_sent_once(cli: Cli, topics: Topics, tmp_path: Path) -> 
     assert len({one["id"] for one in sent}) == 3
     rejects = (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines()
     assert [orjson.loads(line)["line"] for line in rejects] == [4, 5]
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decide about keys of two tenants, as the control topic holds it."""
+    history = History()
+    for at_ms, tenant, name, fields in (
+        (1_000, "acme", "a1", {"end_users": ["ann"], "by": "kim"}),
+        (2_000, "acme", "b2", {}),
+        (3_000, "acme", "b2", {"revoked": True, "why": "leaked"}),
+        (4_000, "acme2", "c3", {}),
+    ):
+        event = {"type": "api_key", "tenant_id": tenant, "name": name, "salt": "s", "hash": "h"} | fields
+        history.add(at_ms, ApiKey.model_validate(event))
+    table = SimpleNamespace(history=history, close=lambda: None)
+    monkeypatch.setattr("recallflow.cli.keys.control_table", lambda _: table)
+    monkeypatch.setattr("recallflow.cli.keys.check_signing", lambda _: None)
+
+
+@pytest.mark.usefixtures("keys")
+def test_keys_of_a_tenant_are_listed_with_scope_and_revocation(cli: Cli) -> None:
+    done = cli("keys", "list", "acme", "--json", *SERVERS)
+    listed = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["name"], one["end_users"], one["revoked"], one["why"]) for one in listed] == [
+        ("a1", ["ann"], None, None),
+        ("b2", None, "1970-01-01T00:00:03Z", "leaked"),
+    ]
+    assert [line.split(";")[0] for line in cli("keys", "list", "acme", *SERVERS).stdout.splitlines()] == ["a1", "b2"]
+    assert cli("keys", "list", "nobody", *SERVERS).stdout == ""
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(("name", "code"), [("b2", 0), ("c3", 2)], ids=["revoked before", "of another tenant"])
+def test_revoking_no_current_key_decides_nothing(cli: Cli, name: str, code: int) -> None:
+    assert cli("keys", "revoke", "acme", name, *SERVERS).returncode == code
