@@ -110,9 +110,10 @@ def test_added_partitions_are_read_in_order_whatever_is_killed(deployment: Growi
     hasty = replace(deployment, epoch_ms=60_000)
     with hasty.running(kill_after=20):
         hasty.send(24, 12)
-        for topic in (own.memory, own.queries, *own.outputs()):
-            hasty.grow(topic, 5)
-        hasty.send(24, 12)
+    # Not while it starts: a start refuses topics of memories and queries with different numbers of partitions.
+    for topic in (own.memory, own.queries, *own.outputs()):
+        hasty.grow(topic, 5)
+    hasty.send(24, 12)
     assert hasty.ends(30)[0] == -signal.SIGKILL
     deployment = replace(hasty, epoch_ms=50)
     with deployment.running():

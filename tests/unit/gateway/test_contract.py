@@ -49,7 +49,8 @@ def as_it_is(_: SerializationContext, value: Any) -> bytes:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    with local_gateway(config_in(folder)) as address:
+    (control := folder / "control.jsonl").touch()
+    with local_gateway(config_in(folder), control) as address:
         yield address
 
 
