@@ -69,6 +69,14 @@ EXPECTED = {
 }
 
 
+def own_command(command: str, broker: Cluster, topic: str, group: str) -> str:
+    """Return a page's command for this broker and topic. In a shared group, the second consumer would find nothing."""
+    given = {"localhost:9092": broker.bootstrap_servers, "recall.responses": topic, "my-group": f"{topic}-{group}"}
+    for written, own in given.items():
+        command = command.replace(written, own)
+    return command
+
+
 def lines_of(command: list[str], folder: Path, count: int) -> set[str]:
     """The first lines that a consumer prints; it is told to stop then, and ends."""
     environment = os.environ | {"JAVA_TOOL_OPTIONS": "-Dstdout.encoding=UTF-8"}
@@ -88,7 +96,7 @@ def test_java_consumer_reads_responses(copied: Path, answered: str, broker: Clus
     folder = copied / "examples" / "java"
     *making, running = commands_of("java")
     build(folder, *making)
-    given = running.replace("localhost:9092", broker.bootstrap_servers).replace("recall.responses", answered)
+    given = own_command(running, broker, answered, "java")
     assert lines_of(given.split(), folder, len(EXPECTED)) == EXPECTED
 
 
@@ -99,7 +107,7 @@ def test_typescript_consumer_and_asyncapi_parser_accept_the_contract(
     folder = copied / "examples" / "typescript"
     *making, running = commands_of("typescript")
     build(folder, *making)
-    given = running.replace("localhost:9092", broker.bootstrap_servers).replace("recall.responses", answered)
+    given = own_command(running, broker, answered, "typescript")
     assert lines_of(given.split(), folder, len(EXPECTED)) == EXPECTED
 
     (folder / "validates.mjs").write_text(NODE_VALIDATES)
