@@ -62,7 +62,7 @@ class Selection:
 
     def needs_broker(self) -> bool:
         """Return whether the run has tests on a real broker, and one is at hand."""
-        return not self.groups.isdisjoint(("kafka", "faults", "examples")) and has_broker()
+        return not self.groups.isdisjoint(("kafka", "faults")) and has_broker()
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Skip the import of folders whose group is left out."""

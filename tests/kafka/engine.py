@@ -25,6 +25,7 @@ from tests.unit.senders import api_key
 
 LONG_AGO_MS = 60_000
 PARTITIONS = 3
+SESSION_ABORT_S = 3_600.0  # an engine runs until all tests of a worker are done
 READY = " ready after "
 
 
@@ -73,7 +74,7 @@ class Engine:
         port = [] if not self.metrics_port else ["--metrics-port", str(self.metrics_port)]
         words = ["run", "--create", "--state-dir", str(state_dir), "--epoch-ms", "50", *port, *self.flags, *flags]
         process = fork_server().start(COMMAND, words, environment, text=True)
-        with watched(process):
+        with watched(process, SESSION_ABORT_S):
             assert process.stderr is not None
             for line in process.stderr:
                 self.log.append(line)

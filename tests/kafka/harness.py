@@ -29,7 +29,6 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
 
 GIVE_UP_S = 60.0
-ABORT_S = 3_600.0  # pytest-timeout ends a test that hangs much earlier
 SESSION_S = 6  # the shortest that a broker takes by default: so long a start waits for one that was killed
 FLAGS = {
     "--memory-topic": "memory",
@@ -158,10 +157,10 @@ class Deployment:
 
 
 @contextlib.contextmanager
-def watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def watched(process: subprocess.Popen[bytes], abort_s: float = 2 * GIVE_UP_S) -> Iterator[None]:
     """End a process with the block, and abort one that runs for so long that it must hang."""
-    # Engines of a module or a session run for minutes. Not SIGKILL: a test may wait for that.
-    watchdog = threading.Timer(ABORT_S, process.send_signal, [signal.SIGABRT])
+    # Not SIGKILL: a test may wait for that.
+    watchdog = threading.Timer(abort_s, process.send_signal, [signal.SIGABRT])
     watchdog.daemon = True
     watchdog.start()
     try:
