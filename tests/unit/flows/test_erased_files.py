@@ -1,6 +1,5 @@
 """An erased user is in no file and in no hash, also after copies and repeated logs."""
 
-import base64
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
 from recallflow.state.verify import verify
 from tests.event_log import hash_of, make_log
+from tests.readable import files_with
 
 SETTINGS = Settings(partitions=2)
 USER, MARK = "bob-of-leeds", "zanzibarfish"
@@ -44,12 +44,7 @@ def remembered(state_dir: Path) -> int:
 
 
 def files_with_the_user(folder: Path) -> list[str]:
-    """Return the files that contain a word of the user, in any encoding."""
-    written = [word for text in (USER, MARK) for word in (text.encode(), text.encode("utf-16-le"))]
-    for text in (USER, MARK):  # in base64, a text begins at one of three offsets
-        written += [base64.b64encode(b"." * at + text.encode())[4:-4] for at in (0, 1, 2)]
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return sorted({path.name for path in found if any(word in path.read_bytes() for word in written)})
+    return files_with(folder, USER, MARK)
 
 
 def test_erasure_leaves_a_state_without_the_user(lines: list[bytes], tmp_path: Path) -> None:

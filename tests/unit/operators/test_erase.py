@@ -285,10 +285,10 @@ def kept(engine: Harness) -> list[bytes]:
 def test_outputs_of_an_erased_user_are_not_sent_again_and_the_erasures_receipt_is(engine: Harness) -> None:
     told = [make_event("memory", n, id=f"walnut{n}", content="tea", receipt=True) for n in range(3)]
     engine.run(MEMORIES, *told, make_event("memory", user_id="bo", id="violin", content="tea", receipt=True))
-    engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oak", content="tea", receipt=True))
+    engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oaktree", content="tea", receipt=True))
     assert len(kept(engine)) == 5
     engine.run(MEMORIES, make_event("user.erase", 10, receipt=True))
-    assert not any(b"walnut" in one or b"oak" in one for one in kept(engine))
+    assert not any(b"walnut" in one or b"oaktree" in one for one in kept(engine))
     engine.kill()
     again = receipts(engine.read(MEMORIES))
     assert [(one["outcome"], one["memory_id"]) for one in again] == [("created", "violin"), ("erased", None)]
@@ -296,7 +296,7 @@ def test_outputs_of_an_erased_user_are_not_sent_again_and_the_erasures_receipt_i
 
 def test_the_outbox_of_one_environment_goes_alone(engine: Harness) -> None:
     engine.run(MEMORIES, make_event("memory", 1, id="walnut", content="tea", receipt=True))
-    engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oak", content="tea", receipt=True))
+    engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oaktree", content="tea", receipt=True))
     engine.run(MEMORIES, make_event("user.erase", 10, environment="test"))
     engine.kill()
     assert [one["memory_id"] for one in receipts(engine.read(MEMORIES))] == ["walnut"]
@@ -306,14 +306,14 @@ def test_what_an_erased_users_events_put_out_names_nobody_and_is_sent_again(tmp_
     """The erasure itself, what comes too late, and what is refused, before it and after it; with an access record."""
     engine = Harness(tmp_path / "s", rules={"audited": True})
     ann = {"user_id": "annwalnut", "receipt": True}
-    refused = make_event("memory", 2, id="oak1", content="tea", project_id="walnut", **ann)
+    refused = make_event("memory", 2, id="oaktree1", content="tea", project_id="walnut", **ann)
     told = [
-        (make_event("memory", 1, id="oak0", content="tea", **ann), None),
+        (make_event("memory", 1, id="oaktree0", content="tea", **ann), None),
         (refused, Principal("bowalnut", ("q",))),
-        (make_event("user.erase", 10, id="oak2", **ann), Principal("kimwalnut")),
-        (make_event("memory", 3, id="oak3", content="tea", **ann), None),
-        (make_event("memory.forget", 4, memory_id="oak0", **ann), None),
-        (refused | {"id": "oak4"}, Principal("bowalnut", ("q",))),
+        (make_event("user.erase", 10, id="oaktree2", **ann), Principal("kimwalnut")),
+        (make_event("memory", 3, id="oaktree3", content="tea", **ann), None),
+        (make_event("memory.forget", 4, memory_id="oaktree0", **ann), None),
+        (refused | {"id": "oaktree4"}, Principal("bowalnut", ("q",))),
     ]
     first = [output for event, sender in told for output in engine.run(MEMORIES, event, principal=sender)]
 
@@ -322,6 +322,6 @@ def test_what_an_erased_users_events_put_out_names_nobody_and_is_sent_again(tmp_
         return [body for body in bodies if body]
 
     assert len(kept(engine)) == 5
-    assert [one for one in kept(engine) if any(word in one for word in (b"walnut", b"oak", b"YW5ud2Fs"))] == []
+    assert [one for one in kept(engine) if any(word in one for word in (b"walnut", b"oaktree", b"YW5ud2Fs"))] == []
     engine.kill()
     assert said(engine.read(MEMORIES)) == said(first)[1:]

@@ -1,0 +1,30 @@
+"""Texts that stand readable in files."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+LEAST_BYTES = 6  # shorter texts occur by chance in a few megabytes of encrypted bytes
+
+
+def spellings(text: str | bytes) -> Iterator[bytes]:
+    """Yield how a text may be written: in UTF-8, in UTF-16, and in base64 at each offset in its groups of three."""
+    plain = text.encode() if isinstance(text, str) else text
+    assert len(plain) >= LEAST_BYTES
+    yield plain
+    if isinstance(text, str):
+        yield from (text.encode("utf-16-le"), text.encode("utf-16-be"))
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + plain)
+        yield encoded[-(-before * 8 // 6) : (before + len(plain)) * 8 // 6]  # characters that this text alone decides
+
+
+def contains(content: bytes, text: str | bytes) -> bool:
+    """Return whether a text stands in bytes, in any spelling."""
+    return any(spelling in content for spelling in spellings(text))
+
+
+def files_with(folder: Path, *texts: str) -> list[str]:
+    """Return the names of the files in which one of the texts stands."""
+    contents = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return sorted(name for name, content in contents.items() if any(contains(content, text) for text in texts))
