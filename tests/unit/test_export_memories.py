@@ -49,6 +49,7 @@ def life(tenant_id: str, user_id: str, environment: str) -> Iterator[dict[str, A
     yield say("memory", 6, id="gone", content="not for long")
     yield say("memory.forget", 7, memory_id="gone")
     yield say("memory.update", 8, memory_id="m2", category="small talk")
+    yield say("memory.update", 9, memory_id="m2", category=None)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_what_is_exported_comes_in_again_as_the_same_memories(lived: Path, cli: 
     done = cli("replay", tmp_path / name, "--embedded", "--state-dir", tmp_path / "s", "--create", "--partitions", "2")
     assert (done.returncode, "refused" in done.stdout) == (0, False), done.stdout + done.stderr
     there, here = memories(lived), memories(tmp_path / "s")
-    assert len(there) == len(OWNERS) * 6  # m1, m2 twice, f1 three times
+    assert len(there) == len(OWNERS) * 7  # m1, and m2 and f1 three times
     assert here == there
     assert not any("not for long" in str(one) for one in here)
     with (

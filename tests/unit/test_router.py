@@ -21,6 +21,7 @@ from recallflow.flows.topic_checks import LEAST_BYTES
 from recallflow.flows.topics import Topics
 from recallflow.outputs import Answer, DeadLetter, Derived, Enriched, Moved, Output, Receipted, Requested, Verdict
 from recallflow.parsing import parse_control
+from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.signatures import is_signed
@@ -169,6 +170,14 @@ def test_an_answer_fits_with_key_and_headers(key: bytes) -> None:
     assert LEAST_BYTES - 250 < size_bytes(outgoing) <= LEAST_BYTES
     assert outgoing.key == key[:KEY_BYTES]
     assert [warning.code for warning in fitted.response.warnings] == ["content_cut"]
+
+
+@pytest.mark.parametrize("partition", [0, 7])
+def test_requested_reply_partition_is_used(partition: int) -> None:
+    keys = [b"k%d" % number for number in range(20)]
+    reply_to = ReplyTo(topic="replies", partition=partition)
+    parts = {router(partitions=8).route(replace(answer("x", key), reply_to=reply_to))[0] for key in keys}
+    assert parts == {part_name("replies", partition)}
 
 
 def test_a_key_that_is_cut_still_says_which_partition() -> None:

@@ -118,6 +118,7 @@ class FakeConsumer:
         self.looked_up: list[str] = []
         self.most = 1_000_000  # so many come at once
         self.given: dict[tuple[str, int], int] | None = None  # the place in each log, once something is assigned
+        self.paused: set[tuple[str, int]] = set()  # also after a partition was removed, as in librdkafka
         self._kafka = kafka
         self._ended: dict[tuple[str, int], int] = {}
 
@@ -158,6 +159,12 @@ class FakeConsumer:
                 (self.given or {}).pop((part.topic, part.partition))
                 self._ended.pop((part.topic, part.partition), None)
 
+    def pause(self, parts: Sequence[TopicPartition]) -> None:
+        self.paused |= {(part.topic, part.partition) for part in parts}
+
+    def resume(self, parts: Sequence[TopicPartition]) -> None:
+        self.paused -= {(part.topic, part.partition) for part in parts}
+
     def poll(self, timeout: float) -> Message | None:
         with self._kafka.changed:
             message = self._next()
@@ -179,6 +186,8 @@ class FakeConsumer:
     def _next(self) -> Message | None:
         given = self.given or {}
         for part, place in given.items():
+            if part in self.paused:
+                continue
             log = self._kafka.topics[part[0]][part[1]]
             if place < len(log.messages):
                 given[part] += 1

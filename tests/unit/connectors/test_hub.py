@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
+    BEYOND_LIMIT,
     BUDGET_S,
     IN_FLIGHT_MAX,
     QUERIES_BUDGET_S,
@@ -241,6 +242,23 @@ def test_a_reader_reads_ahead_so_far_and_no_further() -> None:
     read_until_full(one)
     assert lane.held() >= READ_AHEAD
     assert lane.queue[0].offset() == 3 * READ_AHEAD - one.lag()["events", 0]
+    one.stop()
+
+
+def test_partition_removed_at_its_limit_is_read_after_its_return() -> None:
+    kafka = FakeKafka(events=1)
+    for _ in range(4 * BEYOND_LIMIT):
+        kafka.append("events", 0, b"")
+    one = reader(kafka)
+    limited = Lane("events", 0, 0, 4 * BEYOND_LIMIT, limit=1)
+    one.add(limited)
+    read_until_full(one)
+    assert limited.paused
+    one.remove(limited)
+    again = Lane("events", 0, 0, 4 * BEYOND_LIMIT)
+    one.add(again)
+    read_until_full(one)
+    assert again.held() >= READ_AHEAD
     one.stop()
 
 

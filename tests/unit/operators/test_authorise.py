@@ -291,9 +291,10 @@ def test_a_key_of_the_deployment_holds_for_any_tenant(senders: Senders) -> None:
         assert verdict(senders.judge(with_key(key), event)) == Principal(key.name)
 
 
-def test_a_revocation_is_final(senders: Senders) -> None:
+@pytest.mark.parametrize("holder", ["acme", "*"])
+def test_a_revocation_is_final(senders: Senders, holder: str) -> None:
     key = ApiKeyText.new()
-    made = api_key(key)
+    made = api_key(key, holder)
     senders.decide(made)
     senders.decide(made.model_copy(update={"revoked": True}), at_ms=NOW_MS)
     senders.decide(made, at_ms=NOW_MS + 1)  # sent again, by whoever can write to the topic
