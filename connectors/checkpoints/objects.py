@@ -62,10 +62,10 @@ class Objects:
 
     def _list(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
-        found: list[fs.FileInfo] = self._patiently(
-            f"list {folder or 'it'}", lambda: self._filesystem.get_file_info(selector)
-        )
-        return found
+        # A folder that is created or removed at this moment may fail to list even so.
+        with contextlib.suppress(FileNotFoundError):
+            return list(self._patiently(f"list {folder or 'it'}", lambda: self._filesystem.get_file_info(selector)))
+        return []
 
     def _put(self, path: str, data: bytes) -> None:
         if not self._is_local:
