@@ -1,7 +1,7 @@
 """Test groups: a run without options leaves out groups that need services, many processes, or minutes of time.
 
     python -m pytest                    the default group
-    python -m pytest --quick            the default group without property tests and commands, for every edit
+    python -m pytest --quick            the core: language, operators and state, without property tests and commands
     python -m pytest --group kafka      the default group and one other
     python -m pytest --full             all groups
     python -m pytest tests/kafka        one folder; a path that you name is never left out
@@ -35,6 +35,7 @@ GROUPS = {
     "processes": "commands in processes of their own: kills, signals, streams, locks",
     "exhaustive": "properties with many examples, inputs of a gigabyte, large stores",
 }
+QUICK_ROOMS = ("language", "operators", "state")  # folders of tests/unit
 BUDGET_S = 5.0  # of one test in the default group
 
 Markers = Mapping[str, pytest.Mark]
@@ -66,8 +67,10 @@ class Selection:
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Skip the import of folders whose group is left out."""
-        folder = collection_path.parent == ROOT and collection_path.name in GROUPS
-        return True if folder and collection_path.name not in self.groups else None
+        room, name = collection_path.parent, collection_path.name
+        if self._quick and room == ROOT / "unit":
+            return True if name not in (*QUICK_ROOMS, "conftest.py") else None
+        return True if room == ROOT and name in GROUPS and name not in self.groups else None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect tests of other groups, and skip or fail tests whose requirements are missing."""
