@@ -2,13 +2,13 @@
 
 import gzip
 import io
-import os
 import shutil
 import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import orjson
 import pyarrow as pa
@@ -87,7 +87,8 @@ def test_what_is_compressed_is_read_by_what_it_is(write: Write, name: str, conte
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.jsonl.zst"])
 @pytest.mark.parametrize("how", ["cut", "flipped"])
 def test_what_comes_before_a_break_is_read_and_the_break_told(write: Write, name: str, how: str) -> None:
-    lines = b"\n".join(event(n, os.urandom(200).hex()) for n in range(5_000)) + b"\n"
+    draw = Random(0)
+    lines = b"\n".join(event(n, draw.randbytes(200).hex()) for n in range(5_000)) + b"\n"
     content = bytearray(gzip.compress(lines, 1) if name.endswith("gz") else zstd(lines))
     at = len(content) * 3 // 4
     content[at:] = b"" if how == "cut" else bytes(byte ^ 0xFF for byte in content[at:])
@@ -96,7 +97,9 @@ def test_what_comes_before_a_break_is_read_and_the_break_told(write: Write, name
     with pytest.raises(UsageError, match=f"{name}: cannot be read on") as caught:
         read.extend(logs_of(path)[0].read(SCOPE))
     assert "\n" not in str(caught.value)
-    assert read == lines.splitlines()[: len(read)]
+    # Of gzip, a checksum at the end alone tells a flipped bit: lines behind the break may be wrong.
+    sound = len(read) if how == "cut" else 3_500
+    assert read[:sound] == lines.splitlines()[: len(read)][:sound]
     assert read
 
 
