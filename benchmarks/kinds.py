@@ -7,6 +7,8 @@
 | assistant_user | the user's turns alone, and the questions whose whole evidence they hold |
 | group | several people, no dates |
 | chinese | a user's notes to an assistant, in Chinese |
+| everyday | one person's facts, one session, asked in other words; the English ones (`everyday_facts/`) |
+| everyday_languages | the same in twelve other languages |
 | mixed | locomo and group with facts beside the messages (`facts.py`) |
 
 The data stay outside the repository: `$RECALLFLOW_SHARED/data`.
@@ -24,7 +26,18 @@ from benchmarks import locomo
 from benchmarks.facts import with_facts
 from benchmarks.locomo import Conversation, Question, Turn, shared
 
-KINDS = ("locomo", "assistant", "assistant_user", "assistant_long", "group", "chinese", "mixed")
+KINDS = (
+    "locomo",
+    "assistant",
+    "assistant_user",
+    "assistant_long",
+    "group",
+    "chinese",
+    "mixed",
+    "everyday",
+    "everyday_languages",
+)
+EVERYDAY = Path(__file__).parent / "everyday_facts"
 SMALLEST, LARGEST = 1, 10  # memories of a small store
 
 # These ask for no evidence: an order of everything, a manner of answering, a summary, or what was never said.
@@ -42,6 +55,9 @@ def load(kind: str) -> list[Conversation]:
             return locomo.load(shared("data", "locomo_dev.json"))
         case "assistant_user":
             return read(shared("data", "assistant_dev.json"), user_only=True)
+        case "everyday" | "everyday_languages":
+            files = sorted(EVERYDAY.glob("*.json"))
+            return [one for file in files if (file.stem == "en") == (kind == "everyday") for one in everyday(file)]
         case "mixed":
             return [with_facts(one) for of in ("locomo", "group") for one in load(of)]
         case _:
@@ -52,6 +68,21 @@ def read(path: Path, *, user_only: bool = False) -> list[Conversation]:
     """Conversations of a file of any kind but LoCoMo's. `user_only`: what the user said, and the questions about that
     alone."""
     return [_conversation(sample, user_only=user_only) for sample in json.loads(path.read_bytes())]
+
+
+def everyday(path: Path) -> Iterator[Conversation]:
+    """Yield each person of a file as a conversation of facts that a user told."""
+    told = json.loads(path.read_bytes())
+    for number, person in enumerate(told["people"]):
+        turns = [
+            Turn(str(at), "told", _BEGIN + at * _APART, None, one["fact"]) for at, one in enumerate(person["facts"])
+        ]
+        asked = [
+            Question(text, told["language"], frozenset((str(at),)))
+            for at, one in enumerate(person["facts"])
+            for text in one["questions"]
+        ]
+        yield Conversation(f"{told['language']}-{number}", turns, asked)
 
 
 def _conversation(sample: Mapping[str, Any], *, user_only: bool) -> Conversation:

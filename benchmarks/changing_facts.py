@@ -1,0 +1,100 @@
+"""Facts that change, told in thirteen languages: cases with a question, the memory that answers it, and the others.
+
+Each case is one user's chat: small talk, statements about other attributes, and two to four statements about one.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Literal, NamedTuple, get_args
+
+import orjson
+
+from benchmarks.locomo import MissingDataError
+
+FOLDER = Path(__file__).parent / "changing_facts"
+Kind = Literal["update", "past", "other", "addition", "double", "reverted", "correction", "group", "participant"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+USER, PARTICIPANT = "user", "Ben"
+LEAST_TALK, MOST_TALK = 2, 40
+OTHER_ATTRIBUTES = 4  # whose first statements are told as well
+
+
+class Line(NamedTuple):
+    """A message of a case."""
+
+    text: str
+    author: str = USER
+
+
+class Case(NamedTuple):
+    """A chat and a question.
+
+    Attributes:
+        lines: the messages, in order.
+        best: the message that answers the question, by its number.
+        behind: the messages that it must precede.
+    """
+
+    language: str
+    attribute: str
+    kind: Kind
+    lines: Sequence[Line]
+    question: str
+    best: int
+    behind: Sequence[int]
+
+
+# The statements of each kind in order, and which of them answers the question.
+_TOLD: dict[Kind, tuple[Sequence[str], int]] = {
+    "update": (("old", "new"), 1),
+    "past": (("old", "new"), 0),
+    "other": (("old", "other"), 0),
+    "addition": (("old", "addition"), 0),
+    "double": (("old", "new", "newest"), 2),
+    "reverted": (("old", "new", "back"), 2),
+    "correction": (("old", "new", "correction"), 2),
+    "group": (("old", "group"), 1),
+    "participant": (("old", "new"), 0),  # another participant tells a life of his own
+}
+
+
+def languages(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """Return the data of each language. Raise MissingDataError where there is none."""
+    found = [orjson.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))]
+    if not found:
+        raise MissingDataError(f"{folder} holds no data")
+    return found
+
+
+def cases(folder: Path = FOLDER) -> Iterator[Case]:
+    """Yield every case; amount and place of small talk are drawn from the case's own name."""
+    for data in languages(folder):
+        for told in data["cases"]:
+            for kind in KINDS:
+                statements, best = _TOLD[kind]
+                if all(told.get(name) for name in statements) and not (kind == "participant" and told.get("group")):
+                    yield _case(data, told, kind, statements, best)
+
+
+def _case(data: dict[str, Any], told: dict[str, Any], kind: Kind, statements: Sequence[str], best: int) -> Case:
+    draw = Random(f"{data['language']} {told['attribute']} {kind}")
+    others = [one["old"] for one in data["cases"] if one is not told]
+    talk = draw.sample(data["small_talk"], draw.randint(LEAST_TALK, min(MOST_TALK, len(data["small_talk"]))))
+    filling = [Line(text) for text in (*talk, *draw.sample(others, min(OTHER_ATTRIBUTES, len(others))))]
+    draw.shuffle(filling)
+    places = sorted(draw.sample(range(len(filling) + len(statements) - 1), len(statements)))
+    lines, rest = list[Line](), iter(filling)
+    if kind == "correction":  # it follows at once
+        places = [*places[:-1], places[-2] + 1]
+    own = dict(zip(places, statements, strict=True))
+    for at in range(len(filling) + len(statements)):
+        lines.append(_line(told, own[at], kind) if at in own else next(rest))
+    question = told["past_question" if kind == "past" else "question"]
+    behind = [place for place in places if place != places[best]]
+    return Case(data["language"], told["attribute"], kind, lines, question, places[best], behind)
+
+
+def _line(told: dict[str, Any], name: str, kind: Kind = "update") -> Line:
+    is_other = name == "group" or (kind == "participant" and name == "new")
+    return Line(told[name], PARTICIPANT if is_other else USER)
