@@ -12,7 +12,7 @@ from benchmarks.locomo import DEPTHS, Conversation, Turn, shared
 from recallflow.flows.embedded import Processed
 from recallflow.flows.settings import Settings
 
-EMBEDDERS = ("hash", "static", "minilm")
+EMBEDDERS = ("meaning", "hash", "static", "minilm")
 TENANT = "locomo"
 TOLD = ("author", "date")  # what an event can be told without
 _FOLDERS = {"static": "static-minilm-256", "minilm": "all-MiniLM-L6-v2"}

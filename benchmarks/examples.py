@@ -17,7 +17,7 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.weights import WEIGHTS, Chat, chat_of
+from recallflow.operators.recall.weights import WEIGHTS, Chat, chat_of, is_notes
 from recallflow.owner import Owner, state_partition
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
@@ -74,7 +74,8 @@ def _of_one(kind: str, index: OwnerIndex, embedder: Embedder, conversation: Conv
         for row, name in enumerate(NAMES):
             features[row, at] = values.get(name, 0.0)
     is_evidence = np.array([[i in question.evidence for i in ids] for question in conversation.questions])
-    return Examples(kind, conversation.id, chat_of(index), features, is_evidence, ids)
+    chat: Chat = "notes" if "notes" in WEIGHTS[embedder.kind] and is_notes(index) else chat_of(index)
+    return Examples(kind, conversation.id, chat, features, is_evidence, ids)
 
 
 def without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:

@@ -24,13 +24,14 @@ from recallflow.operators.recall.weights import WEIGHTS, Chat
 TOLD = ("speaker", "speaker_of_two", "speaker_asks", "subject", "date")  # rest on who wrote a message, and on its date
 # What a question of each kind counts: that no kind outweighs the others by how many questions it has. Those of `mixed`
 # are LoCoMo's and the group's once more.
-COUNTS = {"group": 0.25, "mixed": 0.5, "chinese": 0.4}
-KNOWS: Mapping[str, Kind] = {"hash": "spelling", "static": "static", "minilm": "contextual"}
+COUNTS = {"group": 0.25, "mixed": 0.5, "chinese": 0.4, "everyday_languages": 0.5}
+KNOWS: Mapping[str, Kind] = {"hash": "spelling", "static": "static", "minilm": "contextual", "meaning": "blended"}
 # What each set is fitted to; it ranks its own kind, and people's also pairs.
 OF_SET: Mapping[Chat, Sequence[Chat]] = {
     "people": ("people", "pair"),
     "pair": ("people", "pair"),
     "assistant": ("assistant",),
+    "notes": ("notes",),
 }
 _SAME = {"mixed": "people", "locomo": "people", "group": "people", "assistant_user": "assistant"}
 

@@ -10,8 +10,9 @@ Matrix = npt.NDArray[np.float32]
 
 NO_FLOATS: Matrix = np.zeros((0, 0), np.float32)
 
-# What a model knows of words: their spelling; what each means by itself; or what it means among the words around it.
-Kind = Literal["spelling", "static", "contextual"]
+# What a model knows of words: their spelling; what each means by itself; what it means among the words around it; or
+# spelling and meaning in one vector.
+Kind = Literal["spelling", "static", "contextual", "blended"]
 
 
 class TextVectors(NamedTuple):

@@ -49,6 +49,11 @@ CALIBRATIONS: Mapping[Kind, Mapping[Chat, Calibration]] = MappingProxyType(
             "pair": Calibration(0.36, 0.86),
             "assistant": Calibration(1.70, 1.12),
         },
+        "blended": {
+            "people": Calibration(-0.06, 0.86),
+            "pair": Calibration(0.21, 0.82),
+            "assistant": Calibration(1.64, 1.13),
+        },
     }
 )
 

@@ -247,9 +247,9 @@ class Judge:
         basis, count = self.ground[0], len(self.holding)
         if count < TWO_WORDS or nearest.of("around").any() or (nearest.of("said") > 0).any():
             return False
-        if basis in ("spelling", "contextual") and nearest.of("cosine").max(initial=0.0) < UNLIKE:
+        if basis in ("spelling", "contextual", "blended") and nearest.of("cosine").max(initial=0.0) < UNLIKE:
             return True
-        by_words = basis in ("spelling", "words")
+        by_words = basis in ("spelling", "blended", "words")
         return by_words and (count >= SEVERAL_WORDS or not self._spelt_alike())
 
     def _spelt_alike(self) -> bool:

@@ -15,46 +15,48 @@ from recallflow.embedder import Kind
 from recallflow.state.arrays import Column
 from recallflow.state.index import OwnerIndex
 
-# A pair: two people who talk to each other.
-Chat = Literal["people", "pair", "assistant"]
+# A pair: two people who talk to each other. Notes: what a single person told, with nobody else in the chat, so that
+# neighbours are no replies.
+Chat = Literal["people", "pair", "assistant", "notes"]
 Weights = Mapping[str, float | Column]  # by column; (n,) where an owner's memories are of two kinds
 
-_KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual")
-_FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float]]] = {
+_KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual", "blended")
+_FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
     "people": {
-        "dense": (0.26, 0.2, 0.1),
-        "reply": (0.02, 0.03, 0.06),
-        "word": (0.05, 0.19, 0.48),
-        "word_before": (0.17, 0.34, 0.55),
-        "own": (0.27, 0.31, 0.0),
-        "window": (12.59, 11.12, 11.34),
-        "near": (-1.09, -0.87, -1.35),
-        "episode": (1.1, 1.04, 0.92),
-        "phrase": (1.02, 1.12, 0.8),
-        "answers": (2.21, 2.35, 1.81),
-        "length": (0.38, 0.08, -0.02),
-        "speaker": (0.95, 0.92, 1.12),
-        "speaker_of_two": (1.76, 1.77, 1.55),
-        "speaker_asks": (-0.56, -0.54, -0.6),
-        "subject": (1.08, 1.12, 1.07),
-        "date": (4.61, 4.64, 4.44),
-        "when": (1.93, 1.82, 1.61),
-        "opens": (1.0, 1.12, 1.0),
+        "dense": (0.26, 0.2, 0.1, 0.5),
+        "reply": (0.02, 0.03, 0.06, 0.1),
+        "word": (0.05, 0.19, 0.48, 0.02),
+        "word_before": (0.17, 0.34, 0.55, 0.21),
+        "own": (0.27, 0.31, 0.0, 0.09),
+        "window": (12.59, 11.12, 11.34, 12.16),
+        "near": (-1.09, -0.87, -1.35, -1.22),
+        "episode": (1.1, 1.04, 0.92, 1.17),
+        "phrase": (1.02, 1.12, 0.8, 1.06),
+        "answers": (2.21, 2.35, 1.81, 1.93),
+        "length": (0.38, 0.08, -0.02, 0.38),
+        "speaker": (0.95, 0.92, 1.12, 1.02),
+        "speaker_of_two": (1.76, 1.77, 1.55, 1.63),
+        "speaker_asks": (-0.56, -0.54, -0.6, -0.55),
+        "subject": (1.08, 1.12, 1.07, 1.08),
+        "date": (4.61, 4.64, 4.44, 4.95),
+        "when": (1.93, 1.82, 1.61, 1.58),
+        "opens": (1.0, 1.12, 1.0, 0.98),
     },
     "assistant": {
-        "dense": (0.1, 0.1, 0.2),
-        "reply": (0.15, 0.16, 0.14),
-        "word": (0.13, 0.36, 0.32),
-        "own": (2.14, 1.96, 1.78),
-        "window": (0.0, 1.03, 1.13),
-        "around": (0.04, 0.03, 0.02),
-        "phrase": (1.12, 0.99, 0.91),
-        "borrowed": (1.0, 1.0, 1.0),  # a word of the question it answers, half as much as its own: few are in the data
-        "length": (-0.5, -0.6, -0.44),
-        "assistant": (-2.37, -2.13, -2.19),
-        "date": (1.0, 1.0, 1.0),  # ten questions of the data give one, which speak neither for it nor against it
-        "when": (1.29, 1.2, 1.02),
-        "opens": (0.53, 0.49, 0.57),
+        "dense": (0.1, 0.1, 0.2, 0.3),
+        "reply": (0.15, 0.16, 0.14, 0.16),
+        "word": (0.13, 0.36, 0.32, 0.1),
+        "own": (2.14, 1.96, 1.78, 2.07),
+        "window": (0.0, 1.03, 1.13, 0.04),
+        "around": (0.04, 0.03, 0.02, 0.04),
+        "phrase": (1.12, 0.99, 0.91, 1.06),
+        # A word of the question it answers, half as much as its own: few are in the data.
+        "borrowed": (1.0, 1.0, 1.0, 1.0),
+        "length": (-0.5, -0.6, -0.44, -0.49),
+        "assistant": (-2.37, -2.13, -2.19, -2.34),
+        "date": (1.0, 1.0, 1.0, 1.0),  # ten questions of the data give one, which speak neither for it nor against it
+        "when": (1.29, 1.2, 1.02, 1.26),
+        "opens": (0.53, 0.49, 0.57, 0.48),
     },
 }
 # A model that reads tokens in their context ranks chats of two better by a set of their own; vectors of spelling, and
@@ -83,6 +85,21 @@ _PAIR: Mapping[str, float] = MappingProxyType(
 )
 
 
+# Of vectors that know synonyms and spelling: what a person tells alone is asked for in other words, and its neighbours
+# are about something else.
+_NOTES: Mapping[str, float] = MappingProxyType(
+    {
+        "dense": 0.9,
+        "word": 0.13,
+        "own": 2.14,
+        "phrase": 1.12,
+        "length": -0.5,
+        "date": 1.0,
+        "when": 1.29,
+    }
+)
+
+
 def _sets(at: int) -> dict[Chat, Mapping[str, float]]:
     return {
         chat: MappingProxyType({name: fitted[at] for name, fitted in columns.items()})
@@ -90,12 +107,12 @@ def _sets(at: int) -> dict[Chat, Mapping[str, float]]:
     }
 
 
-# Without a set of its own a pair is ranked by that of people.
+# Without a set of its own a pair is ranked by that of people, and notes by that of an assistant.
+_OWN: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
+    {"contextual": {"pair": _PAIR}, "blended": {"notes": _NOTES}}
+)
 WEIGHTS: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
-    {
-        kind: MappingProxyType(_sets(at) | ({"pair": _PAIR} if kind == "contextual" else {}))
-        for at, kind in enumerate(_KINDS)
-    }
+    {kind: MappingProxyType({**_sets(at), **_OWN.get(kind, {})}) for at, kind in enumerate(_KINDS)}
 )
 BY_VECTOR = ("dense", "reply")
 # A vector of a whole text alone, without those of its tokens: words are compared by their spelling then, and what a
@@ -121,7 +138,7 @@ LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
 
 def sets_for(kind: Kind, *, by_token: bool) -> Mapping[Chat, Mapping[str, float]]:
     """The sets for what vectors know. `by_token`: whether those of tokens are compared as well."""
-    return WEIGHTS[kind] if by_token or kind == "spelling" else WHOLE_WEIGHTS
+    return WEIGHTS[kind] if by_token or kind in ("spelling", "blended") else WHOLE_WEIGHTS
 
 
 def chat_of(index: OwnerIndex) -> Chat:
@@ -131,8 +148,17 @@ def chat_of(index: OwnerIndex) -> Chat:
     return "pair" if index.of_two.any() else "people"
 
 
+def is_notes(index: OwnerIndex) -> bool:
+    """Return whether one person told all memories, and no assistant any."""
+    authors, facts = index.conversation.authors, index.conversation.facts
+    is_assistants = facts["role"] == index.names.known("assistant")
+    return int(np.count_nonzero(authors >= 0)) <= 1 and not bool(is_assistants.any())
+
+
 def weights_of(index: OwnerIndex, sets: Mapping[Chat, Mapping[str, float]]) -> Weights:
     """The weights of the owner's memories, each of the set that its chat is of."""
+    if "notes" in sets and is_notes(index):
+        return sets["notes"]
     mask, assistant = index.with_assistant, sets["assistant"]
     if mask.all() and mask.any():
         return assistant

@@ -43,7 +43,9 @@ FLAGS = {
     "kafka.bootstrap_servers": Flag(
         "--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS", "localhost:9092"
     ),
-    "engine.embedder": Flag("--embedder", "NAME", "embedding model: hash, static, minilm, onnx or openai", "hash"),
+    "engine.embedder": Flag(
+        "--embedder", "NAME", "embedding model: hash, meaning, static, minilm, onnx or openai", "hash"
+    ),
     "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
     "embedding.model": Flag("--embedding-model", "NAME", "with openai: the model", "text-embedding-3-small"),
     "embedding.dimension": Flag("--embedding-dimension", "N", "with openai: floats of its vectors", "1536"),

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from recallflow.connectors.embedders import HashEmbedder
+from recallflow.connectors.hash_embedder import HashEmbedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Matrix
 from recallflow.flows.embedded import Embedded
@@ -23,6 +23,7 @@ class Looking(HashEmbedder):
     """Notes how many threads each native library has where a question is answered."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.threads: dict[int, set[int]] = {}
 
     def embed(self, texts: Sequence[str]) -> Matrix:
