@@ -40,7 +40,7 @@ BUDGET_S = 5.0  # of one test in the default group
 
 Markers = Mapping[str, pytest.Mark]
 
-# Property tests try the same examples in every run, so a failure is caused by the change and not by the draw.
+# Property tests draw nothing at random: the same tests of the same code try the same examples.
 settings.register_profile("default", deadline=None, max_examples=20, derandomize=True)
 settings.register_profile("full", settings.get_profile("default"), max_examples=100)
 
@@ -57,7 +57,7 @@ class Selection:
         self.groups = {*GROUPS} if config.getoption("--full") else {*config.getoption("--group")}
         self._quick = config.getoption("--quick")
         named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
-        self._files = [path for path in named if path.is_file()]
+        self._named = [path for path in named if path.is_relative_to(ROOT / "unit") or path.is_file()]
         self.groups |= {name for name in GROUPS if any(path.is_relative_to(ROOT / name) for path in named)}
         self._slow: list[tuple[float, str]] = []
 
@@ -68,7 +68,7 @@ class Selection:
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Skip the import of folders whose group is left out."""
         room, name = collection_path.parent, collection_path.name
-        if self._quick and room == ROOT / "unit":
+        if self._quick and room == ROOT / "unit" and not self._names(collection_path):
             return True if name not in (*QUICK_ROOMS, "conftest.py") else None
         return True if room == ROOT and name in GROUPS and name not in self.groups else None
 
@@ -91,7 +91,7 @@ class Selection:
             items[:] = [item for item in items if id(item) not in left]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.duration > BUDGET_S and ("group", "") in map(tuple, report.user_properties):
+        if report.duration > BUDGET_S and ("group", "") in map(tuple, report.user_properties):
             self._slow.append((report.duration, report.nodeid))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -106,8 +106,12 @@ class Selection:
                 terminalreporter.line(f"{name:<11} {GROUPS[name]}")
             terminalreporter.line("run one with: python -m pytest --group NAME; all with: python -m pytest --full")
 
+    def _names(self, path: Path) -> bool:
+        """Return whether the command line names a file or a folder of unit tests that holds the path."""
+        return any(path.is_relative_to(named) for named in self._named if named != ROOT / "unit")
+
     def _includes(self, item: pytest.Item, group: str, markers: Markers) -> bool:
-        if item.path in self._files:
+        if self._names(item.path):
             return True
         if self._quick and (group or "hypothesis" in markers or is_command(item)):
             return False
@@ -142,7 +146,7 @@ def missing_requirement(item: pytest.Item, group: str, markers: Markers) -> str:
 
 def has_broker() -> bool:
     """Return whether a Kafka is named, or one can be assembled here."""
-    return BOOTSTRAP_VARIABLE in os.environ or None not in (shutil.which("java"), shutil.which("mvn"))
+    return bool(os.environ.get(BOOTSTRAP_VARIABLE)) or None not in (shutil.which("java"), shutil.which("mvn"))
 
 
 @functools.cache

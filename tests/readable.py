@@ -25,6 +25,6 @@ def contains(content: bytes, text: str | bytes) -> bool:
 
 
 def files_with(folder: Path, *texts: str) -> list[str]:
-    """Return the names of the files in which one of the texts stands."""
-    contents = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return sorted(name for name, content in contents.items() if any(contains(content, text) for text in texts))
+    """Return the paths, relative to the folder, of the files in which one of the texts stands."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [str(path.relative_to(folder)) for path in files if any(contains(path.read_bytes(), one) for one in texts)]

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -59,15 +58,21 @@ class Started(subprocess.Popen[Any]):
             os.kill(self.pid, sig)
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:  # noqa: A002
-        """Write `input`, close standard input, and return all output once the process has ended."""
-        give_up_s = None if timeout is None else time.monotonic() + timeout
+        """Write `input`, close standard input, and return all output once the process has ended.
+
+        Kill a process that has not ended after `timeout` seconds, and raise TimeoutExpired.
+        """
         with ThreadPoolExecutor(3) as pool:
             fed = pool.submit(self._feed, input)
             open_streams = [one if one and not one.closed else None for one in (self.stdout, self.stderr)]
             read = [pool.submit(stream.read) if stream else None for stream in open_streams]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
             fed.result()
             out, err = (one.result() if one else None for one in read)
-        self.wait(None if give_up_s is None else max(0, give_up_s - time.monotonic()))
         for stream in (self.stdout, self.stderr):
             if stream is not None:
                 stream.close()
@@ -107,7 +112,7 @@ class Starts:
         request = {
             "script": script,
             "words": ["-c", *arguments],
-            "environment": environment or dict(os.environ),
+            "environment": dict(os.environ) if environment is None else environment,
             "folder": str(Path.cwd()),
         }
         theirs = [stdin, stdout, stderr, told]

@@ -103,6 +103,13 @@ def test_bytes_are_those_of_all_versions_and_a_shorter_text_is_always_taken(limi
     assert state.held() == Held(1, 10, 0)
 
 
+def test_text_that_fills_the_byte_limit_is_taken_and_a_longer_one_refused(limited: Any) -> None:
+    state = limited(history(bytes_per_user=10))
+    assert len(state.refused(memory("a", "ä" * 6))) == 1
+    assert state.refused(memory("b", "ä" * 5)) == []
+    assert state.held().text_bytes == 10
+
+
 def test_given_edges_past_the_limit_are_refused_all_of_an_event(limited: Any) -> None:
     state = limited(history(edges_per_user=2))
     assert state.refused(event("graph.edges", edges=[edge("Ann", "Bob")])) == []
