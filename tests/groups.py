@@ -1,7 +1,7 @@
 """Test groups: a run without options leaves out groups that need services, many processes, or minutes of time.
 
     python -m pytest                    the default group
-    python -m pytest --quick            the core: language, operators and state, without property tests and commands
+    python -m pytest --quick            the core: language, operators and state, without property tests and slow ones
     python -m pytest --group kafka      the default group and one other
     python -m pytest --full             all groups
     python -m pytest tests/kafka        one folder; a path that you name is never left out
@@ -113,7 +113,7 @@ class Selection:
     def _includes(self, item: pytest.Item, group: str, markers: Markers) -> bool:
         if self._names(item.path):
             return True
-        if self._quick and (group or "hypothesis" in markers or is_command(item)):
+        if self._quick and (group or not {"hypothesis", "slow"}.isdisjoint(markers) or is_command(item)):
             return False
         return not group or group in self.groups
 

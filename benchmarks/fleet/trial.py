@@ -127,7 +127,10 @@ class Trial:
         self._compare()
 
     def _settle(self) -> None:
-        """Waits until all has come to its end, or nothing more comes for long."""
+        """Wait until every record has come to its end, or nothing more comes for long; then for members that still join.
+
+        A partition that moves after its last record is answered from a state that catches up.
+        """
         left, since = -1, time.monotonic()
         while still := len(open_records(self.log, self.reader)):
             if still != left:
@@ -135,6 +138,7 @@ class Trial:
             if time.monotonic() - since > SILENT_S or not self.fleet.running():
                 return
             self.rest(0.5)
+        self.rest(self.plan.session_s)
 
     def _compare(self) -> None:
         """The state of all members together with that of one engine that nothing happened to."""

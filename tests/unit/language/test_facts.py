@@ -10,6 +10,8 @@ import pytest
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 FILES = sorted(Path(__file__).with_name("facts").glob("*.txt"))
 FOUND = 18  # of 20, as the first of three
 

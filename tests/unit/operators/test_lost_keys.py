@@ -185,6 +185,7 @@ def test_a_text_that_stands_in_anothers_place_is_redacted_and_comes_last(filled:
         assert [memory["content"] for memory in response["memories"][:-1]].count(REDACTED) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["some", "every"])
 def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness, every: bool) -> None:
     """Put other values in the place of Ann's records: Bo's of the same table, the neighbour's, and a shortened one.

@@ -10,6 +10,8 @@ from recallflow.operators.recall.moment import Unswept
 from recallflow.state.rows import Entry
 from tests.unit.operators.harness import make_event, run_flow
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_rests_until_the_last_one_is_through() -> None:
     unswept = Unswept()

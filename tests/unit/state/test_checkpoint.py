@@ -23,6 +23,8 @@ from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import make_event, run_flow
 
+pytestmark = pytest.mark.slow
+
 CACHE_BYTES = 1024 * 1024
 
 

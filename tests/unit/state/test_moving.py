@@ -32,6 +32,8 @@ from recallflow.state.verify import verify
 from tests.unit.operators.harness import HASHING
 from tests.unit.state.member import EVERY, OTHER, PARTITIONS, SEALED, USERS, Member, told
 
+pytestmark = pytest.mark.slow
+
 
 def fill(path: Path, *numbers: int, at_rest: AtRest = UNENCRYPTED, events: int = 3) -> str:
     """A directory with these partitions; returns the hash of what they hold."""

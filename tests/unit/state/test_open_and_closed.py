@@ -36,6 +36,8 @@ from recallflow.state.segments import SMALL
 from recallflow.state.verify import verify
 from tests.unit.state.member import EVERY, KEY, OTHER, PARTITIONS, SEALED, USERS, Member, told
 
+pytestmark = pytest.mark.slow
+
 
 def of(number: int) -> list[str]:
     return [user for user in USERS if state_partition("acme", user, PARTITIONS) == number]
