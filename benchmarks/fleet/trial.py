@@ -127,7 +127,7 @@ class Trial:
         self._compare()
 
     def _settle(self) -> None:
-        """Wait until every record has come to its end, or nothing more comes for long; then for members that still join.
+        """Wait until every record has come to its end or nothing more comes, and for members that still join.
 
         A partition that moves after its last record is answered from a state that catches up.
         """
