@@ -1,7 +1,7 @@
 """Whether `answerable` tells questions that an owner's memories answer from those about another owner, how far off it
 and `relevance` are as probabilities, and the weights of both.
 
-    python -m benchmarks.answerable [--embedder hash|static|minilm] [--words] [--kinds …] [--json FILE] [--fit]
+    python -m benchmarks.answerable [--embedder hash|meaning|static|minilm] [--words] [--kinds …] [--json FILE] [--fit]
 
 All questions, to stores of 1 to 1,000 memories, are as `stores.py` says. Each conversation is left out of the fit that
 it is judged by; kinds of chat, sizes, and own questions and others count the same. Printed are

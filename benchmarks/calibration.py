@@ -1,7 +1,7 @@
 """Fits what turns a memory's share of all evidence into a probability, and says how far off it is where it was not
 fitted.
 
-    python -m benchmarks.calibration [--embedder hash|static|minilm] [--model-path DIR] [--kinds KIND,…] [--json FILE]
+    python -m benchmarks.calibration [--embedder NAME] [--model-path DIR] [--kinds KIND,…] [--json FILE]
 
 Each conversation is ranked with weights fitted to the others (`softmax.py`), and the first 20 memories of each question
 count, as an answer shows them. The expected calibration error (ECE) is the mean distance between probability and share

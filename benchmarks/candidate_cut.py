@@ -1,6 +1,6 @@
 """What large owners' answers lose by late interaction being worked out for their best memories only.
 
-    python -m benchmarks.candidate_cut [--embedder hash|static|minilm] [--model-path DIR] [--json FILE]
+    python -m benchmarks.candidate_cut [--embedder hash|meaning|static|minilm] [--model-path DIR] [--json FILE]
 
 All conversations become one owner's, each question is ranked by the signal with late interaction for every memory, and
 then for the best so many by the other columns; the engine takes the best 200 of a large owner's.

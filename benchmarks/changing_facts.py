@@ -6,15 +6,12 @@ Each case is one user's chat: small talk, statements about other attributes, and
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from benchmarks.locomo import MissingDataError
-
 FOLDER = Path(__file__).parent / "changing_facts"
 Kind = Literal["update", "past", "other", "addition", "double", "reverted", "correction", "group", "participant"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 USER, PARTICIPANT = "user", "Ben"
 LEAST_TALK, MOST_TALK = 2, 40
 OTHER_ATTRIBUTES = 4  # whose first statements are told as well
@@ -59,20 +56,12 @@ _TOLD: dict[Kind, tuple[Sequence[str], int]] = {
 }
 
 
-def languages(folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """Return the data of each language. Raise MissingDataError where there is none."""
-    found = [orjson.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))]
-    if not found:
-        raise MissingDataError(f"{folder} holds no data")
-    return found
-
-
-def cases(folder: Path = FOLDER) -> Iterator[Case]:
+def cases() -> Iterator[Case]:
     """Yield every case; amount and place of small talk are drawn from the case's own name."""
-    for data in languages(folder):
+    for file in sorted(FOLDER.glob("*.json")):
+        data = orjson.loads(file.read_bytes())
         for told in data["cases"]:
-            for kind in KINDS:
-                statements, best = _TOLD[kind]
+            for kind, (statements, best) in _TOLD.items():
                 if all(told.get(name) for name in statements) and not (kind == "participant" and told.get("group")):
                     yield _case(data, told, kind, statements, best)
 
@@ -80,8 +69,8 @@ def cases(folder: Path = FOLDER) -> Iterator[Case]:
 def _case(data: dict[str, Any], told: dict[str, Any], kind: Kind, statements: Sequence[str], best: int) -> Case:
     draw = Random(f"{data['language']} {told['attribute']} {kind}")
     others = [one["old"] for one in data["cases"] if one is not told]
-    talk = draw.sample(data["small_talk"], draw.randint(LEAST_TALK, min(MOST_TALK, len(data["small_talk"]))))
-    filling = [Line(text) for text in (*talk, *draw.sample(others, min(OTHER_ATTRIBUTES, len(others))))]
+    talk = draw.sample(data["small_talk"], draw.randint(LEAST_TALK, MOST_TALK))
+    filling = [Line(text) for text in (*talk, *draw.sample(others, OTHER_ATTRIBUTES))]
     draw.shuffle(filling)
     places = sorted(draw.sample(range(len(filling) + len(statements) - 1), len(statements)))
     lines, rest = list[Line](), iter(filling)
@@ -95,6 +84,6 @@ def _case(data: dict[str, Any], told: dict[str, Any], kind: Kind, statements: Se
     return Case(data["language"], told["attribute"], kind, lines, question, places[best], behind)
 
 
-def _line(told: dict[str, Any], name: str, kind: Kind = "update") -> Line:
+def _line(told: dict[str, Any], name: str, kind: Kind) -> Line:
     is_other = name == "group" or (kind == "participant" and name == "new")
     return Line(told[name], PARTICIPANT if is_other else USER)

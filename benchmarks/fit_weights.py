@@ -1,7 +1,7 @@
 """Fits the semantic signal's weights, sets for chats between people, of a pair, and with an assistant, and says what
 each column is worth on conversations it was not fitted to.
 
-    python -m benchmarks.fit_weights [--embedder hash|static|minilm] [--model-path DIR] [--kinds KIND,…] [--ablate]
+    python -m benchmarks.fit_weights [--embedder NAME] [--model-path DIR] [--kinds KIND,…] [--ablate]
                                      [--json FILE]
 
 Figures that count are the left-out ones: each conversation is ranked with weights fitted to the others (`softmax.py`),

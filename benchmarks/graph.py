@@ -1,6 +1,6 @@
 """What the memory graph costs a write, in time and bytes on disk; and what it costs and brings a query.
 
-    python -m benchmarks.graph [--part write|read|worth] [--memories N] [--embedder hash|static|minilm]
+    python -m benchmarks.graph [--part write|read|worth] [--memories N] [--embedder hash|meaning|static|minilm]
         [--kinds locomo,assistant,…] [--quick] [--json FILE]
 
 Writing: the same messages go through the flow twice, with `similar_to` edges and without. Rates count from the first

@@ -11,7 +11,7 @@
 | everyday_languages | the same in twelve other languages |
 | mixed | locomo and group with facts beside the messages (`facts.py`) |
 
-The data stay outside the repository: `$RECALLFLOW_SHARED/data`.
+The data stay outside the repository, in `$RECALLFLOW_SHARED/data`, but for those of everyday facts.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Recall quality on every kind of chat: the flow itself beside cosine, BM25, their fusion and mem0, with one embedder.
 
-    python -m benchmarks.recall_quality [--embedder hash|static|minilm|all] [--kinds locomo,assistant,…]
+    python -m benchmarks.recall_quality [--embedder hash|meaning|static|minilm|all] [--kinds locomo,assistant,…]
         [--stores whole,session,small] [--modes hybrid,relevance] [--without author,date]
         [--min KIND:NAME=VALUE …] [--no-mem0] [--quick] [--json FILE] [--save]
 

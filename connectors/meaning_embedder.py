@@ -7,7 +7,6 @@ compared by their spelling, with the buckets of `HashEmbedder`: both parts stand
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.connectors.hash_embedder import HashEmbedder
+from recallflow.connectors.token_counters import ModelTokenCounter
 from recallflow.embedder import Kind, Matrix
 from recallflow.errors import EmbedderError
 
@@ -26,7 +26,7 @@ MEANING_SHARE = 0.8  # of a cosine, where both texts have meaning
 _TOKENS_MAX = 512
 
 
-class MeaningEmbedder:
+class MeaningEmbedder(ModelTokenCounter):
     """Static token vectors and hashed spelling in one vector."""
 
     kind: Kind = "blended"
@@ -62,20 +62,6 @@ class MeaningEmbedder:
         rows[:, size:] = self._spelling.embed(texts) * np.float32((1 - MEANING_SHARE) ** 0.5)
         rows *= _per_length(rows, 1.0)
         return rows
-
-    @property
-    def counted_by(self) -> str:
-        return self.name
-
-    def count_tokens(self, text: str) -> int:
-        return len(self._whole.encode(text, add_special_tokens=False).ids)
-
-    @cached_property
-    def _whole(self) -> Any:
-        """The tokenizer without a limit."""
-        made = type(self._tokenizer).from_str(self._tokenizer.to_str())
-        made.no_truncation()
-        return made
 
 
 def _per_length(rows: Matrix, share: float) -> Matrix:

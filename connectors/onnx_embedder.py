@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.connectors.onnx_folder import POOLINGS, Folder, Pooling, digest
+from recallflow.connectors.token_counters import ModelTokenCounter
 from recallflow.embedder import Kind, Matrix, TextVectors
 from recallflow.errors import EmbedderError
 
@@ -28,7 +29,7 @@ _INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
 _WORD_MARKS = "▁Ġ#"  # what tokenizers write for the beginning, or the inside, of a word
 
 
-class OnnxEmbedder:
+class OnnxEmbedder(ModelTokenCounter):
     """Token vectors are of what stands before the pooling, without punctuation, cut to 128 directions; each weighs the
     same. A model that gives no more than a text's vector has none.
 
@@ -116,21 +117,6 @@ class OnnxEmbedder:
         for token, number in vocabulary.items():
             kept[number] = number not in marks and any(map(str.isalnum, token))
         return kept
-
-    @property
-    def counted_by(self) -> str:
-        return self.name
-
-    def count_tokens(self, text: str) -> int:
-        return len(self._whole.encode(text, add_special_tokens=False).ids)
-
-    @cached_property
-    def _whole(self) -> Any:
-        """The model's tokenizer without its limit: what is counted may be longer than what is embedded."""
-        whole = type(self._tokenizer).from_str(self._tokenizer.to_str())
-        whole.no_truncation()
-        whole.no_padding()
-        return whole
 
 
 def load_minilm(folder: Path | None) -> OnnxEmbedder:

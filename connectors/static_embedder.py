@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recallflow.connectors.token_counters import ModelTokenCounter, unlimited
 from recallflow.embedder import Kind, Matrix, TextVectors
 from recallflow.errors import EmbedderError
 from recallflow.language import FUNCTION_WORDS
@@ -17,7 +18,7 @@ _TOKENS_MAX = 512
 _TOKEN_DIMENSIONS = 128  # the first of the table's, which come by how much they matter
 
 
-class StaticEmbedder:
+class StaticEmbedder(ModelTokenCounter):
     """A model2vec model: thousands of texts a second, and meaning where spelling does not help.
 
     Token vectors leave out function words and punctuation, and weigh what the table weighs them. The name tells two
@@ -38,8 +39,7 @@ class StaticEmbedder:
         except Exception as error:  # the hub client and the tokenizers raise what they like
             origin = model_path or f"{_MODEL} from the model hub (--model-path takes a local folder)"
             raise EmbedderError(f"cannot load {origin}: {error}") from error
-        self._whole: Any = _copied(model.tokenizer)
-        self._tokenizer: Any = _copied(model.tokenizer)
+        self._tokenizer: Any = unlimited(model.tokenizer)
         self._tokenizer.enable_truncation(_TOKENS_MAX)
         self._table = _table(model)
         self._meaningful = _meaningful(self._tokenizer)
@@ -66,21 +66,6 @@ class StaticEmbedder:
         """The tokens' numbers of each text, without those that the model does not know."""
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array([t for t in one.ids if t != self._unknown], np.int64) for one in found]
-
-    @property
-    def counted_by(self) -> str:
-        return self.name
-
-    def count_tokens(self, text: str) -> int:
-        return len(self._whole.encode(text, add_special_tokens=False).ids)
-
-
-def _copied(tokenizer: Any) -> Any:
-    """The tokenizer without a limit, and safe from what others set on theirs."""
-    copy = type(tokenizer).from_str(tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    return copy
 
 
 def _table(model: Any) -> npt.NDArray[np.float16]:

@@ -1,9 +1,10 @@
-"""tiktoken's encodings, where they are at hand: nothing is downloaded."""
+"""Token counters: tiktoken's encodings, where they are cached already, and a model's own tokenizer."""
 
 import hashlib
 import importlib
 import os
 import tempfile
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,33 @@ class TiktokenCounter:
 
     def count_tokens(self, text: str) -> int:
         return len(self._encoding.encode_ordinary(text))
+
+
+class ModelTokenCounter:
+    """The counting part of an embedder that has a tokenizer of Hugging Face's `tokenizers`."""
+
+    name: str
+    _tokenizer: Any
+
+    @property
+    def counted_by(self) -> str:
+        return self.name
+
+    def count_tokens(self, text: str) -> int:
+        return len(self._unlimited.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _unlimited(self) -> Any:
+        """The tokenizer without its limit: a counted text may be longer than an embedded one."""
+        return unlimited(self._tokenizer)
+
+
+def unlimited(tokenizer: Any) -> Any:
+    """Return a copy of a tokenizer that neither cuts nor pads, whatever is set on the original later."""
+    made = type(tokenizer).from_str(tokenizer.to_str())
+    made.no_truncation()
+    made.no_padding()
+    return made
 
 
 def load_tiktoken() -> TokenCounter | None:

@@ -30,11 +30,7 @@ GIVE_UP_S = 300  # then a started process is killed, so that the test that waits
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run all groups of tests")
-    parser.addoption(
-        "--quick",
-        action="store_true",
-        help="run the core without property tests and commands",
-    )
+    parser.addoption("--quick", action="store_true", help="run the core without property tests and slow ones")
     parser.addoption("--group", action="append", default=[], choices=GROUPS, help="run this group too (repeatable)")
     parser.addoption("--require-all", action="store_true", help="fail where this machine lacks what a test needs")
 

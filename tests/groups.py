@@ -57,7 +57,7 @@ class Selection:
         self.groups = {*GROUPS} if config.getoption("--full") else {*config.getoption("--group")}
         self._quick = config.getoption("--quick")
         named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
-        self._named = [path for path in named if path.is_relative_to(ROOT / "unit") or path.is_file()]
+        self._named = [path for path in named if ROOT in path.parents and path != ROOT / "unit"]
         self.groups |= {name for name in GROUPS if any(path.is_relative_to(ROOT / name) for path in named)}
         self._slow: list[tuple[float, str]] = []
 
@@ -68,7 +68,7 @@ class Selection:
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Skip the import of folders whose group is left out."""
         room, name = collection_path.parent, collection_path.name
-        if self._quick and room == ROOT / "unit" and not self._names(collection_path):
+        if self._quick and room == ROOT / "unit":
             return True if name not in (*QUICK_ROOMS, "conftest.py") else None
         return True if room == ROOT and name in GROUPS and name not in self.groups else None
 
@@ -107,8 +107,8 @@ class Selection:
             terminalreporter.line("run one with: python -m pytest --group NAME; all with: python -m pytest --full")
 
     def _names(self, path: Path) -> bool:
-        """Return whether the command line names a file or a folder of unit tests that holds the path."""
-        return any(path.is_relative_to(named) for named in self._named if named != ROOT / "unit")
+        """Return whether the command line names the path or a folder below `tests` that holds it."""
+        return any(path.is_relative_to(named) for named in self._named)
 
     def _includes(self, item: pytest.Item, group: str, markers: Markers) -> bool:
         if self._names(item.path):
