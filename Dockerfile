@@ -13,7 +13,7 @@ WORKDIR /source
 COPY . .
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 RUN python -m venv --copies /opt/recallflow
-ARG EXTRAS=kms,mcp,meaning,otel,serve,static
+ARG EXTRAS=kms,mcp,otel,serve,static
 RUN /opt/recallflow/bin/python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]"
 
 FROM python:3.12-slim

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors
-from recallflow.language import ENGLISH
 from recallflow.operators import redaction
 from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.question import Question
@@ -68,10 +67,7 @@ def read(
     if (known := shared.candidates.get(conversation, question.text)) is not None:
         return Signal(known, asked.vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
     query = TextVectors(asked.vector, asked.tokens)
-    kind = questions.embedder.kind
-    if kind == "blended" and question.table is not ENGLISH:  # its table of meanings knows English alone
-        kind = "spelling"
-    weights = weights_of(index, sets_for(kind, by_token=by_token(index, query)))
+    weights = weights_of(index, sets_for(questions.embedder.kind, by_token=by_token(index, query)))
     columns = compute(index, question, query, weights, permitted)
     if columns.complete:
         shared.candidates.put(conversation, question.text, columns)

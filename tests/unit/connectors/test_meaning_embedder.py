@@ -1,12 +1,10 @@
-"""The embedder whose table of token vectors is part of the package."""
-
-import sys
+"""The embedder whose table of word vectors is part of the package."""
 
 import numpy as np
 import pytest
 
-from recallflow.connectors.meaning_embedder import TABLE, TOKENIZER, MeaningEmbedder
-from recallflow.errors import EmbedderError
+from recallflow.connectors.meaning_embedder import MeaningEmbedder
+from recallflow.language.word_vectors import TABLE
 
 PETS, DOG, RENT = "Do I have any pets?", "We have a dog called Bolt.", "The rent is due on the first."
 
@@ -40,15 +38,23 @@ def test_vector_does_not_depend_on_the_batch(embedder: MeaningEmbedder) -> None:
     assert not together[1].any()
 
 
-def test_tokens_of_a_long_text_are_all_counted(embedder: MeaningEmbedder) -> None:
-    assert embedder.count_tokens("rent " * 2_000) == 2_000
+@pytest.mark.parametrize(
+    ("question", "fact", "other"),
+    [
+        ("Habe ich Haustiere?", "Unser Hund heißt Bolt.", "Die Miete ist am Ersten fällig."),
+        ("¿Tengo mascotas?", "Nuestro perro se llama Bolt.", "El alquiler se paga el día uno."),
+        ("Где я работаю?", "Я устроился в больницу медбратом.", "Вчера весь день шёл дождь."),
+        ("我养宠物吗？", "我家的狗叫波特。", "房租每月一号交。"),
+        ("ペットを飼っていますか？", "うちの犬はボルトという名前です。", "家賃は一日に払います。"),
+    ],
+)
+def test_translated_synonym_is_closer_than_an_unrelated_text(
+    embedder: MeaningEmbedder, question: str, fact: str, other: str
+) -> None:
+    asked, told, unrelated = embedder.embed([question, fact, other])
+    assert asked @ told > asked @ unrelated + 0.1
 
 
-def test_table_and_tokenizer_fit_five_megabytes() -> None:
-    assert TABLE.stat().st_size + TOKENIZER.stat().st_size < 5_000_000
-
-
-def test_missing_tokenizers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(EmbedderError, match=r"recallflow\[meaning\]"):
-        MeaningEmbedder()
+def test_table_fits_five_megabytes() -> None:
+    with TABLE.open("rb") as file:
+        assert len(file.read()) < 5_000_000

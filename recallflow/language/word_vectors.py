@@ -1,0 +1,218 @@
+"""Static word vectors: what everyday words of thirteen languages mean, as numbers that can be compared.
+
+The table in the package (made by `python -m benchmarks.word_vectors`) holds a vector for each of 27,000 English words, so
+that "dog" is close to "pet". A word of another language has the vectors of the English words that translate it. A word
+that the table lacks has no vector: names, rare words and typing errors are compared by their spelling.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recallflow.caching import Kept
+from recallflow.language import stemming
+from recallflow.language.detection import detect
+from recallflow.language.scripts import BEYOND_LATIN, folded, normalised, script_of
+from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
+from recallflow.language.words import LATIN_WORD, ascii_words, counts, runs, unspaced_table
+
+TABLE = resources.files("recallflow.language") / "word_vectors.npz"
+_CACHE_BYTES = 8 * 1024 * 1024
+_LONGEST = 8  # characters of a dictionary word in a script without blanks
+# Fewer letters of a longer word are rarely a word of their own: "car" is no part of "carpet".
+_PREFIX, _SUFFIX = 5, 4
+_HANGUL_PREFIX = 2
+_COMPOUNDING = "de"  # a language whose words join others: Stromrechnung
+
+Rows = tuple[int, ...]
+Matrix = npt.NDArray[np.float32]
+
+
+class WordRows(NamedTuple):
+    """The words of a text, the rows of each, and the language that they were looked up in."""
+
+    table: Table
+    words: list[str]
+    rows: list[Rows]
+
+
+class WordVectors:
+    """The table, and the lookup of a text's words in it. Threads may share it.
+
+    `codes` (words, dimension) int8 times `scales` (words, 1) are the vectors; a vector's length is its word's weight.
+    """
+
+    def __init__(self) -> None:
+        with TABLE.open("rb") as file, np.load(file) as stored:
+            self.codes: npt.NDArray[np.int8] = stored["codes"]
+            self.scales: Matrix = stored["scales"].astype(np.float32)[:, np.newaxis]
+            self._english = {word: (row,) for row, word in enumerate(_unpacked(stored["words"]))}
+            stems = zip(_unpacked(stored["stems"]), stored["stem_rows"].tolist(), strict=True)
+            self._english_stems = {stem: (row,) for stem, row in stems}
+            languages = _unpacked(stored["languages"])
+            self._packed = {code: (stored[f"{code}_forms"], stored[f"{code}_rows"]) for code in languages}
+        self.dimension = self.codes.shape[1]
+        self.digest = hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
+        self._lexicons: dict[str, dict[str, Rows]] = {}
+        self._rows_of_english: Kept[str, Rows] = Kept(self._english_rows, _CACHE_BYTES)
+        self._rows_of: dict[str, Kept[str, Rows]] = {}
+
+    def rows(self, text: str) -> list[int]:
+        """Return the rows of the text's words in order, repeats included."""
+        return [*chain.from_iterable(self.read(text).rows)]
+
+    def rows_of_english(self, word: str) -> Rows:
+        """Return the rows of an English word in lower case."""
+        return self._rows_of_english[word]
+
+    def read(self, text: str) -> WordRows:
+        """Return the text's words with their rows, and the language that they were looked up in."""
+        if text.isascii():
+            words, lowered = ascii_words(text), text.lower()
+        else:
+            lowered = normalised(text).lower()
+            if BEYOND_LATIN.search(lowered):
+                return self._read_scripts(folded(lowered))
+            words = LATIN_WORD.findall(lowered)
+        table = self._latin_table(words, lowered)
+        if not text.isascii():
+            words = LATIN_WORD.findall(folded(lowered))
+        found = self._rows_of_english if table is ENGLISH else self._lookup(table)
+        return WordRows(table, words, [*map(found.__getitem__, words)])
+
+    def _latin_table(self, words: Sequence[str], lowered: str) -> Table:
+        """Return the language of a text in Latin script; where its words do not tell, the one that knows most of them,
+        English first."""
+        number, sure = detect(words, lowered, 0)
+        if sure or all(map(self._rows_of_english.__getitem__, words)):
+            return LATIN[number]
+        return max(LATIN, key=lambda table: sum(self._knows(table, folded(word)) for word in words))
+
+    def _knows(self, table: Table, word: str) -> bool:
+        if word in table.function_words:
+            return True
+        if table is ENGLISH:
+            return bool(self._rows_of_english[word])
+        stem = stemming.latin[LATIN.index(table)]
+        lexicon = self._lexicon(table, stem.__getitem__)
+        return word in lexicon or stem[word] in lexicon
+
+    def sums(self, texts: Sequence[str]) -> Matrix:
+        """Return the sum of each text's vectors, (texts, dimension): zeros where no word is known."""
+        return self.summed([self.rows(text) for text in texts])
+
+    def summed(self, rows: Sequence[Sequence[int]]) -> Matrix:
+        """Return the sum of the vectors at each sequence of rows, (sequences, dimension)."""
+        sums = np.zeros((len(rows), self.dimension), np.float32)
+        filled = [number for number, of in enumerate(rows) if of]
+        if filled:
+            at = np.fromiter(chain.from_iterable(rows), np.int64)
+            starts = np.cumsum([0, *(len(rows[number]) for number in filled[:-1])])
+            # A text's vectors are added one after the other, so that a sum is the same in any batch.
+            sums[filled] = np.add.reduceat(self.codes.take(at, axis=0) * self.scales.take(at, axis=0), starts, axis=0)
+        return sums
+
+    # ---------------------------------------------------------------------- words
+
+    def _english_rows(self, word: str) -> Rows:
+        if (found := self._english.get(word)) is not None:
+            return found
+        if len(word) < 2:
+            return ()
+        stem = stemming.latin[0][word]
+        return self._english.get(stem) or self._english_stems.get(stem, ())
+
+    def _lookup(self, table: Table) -> Kept[str, Rows]:
+        """Return the rows by word of a language that is not English."""
+        if table.code not in self._rows_of:
+            stem = stemming.latin[LATIN.index(table)].__getitem__ if table in LATIN else stemming.of_script.__getitem__
+            lexicon = self._lexicon(table, stem)
+            self._rows_of[table.code] = Kept(lambda word: self._translated(word, table, lexicon, stem), _CACHE_BYTES)
+        return self._rows_of[table.code]
+
+    def _lexicon(self, table: Table, stem: Callable[[str], str] | None) -> dict[str, Rows]:
+        """Return the rows by form, and where `stem` is given by the stem of each form as well."""
+        if table.code not in self._lexicons:
+            forms, rows = self._packed[table.code]
+            found: dict[str, Rows] = {}
+            for form, row in zip(_unpacked(forms), rows.tolist(), strict=True):
+                found[form] = (*found.get(form, ()), row)
+            if stem is not None:
+                for form, of in [*found.items()]:
+                    found.setdefault(stem(form) or form, of)
+            self._lexicons[table.code] = found
+        return self._lexicons[table.code]
+
+    def _translated(self, word: str, table: Table, lexicon: dict[str, Rows], stem: Callable[[str], str]) -> Rows:
+        if word.isdigit():
+            return self._english_rows(word)
+        if (found := lexicon.get(word)) is not None:
+            return found
+        if not (stemmed := stem(word)):
+            return ()  # a function word
+        if (found := lexicon.get(stemmed)) is not None:
+            return found
+        if word.isascii() and word in self._english:
+            return self._english[word]
+        return _parts(word, table, lexicon)
+
+    def _read_scripts(self, lowered: str) -> WordRows:
+        words, found, own = list[str](), list[Rows](), ENGLISH
+        unspaced = unspaced_table(lowered)
+        for run, is_unspaced in runs(lowered):
+            if is_unspaced:
+                own = unspaced
+                parts = _segmented(run, self._lexicon(unspaced, None))
+                words += [part for part, _ in parts]
+                found += [rows for _, rows in parts]
+            elif counts(run):
+                table = BY_SCRIPT.get(script_of(run))
+                words.append(run)
+                if table is None:
+                    found.append(self._rows_of_english[run])
+                else:
+                    own = table
+                    found.append(self._lookup(table)[run])
+        return WordRows(own, words, found)
+
+
+def _parts(word: str, table: Table, lexicon: dict[str, Rows]) -> Rows:
+    """Return the rows of the longest known beginning, and in a compounding language of the longest known end."""
+    script = script_of(word)
+    least = _HANGUL_PREFIX if script == "hangul" else _PREFIX
+    ends = range(len(word) - 1, least - 1, -1)
+    end = next((end for end in ends if word[:end] in lexicon), 0)
+    found = lexicon[word[:end]] if end else ()
+    if table.code == _COMPOUNDING:
+        begins = range(max(end, 1), len(word) - _SUFFIX + 1)
+        found += next((lexicon[word[begin:]] for begin in begins if word[begin:] in lexicon), ())
+    return found
+
+
+def _segmented(run: str, lexicon: dict[str, Rows]) -> list[tuple[str, Rows]]:
+    """Return a run without blanks, cut into the longest known words from its start on, with their rows."""
+    found: list[tuple[str, Rows]] = []
+    at = 0
+    while at < len(run):
+        ends = range(min(len(run), at + _LONGEST), at, -1)
+        end = next((end for end in ends if run[at:end] in lexicon), 0)
+        if end:
+            found.append((run[at:end], lexicon[run[at:end]]))
+        at = end or at + 1
+    return found
+
+
+def _unpacked(stored: npt.NDArray[Any]) -> list[str]:
+    return stored.tobytes().decode().split("\n")
+
+
+@cache
+def word_vectors() -> WordVectors:
+    """Return the table, loaded when it is first asked for."""
+    return WordVectors()
