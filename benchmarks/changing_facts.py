@@ -28,6 +28,7 @@ class Case(NamedTuple):
     """A chat and a question.
 
     Attributes:
+        style: "plain", or "indirect" where the statements are idiomatic and leave much to be understood.
         lines: the messages, in order.
         best: the message that answers the question, by its number.
         behind: the messages that it must precede.
@@ -35,6 +36,7 @@ class Case(NamedTuple):
 
     language: str
     attribute: str
+    style: str
     kind: Kind
     lines: Sequence[Line]
     question: str
@@ -67,8 +69,8 @@ def cases() -> Iterator[Case]:
 
 
 def _case(data: dict[str, Any], told: dict[str, Any], kind: Kind, statements: Sequence[str], best: int) -> Case:
-    draw = Random(f"{data['language']} {told['attribute']} {kind}")
-    others = [one["old"] for one in data["cases"] if one is not told]
+    draw = Random(f"{data['language']} {told['attribute']} {told['style']} {told['old']} {kind}")
+    others = [one["old"] for one in data["cases"] if one["attribute"] != told["attribute"]]
     talk = draw.sample(data["small_talk"], draw.randint(LEAST_TALK, MOST_TALK))
     filling = [Line(text) for text in (*talk, *draw.sample(others, OTHER_ATTRIBUTES))]
     draw.shuffle(filling)
@@ -81,7 +83,7 @@ def _case(data: dict[str, Any], told: dict[str, Any], kind: Kind, statements: Se
         lines.append(_line(told, own[at], kind) if at in own else next(rest))
     question = told["past_question" if kind == "past" else "question"]
     behind = [place for place in places if place != places[best]]
-    return Case(data["language"], told["attribute"], kind, lines, question, places[best], behind)
+    return Case(data["language"], told["attribute"], told["style"], kind, lines, question, places[best], behind)
 
 
 def _line(told: dict[str, Any], name: str, kind: Kind) -> Line:

@@ -1,57 +1,95 @@
 """What is true now: whether an answer has the current statement before those that it replaced.
 
-    python -m benchmarks.updates [--embedder NAME] [--model-path DIR] [--mode hybrid] [--json FILE]
+    python -m benchmarks.updates [--embedder NAME] [--model-path DIR] [--mode hybrid] [--fit] [--json FILE]
 
 Every case of `changing_facts.py` is a user of its own; the questions are asked through the flow. Printed are, by kind
-of case, language and attribute,
+of case, style, language and attribute,
 
     current-first   share of cases in which the answering memory precedes those that it replaced, or, where another's
                     change, an addition or the past was told, those that do not answer
     current@1, @3   share in which it is the first, among the first three
+
+The weights in use are fitted to these cases. The figures that count are left out: with `--fit`, each language and then
+each attribute is judged by weights fitted to the others, and the weights fitted to all are written to
+operators/recall/update_weights.py. Everyday facts, of which none changes, are part of the fit: their pairs are no
+updates.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
-from benchmarks.changing_facts import Case, cases
+from benchmarks import kinds
+from benchmarks.answerable import Fit, fit
+from benchmarks.changing_facts import Case, Line, cases
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from recallflow.language.statements import Statement, read_statement
+from recallflow.operators.recall import ranking, update_weights, updates
 
 MINUTE_MS = 60_000
 BEGIN_MS = 1_750_000_000_000
 REPLACING = ("update", "double", "reverted", "correction", "group")
+KEPT = ("other", "addition", "participant")
+# What the pairs of each sort count together: updates, others of the same case, and pairs that have nothing to do with
+# each other, most of which a fit of equal weights would be about.
+SHARES = {"update": 1.0, "case": 1.0, "unrelated": 40.0}
+SHARE_TOTAL = 4_000.0
+UNRELATED = 10  # one pair in so many is looked at
+FILE = Path(update_weights.__file__)
 Shares = dict[str, float]
+Floats = npt.NDArray[np.float64]
 
 
-def ask(settings: Settings, every: Sequence[Case], mode: str) -> list[list[int]]:
-    """Return for each case the numbers of its messages in the order of the answer."""
+class Asked(NamedTuple):
+    """A case's answer: message numbers in rank order, which ranks were looked at for updates, and their features."""
+
+    ranked: list[int]
+    looked_at: list[int]
+    features: Mapping[str, Floats]
+
+
+def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool = True) -> list[Asked]:
+    """Return each case's answer. `updating`: whether updates change the order."""
+    recorded: list[tuple[list[int], Mapping[str, Floats]]] = []
+    looked_at: list[list[int]] = []
+    likely, looks = updates.probabilities, ranking._looked_at
+
+    def look(*given: Any) -> list[int]:
+        looked_at.append(looks(*given))
+        return looked_at[-1]
+
+    def record(question: Statement, told: Sequence[updates.Candidate]) -> Any:
+        recorded.append((looked_at[-1], updates.features(question, told)))
+        return likely(question, told) if updating else np.zeros((len(told), len(told)))
 
     def lines() -> Iterable[bytes]:
         for number, case in enumerate(every):
             owner = {"tenant_id": case.language, "user_id": str(number)}
             for at, line in enumerate(case.lines):
-                told = {
-                    "type": "message",
-                    "id": str(at),
-                    "content": line.text,
-                    "session_id": "chat",
-                    "name": line.author,
-                }
-                yield orjson.dumps(owner | told | {"timestamp": BEGIN_MS + at * MINUTE_MS})
+                told = {"type": "message", "id": str(at), "content": line.text, "session_id": "chat"}
+                yield orjson.dumps(owner | told | {"name": line.author, "timestamp": BEGIN_MS + at * MINUTE_MS})
         for number, case in enumerate(every):
             owner = {"tenant_id": case.language, "user_id": str(number), "id": str(number)}
             asked = {"type": "recall", "query": case.question, "mode": mode, "k": 50}
             yield orjson.dumps(owner | asked | {"timestamp": BEGIN_MS + len(case.lines) * MINUTE_MS})
 
-    done = process(lines(), settings)
+    with patch.object(updates, "probabilities", record), patch.object(ranking, "_looked_at", look):
+        done = process(lines(), settings)
     assert not done.rejected, done.rejected[:1]
-    found = {int(one["query_id"]): [int(memory["id"]) for memory in one["memories"]] for one in done.responses}
-    return [found[number] for number in range(len(every))]
+    order = [int(one["query_id"]) for one in done.responses]
+    assert order == [*range(len(every))], "answers come in the order of the questions"
+    assert len(recorded) == len(every), "every answer looks for updates"
+    ranked = ([int(memory["id"]) for memory in one["memories"]] for one in done.responses)
+    return [Asked(order, *of) for order, of in zip(ranked, recorded, strict=True)]
 
 
 def judge(case: Case, ranked: Sequence[int]) -> Shares:
@@ -72,25 +110,133 @@ def shares(judged: Iterable[tuple[str, Shares]]) -> dict[str, Shares]:
     }
 
 
-def main() -> None:
-    parser = embedder_arguments(__doc__)
-    parser.add_argument("--mode", default="hybrid", help="the ranking mode (default: hybrid)")
-    chosen = parser.parse_args()
-    every = [*cases()]
-    ranked = ask(embedder_settings(chosen), every, chosen.mode)
+def report(every: Sequence[Case], ranked: Sequence[Sequence[int]]) -> dict[str, dict[str, Shares]]:
+    """Print and return the measures by label and name; by language and attribute, of the kinds that replace."""
     judged = [judge(case, order) for case, order in zip(every, ranked, strict=True)]
     found: dict[str, dict[str, Shares]] = {}
     labels: dict[str, list[str]] = {
-        "kind": [case.kind for case in every],
+        "kind": [f"{case.kind}, {case.style}" for case in every],
+        "group": [_group(case) for case in every],
         "language": [case.language for case in every],
         "attribute": [case.attribute for case in every],
     }
     for label, names in labels.items():
-        # By language and attribute, of the kinds that replace a statement.
-        chosen_cases = [label == "kind" or case.kind in REPLACING for case in every]
-        found[label] = shares(compress([*zip(names, judged, strict=True)], chosen_cases))
+        chosen = [label in ("kind", "group") or case.kind in REPLACING for case in every]
+        found[label] = shares(compress([*zip(names, judged, strict=True)], chosen))
         for name, of in found[label].items():
-            print(f"{label} {name:<14}" + "  ".join(f"{measure} {value:.3f}" for measure, value in of.items()))
+            print(f"{label} {name:<22}" + "  ".join(f"{measure} {value:.3f}" for measure, value in of.items()))
+    return found
+
+
+def _group(case: Case) -> str:
+    of = "replaced" if case.kind in REPLACING else "kept" if case.kind in KEPT else case.kind
+    return f"{of}, {case.style}"
+
+
+# ---------------------------------------------------------------------- the fit
+
+
+class Pairs(NamedTuple):
+    """Pairs of memories of answers: (pairs, features), whether the newer one updates, (pairs,) weights and the case."""
+
+    terms: Floats
+    label: npt.NDArray[np.bool_]
+    weight: Floats
+    case: npt.NDArray[np.int64]
+
+
+def facts() -> Iterator[Case]:
+    """Yield everyday facts, of which none changes, with a question each."""
+    for kind in ("everyday", "everyday_languages"):
+        for conversation in kinds.load(kind):
+            lines = [Line(turn.text) for turn in conversation.turns]
+            numbers = {turn.id: at for at, turn in enumerate(conversation.turns)}
+            for question in conversation.questions:
+                best = numbers[next(iter(question.evidence))]
+                yield Case(question.category, "none", "plain", "past", lines, question.text, best, [])
+
+
+def paired(every: Sequence[Case], answers: Sequence[Asked], names: Sequence[str]) -> Pairs:
+    """Return the pairs of all answers: all that concern a case's statements, and some of the others."""
+    terms, label, related, case_of = [], [], [], []
+    draw = np.random.default_rng(0)
+    for number, (case, answer) in enumerate(zip(every, answers, strict=True)):
+        values = answer.features
+        open_pairs = values["open"]
+        told = {case.best, *case.behind} if case.behind else set()
+        is_told = np.array([answer.ranked[rank] in told for rank in answer.looked_at])
+        both = is_told[:, None] & is_told
+        older, newer = np.nonzero(open_pairs & (both | (draw.random(both.shape) < 1 / UNRELATED)))
+        terms.append(np.array([np.broadcast_to(values[name], both.shape)[older, newer] for name in names]).T)
+        related.append(both[older, newer])
+        label.append(related[-1] & (case.kind in (*REPLACING, "past")))
+        case_of.append(np.full(len(older), number))
+    is_related, is_update = np.concatenate(related), np.concatenate(label)
+    sort = np.where(is_update, "update", np.where(is_related, "case", "unrelated"))
+    weight = np.zeros(len(sort))
+    for name, share in SHARES.items():
+        weight[sort == name] = SHARE_TOTAL * share / max((sort == name).sum(), 1)
+    return Pairs(np.concatenate(terms), is_update, weight, np.concatenate(case_of))
+
+
+def fitted(pairs: Pairs, chosen: npt.NDArray[np.bool_]) -> Fit:
+    return fit(pairs.terms[chosen], pairs.label[chosen].astype(np.float64), pairs.weight[chosen])
+
+
+def settled(case: Case, answer: Asked, names: Sequence[str], made: Fit) -> list[int]:
+    """Return the ranked messages as updates by these weights put them."""
+    values = answer.features
+    shape = values["open"].shape
+    terms = np.array([np.broadcast_to(values[name], shape) for name in names]).transpose(1, 2, 0)
+    likely = np.where(values["open"], made.probability(terms), 0.0)
+    about_past = "past" in read_statement(case.question).cues
+    order = updates.settled(answer.looked_at, likely, len(answer.ranked), about_past=about_past)
+    return [answer.ranked[rank] for rank in order]
+
+
+def left_out(every: Sequence[Case], answers: Sequence[Asked], pairs: Pairs, names: Sequence[str]) -> Iterator[str]:
+    """Print the measures with each language left out of the fit that judges it, then with each attribute."""
+    for label in ("language", "attribute"):
+        of = np.array([getattr(case, label) for case in every])
+        ranked: list[list[int]] = [[] for _ in every]
+        for name in np.unique(of):
+            made = fitted(pairs, of[pairs.case] != name)
+            for number in np.flatnonzero(of == name).tolist():
+                ranked[number] = settled(every[number], answers[number], names, made)
+        print(f"\nleft out by {label}:")
+        changing = [number for number, case in enumerate(every) if case.behind]
+        report([every[number] for number in changing], [ranked[number] for number in changing])
+        still = [number for number, case in enumerate(every) if not case.behind]
+        plain = np.mean([answers[number].ranked[0] == every[number].best for number in still])
+        first = np.mean([ranked[number][0] == every[number].best for number in still])
+        print(f"facts that do not change: first {first:.3f}, without updates {plain:.3f}")
+        yield label
+
+
+def written(names: Sequence[str], made: Fit) -> str:
+    """Return the source of the weights' module."""
+    source = FILE.read_text()
+    rows = "".join(f'    "{name}": {weight:.3g},\n' for name, weight in zip(names, made.weights.tolist(), strict=True))
+    return source[: source.index("BIAS =")] + (f"BIAS = {made.bias:.3g}\nWEIGHTS: Mapping[str, float] = {{\n{rows}}}\n")
+
+
+def main() -> None:
+    parser = embedder_arguments(__doc__)
+    parser.set_defaults(embedder="meaning")
+    parser.add_argument("--mode", default="hybrid", help="the ranking mode (default: hybrid)")
+    parser.add_argument("--fit", action="store_true", help=f"judge left out, and write the weights to {FILE.name}")
+    chosen = parser.parse_args()
+    settings, every = embedder_settings(chosen), [*cases()]
+    if chosen.fit:
+        every += facts()
+        answers = ask(settings, every, chosen.mode, updating=False)
+        names = [name for name in answers[0].features if name != "open"]
+        pairs = paired(every, answers, names)
+        for _ in left_out(every, answers, pairs, names):
+            pass
+        FILE.write_text(written(names, fitted(pairs, np.ones(len(pairs.label), np.bool_))))
+        return
+    found = report(every, [answer.ranked for answer in ask(settings, every, chosen.mode)])
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
 

@@ -1,8 +1,8 @@
 """Makes the table of word vectors: static vectors with which questions find statements, distilled from MiniLM.
 
-    python -m benchmarks.word_vectors texts|vectors|table [--folder build/word_vectors] [--dimension 128]
+    python -m benchmarks.word_vectors texts|vectors|table|lexicon [--folder build/word_vectors] [--dimension 128]
 
-Three steps, each kept in the folder. `texts`: sentences of WordNet (Debian package wordnet-base: examples, glosses and
+Steps, each kept in the folder. `texts`: sentences of WordNet (Debian package wordnet-base: examples, glosses and
 synonym sets), of the development conversations, short first-person sentences about WordNet's commonest words, and the
 statements and questions of benchmarks/vocabulary/pairs.tsv. `vectors`: all-MiniLM-L6-v2 reads them, quantised, which
 takes minutes. `table`: (1) ridge regression, so that the mean of a text's word vectors equals its centred sentence
@@ -10,7 +10,8 @@ vector; punctuation has vectors too, which take up what makes a question a quest
 (2) the principal components; (3) Adam, on three losses at once: similarities among texts as MiniLM has them, each
 question closest to its statement among others of the same topic, and nouns close to their hypernyms. The words of
 benchmarks/vocabulary/lexicon/*.tsv, of twelve other languages, get the vectors of their English glosses. The result is
-stored as signed bytes with a scale per word in recallflow/language/word_vectors.npz.
+stored as signed bytes with a scale per word in recallflow/language/word_vectors.npz. `lexicon`: the words of the other
+languages anew, with the vectors that are stored.
 
 No text of benchmarks/everyday_facts or benchmarks/changing_facts is used.
 """
@@ -18,6 +19,7 @@ No text of benchmarks/everyday_facts or benchmarks/changing_facts is used.
 import argparse
 import re
 import time
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +34,7 @@ import regex
 
 from benchmarks.locomo import shared
 from recallflow.language import plain, stemming
-from recallflow.language.word_vectors import TABLE
+from recallflow.language.word_vectors import TABLE, word_vectors
 from recallflow.language.words import words
 
 WORDNET = Path("/usr/share/wordnet")
@@ -60,7 +62,7 @@ PERSONAL = {
 _PUNCTUATION = re.compile(r"[?.!,:;]")
 _WORD = regex.compile(r"[\w\p{M}]+")
 _GLOSS = re.compile(r"^[^,]{2,40}: ")
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Pair = tuple[str, Sequence[str]]
 
@@ -365,8 +367,10 @@ def train(folder: Path, dimension: int) -> None:
 
 
 def translations(code: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each form of a language's lexicon as the lookup reads it, and its gloss in words. A form of several words is
-    left out: the lookup sees its parts."""
+    """Yield each form of a language's lexicon as the lookup reads it, and its gloss in words.
+
+    A form of several words is left out: the lookup sees its parts.
+    """
     for line in (VOCABULARY / "lexicon" / f"{code}.tsv").read_text("utf-8").splitlines():
         gloss, _, forms = line.partition("\t")
         for form in map(plain, forms.split()):
@@ -397,6 +401,7 @@ def store(vocabulary: Sequence[str], table: Floats) -> None:
         "codes": np.round(whole / np.maximum(scales, 1e-9)[:, None]).astype(np.int8),
         "scales": scales.astype(np.float16),
         "words": _packed(vocabulary),
+        "marks": _marks(at, more),
         "stems": _packed([*stems]),
         "stem_rows": np.array([*stems.values()], np.uint16),
         "languages": _packed(codes),
@@ -410,13 +415,24 @@ def store(vocabulary: Sequence[str], table: Floats) -> None:
     print(f"{size / 1e6:.2f} MB, {len(vocabulary)} words, {sum(map(len, forms.values()))} forms of other languages")
 
 
+def _marks(at: Mapping[str, int], more: Mapping[tuple[int, ...], int]) -> npt.NDArray[np.uint16]:
+    """Return the marks of each row: those of its word, or of any word of its gloss."""
+    found = np.zeros(len(at) + len(more), np.uint16)
+    lists: dict[str, str] = tomllib.loads((VOCABULARY / "marks.toml").read_text("utf-8"))
+    for bit, listed in enumerate(lists.values()):
+        found[[at[word] for word in listed.split() if word in at]] |= np.uint16(1 << bit)
+    for parts, row in more.items():
+        found[row] = np.bitwise_or.reduce(found[[*parts]])
+    return found
+
+
 def _packed(strings: Sequence[str]) -> npt.NDArray[np.uint8]:
     return np.frombuffer("\n".join(strings).encode(), np.uint8)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("texts", "vectors", "table"))
+    parser.add_argument("step", choices=("texts", "vectors", "table", "lexicon"))
     parser.add_argument("--folder", type=Path, default=Path("build/word_vectors"))
     parser.add_argument("--dimension", type=int, default=128)
     chosen = parser.parse_args()
@@ -426,6 +442,11 @@ def main() -> None:
             gather(chosen.folder)
         case "vectors":
             embed(chosen.folder)
+        case "lexicon":
+            known = word_vectors()
+            store(
+                known.english_words, known.codes[: len(known.english_words)] * known.scales[: len(known.english_words)]
+            )
         case _:
             train(chosen.folder, chosen.dimension)
 

@@ -39,7 +39,7 @@ class Settings:
     `reranker_url` has by this name; `reranker_key` is for that service, and answers go without it after
     `rerank_timeout_ms`. `model_path` is the reranker's where the embedder has no model."""
 
-    embedder: str = "hash"
+    embedder: str = "meaning"
     model_path: Path | None = None
     partitions: int = 16
     episode_gap_minutes: float = 30.0
@@ -101,8 +101,8 @@ class Settings:
 
     @property
     def model_path_is_the_rerankers(self) -> bool:
-        """Whether `model_path` cannot be meant for the embedder: `hash` has no model."""
-        return self.embedder == "hash" and self.reranker is not None and self.reranker_path is None
+        """Whether `model_path` cannot be meant for the embedder, which has no model."""
+        return self.embedder in ("hash", "meaning") and self.reranker is not None and self.reranker_path is None
 
     def fingerprint(self, embedder: Embedder) -> Fingerprint:
         """What the state directory remembers of the settings."""

@@ -147,6 +147,13 @@ class Explanation(Model):
     boosts: dict[str, float]
 
 
+class UpdatedBy(TypedDict):
+    """A later memory of the answer that updates a statement, and how probable that is."""
+
+    id: str
+    probability: float
+
+
 class RecalledMemory(Cuttable):
     """One memory of an answer, in one of its versions: `version` counts from 0, `updated_at` is the event time of that
     version, and `current` tells whether it is the latest one and counts now. Times are RFC 3339 in UTC; `rank` starts
@@ -154,7 +161,8 @@ class RecalledMemory(Cuttable):
     `confidence_score`: the probability to be evidence, beside all that is remembered; `relevance`: the probability to
     be evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text
     the passage that fits the question best; `derived_from`: the memories it was made of; `question`: the smaller
-    question that found it, where the query's own did not."""
+    question that found it, where the query's own did not; `updated_by`: a later memory of the answer that probably
+    replaces what it says."""
 
     id: str
     version: int
@@ -183,6 +191,7 @@ class RecalledMemory(Cuttable):
     why: SkipValidation[list[Reason]]  # made of parts that are checked already
     excerpt: Span | None = None
     conflicts_with: list[str] | None = None
+    updated_by: UpdatedBy | None = None
     rerank_score: float | None = None
     derived_from: dict[str, Any] | None = None
     question: str | None = None
@@ -226,8 +235,9 @@ class MemoryPage(Model):
 
 class ContextItem(Cuttable):
     """One memory of a context, in the version said. `score` is null for a rule that is in because it is one, not by its
-    rank. `excerpt`: its `content` is the passage at these characters of the text, as there was no room for the whole;
-    where there was none for that either, `content` is the `summary`, which is not counted beside a text."""
+    rank. `until`: when a later memory replaced what it says; its `content` says so too. `excerpt`: its `content` is the
+    passage at these characters of the text, as there was no room for the whole; where there was none for that either,
+    `content` is the `summary`, which is not counted beside a text."""
 
     id: str
     version: int
@@ -238,6 +248,7 @@ class ContextItem(Cuttable):
     score: float | None
     created_at: str
     excerpt: Span | None = None
+    until: str | None = None
 
 
 class Omitted(Model):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from recallflow.caching import Kept
 from recallflow.embedder import Matrix
+from recallflow.language.statements import Statement
 from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
@@ -28,6 +29,7 @@ WINDOWS = (0, WINDOW, 2 * WINDOW)
 MEASURED = (0, WINDOW)  # windows that are texts to BM25
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
 _STANDING_BYTES = 1024 * 1024  # of an owner's index
+_STATEMENT_BYTES = 3_000
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
 TIMES_UNTOLD = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
@@ -195,6 +197,7 @@ class OwnerIndex:
         self.vectors = VectorIndex(dimension)
         # No cycle: an index that nobody holds any more is freed at once, with all its arrays.
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
+        self.statements: dict[int, Statement] = {}  # by slot, of memories that were among the best of an answer
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
         self._merged: dict[int, int] = {}
@@ -460,4 +463,5 @@ class OwnerIndex:
             self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
         )
         labels = self.tags.size_bytes() + self.metadata.size_bytes()
-        return arrays + self.ids.nbytes + labels + self.standing.size_bytes
+        statements = _STATEMENT_BYTES * len(self.statements)
+        return arrays + self.ids.nbytes + labels + self.standing.size_bytes + statements

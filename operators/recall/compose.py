@@ -16,9 +16,10 @@ from recallflow.operators.recall.explain import explained, log_total, probabilit
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.updates import Update
 from recallflow.operators.recall.weights import chat_of
 from recallflow.operators.redaction import Redacted
-from recallflow.responses import Reason, RecalledMemory, Span, Warn
+from recallflow.responses import Reason, RecalledMemory, Span, UpdatedBy, Warn
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
@@ -148,6 +149,25 @@ def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Mo
         )
         found.append(memory.model_copy(update={"conflicts_with": others}) if others else memory)
     return found
+
+
+def with_updates(
+    memories: list[RecalledMemory], places: Places, index: OwnerIndex, found: Mapping[int, Update]
+) -> list[RecalledMemory]:
+    """Return the memories, each with the one that updates it, if that is in the answer too. `places`: of what was
+    ranked; `found`: by place."""
+    if not found:
+        return memories
+    slots = index.conversation.slots
+    ids = {place: index.ids[int(slots[place])] for place in places.tolist()}
+    shown = {memory.id for memory in memories}
+    of = {ids[place]: one for place, one in found.items() if place in ids and ids.get(one.by) in shown}
+    return [
+        memory
+        if (one := of.get(memory.id)) is None
+        else memory.model_copy(update={"updated_by": UpdatedBy(id=ids[one.by], probability=round(one.probability, 4))})
+        for memory in memories
+    ]
 
 
 def explanations(scene: Scene, ranking: Ranking, columns: Columns, kind: Kind) -> list[dict[str, Any]]:

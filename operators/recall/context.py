@@ -7,6 +7,7 @@ left out whole, and the next one is tried.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, takewhile
 from typing import Any
 
@@ -21,6 +22,7 @@ from recallflow.operators.graph.entities import Known
 from recallflow.operators.recall.budget import Budget
 from recallflow.operators.recall.category_summaries import summed_up
 from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.phrases import written_date
 from recallflow.operators.recall.stages import Permitted, Told
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
@@ -175,8 +177,10 @@ def layered(
     chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
     for row in chain.from_iterable(chunks):
         yield _item(row, scores.get((row.id, row.version)), format_time(row.created_ms))
+    told_at = {memory.id: memory.created_at for memory in ranked}
     for memory in _ranked_items(ranked):
-        yield _item(memory, memory.score, memory.created_at)
+        item = _item(memory, memory.score, memory.created_at)
+        yield item if memory.updated_by is None else _until(item, told_at[memory.updated_by["id"]])
 
 
 def _ranked_items(ranked: Sequence[RecalledMemory]) -> list[RecalledMemory]:
@@ -208,6 +212,14 @@ def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: s
         created_at=created_at,
         excerpt=memory.excerpt if isinstance(memory, RecalledMemory) else None,
     )
+
+
+def _until(item: ContextItem, replaced_at: str) -> ContextItem:
+    """Return the item with the time (RFC 3339) until which it was true; said in its text too, unless that is to be cut
+    to an excerpt."""
+    day = written_date(datetime.fromisoformat(replaced_at))
+    content = item.content if item.excerpt else f"until {day}: {item.content}"
+    return item.model_copy(update={"content": content, "until": replaced_at})
 
 
 def latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:

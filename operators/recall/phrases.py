@@ -96,7 +96,7 @@ def person(row: MemoryRow, who: str, *, asks: bool) -> Reason:
 def date(at_ms: int) -> Reason:
     """It is of the date that is asked about."""
     day = day_of(at_ms)
-    return {"code": "date", "text": f"from {_written(day)}", "date": day.date().isoformat()}
+    return {"code": "date", "text": f"from {written_date(day)}", "date": day.date().isoformat()}
 
 
 def near_date(at_ms: int) -> Reason:
@@ -104,7 +104,7 @@ def near_date(at_ms: int) -> Reason:
     day = day_of(at_ms)
     return {
         "code": "near_date",
-        "text": f"from {_written(day)}, near a date asked about",
+        "text": f"from {written_date(day)}, near a date asked about",
         "date": day.date().isoformat(),
     }
 
@@ -115,7 +115,7 @@ def newest(rank: int, row: MemoryRow | None) -> Reason:
     if row is None:
         return {"code": "newest", "text": text}
     day = day_of(row.created_ms)
-    return {"code": "newest", "text": f"{text}, from {_written(day)}", "date": day.date().isoformat()}
+    return {"code": "newest", "text": f"{text}, from {written_date(day)}", "date": day.date().isoformat()}
 
 
 def entity(names: Sequence[str], hops: int) -> Reason:
@@ -128,6 +128,12 @@ def entity(names: Sequence[str], hops: int) -> Reason:
 def reranked(model: str, rank: int, before: int) -> Reason:
     """A reranker put it further up."""
     return {"code": "reranked", "text": f"{model} puts it {_ordinal(rank)}, not {_ordinal(before)}"}
+
+
+def updates(older: MemoryRow) -> Reason:
+    """It replaces what an older memory says."""
+    quoted: Neighbour = {"id": older.id, "quote": short(older.content)}
+    return {"code": "updates", "text": f"updates: “{quoted['quote']}”", "neighbour": quoted}
 
 
 def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reason:
@@ -194,7 +200,7 @@ def day_of(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms // 1000, UTC)
 
 
-def _written(day: datetime) -> str:
+def written_date(day: datetime) -> str:
     return f"{day.day} {_MONTHS[day.month - 1]} {day.year}"
 
 

@@ -6,8 +6,9 @@ from itertools import compress
 
 import numpy as np
 
+from recallflow.language.statements import Statement, read_statement
 from recallflow.operators.graph.query_graph import QueryGraph
-from recallflow.operators.recall import people, rerank
+from recallflow.operators.recall import people, rerank, updates
 from recallflow.operators.recall.columns import known
 from recallflow.operators.recall.deadline import Step
 from recallflow.operators.recall.modes import CANDIDATES, rank
@@ -15,8 +16,13 @@ from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.stages import Asked, Candidates, Ranked, Understood
+from recallflow.operators.recall.updates import Update
+from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
-from recallflow.state.arrays import Column
+from recallflow.state.arrays import Column, Places
+
+STATEMENTS_HELD = 256  # of an owner
+READ_CHARACTERS = 500  # of a memory: what replaces a fact says so at its beginning
 
 
 def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
@@ -26,7 +32,10 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     scores = {} if asked.said.scored is None else asked.said.scored.scores
     # An episode's members are no more where some of them are left out.
     judged_first = query.min_relevance is not None and tuning.mode != "episode"
+    settles = tuning.mode in updates.MODES
     most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if judged_first else 0)
+    if settles:
+        most = CANDIDATES
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
         graph=asked.graph,
@@ -63,6 +72,9 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         slots, versions = index.conversation.slots[places].tolist(), scene.fact("version", places).tolist()
         ranked = [rerank.key(index.ids[slot], version) for slot, version in zip(slots, versions, strict=True)]
         ranking, before = rerank.reordered(ranking, ranked, scores, scene.tuning.k)
+    changed: Mapping[int, Update] = {}
+    if settles and len(ranking.places) > 1:
+        ranking, before, changed = _settled(asked, scene, ranking, before)
     asked.laps.lap("rank")
     judged = _judged(judge, scene, ranking)
     if (least := query.min_relevance) is not None:
@@ -72,7 +84,54 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     cut = slice(max(at_least, tuning.most))
     ranking, judged, before = ranking.only(cut), judged.only(cut), before[cut]
     asked.laps.lap("judge")
-    return Ranked(scene, ranking, graph, before, judged)
+    return Ranked(scene, ranking, graph, before, judged, changed)
+
+
+def _settled(
+    asked: Asked, scene: Scene, ranking: Ranking, before: list[int]
+) -> tuple[Ranking, list[int], Mapping[int, Update]]:
+    """Put what is true now before what it replaced, among the best. Return the new ranking, the ranks before the
+    reranker in its order, and by place which memory updates which."""
+    ranks = _looked_at(scene, ranking.places)
+    places = ranking.places[ranks]
+    author, created_ms, seq = (scene.fact(name, places).tolist() for name in ("author", "created_ms", "seq"))
+    statements = _statements(asked, asked.index.conversation.slots[places].tolist())
+    orders, signal = zip(created_ms, seq, strict=True), scene.semantic[places].tolist()
+    parts = zip(statements, author, places.tolist(), orders, signal, strict=True)
+    question = read_statement(scene.question.text)
+    likely = updates.probabilities(question, [updates.Candidate(*part) for part in parts])
+    found = updates.updated(ranks, likely)
+    if not found:
+        return ranking, before, {}
+    at = ranking.places.tolist()
+    changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
+    order = updates.settled(ranks, likely, len(at), about_past="past" in question.cues)
+    if not before:  # a reranker's order has no scores to lift
+        gains = updates.lifts(ranking.scores, order)
+        ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
+    return ranking.only(np.array(order)), [before[rank] for rank in order] if before else before, changed
+
+
+def _looked_at(scene: Scene, places: Places) -> list[int]:
+    """Return the ranks of the memories among which updates are looked for: the best, and what follows the very best in
+    their conversations."""
+    best = [*range(min(updates.BEST, len(places)))]
+    follows = scene.index.conversation.follows
+    next_places = [place + 1 for place in places[: updates.FOLLOWED].tolist() if place + 1 < len(follows)]
+    rank_of = {place: rank for rank, place in enumerate(places.tolist())}
+    following = {rank_of[place] for place in next_places if follows[place] and place in rank_of}
+    return best + sorted(following.difference(best))
+
+
+def _statements(asked: Asked, slots: list[int]) -> list[Statement]:
+    """Return the statements of memories, read when they are first among the best."""
+    held = asked.index.statements
+    if len(held) > STATEMENTS_HELD:
+        held.clear()
+    if missing := [slot for slot in slots if slot not in held]:
+        for slot, row in zip(missing, asked.rows(missing), strict=True):
+            held[slot] = read_statement(row.content[:READ_CHARACTERS] if is_readable(row) else "")
+    return [held[slot] for slot in slots]
 
 
 def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judge:

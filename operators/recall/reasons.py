@@ -56,8 +56,13 @@ FACTORS: Mapping[str, str | None] = MappingProxyType(
         "similarity": None,
     }
 )
-BOOSTS: Mapping[str, str] = MappingProxyType(
-    {"relationship": "related", "personalisation": "liked", "session_continuity": "session"}
+BOOSTS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "relationship": "related",
+        "personalisation": "liked",
+        "session_continuity": "session",
+        "update": None,  # `why.say_updates` tells it
+    }
 )
 COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has some of it
 
@@ -82,6 +87,7 @@ def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
             for own, value in zip(found, ranking.factors[name].tolist(), strict=True):
                 own[says] = own.get(says, 0.0) + max(value - middle, 0.0) * weight
     for boost, gains in ranking.boosts.items():
-        for own, gain in zip(found, gains.tolist(), strict=True):
-            own[BOOSTS[boost]] = own.get(BOOSTS[boost], 0.0) + gain
+        if (says := BOOSTS[boost]) is not None:
+            for own, gain in zip(found, gains.tolist(), strict=True):
+                own[says] = own.get(says, 0.0) + gain
     return found

@@ -21,6 +21,7 @@ from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.tuning import Tuning
+from recallflow.operators.recall.updates import Update
 from recallflow.queries import Recall
 from recallflow.responses import RecalledEpisode, RecalledMemory, Response, Warn
 from recallflow.state.arrays import Column, Places
@@ -149,13 +150,14 @@ class Candidates(NamedTuple):
 
 class Ranked(NamedTuple):
     """Steps 6, 7 and 9: the scene that was ranked, and the order; the graph, as this query may use it; the ranks before
-    a reranker changed them, if one did; and how relevant what was ranked is."""
+    a reranker changed them, if one did; how relevant what was ranked is; and by place which memory updates which."""
 
     scene: Scene
     ranking: Ranking
     graph: QueryGraph
     before: list[int]
     judged: Judged
+    updates: Mapping[int, Update]
 
 
 class Expanded(NamedTuple):

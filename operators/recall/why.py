@@ -6,7 +6,7 @@ be opened is neither searched nor quoted.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from recallflow.operators.recall.bm25 import counted, idf
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, Strengths, strengths
 from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.updates import Update
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
@@ -100,6 +101,18 @@ def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int])
         if rank < first:
             others = [reason for reason in found if reason["code"] != "filler"]
             found[:] = [phrases.reranked(model, rank, first), *others]
+
+
+def say_updates(
+    reasons: list[list[Reason]], places: Sequence[int], found: Mapping[int, Update], rows: Sequence[MemoryRow | None]
+) -> None:
+    """Adds to the reasons of each memory that updates another one which that is."""
+    rank_of = {place: rank for rank, place in enumerate(places)}
+    for place, update in found.items():
+        older, newer = rank_of.get(place), rank_of.get(update.by)
+        if older is not None and newer is not None and is_readable(row := rows[older]):
+            others = [reason for reason in reasons[newer] if reason["code"] != "filler"]
+            reasons[newer][:] = [*others, phrases.updates(row)]
 
 
 # ---------------------------------------------------------------------- what speaks for a memory

@@ -44,7 +44,7 @@ FLAGS = {
         "--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS", "localhost:9092"
     ),
     "engine.embedder": Flag(
-        "--embedder", "NAME", "embedding model: hash, meaning, static, minilm, onnx or openai", "hash"
+        "--embedder", "NAME", "embedding model: meaning, hash, static, minilm, onnx or openai", "meaning"
     ),
     "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
     "embedding.model": Flag("--embedding-model", "NAME", "with openai: the model", "text-embedding-3-small"),
@@ -54,7 +54,7 @@ FLAGS = {
     ),
     "engine.reranker": Flag("--reranker", "NAME", "a cross-encoder that reads the best candidates once more"),
     "engine.reranker_path": Flag(
-        "--reranker-path", "DIR", "folder of a local copy of it (with hash: --model-path too)"
+        "--reranker-path", "DIR", "folder of a local copy of it (with meaning or hash: --model-path too)"
     ),
     "engine.reranker_url": Flag("--reranker-url", "URL", "the service that has it, in place of a local model"),
     "engine.rerank_timeout_ms": Flag("--rerank-timeout-ms", "MS", "after so long an answer goes without it", "1500"),

@@ -1,8 +1,8 @@
 """Static word vectors: what everyday words of thirteen languages mean, as numbers that can be compared.
 
-The table in the package (made by `python -m benchmarks.word_vectors`) holds a vector for each of 27,000 English words, so
-that "dog" is close to "pet". A word of another language has the vectors of the English words that translate it. A word
-that the table lacks has no vector: names, rare words and typing errors are compared by their spelling.
+The table in the package (made by `python -m benchmarks.word_vectors`) holds a vector for each of 27,000 English words:
+"dog" is close to "pet". A word of another language has the vectors of the English words that translate it. A word that
+the table lacks has no vector: names, rare words and typing errors are compared by their spelling.
 """
 
 import hashlib
@@ -23,11 +23,14 @@ from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import LATIN_WORD, ascii_words, counts, runs, unspaced_table
 
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
+# The bit of nouns for persons; the others stand for what people tell of themselves (benchmarks/vocabulary/marks.toml).
+PERSON = 1
 _CACHE_BYTES = 8 * 1024 * 1024
 _LONGEST = 8  # characters of a dictionary word in a script without blanks
 # Fewer letters of a longer word are rarely a word of their own: "car" is no part of "carpet".
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
+_NUMBERS = {table.code: number for number, table in enumerate(LATIN)}
 _COMPOUNDING = "de"  # a language whose words join others: Stromrechnung
 
 Rows = tuple[int, ...]
@@ -46,6 +49,7 @@ class WordVectors:
     """The table, and the lookup of a text's words in it. Threads may share it.
 
     `codes` (words, dimension) int8 times `scales` (words, 1) are the vectors; a vector's length is its word's weight.
+    `marks`: by row, the marks of its word.
     """
 
     def __init__(self) -> None:
@@ -53,6 +57,7 @@ class WordVectors:
             self.codes: npt.NDArray[np.int8] = stored["codes"]
             self.scales: Matrix = stored["scales"].astype(np.float32)[:, np.newaxis]
             self._english = {word: (row,) for row, word in enumerate(_unpacked(stored["words"]))}
+            self.marks: list[int] = stored["marks"].tolist()
             stems = zip(_unpacked(stored["stems"]), stored["stem_rows"].tolist(), strict=True)
             self._english_stems = {stem: (row,) for stem, row in stems}
             languages = _unpacked(stored["languages"])
@@ -63,13 +68,14 @@ class WordVectors:
         self._rows_of_english: Kept[str, Rows] = Kept(self._english_rows, _CACHE_BYTES)
         self._rows_of: dict[str, Kept[str, Rows]] = {}
 
+    @property
+    def english_words(self) -> list[str]:
+        """The English words, in the order of their rows."""
+        return [*self._english]
+
     def rows(self, text: str) -> list[int]:
         """Return the rows of the text's words in order, repeats included."""
         return [*chain.from_iterable(self.read(text).rows)]
-
-    def rows_of_english(self, word: str) -> Rows:
-        """Return the rows of an English word in lower case."""
-        return self._rows_of_english[word]
 
     def read(self, text: str) -> WordRows:
         """Return the text's words with their rows, and the language that they were looked up in."""
@@ -99,9 +105,9 @@ class WordVectors:
             return True
         if table is ENGLISH:
             return bool(self._rows_of_english[word])
-        stem = stemming.latin[LATIN.index(table)]
-        lexicon = self._lexicon(table, stem.__getitem__)
-        return word in lexicon or stem[word] in lexicon
+        stem = _stem(table)
+        lexicon = self._lexicon(table, stem)
+        return word in lexicon or stem(word) in lexicon
 
     def sums(self, texts: Sequence[str]) -> Matrix:
         """Return the sum of each text's vectors, (texts, dimension): zeros where no word is known."""
@@ -126,12 +132,12 @@ class WordVectors:
         if len(word) < 2:
             return ()
         stem = stemming.latin[0][word]
-        return self._english.get(stem) or self._english_stems.get(stem, ())
+        return self._english.get(stem) or self._english_stems.get(stem) or ()
 
     def _lookup(self, table: Table) -> Kept[str, Rows]:
         """Return the rows by word of a language that is not English."""
         if table.code not in self._rows_of:
-            stem = stemming.latin[LATIN.index(table)].__getitem__ if table in LATIN else stemming.of_script.__getitem__
+            stem = _stem(table)
             lexicon = self._lexicon(table, stem)
             self._rows_of[table.code] = Kept(lambda word: self._translated(word, table, lexicon, stem), _CACHE_BYTES)
         return self._rows_of[table.code]
@@ -180,6 +186,11 @@ class WordVectors:
                     own = table
                     found.append(self._lookup(table)[run])
         return WordRows(own, words, found)
+
+
+def _stem(table: Table) -> Callable[[str], str]:
+    number = _NUMBERS.get(table.code)
+    return (stemming.of_script if number is None else stemming.latin[number]).__getitem__
 
 
 def _parts(word: str, table: Table, lexicon: dict[str, Rows]) -> Rows:

@@ -1,0 +1,219 @@
+"""What is true now: which of the best memories a later one updates, and the order that follows.
+
+"My number is 555 1000." and "My new number is 555 2000." answer the same question; the second one is true now. Of the
+best memories each pair is looked at, the older and the newer one, and a logistic regression (`python -m
+benchmarks.updates --fit`) gives the probability that the newer one updates the older one. Its features: how much the
+two are alike and answer the question; cues of change, end, correction, return and addition in the newer one; numbers
+that differ; who speaks, and of whom. A statement about another person never updates one about the writer.
+
+The result depends on the memories that stand and on nothing stored: it is right as of any moment, after a replay, and
+after a memory was forgotten.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recallflow.language.statements import Statement
+from recallflow.language.word_vectors import word_vectors
+from recallflow.operators.recall.update_weights import BIAS, WEIGHTS
+from recallflow.queries import Mode
+from recallflow.state.arrays import Column
+
+BEST = 12  # memories that are looked at
+FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
+CUES = ("change", "ended", "corrected", "restored", "added", "others")
+MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
+UPDATED = 0.45  # the least probability: the current statement is first in most cases, and facts that stand keep theirs
+BOOST = "update"
+_STEP = 1e-6  # what lifts a score above another
+
+Features = npt.NDArray[np.float64]
+
+
+class Update(NamedTuple):
+    """The memory that updates another, by rank or by place, and how probable that is."""
+
+    by: int
+    probability: float
+
+
+class Candidate(NamedTuple):
+    """A memory of which to tell whether it is updated: its statement, who wrote it, its place in the conversation, when
+    it came (event time and number), and the log-odds of the signal."""
+
+    statement: Statement
+    author: int
+    place: int
+    order: tuple[int, int]
+    signal: float
+
+
+def probabilities(question: Statement, told: Sequence[Candidate]) -> Column:
+    """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
+    values = features(question, told)
+    logit = np.full((len(told), len(told)), BIAS, np.float64)
+    for name, weight in WEIGHTS.items():
+        logit += weight * values[name]
+    return np.where(values["open"], 1 / (1 + np.exp(-logit)), 0.0)
+
+
+def features(question: Statement, told: Sequence[Candidate]) -> dict[str, Features]:
+    """Return by name (n, n), or (n, 1) of the older memory, or (n,) of the newer one: the older memory in the row, the
+    newer one in the column; best first. "open": whether the newer one may update the older one at all."""
+    statements = [one.statement for one in told]
+    n, apart = len(told), ~np.eye(len(told), dtype=np.bool_)
+    author, place = np.array([one.author for one in told]), np.array([one.place for one in told])
+    order = np.empty(n, np.int64)
+    order[sorted(range(n), key=lambda at: told[at].order)] = np.arange(n)
+    known = _unit(word_vectors().summed([one.rows for one in (*statements, question)])).astype(np.float64)
+    alike, fits = known[:n] @ known[:n].T, known[:n] @ known[n]
+    held, unasked = _held(question, statements)
+    shared = held @ held.T
+    sums = np.maximum(np.diag(shared), 1e-9)
+    share = shared / np.minimum(sums[:, None], sums)
+    signal = np.array([one.signal for one in told])
+    rank = 1.0 / np.arange(1, n + 1)
+    mean, spread = _spread(alike, apart)
+    cue = {name: np.array([name in one.cues for one in statements], np.float64) for name in CUES}
+    strange, own = _strange(question, statements), np.array([one.is_own for one in statements], np.float64)
+    kinds = {one.numbers: kind for kind, one in enumerate(statements, 1) if one.numbers}
+    number = np.array([kinds.get(one.numbers, 0) for one in statements])
+    differ = ((number[:, None] != number) & (number[:, None] > 0) & (number > 0)) * 1.0
+    changes = np.maximum(cue["change"], cue["ended"])
+    nearest = 1.0 / (1 + (-np.where(apart, alike, -9)).argsort(1).argsort(1))
+    least = np.minimum(fits[:, None], fits)
+    others = cue["others"] * (1 - own)
+    named = np.array([bool(one.name) and one.name not in question.words for one in statements]) * (1 - own)
+    tells = np.array([one.attributes for one in statements])
+    together = tells[:, None] & tells
+    attribute = (together != 0) * 1.0
+    asked = ((together & question.attributes) != 0) * 1.0
+    follows = (place[:, None] + 1 == place) * 1.0
+    return {
+        "open": (order[:, None] < order) & ~(strange & (own == 0)),
+        "alike": alike,
+        "alike_spread": (alike - mean) / spread,
+        "nearest": nearest,
+        "shared": share,
+        "shared_unasked": np.minimum(unasked @ unasked.T, 10.0) / 5,
+        "fits_least": least,
+        "older_fits": fits[:, None],
+        "newer_fits": fits,
+        "change": cue["change"],
+        "ended": cue["ended"],
+        "corrected": cue["corrected"],
+        "restored": cue["restored"],
+        "added": cue["added"] * (1 - np.maximum(cue["ended"], cue["corrected"])),
+        "older_changes": changes[:, None],
+        "same_author": (author[:, None] == author) * 1.0,
+        "other_author_own": (author[:, None] != author) * own,
+        "person": strange * 1.0,
+        "others": np.maximum(others - others[:, None], 0),
+        "name": np.maximum(named - named[:, None], 0),
+        "own": own,
+        "numbers_differ": differ,
+        "older_rank": rank[:, None],
+        "newer_rank": rank,
+        "ranks": rank[:, None] * rank,
+        "older_behind": np.minimum(signal.max() - signal, 8.0)[:, None] / 8,
+        "signals_apart": np.clip(signal[:, None] - signal, -8.0, 8.0) / 8,
+        "changes_alike": changes * alike,
+        "changes_fits": changes * least,
+        "changes_shared": changes * share,
+        "changes_nearest": changes * nearest,
+        "corrected_shared": cue["corrected"] * share,
+        "restored_shared": cue["restored"] * share,
+        "numbers_shared": differ * share,
+        "rank_nearest": rank[:, None] * nearest,
+        "attribute": attribute,
+        "attribute_asked": asked,
+        "changes_attribute": changes * attribute,
+        "changes_asked": changes * asked,
+        "asked_fits": asked * least,
+        "asked_ranks": asked * rank[:, None] * rank,
+        "follows": follows,
+        "follows_corrected": follows * cue["corrected"],
+        "follows_shared": follows * share,
+    }
+
+
+def _strange(question: Statement, statements: Sequence[Statement]) -> npt.NDArray[np.bool_]:
+    """Return (n, n): whether the newer statement speaks of a person of whom neither the older one nor the question
+    does."""
+    strange = np.zeros((len(statements), len(statements)), np.bool_)
+    for newer, statement in enumerate(statements):
+        if persons := statement.persons - question.persons:
+            strange[:, newer] = [bool(persons - one.persons) for one in statements]
+    return strange
+
+
+def _held(question: Statement, statements: Sequence[Statement]) -> tuple[Features, Features]:
+    """Return (statements, words): the square root of each word's rarity among the statements where one holds it; and
+    the same without the question's words."""
+    holders: dict[str, list[int]] = {}
+    for at, one in enumerate(statements):
+        for word in one.words:
+            holders.setdefault(word, []).append(at)
+    held = np.zeros((len(statements), len(holders)))
+    for number, of in enumerate(holders.values()):
+        held[of, number] = np.sqrt(np.log((len(statements) + 1) / len(of)))
+    asked = np.array([word in question.words for word in holders], np.bool_)
+    return held, np.where(asked, 0.0, held)
+
+
+def _unit(sums: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    lengths = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
+    units: npt.NDArray[np.float32] = np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
+    return units
+
+
+def _spread(alike: Features, apart: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Return mean and deviation of the likeness of different statements; the deviation is kept off 0."""
+    others = alike[apart]
+    return (float(others.mean()), float(others.std()) + 0.05) if len(others) else (0.0, 1.0)
+
+
+# ---------------------------------------------------------------------- what follows for an answer
+
+
+def updated(ranks: Sequence[int], likely: Column) -> dict[int, Update]:
+    """Return by rank the memory that most probably updates it, where one probably does. `likely`: of those ranks."""
+    by = likely.argmax(axis=1)
+    found = {}
+    for at, rank in enumerate(ranks):
+        if (probability := float(likely[at, by[at]])) >= UPDATED:
+            found[rank] = Update(ranks[by[at]], probability)
+    return found
+
+
+def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: bool) -> list[int]:
+    """Return `count` ranks in their new order: a memory directly before the first that it updates, or, of a question
+    about the past, directly before the first that updates it."""
+    order = [*range(count)]
+    pairs = [(ranks[older], ranks[newer]) for older, newer in np.argwhere(likely >= UPDATED).tolist()]
+    for _ in ranks:  # each pass settles one more; the pairs follow time, so that there is no circle
+        moved = False
+        for older, newer in pairs:
+            first, second = (older, newer) if about_past else (newer, older)
+            if order.index(first) > order.index(second):
+                order.remove(first)
+                order.insert(order.index(second), first)
+                moved = True
+        if not moved:
+            break
+    return order
+
+
+def lifts(scores: Column, order: Sequence[int]) -> Column:
+    """Return what each memory's score gains so that the scores fall in the new order; in the old order."""
+    gains = np.zeros(len(scores))
+    following = -np.inf
+    for rank in reversed(order):
+        own = float(scores[rank])
+        if own <= following:
+            gains[rank] = following + _STEP - own
+        following = own + gains[rank]
+    return gains
