@@ -36,19 +36,19 @@ Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 Clamped = Annotated[int, AS_WHOLE]  # any number is answered, with a warning where it is cut to its bounds
 
-# The factors of each mode that weighs any, with their weights unless a tenant or a query gives others.
+# The default weights of each mode's factors. In `hybrid` they are in log-odds of the semantic signal (docs/recall.md).
 WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
     {
         "hybrid": MappingProxyType(
             {
-                "semantic": 0.45,
-                "cluster": 0.10,
-                "recency": 0.15,
-                "importance": 0.10,
-                "usage": 0.05,
-                "quality": 0.10,
-                "decay": 0.05,
-                "proximity": 0.20,  # only where entities are asked for
+                "semantic": 1.0,
+                "cluster": 0.02,
+                "recency": 0.03,
+                "importance": 0.02,
+                "usage": 0.01,
+                "quality": 0.02,
+                "decay": 0.01,
+                "proximity": 0.45,  # only where entities are asked for
             }
         ),
         "balanced": MappingProxyType({"recency": 0.3, "semantic": 0.5, "proximity": 0.2}),
@@ -58,8 +58,8 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
     }
 )
 
-# What is added to the scores of a mode, each times its weight.
-_BOOSTS = MappingProxyType({"relationship": 1.0, "personalisation": 1.0, "session_continuity": 1.0})
+# The default weights of boosts, in log-odds of the semantic signal.
+_BOOSTS = MappingProxyType({"relationship": 1.0, "personalisation": 0.10, "session_continuity": 0.03})
 BOOSTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({"hybrid": _BOOSTS, "balanced": _BOOSTS})
 
 K_MIN, K_MAX = 1, 50

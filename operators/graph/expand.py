@@ -9,8 +9,7 @@ from recallflow.operators.graph.reader import Caps, Scope
 from recallflow.state.graph_codec import NodeKey
 
 EXPANSION_K = 5
-BOOST = 0.05
-BOOST_MOST = 0.10
+STRENGTH = 0.5  # of an edge whose score is 1
 
 
 class Related(NamedTuple):
@@ -46,16 +45,16 @@ def expand(walk: Walk, limit: int = EXPANSION_K, besides: Collection[int] = ()) 
 
 
 def boosts(walk: Walk, limit: int) -> dict[int, float]:
-    """What edges add to the scores of a walk's seeds, and of at most `limit` neighbours, nearest first; by `seq`.
+    """Return the strength, 0 to 1, of the best edge to each of a walk's seeds and nearest neighbours; by `seq`.
 
-    boost = min(0.10, 0.05 · type weight · weight · confidence / hops), of the best edge that leads to a memory from
+    strength = min(1, 0.5 · type weight · weight · confidence / hops), of the best edge that leads to a memory from
     another candidate. With weight and confidence 1, one hop away:
 
-    caused_by 0.075, contradicts 0.065, supersedes 0.060, similar_to 0.050, depends_on 0.045, prefers_over 0.040,
-    specializes 0.035, conditional_on 0.030, any other type and shared_node 0.0125
+    caused_by 0.75, contradicts 0.65, supersedes 0.60, similar_to 0.50, depends_on 0.45, prefers_over 0.40,
+    specializes 0.35, conditional_on 0.30, any other type and shared_node 0.125
 
-    A ranking's scores span about 1: a boost decides between memories that fit a question about alike, and never
-    outvotes the question.
+    Args:
+        limit: how many neighbours count at most.
     """
     candidates = set(walk.seeds)
     for found in sorted(walk.best.values(), key=lambda found: (found.hops, *_order(walk.scope, found))):
@@ -63,7 +62,7 @@ def boosts(walk: Walk, limit: int) -> dict[int, float]:
             break
         if found.seq not in walk.seeds and walk.scope.own_key(found.seq) is not None:
             candidates.add(found.seq)
-    return {seq: min(BOOST_MOST, BOOST * found.score) for seq, found in walk.best.items() if seq in candidates}
+    return {seq: min(1.0, STRENGTH * found.score) for seq, found in walk.best.items() if seq in candidates}
 
 
 def _order(scope: Scope, found: Reached) -> tuple[float, int, float, str, int]:

@@ -90,8 +90,10 @@ class QueryGraph:
             self.warnings.append(Warn(code="unknown_entity", detail=f"entity_urns: nobody knows {', '.join(found)}"))
 
     def boosts(self, hops: int) -> dict[int, float]:
-        """What edges add to scores, by place: to those of the memories that fit best by the signal alone, and to those
-        of their neighbours. Only a query that asks for more than one hop has any."""
+        """Return the strength of edges, by place, to the memories that fit best by the signal and to their neighbours.
+
+        A query that asks for one hop has none.
+        """
         if hops <= HOPS_MIN:
             return {}
 

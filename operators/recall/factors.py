@@ -1,27 +1,29 @@
-"""What scores are made of: factors, (places,) each in 0..1 before it is stretched over the batch, and boosts on top.
+"""Factors and boosts: the values from 0 to 1 that the ranking modes weigh.
 
 | factor | value |
 |---|---|
-| semantic | the signal of `columns.py` (log-odds): 1 for the best, 0 for the last of the best candidates |
+| semantic | the signal of `columns.py` (log-odds): 1 for the best candidate, 0 for the last of the best candidates |
 | cluster | cosine to the centroid of the memory's episode |
-| recency | the decay function asked for, of age |
-| importance | as given with the memory |
-| usage | ln(1 + times returned) / (1 + days since it was last returned / 30) |
+| recency | 1 - ln(1 + age / 30) / ln(1 + oldest / 30); the decay function, if the query or the tenant sets `decay` |
+| importance | the importance of the memory |
+| usage | u / (1 + u) / (1 + days since it was last returned / 30), where u = ln(1 + times returned) |
 | quality | (2 · confidence + useful) / (2 + useful + not useful): confidence, tempered by feedback |
 | decay | 1 / (1 + age / decay_days); 30 days, unless the query or the tenant asks for hyperbolic decay |
-| proximity | 1 / (1 + hops) to the entities asked for, 0 where there is no way |
+| proximity | 1 / (1 + hops) to the entities asked for, 0 without a path |
 
-| boost | worth |
+| boost | value |
 |---|---|
-| relationship | of the best edge from another candidate, by its type (see docs/graph.md) |
-| personalisation | 0.10 · cosine to the mean of what the user found useful (the newest 100), never negative |
-| session_continuity | 0.03 where the memory was returned earlier in the same session |
+| relationship | strength of the best edge from another candidate, by its type (see docs/graph.md) |
+| personalisation | cosine to the mean of what the user found useful (the newest 100), never negative |
+| session_continuity | 1 if the memory was returned earlier in the same session |
 
-A memory whose vector has not come yet stands at the mean of the others in the batch, in `cluster` and in
-`personalisation`: it counts neither for nor against it.
+In `hybrid` a weight is the worth of the whole range of a factor or boost, 0 to 1, in log-odds of the signal. Values are
+not stretched over the candidates, so that two memories that differ in a factor differ in its value. The default weights
+are small: they order memories that fit about alike (docs/decisions/0003).
+
+A memory without a vector counts as the mean of the other candidates in `cluster` and in `personalisation`.
 """
 
-from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
@@ -29,41 +31,46 @@ import numpy.typing as npt
 
 from recallflow.operators.recall.people import filled
 from recallflow.operators.recall.scene import DAY_MS, Scene
-from recallflow.queries import Decay
+from recallflow.queries import WEIGHTS, Decay
 from recallflow.state.arrays import Column, Mask, Places
 from recallflow.state.usage import Records
 
-# The signal is stretched so that one unit of its log-odds is worth the same in every batch; what the whole range of
-# another factor is worth beside it, weight for weight: enough to tell apart memories that fit alike
-# (docs/decisions/0003).
-LOG_ODDS_UNIT = 1.0
-RANGE_LOG_ODDS = 0.1
-WHOLE_RANGE = 0.5  # what a factor has to vary by over the batch to span 0..1: of two memories a week apart none is old
-# Of a batch that spans no more than this (eight days, as it is set), none is newer: what was said there fits together.
-ABOUT_AS_OLD = {"recency": 0.25, "decay": 0.25}
+LEAST_SPREAD = 1.0  # log-odds: best candidates that span less of the signal are not stretched to 0..1
+LEAST_OLDEST_DAYS = 365.0  # candidates that are all newer span less than 0..1: within a week none is old
 USAGE_DAYS = 30.0
 DECAY_DAYS = 30.0
 CONFIDENCE_VOICES = 2.0  # how many voices of feedback count as much as the confidence given
-PERSONALISATION = 0.10
 LIKED_MOST = 100
-SESSION_CONTINUITY = 0.03
 
 # ---------------------------------------------------------------------- factors
 
 
 def raw(scene: Scene, places: Places) -> dict[str, Column]:
-    """The factors beside the semantic one as they are before they are stretched. Without usage, as of another moment
-    than now, feedback and usage have no part in them."""
+    """Return the factors of `hybrid` other than the semantic one and proximity.
+
+    Usage and feedback count nothing if the answer is about another moment than now.
+    """
+    decay = scene.tuning.decay
     ages, confidence = scene.age_days(places), scene.fact("confidence", places)
     used = None if scene.usage is None else scene.usage.of(scene.fact("seq", places))
     return {
         "cluster": filled(scene.index.clusters.cosines(places).astype(np.float64), _embedded(scene, places)),
-        "recency": recency(ages, scene.tuning.decay),
+        "recency": recency(ages, decay) if decay.model_fields_set else log_recency(ages),
         "importance": scene.fact("importance", places),
         "usage": np.zeros(len(places)) if used is None else usage(used, scene.now_ms),
         "quality": confidence if used is None else quality(confidence, used),
-        "decay": hyperbolic(ages, _own_days(scene.tuning.decay)),
+        "decay": hyperbolic(ages, decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS),
     }
+
+
+def log_recency(age_days: Column) -> Column:
+    """Return recency on a scale on which each doubling of age beyond a month costs about the same.
+
+    It is 1 at the age 0, and 0 at the age of the oldest candidate or one year, whichever is older.
+    """
+    oldest = age_days.max(initial=LEAST_OLDEST_DAYS)
+    factor: Column = 1 - np.log1p(age_days / DECAY_DAYS) / np.log1p(oldest / DECAY_DAYS)
+    return factor
 
 
 def recency(age_days: Column, decay: Decay) -> Column:
@@ -83,11 +90,6 @@ def recency(age_days: Column, decay: Decay) -> Column:
     return factor
 
 
-def _own_days(decay: Decay) -> float:
-    """The days that the factor `decay` counts by: those given are the parameter of hyperbolic decay alone."""
-    return decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS
-
-
 def hyperbolic(age_days: Column, decay_days: float) -> Column:
     """1/(1 + age/decay_days)."""
     factor: Column = 1 / (1 + age_days / decay_days)
@@ -95,9 +97,10 @@ def hyperbolic(age_days: Column, decay_days: float) -> Column:
 
 
 def usage(used: Records, now_ms: int) -> Column:
-    """Grows with how often a memory was returned, and fades after it was returned last."""
+    """Return u / (1 + u), u = ln(1 + times returned), which halves 30 days after the memory was returned last."""
     idle_days = np.where(used["times"] > 0, np.maximum(now_ms - used["last_ms"], 0) / DAY_MS, 0.0)
-    factor: Column = np.log1p(used["times"]) / (1 + idle_days / USAGE_DAYS)
+    often = np.log1p(used["times"])
+    factor: Column = often / (1 + often) / (1 + idle_days / USAGE_DAYS)
     return factor
 
 
@@ -114,42 +117,30 @@ def proximity(scene: Scene, places: Places) -> Column:
 
 
 def semantic(scene: Scene, places: Places, best: Places) -> tuple[Column, float]:
-    """The signal of `places`, stretched so that `best` (best first) spans 1 to 0, or less where it spans less than one
-    unit of log-odds; and the width of that span. What lies below all of `best` is at 0."""
+    """Return the signal of `places`, stretched so that `best` (best first) spans 1 to 0, and the log-odds of that span.
+
+    `best` spans less if its log-odds span less than one unit. Places below all of `best` have 0.
+    """
     highest = float(scene.semantic[best[0]])
-    spread = max(highest - float(scene.semantic[best[-1]]), LOG_ODDS_UNIT)
+    spread = max(highest - float(scene.semantic[best[-1]]), LEAST_SPREAD)
     factor: Column = np.maximum(1 - (highest - scene.semantic[places]) / spread, 0.0)
     return factor, spread
-
-
-def min_max(values: Column, nothing: float = 0.0) -> Column:
-    """Stretched over the batch: from 0 to 1 where the values vary by half of 0..1 or more, to less where they vary by
-    less, and to 0 where it is no more than `nothing`."""
-    lowest = values.min(initial=np.inf)
-    spread = values.max(initial=-np.inf) - lowest
-    if spread <= nothing:
-        return np.zeros(len(values))
-    reached = min((spread - nothing) / (WHOLE_RANGE - nothing), 1.0)
-    stretched: Column = (values - lowest) * (reached / spread)
-    return stretched
 
 
 # ---------------------------------------------------------------------- boosts
 
 
-def boosts(scene: Scene, places: Places) -> dict[str, Column]:
-    """The boosts that any of the places has, each times its weight; those of weight 0 are none."""
-    weights, found = scene.tuning.boosts, dict[str, Column]()
+def boosts(scene: Scene, places: Places, spread: float) -> dict[str, Column]:
+    """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without a reason.
 
-    def add(name: str, worth: Callable[[], Column | None]) -> None:
-        weight = weights.get(name, 1.0)
-        if weight > 0 and (values := worth()) is not None:
-            found[name] = weight * values
-
-    add("relationship", lambda: _related(scene, places))
-    add("personalisation", lambda: _liked(scene, places))
-    add("session_continuity", lambda: _returned(scene, places))
-    return found
+    Args:
+        spread: the log-odds that the semantic factor spans, which are worth its default weight.
+    """
+    unit = WEIGHTS[scene.tuning.mode]["semantic"] / spread
+    sources = {"relationship": _related, "personalisation": _liked, "session_continuity": _returned}
+    weighed = [(name, scene.tuning.boosts[name] * unit) for name in sources]
+    found = [(name, weight, sources[name](scene, places)) for name, weight in weighed if weight > 0]
+    return {name: weight * values for name, weight, values in found if values is not None}
 
 
 def _related(scene: Scene, places: Places) -> Column | None:
@@ -162,15 +153,14 @@ def _liked(scene: Scene, places: Places) -> Column | None:
     if (taste := _taste(scene)) is None:
         return None
     cosines = scene.index.vectors.of(scene.index.conversation.slots[places]) @ taste
-    boost: Column = PERSONALISATION * np.clip(cosines.astype(np.float64), 0.0, 1.0)
-    return filled(boost, _embedded(scene, places))
+    return filled(np.clip(cosines.astype(np.float64), 0.0, 1.0), _embedded(scene, places))
 
 
 def _returned(scene: Scene, places: Places) -> Column | None:
     if not len(scene.returned):
         return None
-    again = (scene.fact("seq", places)[:, None] == scene.returned).any(axis=1)
-    return np.where(again, SESSION_CONTINUITY, 0.0)
+    again: Column = (scene.fact("seq", places)[:, None] == scene.returned).any(axis=1) * 1.0
+    return again
 
 
 def _embedded(scene: Scene, places: Places) -> Mask:

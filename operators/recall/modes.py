@@ -8,12 +8,8 @@ import numpy as np
 
 from recallflow.operators.recall.episode_mode import episode
 from recallflow.operators.recall.factors import (
-    ABOUT_AS_OLD,
-    LOG_ODDS_UNIT,
-    RANGE_LOG_ODDS,
     boosts,
     hyperbolic,
-    min_max,
     proximity,
     raw,
     recency,
@@ -50,23 +46,18 @@ def by_recency(scene: Scene) -> Ranking:
 
 
 def hybrid(scene: Scene) -> Ranking:
-    """Seven factors, weighted: meaning, and among memories that fit alike, how recent, important and trusted one is.
-    Nearness to entities joins them where it is asked for, and then counts as much as meaning does."""
+    """Rank by the log-odds of the signal, plus weight · value of six other factors and of proximity if asked for.
+
+    Scores are divided by the log-odds that the semantic factor spans, as that factor is.
+    """
     best = scene.best(CANDIDATES)
     places = _joined(scene, best, _near(scene))
     meaning, spread = semantic(scene, places, best)
-    others = raw(scene, places)
-    factors = {"semantic": meaning} | {
-        name: min_max(values, ABOUT_AS_OLD.get(name, 0.0)) for name, values in others.items()
-    }
+    factors = {"semantic": meaning} | raw(scene, places)
     if scene.tuning.wants_proximity:
         factors["proximity"] = proximity(scene, places)
-    worth = {"semantic": 1.0, "proximity": LOG_ODDS_UNIT / spread}
-    scale = RANGE_LOG_ODDS / spread
-    weights = {
-        name: weight * worth.get(name, scale) for name, weight in scene.tuning.weights.items() if name in factors
-    }
-    return _weighed(scene, places, factors, weights, boosts(scene, places), spread)
+    weights = {name: scene.tuning.weights[name] / (1 if name == "semantic" else spread) for name in factors}
+    return _weighed(scene, places, factors, weights, boosts(scene, places, spread), spread)
 
 
 def balanced(scene: Scene) -> Ranking:
@@ -81,7 +72,7 @@ def balanced(scene: Scene) -> Ranking:
         "semantic": meaning,
         "proximity": proximity(scene, places),
     }
-    return _weighed(scene, places, factors, dict(scene.tuning.weights), boosts(scene, places), spread)
+    return _weighed(scene, places, factors, dict(scene.tuning.weights), boosts(scene, places, spread), spread)
 
 
 def entity_focused(scene: Scene) -> Ranking:

@@ -170,7 +170,7 @@ def _proximity(asked: Asked, graph: QueryGraph, understood: Understood) -> Colum
 
 
 def _relationship(asked: Asked, graph: QueryGraph, understood: Understood) -> Mapping[int, float]:
-    """What edges between candidates add to scores, by place, where the ranking asks and there is time."""
+    """Return the strength of edges between candidates, by place, if the ranking weighs it and there is time."""
     hops = asked.query.traversal_depth
     if hops <= HOPS_MIN or "boosts" in understood.dropped or not understood.tuning.wants_neighbours:
         return {}

@@ -52,8 +52,8 @@ class Scene:
 
     `semantic`: (n,) log-odds per place; `allowed`: places that may be in the answer; `relevance`: that of places;
     `vector`: (dimension,) of the question, L2-normalised, where it was embedded; `proximity`: (n,) 1/(1 + hops) to the
-    entities asked for, 0 where there is no way, None without a graph; `relationship`: what edges between candidates add
-    to the score of a place; `usage`: what queries and feedback made of the memories, None where the answer is about
+    entities asked for, 0 where there is no way, None without a graph; `relationship`: strength, 0 to 1, of edges from
+    other candidates to a place; `usage`: what queries and feedback made of the memories, None where the answer is about
     another moment than now; `returned`: `seq` of what was returned earlier in the query's session.
     """
 

@@ -93,7 +93,8 @@ def test_what_was_returned_gains_on_its_equals() -> None:
     ask = make_event("recall", 5_000, query="bike")
     before, *_, after = run_flow([*told, ask, ask | {"filters": {"tags": ["a"]}}, ask]).responses
     usage = [[explained(r)[name]["factors"]["usage"] for name in ("a", "b")] for r in (before, after)]
-    assert usage == [[0, 0], [pytest.approx(2 * math.log(3 / 2), abs=1e-5), 0]]  # returned twice and once
+    twice, once = (u / (1 + u) for u in (math.log(3), math.log(2)))
+    assert usage == [[0, 0], [pytest.approx(twice, abs=1e-5), pytest.approx(once, abs=1e-5)]]
     assert [m["id"] for m in after["memories"]] == ["a", "b"]
 
 
@@ -175,8 +176,8 @@ def test_feedback_counts_at_once_where_usage_is_hot() -> None:
     feedback = make_event("memory.feedback", memory_id="m0", useful=False)
     done = run_flow([*said("tea", "green tea"), ask, feedback, ask])
     told = [explained(response)["m0"]["factors"]["quality"] for response in done.responses]
-    assert told == [0, 0]  # the lower of 2/3 and 1; before, both are 1
-    assert explained(done.responses[1])["m1"]["factors"]["quality"] == pytest.approx(2 / 3, abs=1e-5)  # of 0.5
+    assert told == [1, pytest.approx(2 / 3, abs=1e-5)]
+    assert explained(done.responses[1])["m1"]["factors"]["quality"] == 1
 
 
 def test_a_new_version_keeps_what_was_counted() -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.recall.factors import min_max, quality, raw, usage
+from recallflow.control import RecallSettings
+from recallflow.operators.recall.factors import log_recency, quality, raw, usage
 from recallflow.state.usage import OwnerUsage, Records, Usage
 from tests.unit.operators.harness import make_entry, make_scene
 
@@ -21,7 +22,8 @@ def records(*used: Usage) -> Records:
 
 def test_usage_grows_with_the_logarithm_of_times_and_fades() -> None:
     used = records(Usage(), Usage(NOW_MS, 1), Usage(NOW_MS, 9), Usage(NOW_MS - 30 * DAY_MS, 9), Usage(NOW_MS + 5, 9))
-    expected = [0, math.log(2), math.log(10), math.log(10) / 2, math.log(10)]
+    once, nine_times = math.log(2) / (1 + math.log(2)), math.log(10) / (1 + math.log(10))
+    expected = [0, once, nine_times, nine_times / 2, nine_times]
     np.testing.assert_allclose(usage(used, NOW_MS), expected)
 
 
@@ -45,7 +47,7 @@ def test_about_another_moment_neither_use_nor_feedback_counts() -> None:
     entries = [make_entry(n, episode=0, confidence=0.5) for n in range(2)]
     used = {0: Usage(0, 9, 9, 0), 1: Usage(0, 0, 0, 9)}
     now, then = (make_scene("hybrid", entries, [0, 0], usage=usage) for usage in (used, None))
-    assert raw(now, np.arange(2))["usage"].tolist() == [pytest.approx(math.log(10)), 0]
+    assert raw(now, np.arange(2))["usage"].tolist() == [pytest.approx(math.log(10) / (1 + math.log(10))), 0]
     assert raw(now, np.arange(2))["quality"].tolist() == pytest.approx([10 / 11, 1 / 11])
     assert raw(then, np.arange(2))["usage"].tolist() == [0, 0]
     assert raw(then, np.arange(2))["quality"].tolist() == [0.5, 0.5]
@@ -58,16 +60,26 @@ def test_the_days_of_hyperbolic_decay_count_where_it_is_chosen(function: str, ex
     assert raw(scene, np.arange(1))["decay"].tolist() == [expected]
 
 
-@pytest.mark.parametrize(("spread", "factor"), [(0.0, 0.0), (0.25, 0.0), (0.375, 0.5), (0.5, 1.0), (0.9, 1.0)])
-def test_what_varies_by_no_more_than_nothing_tells_nothing_apart(spread: float, factor: float) -> None:
-    assert min_max(np.array([0.1, 0.1 + spread]), 0.25).tolist() == pytest.approx([0, factor])
+@given(ages=st.lists(st.floats(0, 4_000_000), max_size=20))
+def test_recency_falls_with_age_from_1_to_0(ages: list[float]) -> None:
+    factors = log_recency(np.array(sorted(ages)))
+    assert ((factors >= 0) & (factors <= 1)).all()
+    assert (np.diff(factors) <= 0).all()
 
 
-@given(values=st.lists(st.floats(0, 1), max_size=20))
-def test_a_stretched_factor_spans_0_to_1_or_twice_what_it_varies_by(values: list[float]) -> None:
-    stretched = min_max(np.array(values))
-    assert len(stretched) == len(values)
-    if values:
-        assert stretched.min() == 0
-        assert stretched.max() == pytest.approx(min(1, 2 * (max(values) - min(values))))
-        assert (np.diff(stretched[np.argsort(values)]) >= 0).all()
+@pytest.mark.parametrize(("older", "expected"), [(121, 0.45), (181, 1.09), (364, 2.31)])
+def test_recency_tells_months_apart(older: float, expected: float) -> None:
+    """In log-odds at a weight of 5: the lead of a memory of 90 days."""
+    newer_one, older_one = 5 * log_recency(np.array([90.0, older]))
+    assert newer_one - older_one == pytest.approx(expected, abs=0.01)
+
+
+def test_recency_follows_a_decay_that_is_set() -> None:
+    entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
+    tenant = RecallSettings.model_validate({"decay": {"tau_days": 60}})
+    unset, asked, of_tenant = (
+        make_scene("hybrid", entries, [0], now_ms=NOW_MS, **given)
+        for given in ({}, {"decay": {"function": "exponential"}}, {"tenant": tenant})
+    )
+    found = [raw(scene, np.arange(1))["recency"].tolist() for scene in (unset, asked, of_tenant)]
+    assert found == [[pytest.approx(0.7311, abs=1e-4)], [pytest.approx(math.exp(-1))], [pytest.approx(math.exp(-0.5))]]

@@ -99,7 +99,7 @@ def _lines() -> list[bytes]:
         for n, text in enumerate(said)
     ]
     asked = [
-        make_event("recall", 900_000, id="q1", query="What did Ann tell of?"),
+        make_event("recall", 900_000, id="q1", query="What did Ann tell of?", explain=False, weights={"usage": 0}),
         make_event("episodes.list", 900_000, id="q2"),
     ]
     changed = make_event("memory.update", 0, id="u", memory_id="m0", content="Ann told of nothing", receipt=True)

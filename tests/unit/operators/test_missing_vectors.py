@@ -59,7 +59,7 @@ def test_factors_of_what_has_no_vector_are_the_mean_of_the_others(angles: list[i
     liked = {min(vectors): Usage(useful=1)}
     scene = make_scene("hybrid", entries, [0.0] * len(angles), vectors=vectors, usage=liked)
     able = np.array([n not in without for n in places])
-    for values in (raw(scene, places)["cluster"], boosts(scene, places)["personalisation"]):
+    for values in (raw(scene, places)["cluster"], boosts(scene, places, 1.0)["personalisation"]):
         np.testing.assert_allclose(values[~able], values[able].mean(), rtol=1e-12)
 
 

@@ -115,13 +115,12 @@ def test_ages_that_a_decay_cannot_tell_apart_still_come_latest_first() -> None:
 
 
 def test_a_hybrid_score_by_hand() -> None:
-    # Signals 4, 2, 0 span 4 units of log-odds: semantic factors 1, 0.5, 0, and the other weights are a tenth of a
-    # quarter. Over the batch a factor that varies by less than 0.5 is divided by that.
-    # Recency, exp(-t/30) of 0, 30 and 60 days: 1, 0.367879, 0.135335, stretched 1, 0.268941, 0.
-    # Decay, 1/(1 + t/30): 1, 0.5, 0.333333, stretched 1, 0.25, 0. Importance 0, 0.5, 1 as it is.
-    # Cluster: two at 45° to their centroid and one alone, 0.292893 apart: 0, 0, 0.585786.
-    # Usage: never, 3 times 30 days ago: ln 4 / 2 = 0.693147, once just now: ln 2 = 0.693147; stretched 0, 1, 1.
-    # Quality of a confidence of 0.2, 0.2, 0.7 with no, no and one bad voice: 0.2, 0.2, (1.4 + 0)/3: 0, 0, 0.533333.
+    # Signals 4, 2, 0 span 4 units of log-odds: semantic factors 1, 0.5, 0, and the other weights are divided by 4.
+    # Recency of 0, 30 and 60 days: 1 - ln(1 + t/30)/ln(1 + 365/30), ln 2 = 0.693147, ln 3 = 1.098612, 2.577688.
+    # Decay, 1/(1 + t/30): 1, 0.5, 0.333333. Importance 0, 0.5, 1.
+    # Cluster: two at 45° to their centroid and one alone.
+    # Usage, u/(1 + u)/(1 + t/30): never 0; 3 times 30 days ago, u = ln 4; once just now, u = ln 2.
+    # Quality of a confidence of 0.2, 0.2, 0.7 with no, no and one bad voice: 0.2, 0.2, 1.4/3.
     entries = [
         make_entry(1, episode=0, created_ms=ago(60), importance=1.0, confidence=0.2),
         make_entry(0, episode=0, created_ms=ago(30), importance=0.5, confidence=0.2),
@@ -134,52 +133,54 @@ def test_a_hybrid_score_by_hand() -> None:
     assert not ranking.tiebreak_applied
     assert ranking.weights == pytest.approx(
         {
-            "semantic": 0.45,
-            "cluster": 0.0025,
-            "recency": 0.00375,
-            "importance": 0.0025,
-            "usage": 0.00125,
-            "quality": 0.0025,
-            "decay": 0.00125,
+            "semantic": 1.0,
+            "cluster": 0.005,
+            "recency": 0.0075,
+            "importance": 0.005,
+            "usage": 0.0025,
+            "quality": 0.005,
+            "decay": 0.0025,
         }
     )
     assert_factors(
         ranking,
         {
             "semantic": [1, 0.5, 0],
-            "cluster": [0.58578644, 0, 0],
-            "recency": [1, 0.26894142, 0],
+            "cluster": [1, 0.70710678, 0.70710678],
+            "recency": [1, 0.73109729, 0.57379950],
             "importance": [0, 0.5, 1],
-            "usage": [1, 1, 0],
-            "quality": [0.53333333, 0, 0],
-            "decay": [1, 0.25, 0],
+            "usage": [0.40938389, 0.29047011, 0],
+            "quality": [0.46666667, 0.2, 0.2],
+            "decay": [1, 0.5, 0.33333333],
         },
     )
-    # 0.45 + 0.001464466 + 0.00375 + 0.00125 + 0.001333333 + 0.00125;
-    # 0.225 + 0.001008530 + 0.00125 + 0.00125 + 0.0003125; 0.0025
-    np.testing.assert_allclose(ranking.scores, [0.459047799, 0.228821030, 0.0025], rtol=1e-6)
+    # 1 + 0.005 + 0.0075 + 0.001023460 + 0.002333333 + 0.0025;
+    # 0.5 + 0.003535534 + 0.005483230 + 0.0025 + 0.000726175 + 0.001 + 0.00125;
+    # 0.003535534 + 0.004303496 + 0.005 + 0.001 + 0.000833333
+    np.testing.assert_allclose(ranking.scores, [1.018356793, 0.514494939, 0.014672363], rtol=1e-6)
 
 
 def test_a_signal_within_one_unit_of_log_odds_is_not_stretched() -> None:
     ranking = rank(ask("hybrid", episode_of(3), [0.5, 0.25, 0.0]))
     np.testing.assert_allclose(ranking.factors["semantic"], [1, 0.75, 0.5])
     seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
-    assert ranking.weights == pytest.approx({n: w if n == "semantic" else w / 10 for n, w in seven.items()})
-    np.testing.assert_allclose(ranking.scores, [0.45, 0.3375, 0.225])
+    assert ranking.weights == seven
+    np.testing.assert_allclose(np.diff(ranking.scores), [-0.25, -0.25])
 
 
-def test_the_range_of_another_factor_is_worth_a_tenth_of_a_unit_of_log_odds() -> None:
-    # Importance 0 to 1 is worth 0.1 · 0.10/0.45 = 0.0222 units, whatever the span of the batch.
-    for span in (1.0, 10.0, 100.0):
-        for behind, first in ((0.02, "m1"), (0.03, "m0")):
-            entries = [make_entry(n, episode=0, created_ms=n, importance=i) for n, i in enumerate([0.0, 1.0, 0.0])]
-            assert answer(ask("hybrid", entries, [span, span - behind, 0.0]))[0] == first
+@pytest.mark.parametrize("span", [1.0, 10.0, 100.0])
+def test_weight_is_in_log_odds_whatever_the_candidates_span(span: float) -> None:
+    for weight in (0.02, 0.04, 0.9):
+        for behind, first in ((0.9 * weight, "m1"), (1.1 * weight, "m0")):
+            entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.0, 1.0, 0.0])]
+            asked = ask("hybrid", entries, [span, span - behind, 0.0], weights={"importance": weight})
+            assert answer(asked)[0] == first
 
 
 @given(newer_days=st.floats(0, 8))
-def test_of_a_week_what_fits_alike_keeps_the_order_it_was_said_in(newer_days: float) -> None:
+def test_week_of_age_is_worth_less_than_a_hundredth_of_a_unit(newer_days: float) -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(8 - newer_days * (n > 0))) for n in range(3)]
-    assert answer(ask("hybrid", entries, [5.0, 5.0, 0.0]))[:2] == ["m0", "m1"]
+    assert answer(ask("hybrid", entries, [5.01, 5.0, 0.0]))[:2] == ["m0", "m1"]
 
 
 def test_of_months_the_newer_of_what_fits_alike_comes_first() -> None:
@@ -188,8 +189,8 @@ def test_of_months_the_newer_of_what_fits_alike_comes_first() -> None:
 
 
 def test_hybrid_looks_at_more_candidates_than_it_answers() -> None:
-    # The 200 best by signal are looked at, whatever k is. One memory is the most important, trusted and recent by far,
-    # worth a tenth of 1.3 in all; a step of the signal costs 0.45/1000.
+    # The 200 best by signal are candidates, whatever k is. One memory is the most important by far, which is worth one
+    # unit of log-odds here; a step of the signal is a thousandth of one.
     def first(rank_of_best: int, k: int) -> list[str]:
         entries = [
             make_entry(n, episode=0, created_ms=ago(1000), importance=0.0, confidence=0.0)
@@ -208,12 +209,12 @@ def test_hybrid_looks_at_more_candidates_than_it_answers() -> None:
 def test_what_the_graph_relates_is_looked_at_however_little_it_fits() -> None:
     # m199 is the last that is looked at for its signal; an edge leads to m260.
     signal = [30 - n / 10 for n in range(270)]
-    asked = ask("hybrid", episode_of(270), signal, k=10, relationship={260: 1.0})
+    asked = ask("hybrid", episode_of(270), signal, k=10, relationship={260: 1.0}, weights={"relationship": 25})
     ranking = rank(asked)
     assert ids_of(asked, ranking)[:2] == ["m260", "m0"]
     # It lies below what the stretch spans, which stays what it is without it: 19.9 units of log-odds.
     np.testing.assert_allclose(ranking.factors["semantic"][:3], [0, 1, 1 - 0.1 / 19.9])
-    assert ranking.scores[0] == pytest.approx(1.0)
+    assert ranking.scores[0] - ranking.scores[1] == pytest.approx(25 / 19.9 - 1)
 
 
 def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for() -> None:
@@ -221,12 +222,12 @@ def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for() -> None:
     entries = episode_of(3)
     assert "proximity" not in rank(ask("hybrid", entries, [2, 1, 0], proximity=near)).factors
     ranking = rank(ask("hybrid", entries, [2, 1, 0], proximity=near, entity_urns=["urn:x"]))
-    # Over two units of log-odds its weight of 0.2 is 0.1 here: 0.45, 0.225 + 0.05, 0.1.
+    # Over two units of log-odds its weight of 0.45 is 0.225 here: 1, 0.5 + 0.1125 and 0.225, but for other factors.
     assert ranking.factors["proximity"].tolist() == [0, 0.5, 1]
-    assert ranking.weights["proximity"] == pytest.approx(0.1)
-    np.testing.assert_allclose(ranking.scores, [0.45, 0.275, 0.1])
+    assert ranking.weights["proximity"] == pytest.approx(0.225)
+    np.testing.assert_allclose(np.diff(ranking.scores), [-0.3875, -0.3875])
     heavy = rank(ask("hybrid", entries, [2, 1, 0], proximity=near, weights={"proximity": 1.2}))
-    np.testing.assert_allclose(heavy.scores, [0.6, 0.525, 0.45])
+    np.testing.assert_allclose(np.diff(heavy.scores), [-0.2, -0.2])
 
 
 def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id() -> None:
@@ -252,22 +253,21 @@ NO_WEIGHT = {"weights": dict.fromkeys(WEIGHTS["hybrid"], 0.0)}
 @pytest.mark.parametrize(
     ("importance", "signal", "fields", "tied", "order"),
     [
-        # Two scores 0.01 · 0.08 and 0.45·d deviate by 0.225·d - 0.0004: 0.009725 and 0.01085, where the weights' sum is
-        # 0.505 and 0.02 of it 0.0101. The less similar one is the more important.
+        # Two scores 0.02 · 0.04 and d deviate by d/2 - 0.0004: 0.0221 and 0.0246, where the weights' sum is 1.11 and
+        # 0.02 of it 0.0222. The less similar one is the more important.
         ([0.5, 0.54], [0.045, 0.0], {}, True, [0, 1]),
         ([0.5, 0.54], [0.05, 0.0], {}, False, [0, 1]),
         # Over 20 units of log-odds, all factors but the signal can make up no more than 1/20: they still tell apart
         # where the signal has no weight.
         ([0.0, 1.0, 0.5], [20, 10, 0], {"weights": {"semantic": 0.0}}, False, [1, 2, 0]),
-        # Importance 1 would win by 0.01 over 0.45·0.02 of signal, were the scores of the batch not all so close:
-        # eighteen others between them hold the deviation down.
-        ([0.0] * 19 + [1.0], [0.05] + [0.04] * 18 + [0.03], {"k": 20}, True, [0]),
+        # Importance 1 would win by 0.02 over 0.015 of signal, were the scores of the batch not all so close: eighteen
+        # others between them hold the deviation down.
+        ([0.0] * 19 + [1.0], [0.05] + [0.04] * 18 + [0.035], {"k": 20}, True, [0]),
         ([0.5] * 3, [0.02, 0.01, 0.0], {"returned": [2]}, True, [2, 0, 1]),  # boosts come before the chain
         ([0.5], [3.0], {}, False, [0]),
         ([0.1, 0.9, 0.5], [1.0, 1.0, 2.0], NO_WEIGHT, True, [2, 1, 0]),
-        # 0.45·(1/45) of signal against 0.01·1 of importance: 0.45 each, beside two half a unit behind, which are in
-        # the order of their signal.
-        ([1.0, 0.0, 0.0, 0.0], [0.5, 0.5 + 0.01 / 0.45, 0.0, 0.0], {}, False, None),
+        # 0.02 of signal against 0.02·1 of importance, beside two half a unit behind, in the order of their signal.
+        ([1.0, 0.0, 0.0, 0.0], [0.5, 0.52, 0.0, 0.0], {}, False, None),
     ],
 )
 def test_scores_close_to_each_other_are_tied(
@@ -277,7 +277,7 @@ def test_scores_close_to_each_other_are_tied(
     ranking = rank(asked := ask("hybrid", entries, signal, **fields))
     assert ranking.tiebreak_applied is tied
     if order is None:
-        np.testing.assert_allclose(ranking.scores, [0.45, 0.45, 0.215, 0.215], atol=1e-12)
+        np.testing.assert_allclose(np.diff(ranking.scores), [0, -0.52, 0], atol=1e-12)
         assert ids_of(asked, ranking)[2:] == ["m2", "m3"]
     else:
         assert ids_of(asked, ranking)[: len(order)] == [f"m{n}" for n in order]

@@ -7,6 +7,7 @@ import pytest
 from recallflow.control import GateVerdict
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
+from recallflow.queries import WEIGHTS
 from tests.unit.operators.graph.harness import DAY_MS, ask, rolled_out
 from tests.unit.operators.harness import codes, explained, ids, make_event, run_flow
 
@@ -244,8 +245,10 @@ def test_neighbours_of_the_candidates_are_ranked_too(memories: list[dict[str, An
     ]
     near, far = run_flow([*memories, *asked], decisions=rolled_out("off")).responses
     assert "relationship" not in explained(near)["why"]["boosts"]
-    assert explained(far)["why"]["boosts"]["relationship"] == pytest.approx(0.0675)  # 0.05 · 1.5 · 0.9
-    assert explained(far)["must"]["boosts"]["relationship"] == pytest.approx(0.045)
+    why, must = (explained(far)[name] for name in ("why", "must"))
+    unit = why["weights"]["decay"] / WEIGHTS["hybrid"]["decay"]  # the score of one unit of log-odds
+    assert why["boosts"]["relationship"] == pytest.approx(0.5 * 1.5 * 0.9 * unit, abs=1e-4)
+    assert must["boosts"]["relationship"] == pytest.approx(0.5 * 0.9 * unit, abs=1e-4)
     assert far["computation_tier"] == "graph"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.graph.expand import BOOST_MOST, boosts, expand
+from recallflow.operators.graph.expand import boosts, expand
 from recallflow.operators.graph.paths import SHARED_NODE, TYPE_WEIGHTS, strength
 from recallflow.operators.graph.reader import Bounds
 from recallflow.state.graph import Edge
@@ -223,7 +223,7 @@ def test_cycles_end_and_no_path_comes_back_to_where_it_was() -> None:
 def test_the_seed_that_a_path_begins_with_is_another_memory() -> None:
     """Both seeds lead to the node; what one of them brings to the other comes from the other one."""
     graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"]})
-    assert boosts(walk(graph, "m0", "m1"), 10) == {0: 0.0125, 1: 0.0125}
+    assert boosts(walk(graph, "m0", "m1"), 10) == {0: 0.125, 1: 0.125}
 
 
 def test_what_is_answered_besides_the_seeds_is_not_added() -> None:
@@ -380,7 +380,7 @@ def test_neighbours_are_boosted_depth_by_depth() -> None:
     edges = [edge("m0", "similar_to", "m1", weight=0.1), edge("m1", "caused_by", "m2"), edge("m0", "depends_on", "m3")]
     graph = StubGraph({f"m{n}": [] for n in range(4)}, edges)
     found = walk(graph, "m0", hops=2)
-    assert boosts(found, 10) == pytest.approx({3: 0.045, 1: 0.005, 2: 0.0375})
+    assert boosts(found, 10) == pytest.approx({3: 0.45, 1: 0.05, 2: 0.375})
     assert [{*boosts(found, limit)} for limit in (0, 1, 2, 3)] == [set(), {3}, {1, 3}, {1, 2, 3}]
 
 
@@ -388,5 +388,5 @@ def test_neighbours_are_boosted_depth_by_depth() -> None:
 def test_boosts_are_bounded(edges: list[Edge], begun: list[str], hops: int) -> None:
     graph = StubGraph({name: ["tag:tea"] for name in MEMORIES}, edges)
     found = boosts(walk(graph, *begun, hops=hops), 1)
-    assert all(0 <= boost <= BOOST_MOST for boost in found.values())
+    assert all(0 <= boost <= 1 for boost in found.values())
     assert len({f"m{seq}" for seq in found} - {*begun}) <= 1
