@@ -32,7 +32,7 @@ from benchmarks.changing_facts import Case, Line, cases
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.language.statements import Statement, read_statement
+from recallflow.language.statements import StatementReading, read_statement
 from recallflow.operators.recall import ranking, update_weights, updates
 
 MINUTE_MS = 60_000
@@ -49,7 +49,7 @@ Shares = dict[str, float]
 Floats = npt.NDArray[np.float64]
 
 
-class Asked(NamedTuple):
+class CaseAnswer(NamedTuple):
     """A case's answer: message numbers in rank order, which ranks were looked at for updates, and their features."""
 
     ranked: list[int]
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     features: Mapping[str, Floats]
 
 
-def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool = True) -> list[Asked]:
+def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool = True) -> list[CaseAnswer]:
     """Return each case's answer. `updating`: whether updates change the order."""
     recorded: list[tuple[list[int], Mapping[str, Floats]]] = []
     looked_at: list[list[int]] = []
@@ -67,7 +67,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
         looked_at.append(looks(*given))
         return looked_at[-1]
 
-    def record(question: Statement, told: Sequence[updates.Candidate]) -> Any:
+    def record(question: StatementReading, told: Sequence[updates.Candidate]) -> Any:
         recorded.append((looked_at[-1], updates.features(question, told)))
         return likely(question, told) if updating else np.zeros((len(told), len(told)))
 
@@ -89,7 +89,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
     assert order == [*range(len(every))], "answers come in the order of the questions"
     assert len(recorded) == len(every), "every answer looks for updates"
     ranked = ([int(memory["id"]) for memory in one["memories"]] for one in done.responses)
-    return [Asked(order, *of) for order, of in zip(ranked, recorded, strict=True)]
+    return [CaseAnswer(order, *of) for order, of in zip(ranked, recorded, strict=True)]
 
 
 def judge(case: Case, ranked: Sequence[int]) -> Shares:
@@ -156,7 +156,7 @@ def facts() -> Iterator[Case]:
                 yield Case(question.category, "none", "plain", "past", lines, question.text, best, [])
 
 
-def paired(every: Sequence[Case], answers: Sequence[Asked], names: Sequence[str]) -> Pairs:
+def paired(every: Sequence[Case], answers: Sequence[CaseAnswer], names: Sequence[str]) -> Pairs:
     """Return the pairs of all answers: all that concern a case's statements, and some of the others."""
     terms, label, related, case_of = [], [], [], []
     draw = np.random.default_rng(0)
@@ -183,7 +183,7 @@ def fitted(pairs: Pairs, chosen: npt.NDArray[np.bool_]) -> Fit:
     return fit(pairs.terms[chosen], pairs.label[chosen].astype(np.float64), pairs.weight[chosen])
 
 
-def settled(case: Case, answer: Asked, names: Sequence[str], made: Fit) -> list[int]:
+def settled(case: Case, answer: CaseAnswer, names: Sequence[str], made: Fit) -> list[int]:
     """Return the ranked messages as updates by these weights put them."""
     values = answer.features
     shape = values["open"].shape
@@ -194,7 +194,7 @@ def settled(case: Case, answer: Asked, names: Sequence[str], made: Fit) -> list[
     return [answer.ranked[rank] for rank in order]
 
 
-def left_out(every: Sequence[Case], answers: Sequence[Asked], pairs: Pairs, names: Sequence[str]) -> Iterator[str]:
+def left_out(every: Sequence[Case], answers: Sequence[CaseAnswer], pairs: Pairs, names: Sequence[str]) -> Iterator[str]:
     """Print the measures with each language left out of the fit that judges it, then with each attribute."""
     for label in ("language", "attribute"):
         of = np.array([getattr(case, label) for case in every])

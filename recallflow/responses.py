@@ -148,9 +148,10 @@ class Explanation(Model):
 
 
 class UpdatedBy(TypedDict):
-    """A later memory of the answer that updates a statement, and how probable that is."""
+    """A later memory that probably updates a statement, its event time, and how probable that is."""
 
     id: str
+    at: str
     probability: float
 
 
@@ -161,8 +162,8 @@ class RecalledMemory(Cuttable):
     `confidence_score`: the probability to be evidence, beside all that is remembered; `relevance`: the probability to
     be evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text
     the passage that fits the question best; `derived_from`: the memories it was made of; `question`: the smaller
-    question that found it, where the query's own did not; `updated_by`: a later memory of the answer that probably
-    replaces what it says."""
+    question that found it, where the query's own did not; `updated_by`: a later memory that probably replaces what it
+    says."""
 
     id: str
     version: int

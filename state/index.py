@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from recallflow.caching import Kept
 from recallflow.embedder import Matrix
-from recallflow.language.statements import Statement
+from recallflow.language.statements import StatementReading
 from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
@@ -197,7 +197,7 @@ class OwnerIndex:
         self.vectors = VectorIndex(dimension)
         # No cycle: an index that nobody holds any more is freed at once, with all its arrays.
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
-        self.statements: dict[int, Statement] = {}  # by slot, of memories that were among the best of an answer
+        self.statements: dict[int, StatementReading] = {}  # by slot, of memories that were among the best of an answer
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
         self._merged: dict[int, int] = {}

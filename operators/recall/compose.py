@@ -16,7 +16,7 @@ from recallflow.operators.recall.explain import explained, log_total, probabilit
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.operators.recall.updates import Update
+from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import chat_of
 from recallflow.operators.redaction import Redacted
 from recallflow.responses import Reason, RecalledMemory, Span, UpdatedBy, Warn
@@ -152,21 +152,22 @@ def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Mo
 
 
 def with_updates(
-    memories: list[RecalledMemory], places: Places, index: OwnerIndex, found: Mapping[int, Update]
+    memories: list[RecalledMemory], index: OwnerIndex, found: Mapping[int, Replacement]
 ) -> list[RecalledMemory]:
-    """Return the memories, each with the one that updates it, if that is in the answer too. `places`: of what was
-    ranked; `found`: by place."""
+    """Return the memories, each with the one that updates it. `found`: by place."""
     if not found:
         return memories
-    slots = index.conversation.slots
-    ids = {place: index.ids[int(slots[place])] for place in places.tolist()}
-    shown = {memory.id for memory in memories}
-    of = {ids[place]: one for place, one in found.items() if place in ids and ids.get(one.by) in shown}
+    slots, created_ms = index.conversation.slots, index.conversation.facts["created_ms"]
+    of = {
+        index.ids[int(slots[place])]: UpdatedBy(
+            id=index.ids[int(slots[one.by])],
+            at=format_time(int(created_ms[one.by])),
+            probability=round(one.probability, 4),
+        )
+        for place, one in found.items()
+    }
     return [
-        memory
-        if (one := of.get(memory.id)) is None
-        else memory.model_copy(update={"updated_by": UpdatedBy(id=ids[one.by], probability=round(one.probability, 4))})
-        for memory in memories
+        memory.model_copy(update={"updated_by": of[memory.id]}) if memory.id in of else memory for memory in memories
     ]
 
 

@@ -177,10 +177,9 @@ def layered(
     chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
     for row in chain.from_iterable(chunks):
         yield _item(row, scores.get((row.id, row.version)), format_time(row.created_ms))
-    told_at = {memory.id: memory.created_at for memory in ranked}
     for memory in _ranked_items(ranked):
         item = _item(memory, memory.score, memory.created_at)
-        yield item if memory.updated_by is None else _until(item, told_at[memory.updated_by["id"]])
+        yield item if memory.updated_by is None else _until(item, memory.updated_by["at"])
 
 
 def _ranked_items(ranked: Sequence[RecalledMemory]) -> list[RecalledMemory]:

@@ -6,7 +6,7 @@ from itertools import compress
 
 import numpy as np
 
-from recallflow.language.statements import Statement, read_statement
+from recallflow.language.statements import StatementReading, read_statement
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.recall import people, rerank, updates
 from recallflow.operators.recall.columns import known
@@ -16,7 +16,7 @@ from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.stages import Asked, Candidates, Ranked, Understood
-from recallflow.operators.recall.updates import Update
+from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
@@ -72,7 +72,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         slots, versions = index.conversation.slots[places].tolist(), scene.fact("version", places).tolist()
         ranked = [rerank.key(index.ids[slot], version) for slot, version in zip(slots, versions, strict=True)]
         ranking, before = rerank.reordered(ranking, ranked, scores, scene.tuning.k)
-    changed: Mapping[int, Update] = {}
+    changed: Mapping[int, Replacement] = {}
     if settles and len(ranking.places) > 1:
         ranking, before, changed = _settled(asked, scene, ranking, before)
     asked.laps.lap("rank")
@@ -89,7 +89,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
 
 def _settled(
     asked: Asked, scene: Scene, ranking: Ranking, before: list[int]
-) -> tuple[Ranking, list[int], Mapping[int, Update]]:
+) -> tuple[Ranking, list[int], Mapping[int, Replacement]]:
     """Put what is true now before what it replaced, among the best. Return the new ranking, the ranks before the
     reranker in its order, and by place which memory updates which."""
     ranks = _looked_at(scene, ranking.places)
@@ -109,6 +109,7 @@ def _settled(
     if not before:  # a reranker's order has no scores to lift
         gains = updates.lifts(ranking.scores, order)
         ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
+        ranking.tiebreak_applied = False  # the scores tell the order now
     return ranking.only(np.array(order)), [before[rank] for rank in order] if before else before, changed
 
 
@@ -123,7 +124,7 @@ def _looked_at(scene: Scene, places: Places) -> list[int]:
     return best + sorted(following.difference(best))
 
 
-def _statements(asked: Asked, slots: list[int]) -> list[Statement]:
+def _statements(asked: Asked, slots: list[int]) -> list[StatementReading]:
     """Return the statements of memories, read when they are first among the best."""
     held = asked.index.statements
     if len(held) > STATEMENTS_HELD:

@@ -56,7 +56,7 @@ def compose_answer(
     reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
     if scored is not None:
         why.say_reranked(reasons, scored.model, ranked.before)
-    why.say_updates(reasons, ranking.places.tolist(), ranked.updates, rows)
+    why.say_updates(reasons, ranking.places.tolist(), ranked.updates, index, asked.rows)
     items = () if expanded.applied is None else expanded.applied.items
     reasons += why.added(items, rows)
     current = _current(asked, expanded.places)
@@ -67,7 +67,7 @@ def compose_answer(
     memories = compose.ranked(ranking, rows, shown_with[:count], explained, {} if scored is None else scored.scores)
     memories += compose.added(items, expanded.rows[count:], shown_with[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)
-    memories = compose.with_updates(memories, ranking.places, index, ranked.updates)
+    memories = compose.with_updates(memories, index, ranked.updates)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     episodes = None
     if understood.tuning.mode == "episode":

@@ -21,7 +21,7 @@ from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.tuning import Tuning
-from recallflow.operators.recall.updates import Update
+from recallflow.operators.recall.updates import Replacement
 from recallflow.queries import Recall
 from recallflow.responses import RecalledEpisode, RecalledMemory, Response, Warn
 from recallflow.state.arrays import Column, Places
@@ -157,7 +157,7 @@ class Ranked(NamedTuple):
     graph: QueryGraph
     before: list[int]
     judged: Judged
-    updates: Mapping[int, Update]
+    updates: Mapping[int, Replacement]
 
 
 class Expanded(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.language.statements import Statement
+from recallflow.language.statements import StatementReading
 from recallflow.language.word_vectors import word_vectors
 from recallflow.operators.recall.update_weights import BIAS, WEIGHTS
 from recallflow.queries import Mode
@@ -28,12 +28,11 @@ CUES = ("change", "ended", "corrected", "restored", "added", "others")
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
 UPDATED = 0.45  # the least probability: the current statement is first in most cases, and facts that stand keep theirs
 BOOST = "update"
-_STEP = 1e-6  # what lifts a score above another
 
 Features = npt.NDArray[np.float64]
 
 
-class Update(NamedTuple):
+class Replacement(NamedTuple):
     """The memory that updates another, by rank or by place, and how probable that is."""
 
     by: int
@@ -44,14 +43,14 @@ class Candidate(NamedTuple):
     """A memory of which to tell whether it is updated: its statement, who wrote it, its place in the conversation, when
     it came (event time and number), and the log-odds of the signal."""
 
-    statement: Statement
+    statement: StatementReading
     author: int
     place: int
     order: tuple[int, int]
     signal: float
 
 
-def probabilities(question: Statement, told: Sequence[Candidate]) -> Column:
+def probabilities(question: StatementReading, told: Sequence[Candidate]) -> Column:
     """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
     values = features(question, told)
     logit = np.full((len(told), len(told)), BIAS, np.float64)
@@ -60,7 +59,7 @@ def probabilities(question: Statement, told: Sequence[Candidate]) -> Column:
     return np.where(values["open"], 1 / (1 + np.exp(-logit)), 0.0)
 
 
-def features(question: Statement, told: Sequence[Candidate]) -> dict[str, Features]:
+def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str, Features]:
     """Return by name (n, n), or (n, 1) of the older memory, or (n,) of the newer one: the older memory in the row, the
     newer one in the column; best first. "open": whether the newer one may update the older one at all."""
     statements = [one.statement for one in told]
@@ -140,7 +139,7 @@ def features(question: Statement, told: Sequence[Candidate]) -> dict[str, Featur
     }
 
 
-def _strange(question: Statement, statements: Sequence[Statement]) -> npt.NDArray[np.bool_]:
+def _strange(question: StatementReading, statements: Sequence[StatementReading]) -> npt.NDArray[np.bool_]:
     """Return (n, n): whether the newer statement speaks of a person of whom neither the older one nor the question
     does."""
     strange = np.zeros((len(statements), len(statements)), np.bool_)
@@ -150,7 +149,7 @@ def _strange(question: Statement, statements: Sequence[Statement]) -> npt.NDArra
     return strange
 
 
-def _held(question: Statement, statements: Sequence[Statement]) -> tuple[Features, Features]:
+def _held(question: StatementReading, statements: Sequence[StatementReading]) -> tuple[Features, Features]:
     """Return (statements, words): the square root of each word's rarity among the statements where one holds it; and
     the same without the question's words."""
     holders: dict[str, list[int]] = {}
@@ -179,13 +178,13 @@ def _spread(alike: Features, apart: npt.NDArray[np.bool_]) -> tuple[float, float
 # ---------------------------------------------------------------------- what follows for an answer
 
 
-def updated(ranks: Sequence[int], likely: Column) -> dict[int, Update]:
+def updated(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
     """Return by rank the memory that most probably updates it, where one probably does. `likely`: of those ranks."""
     by = likely.argmax(axis=1)
     found = {}
     for at, rank in enumerate(ranks):
         if (probability := float(likely[at, by[at]])) >= UPDATED:
-            found[rank] = Update(ranks[by[at]], probability)
+            found[rank] = Replacement(ranks[by[at]], probability)
     return found
 
 
@@ -208,12 +207,10 @@ def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: boo
 
 
 def lifts(scores: Column, order: Sequence[int]) -> Column:
-    """Return what each memory's score gains so that the scores fall in the new order; in the old order."""
+    """Return what each memory's score gains so that no score rises in the new order; in the old order."""
     gains = np.zeros(len(scores))
     following = -np.inf
     for rank in reversed(order):
-        own = float(scores[rank])
-        if own <= following:
-            gains[rank] = following + _STEP - own
-        following = own + gains[rank]
+        gains[rank] = max(following - float(scores[rank]), 0.0)
+        following = float(scores[rank]) + gains[rank]
     return gains

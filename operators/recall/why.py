@@ -20,10 +20,11 @@ from recallflow.operators.recall.bm25 import counted, idf
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, Strengths, strengths
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.operators.recall.updates import Update
+from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
+from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
 
 MOST = 3  # reasons of a memory
@@ -104,15 +105,20 @@ def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int])
 
 
 def say_updates(
-    reasons: list[list[Reason]], places: Sequence[int], found: Mapping[int, Update], rows: Sequence[MemoryRow | None]
+    reasons: list[list[Reason]],
+    places: Sequence[int],
+    found: Mapping[int, Replacement],
+    index: OwnerIndex,
+    read: RowsReader,
 ) -> None:
-    """Adds to the reasons of each memory that updates another one which that is."""
+    """Adds to the reasons of each memory that updates another one which that is. `found`: by place."""
     rank_of = {place: rank for rank, place in enumerate(places)}
-    for place, update in found.items():
-        older, newer = rank_of.get(place), rank_of.get(update.by)
-        if older is not None and newer is not None and is_readable(row := rows[older]):
-            others = [reason for reason in reasons[newer] if reason["code"] != "filler"]
-            reasons[newer][:] = [*others, phrases.updates(row)]
+    shown = [(place, rank_of[one.by]) for place, one in found.items() if one.by in rank_of]
+    rows = read([int(index.conversation.slots[place]) for place, _ in shown]) if shown else []
+    for (_, rank), row in zip(shown, rows, strict=True):
+        if is_readable(row):
+            others = [reason for reason in reasons[rank] if reason["code"] != "filler"]
+            reasons[rank][:] = [*others, phrases.updates(row)]
 
 
 # ---------------------------------------------------------------------- what speaks for a memory

@@ -28,7 +28,7 @@ _JOINING = " 的の"
 _SOMEBODY = -1  # a person that a cue tells, without a row
 
 
-class Statement(NamedTuple):
+class StatementReading(NamedTuple):
     """A statement, or a question, read.
 
     Attributes:
@@ -85,7 +85,7 @@ def _cues(code: str) -> _Cues:
     return _Cues(code)
 
 
-def read_statement(text: str) -> Statement:
+def read_statement(text: str) -> StatementReading:
     """Read a statement, or a question."""
     vectors = word_vectors()
     read, lowered = vectors.read(text), plain(text)
@@ -106,7 +106,9 @@ def read_statement(text: str) -> Statement:
         is_own = any(not any(0 <= person - at <= _POSSESSED_WITHIN for person in at_person) for at in own)
     kinds = frozenset(cue for cue, _ in cues)
     numbers = frozenset(_NUMBER.findall(text))
-    return Statement(frozenset(read.words), rows, marks & ~PERSON, kinds, persons, _name(text, read), numbers, is_own)
+    return StatementReading(
+        frozenset(read.words), rows, marks & ~PERSON, kinds, persons, _name(text, read), numbers, is_own
+    )
 
 
 def _name(text: str, read: WordRows) -> str:
