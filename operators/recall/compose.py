@@ -19,6 +19,7 @@ from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import chat_of
 from recallflow.operators.redaction import Redacted
+from recallflow.queries import K_MAX
 from recallflow.responses import Reason, RecalledMemory, Span, UpdatedBy, Warn
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
@@ -195,7 +196,7 @@ def warnings(scene: Scene, ranking: Ranking, rows: Rows) -> list[Warn]:
         found.append(Warn(code="no_memories", detail="nothing is remembered of this user"))
     elif not permitted:
         found.append(Warn(code="no_memories", detail=f"none of {known} memories may be in the answer"))
-    elif "k" in scene.query.model_fields_set and tuning.k > permitted:
+    elif "k" in scene.query.model_fields_set and min(scene.query.k, K_MAX) > permitted:
         detail = f"k was {scene.query.k}; {permitted} of {known} memories may be in the answer"
         found.append(Warn(code="k_exceeds_memories", detail=detail))
     if not scene.question.stems and tuning.mode != "recency":

@@ -32,7 +32,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     scores = {} if asked.said.scored is None else asked.said.scored.scores
     # An episode's members are no more where some of them are left out.
     judged_first = query.min_relevance is not None and tuning.mode != "episode"
-    settles = tuning.mode in updates.MODES
+    settles = tuning.mode in updates.MODES and not at_least  # what a reranker is to read is chosen by fit alone
     most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if judged_first else 0)
     if settles:
         most = CANDIDATES

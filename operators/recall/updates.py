@@ -10,7 +10,7 @@ The result depends on the memories that stand and on nothing stored: it is right
 after a memory was forgotten.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,9 @@ from recallflow.state.arrays import Column
 
 BEST = 12  # memories that are looked at
 FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
+TYPICAL = 12  # memories: words of fewer count as they would among so many
+USUAL_PAIRS, USUAL_MEAN, USUAL_DEVIATION = 30, 0.15, 0.15
+LISTED, LISTED_SHARE = 3, 0.6  # of so many statements with as much in common each is one of a list
 CUES = ("change", "ended", "corrected", "restored", "added", "others")
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
 UPDATED = 0.45  # the least probability: the current statement is first in most cases, and facts that stand keep theirs
@@ -70,7 +73,7 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     known = _unit(word_vectors().summed([one.rows for one in (*statements, question)])).astype(np.float64)
     alike, fits = known[:n] @ known[:n].T, known[:n] @ known[n]
     held, unasked = _held(question, statements)
-    shared = held @ held.T
+    shared = held @ held.T  # words in common, by rarity
     sums = np.maximum(np.diag(shared), 1e-9)
     share = shared / np.minimum(sums[:, None], sums)
     signal = np.array([one.signal for one in told])
@@ -92,7 +95,7 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     asked = ((together & question.attributes) != 0) * 1.0
     follows = (place[:, None] + 1 == place) * 1.0
     return {
-        "open": (order[:, None] < order) & ~(strange & (own == 0)),
+        "open": (order[:, None] < order) & ~(strange & (own == 0)) & ~_is_beside(cue, held),
         "alike": alike,
         "alike_spread": (alike - mean) / spread,
         "nearest": nearest,
@@ -139,6 +142,19 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     }
 
 
+def _is_beside(cue: Mapping[str, Features], held: Features) -> npt.NDArray[np.bool_]:
+    """Return (n, n): whether the newer statement stands beside the older one: it says the same, or it speaks of no end
+    or correction and adds something, or of no change and is one of a list ("crate 7 is in shelf 3")."""
+    amends = cue["ended"] + cue["corrected"] > 0
+    words = (held > 0) * 1.0
+    sizes, common = words.sum(axis=1), words @ words.T
+    same = (common == sizes) & (common == sizes[:, None])
+    alike = common >= LISTED_SHARE * np.minimum(sizes[:, None], sizes)
+    listed = (alike.sum(axis=0) > LISTED) & ~amends & (cue["change"] + cue["restored"] == 0)
+    found: npt.NDArray[np.bool_] = same | listed | ((cue["added"] > 0) & ~amends)
+    return found
+
+
 def _strange(question: StatementReading, statements: Sequence[StatementReading]) -> npt.NDArray[np.bool_]:
     """Return (n, n): whether the newer statement speaks of a person of whom neither the older one nor the question
     does."""
@@ -158,7 +174,7 @@ def _held(question: StatementReading, statements: Sequence[StatementReading]) ->
             holders.setdefault(word, []).append(at)
     held = np.zeros((len(statements), len(holders)))
     for number, of in enumerate(holders.values()):
-        held[of, number] = np.sqrt(np.log((len(statements) + 1) / len(of)))
+        held[of, number] = np.sqrt(np.log((max(len(statements), TYPICAL) + 1) / len(of)))
     asked = np.array([word in question.words for word in holders], np.bool_)
     return held, np.where(asked, 0.0, held)
 
@@ -170,9 +186,12 @@ def _unit(sums: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _spread(alike: Features, apart: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Return mean and deviation of the likeness of different statements; the deviation is kept off 0."""
+    """Return mean and deviation of the likeness of different statements; of few, they are near the usual ones."""
     others = alike[apart]
-    return (float(others.mean()), float(others.std()) + 0.05) if len(others) else (0.0, 1.0)
+    count, usual = len(others) + USUAL_PAIRS, USUAL_PAIRS
+    mean = (others.sum() + usual * USUAL_MEAN) / count
+    variance = (((others - mean) ** 2).sum() + usual * USUAL_DEVIATION**2) / count
+    return float(mean), float(variance**0.5) + 0.05
 
 
 # ---------------------------------------------------------------------- what follows for an answer

@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
         (["--embedder", "hsah"], "hsah"),
         (["--embedder", "onnx"], "--model-path"),
         (["--embedder", "minilm", "--model-path", "/nowhere"], "/nowhere"),
-        (["--model-path", "/nowhere"], "hash"),
+        (["--model-path", "/nowhere"], "meaning"),
         (["--reranker-url", "http://127.0.0.1:1"], "--reranker"),
         (["--log-format", "xml"], "log_format"),
     ],

@@ -3,11 +3,13 @@
 import re
 import shlex
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recallflow import Memory
 from tests.pages import README, ROOT, readme, run
 
 SETUP = "bash setup"  # makes the environment that this test runs in: CI pastes it
@@ -47,14 +49,38 @@ def test_commands_work_in_this_process(
     assert re.search(ANSWERS[blocks], printed, re.MULTILINE)
 
 
-def test_five_lines_of_python_remember_and_answer(
+def test_example_in_python_prints_what_stands_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (block,) = readme("python")
-    assert len([line for line in block.splitlines() if line]) <= 5
+    (block,), (printed,) = readme("python"), readme("text")
     monkeypatch.chdir(tmp_path)
     exec(block, {})
-    assert "I moved from Leeds to Porto in March" in capsys.readouterr().out
+    assert capsys.readouterr().out == printed
+
+
+UNRELATED = (
+    "I watched a film about penguins.",
+    "The train was late again this morning.",
+    "We painted the kitchen yellow.",
+    "My boots need new laces.",
+    "I had soup for lunch.",
+    "The meeting lasted two hours.",
+    "It has been raining since Monday.",
+    "I finished the crossword in ten minutes.",
+    "Our neighbour plays the trumpet at night.",
+    "The printer is out of paper.",
+)
+
+
+def test_example_among_unrelated_sentences_answers_the_same() -> None:
+    notes = re.findall(r'^    "(.*)",$', readme("python")[0], re.M)
+    questions = re.findall(r'"([^"]*\?)"', readme("python")[0])
+    with Memory() as memory:
+        for pair in zip_longest(notes, UNRELATED, fillvalue=""):
+            for note in filter(None, pair):
+                memory.add(note, user="kim")
+        found = [memory.search(question, user="kim", k=1)[0].content for question in questions]
+    assert found == readme("text")[0].splitlines()
 
 
 def test_the_setup_commands_stand_at_the_top() -> None:

@@ -211,12 +211,13 @@ def test_info_shows_settings_counts_and_offsets(run: Run) -> None:
     ]
     run("pipe", stdin=jsonl(*lines))
     told = json.loads(run("state", "info", "--json").stdout)
-    wanted = {"partitions": 16, "embedder": "hash-384", "dimension": 384, "episode_gap_minutes": 30.0}
+    name = load_embedder("meaning").name
+    wanted = {"partitions": 16, "embedder": name, "dimension": 384, "episode_gap_minutes": 30.0}
     wanted |= {"owners": 2, "memories": 2, "applied": {"stdin:0": 3}}
     assert {name: told[name] for name in wanted} == wanted
     assert told["bytes"] > 0
     shown = [" ".join(line.split()) for line in run("state", "info").stdout.splitlines()]
-    assert {*shown} >= {"memories 2", "owners 2", "embedder hash-384"}
+    assert {*shown} >= {"memories 2", "owners 2", f"embedder {name}"}
     assert shown[-2:] == ["applied, up to offset", "stdin:0 3"]
 
 
@@ -261,7 +262,7 @@ def test_directory_of_another_format_is_refused(
 @pytest.mark.parametrize(
     ("changed", "tokens"),
     [
-        ({"embedder": "all-MiniLM-L6-v2"}, ("embedder", "'all-MiniLM-L6-v2'", "'hash-384'")),
+        ({"embedder": "all-MiniLM-L6-v2"}, ("embedder", "'all-MiniLM-L6-v2'", "'meaning-384-")),
         ({"episode_gap_ms": 300_000}, ("episode_gap_ms", "300000", "1800000")),
     ],
 )

@@ -72,7 +72,7 @@ def test_piped_help_has_whole_lines_without_colours(cli: Cli) -> None:
     shown = cli("run", "--help").stdout
     assert "\x1b" not in shown
     lines = shown.splitlines()
-    assert next(line for line in lines if "--embedder NAME" in line).endswith("(default: hash)")
+    assert next(line for line in lines if "--embedder NAME" in line).endswith("(default: meaning)")
     assert next(line for line in lines if "any librdkafka option" in line).endswith("--config file")
 
 

@@ -1,6 +1,6 @@
 """The semantic signal with and without the model, with vectors made by hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -102,18 +102,6 @@ def test_the_models_own_weights_are_for_tokens() -> None:
     assert {name: weight / spelling[name] for name, weight in whole.items()} == pytest.approx(
         dict.fromkeys(spelling, 1.0) | {"dense": 3.0, "reply": 3.0}
     )
-
-
-@pytest.mark.parametrize(
-    ("question", "weights"),
-    [("Which tea?", WEIGHTS["blended"]["notes"]), ("Welchen Tee trinke ich?", WEIGHTS["spelling"]["assistant"])],
-)
-def test_blended_weights_are_for_english_questions(
-    index: OwnerIndex, question: str, weights: Mapping[str, float]
-) -> None:
-    model = Model("model", "blended")
-    asked = understand(question, [])
-    assert read(Shared.of(model, lambda: 0.0), index, asked, np.arange(3), rows).columns.weights == weights
 
 
 def test_where_it_fails_question_and_texts_meet_in_the_fallbacks_vectors(index: OwnerIndex) -> None:

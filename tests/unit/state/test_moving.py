@@ -259,7 +259,7 @@ def test_who_is_elsewhere_is_not_told_that_nothing_is_known(tmp_path: Path, capf
     described = describe(tmp_path / "a")
     found = []
     for user in USERS[:4]:
-        who = ["--state-dir", str(tmp_path / "a"), "--tenant", "acme", "--user", user]
+        who = ["--state-dir", str(tmp_path / "a"), "--tenant", "acme", "--user", user, "--embedder", "hash"]
         code = main(["ask", "walnut", *who, "--partitions", str(described.fingerprint.partitions)])
         out, err = capfd.readouterr()
         exported = main(["export", "acme", user, "--state-dir", str(tmp_path / "a")])
