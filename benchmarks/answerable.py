@@ -1,17 +1,29 @@
-"""Whether `answerable` tells questions that an owner's memories answer from those about another owner, how far off it
-and `relevance` are as probabilities, and the weights of both.
+"""Whether `answerable` tells questions that an owner's memories answer from those that they do not, how far off it and
+`relevance` are as probabilities, and the weights of both.
 
-    python -m benchmarks.answerable [--embedder hash|meaning|static|minilm] [--words] [--kinds …] [--json FILE] [--fit]
+    python -m benchmarks.answerable [--embedder hash|meaning|static|minilm] [--words] [--kinds …]
+        [--talks …] [--json FILE] [--fit]
 
 All questions, to stores of 1 to 1,000 memories, are as `stores.py` says. Each conversation is left out of the fit that
-it is judged by; kinds of chat, sizes, and own questions and others count the same. Printed are
+it is judged by; kinds of chat, sizes, and answerable questions and others count the same. Printed are
 
-    AUC    the probability that an own question has a higher `answerable` than another's
+    AUC    the probability that an answerable question has a higher `answerable` than another
     error  the expected calibration error: the mean distance between probability and share over ten bins of equal width
     chance the error that right probabilities would have over as few questions
 
-by kind and size, by kind, and by size; then, by kind, that of `relevance` over the first three memories of all answers.
-`--fit` writes the weights to relevance_weights.py, in place of those that rest on the same embedder.
+by kind and size, by kind, and by size; by kind, the shares of answerable questions, of unanswerable ones, and of those
+whose evidence is withheld, with an `answerable` below 0.5; then AUC and error of `relevance` over the first three
+memories of all answers.
+
+The kinds of notes are one person's messages: everyday facts, most of which are asked for in other words while questions
+without an answer often repeat words of a fact, and a user's messages to an assistant, asked for in the same words. A
+fit to everyday facts alone would learn that a shared word speaks against an answer.
+
+Fit models of English alone (static, minilm) without everyday_languages: their cosines of other languages say nothing,
+and English questions would be judged by the mean of both.
+
+`--fit` writes the weights to relevance_weights.py, in place of those that rest on the same embedder; with `--talks`,
+of these talks alone.
 """
 
 from collections import Counter
@@ -29,11 +41,21 @@ from benchmarks.stores import SIZES, Floats, Seen, seen
 from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, probability
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, RELEVANCE, TALKS, Basis, Table, Talk
 
-KINDS = ("locomo", "group", "assistant", "assistant_long", "chinese")
+KINDS = (
+    "locomo",
+    "group",
+    "assistant",
+    "assistant_user",
+    "assistant_long",
+    "chinese",
+    "everyday",
+    "everyday_languages",
+)
 ALL = "all"
 BINS = 10
 DRAWN = 20  # times that labels are drawn
-COUNTS = 300  # what the own questions of a kind to stores of a size count together, and the others
+COUNTS = 300  # what the answerable questions of a kind to stores of a size count together, and the others
+EVEN = 0.5
 STEPS = 60
 PENALTY = 1.0  # on weights of terms with unit spread
 ENOUGH = 1e-6
@@ -41,7 +63,7 @@ ENOUGH = 1e-6
 # What the weights are of: a figure, or a figure and a setting.
 OF_RELEVANCE = (
     *FIGURES[1:],
-    *(f"one · {name}" for name in ("words", "rarity", "wordless", "alone")),
+    *(f"one · {name}" for name in ("words", "rarity", "wordless")),
     "covered · rarity",
     "around · rarity",
 )
@@ -106,8 +128,8 @@ def chance(likely: Floats, weight: Floats) -> float:
 
 
 class Rows(NamedTuple):
-    """Rows of terms with their labels; (rows,) of what they count, and of their kinds, conversations, talks and
-    sizes."""
+    """Rows of terms with their labels; (rows,) of what they count, and of their kinds, conversations, talks, the talks
+    of their whole chats, sizes, and whether evidence is withheld."""
 
     terms: Floats
     label: npt.NDArray[np.bool_]
@@ -115,15 +137,22 @@ class Rows(NamedTuple):
     kind: npt.NDArray[np.str_]
     conversation: npt.NDArray[np.str_]
     talk: npt.NDArray[np.str_]
+    chat: npt.NDArray[np.str_]
     size: npt.NDArray[np.int64]
+    withheld: npt.NDArray[np.bool_]
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Rows":
         """Some of them."""
         return self._replace(**{name: column[chosen] for name, column in self._asdict().items()})
 
-    def fit(self) -> Fit:
-        """The regression of the label on the terms."""
-        return fit(self.terms, self.label.astype(np.float64), self.weight)
+    def fit(self, talk: Talk) -> Fit:
+        """Return the regression of the label on the terms for a talk.
+
+        Stores of one author are notes. Those cut from a larger chat count for its talk as well, which has no others as
+        small: without them the fit would say anything of stores of two or three memories.
+        """
+        some = self.only((self.talk == talk) | (self.chat == talk))
+        return fit(some.terms, some.label.astype(np.float64), some.weight)
 
 
 def _terms(names: Sequence[str], figures: Sequence[str], values: Floats, settings: Floats) -> Floats:
@@ -135,20 +164,25 @@ def _terms(names: Sequence[str], figures: Sequence[str], values: Floats, setting
 def of_answerable(asked: Sequence[Seen]) -> Rows:
     """A row for each question to a store."""
     parts = [_terms(OF_ANSWERABLE, EVIDENCE, one.evidence[:, np.newaxis], one.settings) for one in asked]
-    return _rows(asked, parts, [np.array([one.own]) for one in asked])
+    return _rows(asked, parts, [np.array([one.answerable]) for one in asked], [one.chat for one in asked])
 
 
 def of_relevance(asked: Sequence[Seen]) -> Rows:
     """A row for each memory shown."""
     parts = [_terms(OF_RELEVANCE, FIGURES, one.figures, one.settings) for one in asked]
-    return _rows(asked, parts, [one.is_evidence for one in asked])
+    # No setting of a relevance is a store's size: a chat's own stores tell all there is to fit.
+    return _rows(asked, parts, [one.is_evidence for one in asked], [one.talk for one in asked])
 
 
-def _rows(asked: Sequence[Seen], terms: Sequence[Floats], labels: Sequence[npt.NDArray[np.bool_]]) -> Rows:
-    """To the stores of one size of a conversation, own questions count as much as others; and so do conversations of a
-    kind, and kinds."""
+def _rows(
+    asked: Sequence[Seen], terms: Sequence[Floats], labels: Sequence[npt.NDArray[np.bool_]], chats: Sequence[Talk]
+) -> Rows:
+    """Return the rows of all questions. To the stores of one size of a conversation, answerable questions count as much
+    as others; and so do conversations of a kind, and kinds."""
     of = [one for one, rows in zip(asked, terms, strict=True) for _ in rows]
-    groups = np.unique([f"{one.conversation} {one.kind} {one.size} {one.own}" for one in of], return_inverse=True)[1]
+    groups = np.unique(
+        [f"{one.conversation} {one.kind} {one.size} {one.answerable}" for one in of], return_inverse=True
+    )[1]
     conversations = Counter(kind for kind, _ in {(one.kind, one.conversation) for one in asked})
     return Rows(
         np.concatenate(terms),
@@ -157,7 +191,9 @@ def _rows(asked: Sequence[Seen], terms: Sequence[Floats], labels: Sequence[npt.N
         np.array([one.kind for one in of]),
         np.array([one.conversation for one in of]),
         np.array([one.talk for one in of]),
+        np.array([chat for chat, rows in zip(chats, terms, strict=True) for _ in rows]),
         np.array([one.size for one in of]),
+        np.array([one.withheld for one in of]),
     )
 
 
@@ -166,10 +202,10 @@ def left_out(rows: Rows) -> Floats:
     likely = np.zeros(len(rows.label))
     for conversation in np.unique(rows.conversation):
         tested = rows.conversation == conversation
+        others = rows.only(~tested)
         for talk in np.unique(rows.talk[tested]):
             these = tested & (rows.talk == talk)
-            others = rows.only(~tested & (rows.talk == talk))
-            likely[these] = others.fit().probability(rows.terms[these])
+            likely[these] = others.fit(talk).probability(rows.terms[these])
     return likely
 
 
@@ -189,17 +225,29 @@ def report(rows: Rows, likely: Floats) -> dict[str, dict[str, dict[str, float]]]
             }
             found[kind][size] = figures
         cells = (f"{size}: {of['auc']:.3f} {of['error']:.3f} {of['chance']:.3f}" for size, of in found[kind].items())
-        print(f"  {kind:15}", "  ".join(cells), flush=True)
+        print(f"  {kind:18}", "  ".join(cells), flush=True)
     return found
 
 
-def weights(rows: Rows, names: Sequence[str]) -> dict[Talk, dict[str, float]]:
-    """By talk, of the fit to all conversations."""
+def report_below_even(rows: Rows, likely: Floats) -> dict[str, dict[str, float]]:
+    """Print and return the shares of questions with a probability below 0.5, as {kind: {group: share}}."""
+    print("answerable below 0.5: share of questions, by kind")
+    groups = {"answerable": rows.label, "unanswerable": ~rows.label & ~rows.withheld, "withheld": rows.withheld}
+    found: dict[str, dict[str, float]] = {}
+    for kind in dict.fromkeys(rows.kind.tolist()):
+        chosen = {name: group & (rows.kind == kind) for name, group in groups.items()}
+        found[kind] = {name: float((likely[group] < EVEN).mean()) for name, group in chosen.items() if group.any()}
+        print(f"  {kind:18}", "  ".join(f"{name}: {share:.3f}" for name, share in found[kind].items()), flush=True)
+    return found
+
+
+def weights(rows: Rows, names: Sequence[str], talks: Sequence[Talk]) -> dict[Talk, dict[str, float]]:
+    """Return the weights of the fit to all conversations, by talk."""
     found = {}
-    for talk in TALKS:
+    for talk in talks:
         if not (rows.talk == talk).any():
             continue
-        one = rows.only(rows.talk == talk).fit()
+        one = rows.fit(talk)
         found[talk] = {"one": one.bias} | dict(zip(names, one.weights.tolist(), strict=True))
     return {talk: {name: round(weight, 2) for name, weight in those.items()} for talk, those in found.items()}
 
@@ -208,6 +256,7 @@ def main() -> None:
     parser = embedder_arguments(__doc__)
     parser.add_argument("--words", action="store_true", help="without the question's vector")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--talks", nargs="+", choices=TALKS, default=TALKS, help="the talks whose weights are fitted")
     parser.add_argument("--fit", action="store_true", help=f"write the weights to {relevance_tables.FILE.name}")
     chosen = parser.parse_args()
     settings = embedder_settings(chosen)
@@ -220,8 +269,11 @@ def main() -> None:
         ("answerable", of_answerable(asked), OF_ANSWERABLE, ANSWERABLE),
     ):
         print(f"{name}: AUC, error, and that of chance, by stores' size")
-        figures[name] = report(rows, left_out(rows))
-        fitted = figures[f"{name} weights"] = weights(rows, terms)
+        likely = left_out(rows)
+        figures[name] = report(rows, likely)
+        if name == "answerable":
+            figures["answerable below 0.5"] = report_below_even(rows, likely)
+        fitted = figures[f"{name} weights"] = weights(rows, terms, chosen.talks)
         tables[name.upper()] = relevance_tables.renewed(table, basis, fitted, ("one", *terms))
     if chosen.fit:
         relevance_tables.FILE.write_text(relevance_tables.written(relevance_tables.FILE.read_text(), tables))

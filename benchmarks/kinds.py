@@ -82,7 +82,8 @@ def everyday(path: Path) -> Iterator[Conversation]:
             for at, one in enumerate(person["facts"])
             for text in one["questions"]
         ]
-        yield Conversation(f"{told['language']}-{number}", turns, asked)
+        unanswerable = [Question(text, told["language"], frozenset()) for text in person["unanswerable"]]
+        yield Conversation(f"{told['language']}-{number}", turns, asked, unanswerable)
 
 
 def _conversation(sample: Mapping[str, Any], *, user_only: bool) -> Conversation:

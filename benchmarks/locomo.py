@@ -9,7 +9,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with the ids of the turns that answer it (never empty)."""
+    """A question with the ids of the turns that answer it (empty only for an unanswerable one)."""
 
     text: str
     category: str
@@ -60,11 +60,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns in the order they were said, and the questions about them."""
+    """Turns in the order they were said, the questions about them, and questions about the same people that no turn
+    answers (with no evidence; most data sets have none)."""
 
     id: str
     turns: list[Turn]
     questions: list[Question]
+    unanswerable: list[Question] = field(default_factory=list)
 
 
 def shared(*parts: str) -> Path:

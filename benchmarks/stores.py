@@ -1,7 +1,8 @@
-"""Questions to stores of 1 to 1,000 memories, half of them about another owner, as `relevance.py` sees them.
+"""Answerable and unanswerable questions to stores of 1 to 1,000 memories, as `relevance.py` sees them.
 
 A store is a part of one conversation, an owner's index of its own: a stretch of it, or memories from all over it, with
-one that is evidence where the question is the conversation's own. The other questions are those of another conversation
+one that is evidence where the question is the conversation's own. Unanswerable are the questions that the conversation
+lists as such, and its own with their evidence withheld; or, where it lists none, the questions of another conversation
 of the same kind, its participants' names replaced by this one's.
 """
 
@@ -24,7 +25,7 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.relevance import NEAREST, Judge
+from recallflow.operators.recall.relevance import NEAREST, Judge, talk_of
 from recallflow.operators.recall.relevance_weights import Basis, Talk
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, weights_of
 from recallflow.owner import Owner, state_partition
@@ -42,14 +43,20 @@ Embed = Callable[[str], TextVectors]
 
 
 class Seen(NamedTuple):
-    """One question to one store. `own`: it is the conversation's. `figures`: (figures, memories) of the first ones,
-    `is_evidence`: (memories,); `evidence` and `settings` as in `Judge`."""
+    """One question to one store.
+
+    `talk`: of the store; `chat`: of the whole conversation. `answerable`: the store answers it. `withheld`: the
+    memories that would answer it are left out. `figures`: (figures, memories) of the first ones,
+    `is_evidence`: (memories,); `evidence` and `settings` as in `Judge`.
+    """
 
     kind: str
     conversation: str
     talk: Talk
+    chat: Talk
     size: int
-    own: bool
+    answerable: bool
+    withheld: bool
     settings: Floats
     evidence: Floats
     figures: Floats
@@ -93,10 +100,10 @@ def seen(
         for number, conversation in enumerate(conversations):
             memories = _memories(embedded, settings, conversation)
             rng = np.random.default_rng(number)
-            for question, own in _asked(conversations, number):
+            for asked in _asked(conversations, number):
                 for size in SIZES:
-                    chosen = _chosen(memories, question, own, size, rng)
-                    yield _looked(kind, conversation.id, memories.store(chosen), question, own, size, embed, basis)
+                    chosen = _chosen(memories, asked, size, rng)
+                    yield _looked(kind, conversation.id, memories, chosen, asked, size, embed, basis)
 
 
 def _memories(embedded: Embedded, settings: Settings, conversation: Conversation) -> Memories:
@@ -113,14 +120,33 @@ def _memories(embedded: Embedded, settings: Settings, conversation: Conversation
     return Memories(model, entries, vectors, hot.search_index(model, embedded.embedder.dimension))
 
 
-def _asked(conversations: Sequence[Conversation], number: int) -> Iterator[tuple[Question, bool]]:
-    """The conversation's own questions, and those of as many others as it takes for `ASKED` of the kind."""
+class AskedQuestion(NamedTuple):
+    """A question to stores of a conversation. `withheld`: the stores lack its evidence."""
+
+    question: Question
+    answerable: bool
+    withheld: bool = False
+
+
+def _asked(conversations: Sequence[Conversation], number: int) -> Iterator[AskedQuestion]:
+    """Yield the conversation's own questions, then unanswerable ones.
+
+    Those are its `unanswerable` ones, and its own again with their evidence withheld: nothing but the evidence differs
+    there, so that a fit cannot learn how people word what has no answer. A conversation without unanswerable questions
+    is asked those of as many others as it takes for `ASKED` of the kind.
+    """
     here, count = conversations[number], sum(len(one.questions) for one in conversations)
-    yield from ((question, True) for question in here.questions)
+    yield from (AskedQuestion(question, answerable=True) for question in here.questions)
+    if here.unanswerable:
+        yield from (AskedQuestion(question, answerable=False) for question in here.unanswerable)
+        yield from (AskedQuestion(question, answerable=False, withheld=True) for question in here.questions)
+        return
     for step in range(1, 1 + min(-(-ASKED // count), len(conversations) - 1)):
         other = conversations[(number + step) % len(conversations)]
         renamed = renamer(other, here)
-        yield from ((replace(question, text=renamed(question.text)), False) for question in other.questions)
+        for question in other.questions:
+            unknown = replace(question, text=renamed(question.text), evidence=frozenset())
+            yield AskedQuestion(unknown, answerable=False)
 
 
 def renamer(other: Conversation, here: Conversation) -> Callable[[str], str]:
@@ -139,44 +165,50 @@ def renamer(other: Conversation, here: Conversation) -> Callable[[str], str]:
     return lambda text: pattern.sub(lambda found: names[found[0].lower()], text)
 
 
-def _chosen(memories: Memories, question: Question, own: bool, size: int, rng: np.random.Generator) -> list[int]:
-    """Which memories a store holds."""
-    count = len(memories.entries)
+def _chosen(memories: Memories, asked: AskedQuestion, size: int, rng: np.random.Generator) -> list[int]:
+    """Return the places of the memories that a store holds."""
+    evidence = [at for at, entry in enumerate(memories.entries) if entry.id in asked.question.evidence]
+    places = np.arange(len(memories.entries))
+    if asked.withheld:
+        places, evidence = np.delete(places, evidence), []
+    count = len(places)
     if size >= count:
-        return list(range(count))
-    evidence = [at for at, entry in enumerate(memories.entries) if own and entry.id in question.evidence]
+        return [*places.tolist()]
     held = int(rng.choice(evidence)) if evidence else int(rng.integers(count))
     if rng.random() < 0.5:
         start = max(0, min(count - size, held - int(rng.integers(size))))
-        return list(range(start, start + size))
+        return [*places[start : start + size].tolist()]
     others = rng.choice(np.delete(np.arange(count), held), size - 1, replace=False)
-    return sorted([held, *others.tolist()])
+    return sorted(places[[held, *others]].tolist())
 
 
 def _looked(
     kind: str,
     conversation: str,
-    index: OwnerIndex,
-    question: Question,
-    own: bool,
+    memories: Memories,
+    chosen: Sequence[int],
+    asked: AskedQuestion,
     size: int,
     embed: Embed,
     basis: Basis,
 ) -> Seen:
-    asked = understand(question.text, participants(index), vocabulary(index))
+    index = memories.store(chosen)
+    question = understand(asked.question.text, participants(index), vocabulary(index))
     weights = LEXICAL_WEIGHTS if basis == "words" else WEIGHTS[basis]
-    found = columns.compute(index, asked, embed(asked.own_words), weights_of(index, weights))
-    judge = Judge.of(index, asked, found, basis, index.conversation.size)
+    found = columns.compute(index, question, embed(question.own_words), weights_of(index, weights))
+    judge = Judge.of(index, question, found, basis, index.conversation.size)
     places = np.argsort(-found.score(), kind="stable")[:NEAREST]
     nearest = judge.figures(places)
     ids = [index.ids[slot] for slot in index.conversation.slots[places[:SHOWN]]]
-    is_evidence = np.array([own and one in question.evidence for one in ids])
+    is_evidence = np.array([one in asked.question.evidence for one in ids])
     return Seen(
         kind,
         conversation,
         judge.ground[1],
+        talk_of(memories.whole, question),
         size,
-        own,
+        asked.answerable,
+        asked.withheld,
         judge.settings,
         judge.evidence(nearest),
         nearest.values[:, :SHOWN],

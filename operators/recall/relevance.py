@@ -27,9 +27,9 @@ matches best. What stands beside it in the text makes an answer no worse.
 
 A logit is Σ weight · figure · setting, where settings are what of the question and its owner bears on the figures'
 worth, and a probability is 1 / (1 + exp(-logit)). The weights differ by what was compared (`Basis`), and by whether
-people talk to each other, or a user to an assistant, or in a script whose words are read as pairs of characters, which
-meet by chance (`Talk`). They come from logistic regression over stores of 1 to 1,000
-memories, half of the questions being about another owner (`benchmarks/answerable.py`).
+people talk to each other, a user to an assistant, or one person to nobody (notes), or in a script whose words are read
+as pairs of characters, which meet by chance (`Talk`). They come from logistic regression over stores of 1 to 1,000
+memories, which half of the questions have no answer in (`benchmarks/answerable.py`).
 """
 
 import math
@@ -43,7 +43,7 @@ from recallflow.operators.recall.bm25 import K1, counted
 from recallflow.operators.recall.columns import SAME_DATE, Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
-from recallflow.operators.recall.weights import chat_of
+from recallflow.operators.recall.weights import chat_of, is_notes
 from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Places, ranges
 from recallflow.state.index import WINDOW, OwnerIndex
 
@@ -67,8 +67,8 @@ HIGHEST = ("covered", "around", "match", "alike", "lent", "cosine", "said", "dat
 FIRST = ("covered", "match", "lent", "cosine")
 EVIDENCE = ("one", *HIGHEST, *(f"first {name}" for name in FIRST), "together", "unheard", "apart")
 # What figures are worth differs: where several people talk; by how many words the question has, what they tell, and
-# without any; by how many memories there are, and with few; where no assistant has said anything yet.
-SETTINGS = ("one", "several", "words", "rarity", "wordless", "memories", "few", "alone")
+# without any; by how many memories there are, and with few.
+SETTINGS = ("one", "several", "words", "rarity", "wordless", "memories", "few")
 
 
 def _matrices(table: Table, figures: Sequence[str]) -> dict[Ground, Floats]:
@@ -129,14 +129,13 @@ class Judge:
             "wordless": float(not standing),
             "memories": math.log(max(permitted, 1)) / 7,
             "few": 1 / max(permitted, 1),
-            "alone": float(not (conversation.facts["role"] == index.names.known("assistant")).any()),
         }
         if basis in ("static", "contextual") and not index.tokens.dimension:
             basis = "words"  # weights of vectors are beside those of tokens
         return cls(
             index,
             columns,
-            (basis, _talk(index, question)),
+            (basis, talk_of(index, question)),
             [*standing],
             rarities,
             [found.places for found in standing.values()],
@@ -277,10 +276,12 @@ class Judged(NamedTuple):
         return self._replace(relevance=self.relevance[chosen])
 
 
-def _talk(index: OwnerIndex, question: Question) -> Talk:
-    """Of the chat, and of the words that stand in it."""
+def talk_of(index: OwnerIndex, question: Question) -> Talk:
+    """Return whose weights apply, by the question's script and the authors of the memories."""
     if not question.table.blanks:
         return "unspaced"
+    if is_notes(index):  # before the assistant: the signal counts notes as said to one
+        return "notes"
     return "assistant" if chat_of(index) == "assistant" else "people"
 
 

@@ -84,7 +84,7 @@ def test_what_tells_whether_there_is_an_answer_by_hand() -> None:
     assert found["apart"] == 0
     settings = dict(zip(SETTINGS, asked.settings, strict=True))
     of_words = {"one": 1, "several": 0, "words": 0.3, "rarity": 18 / 50, "wordless": 0}
-    assert settings == pytest.approx(of_words | {"memories": math.log(2) / 7, "few": 1 / 2, "alone": 1})
+    assert settings == pytest.approx(of_words | {"memories": math.log(2) / 7, "few": 1 / 2})
 
 
 def test_a_probability_is_the_logistic_of_the_weighted_sum() -> None:
@@ -104,7 +104,7 @@ def test_a_probability_is_the_logistic_of_the_weighted_sum() -> None:
     assert asked.answerable(figures) == pytest.approx(1 / (1 + math.exp(-total)))
 
 
-def test_chats_with_an_assistant_and_scripts_without_blanks_have_weights_of_their_own() -> None:
+def test_notes_assistants_and_scripts_without_blanks_have_weights_of_their_own() -> None:
     people, both, notes = OwnerIndex("model", 2), OwnerIndex("model", 2), OwnerIndex("model", 2)
     people.add([make_entry(n, session_id="s", role="user", author=name) for n, name in enumerate(["Ann", "Bo"])], {})
     both.add(
@@ -113,10 +113,8 @@ def test_chats_with_an_assistant_and_scripts_without_blanks_have_weights_of_thei
     notes.add([make_entry(0, role="user", author="user")], {})
     assert judge(people, "tea?").ground == ("spelling", "people")
     assert judge(both, "tea?", "words").ground == ("words", "assistant")
-    assert judge(notes, "tea?").ground == ("spelling", "assistant")
-    assert judge(both, "妹妹对什么过敏?").ground == ("spelling", "unspaced")
-    alone = SETTINGS.index("alone")
-    assert [judge(one, "tea?").settings[alone] for one in (people, both, notes)] == [1, 0, 1]
+    assert judge(notes, "tea?").ground == ("spelling", "notes")
+    assert [judge(one, "妹妹对什么过敏?").ground[1] for one in (both, notes)] == ["unspaced", "unspaced"]
 
 
 def test_every_weight_is_of_what_there_is_and_for_every_chat() -> None:
