@@ -24,9 +24,11 @@ from recallflow.state.arrays import Column
 
 BEST = 12  # memories that are looked at
 FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
+RELATED = 0.25  # the least likeness, or share of words, of statements that are about no common attribute
 TYPICAL = 12  # memories: words of fewer count as they would among so many
 USUAL_PAIRS, USUAL_MEAN, USUAL_DEVIATION = 30, 0.15, 0.15
-LISTED, LISTED_SHARE = 3, 0.6  # of so many statements with as much in common each is one of a list
+SAME_SENTENCE = 0.5  # of the words of the longer one
+LISTED, LISTED_SHARE = 3, 0.5  # of so many statements with as much in common each is one of a list
 CUES = ("change", "ended", "corrected", "restored", "added", "others")
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
 UPDATED = 0.45  # the least probability: the current statement is first in most cases, and facts that stand keep theirs
@@ -95,7 +97,10 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     asked = ((together & question.attributes) != 0) * 1.0
     follows = (place[:, None] + 1 == place) * 1.0
     return {
-        "open": (order[:, None] < order) & ~(strange & (own == 0)) & ~_is_beside(cue, held),
+        "open": (order[:, None] < order)
+        & ((alike >= RELATED) | (share >= RELATED) | (together != 0))
+        & ~(strange & (own == 0))
+        & ~_is_beside(cue, held, held - unasked, differ),
         "alike": alike,
         "alike_spread": (alike - mean) / spread,
         "nearest": nearest,
@@ -142,16 +147,21 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     }
 
 
-def _is_beside(cue: Mapping[str, Features], held: Features) -> npt.NDArray[np.bool_]:
-    """Return (n, n): whether the newer statement stands beside the older one: it says the same, or it speaks of no end
-    or correction and adds something, or of no change and is one of a list ("crate 7 is in shelf 3")."""
+def _is_beside(cue: Mapping[str, Features], held: Features, asked: Features, differ: Features) -> npt.NDArray[np.bool_]:
+    """Return (n, n): whether the newer statement stands beside the older one: it says the same; it adds something, and
+    speaks of no end or correction; or it has no cue at all, and is one of a list ("crate 7 is in shelf 3"), or lacks a
+    word of the question that the older one has, or has too few words in common with it to be the same sentence with
+    another value. `asked`: as `held`, of the question's words alone."""
     amends = cue["ended"] + cue["corrected"] > 0
     words = (held > 0) * 1.0
     sizes, common = words.sum(axis=1), words @ words.T
     same = (common == sizes) & (common == sizes[:, None])
     alike = common >= LISTED_SHARE * np.minimum(sizes[:, None], sizes)
-    listed = (alike.sum(axis=0) > LISTED) & ~amends & (cue["change"] + cue["restored"] == 0)
-    found: npt.NDArray[np.bool_] = same | listed | ((cue["added"] > 0) & ~amends)
+    plain = ~amends & (cue["change"] + cue["restored"] == 0)
+    other = (common < SAME_SENTENCE * np.maximum(sizes[:, None], sizes)) & (differ == 0)
+    answers_less = ((asked > 0) * 1.0) @ (1 - words).T > 0
+    listed = alike.sum(axis=0) > LISTED
+    found: npt.NDArray[np.bool_] = same | (plain & (listed | other | answers_less)) | ((cue["added"] > 0) & ~amends)
     return found
 
 

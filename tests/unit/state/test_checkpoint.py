@@ -37,7 +37,7 @@ def hash_of(path: Path) -> str:
 def logged(state_dir: Path) -> Path:
     """A directory that a log was read into, so that there is a recovery store."""
     line = orjson.dumps(make_event("message", id="read", user_id="eve", content="read from a log"))
-    with Embedded.open(Settings(partitions=2), state_dir) as embedded:
+    with Embedded.open(Settings(partitions=2, embedder="hash"), state_dir) as embedded:
         run_lines(embedded, "stdin", lambda _: IteratorFeed(iter([line])), lambda *_: None, rewinds=False)
     return state_dir
 
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_leaves_nothing(
 def test_a_checkpoint_that_was_looked_into_is_one_still(state_dir: Path, tmp_path: Path, looked: list[str]) -> None:
     before = hash_of(state_dir)
     checkpoint(state_dir, tmp_path / "copy")
-    settings = ["--partitions", "2"] if looked[0] == "ask" else []
+    settings = ["--partitions", "2", "--embedder", "hash"] if looked[0] == "ask" else []
     assert main([*looked, *settings, "--state-dir", str(tmp_path / "copy")]) == 0
     restore(tmp_path / "copy", tmp_path / "new")
     assert hash_of(tmp_path / "new") == before
