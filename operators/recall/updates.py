@@ -24,6 +24,7 @@ from recallflow.state.arrays import Column
 
 BEST = 12  # memories that are looked at
 FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
+CHANGE_ASKED = 2.0  # log-odds of a change of what the question asks for, which few cases of the fit have
 RELATED = 0.25  # the least likeness, or share of words, of statements that are about no common attribute
 TYPICAL = 12  # memories: words of fewer count as they would among so many
 USUAL_PAIRS, USUAL_MEAN, USUAL_DEVIATION = 30, 0.15, 0.15
@@ -58,7 +59,7 @@ class Candidate(NamedTuple):
 def probabilities(question: StatementReading, told: Sequence[Candidate]) -> Column:
     """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
     values = features(question, told)
-    logit = np.full((len(told), len(told)), BIAS, np.float64)
+    logit = BIAS + CHANGE_ASKED * values["changes_asked"]
     for name, weight in WEIGHTS.items():
         logit += weight * values[name]
     return np.where(values["open"], 1 / (1 + np.exp(-logit)), 0.0)
@@ -100,7 +101,7 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
         "open": (order[:, None] < order)
         & ((alike >= RELATED) | (share >= RELATED) | (together != 0))
         & ~(strange & (own == 0))
-        & ~_is_beside(cue, held, held - unasked, differ),
+        & ~_is_beside(cue, held, held - unasked, differ + asked),
         "alike": alike,
         "alike_spread": (alike - mean) / spread,
         "nearest": nearest,
@@ -109,12 +110,18 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
         "fits_least": least,
         "older_fits": fits[:, None],
         "newer_fits": fits,
-        "change": cue["change"],
-        "ended": cue["ended"],
-        "corrected": cue["corrected"],
-        "restored": cue["restored"],
-        "added": cue["added"] * (1 - np.maximum(cue["ended"], cue["corrected"])),
-        "older_changes": changes[:, None],
+        **_of_cues(
+            cue,
+            changes,
+            {
+                "alike": alike,
+                "fits": least,
+                "shared": share,
+                "nearest": nearest,
+                "attribute": attribute,
+                "asked": asked,
+            },
+        ),
         "same_author": (author[:, None] == author) * 1.0,
         "other_author_own": (author[:, None] != author) * own,
         "person": strange * 1.0,
@@ -127,18 +134,10 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
         "ranks": rank[:, None] * rank,
         "older_behind": np.minimum(signal.max() - signal, 8.0)[:, None] / 8,
         "signals_apart": np.clip(signal[:, None] - signal, -8.0, 8.0) / 8,
-        "changes_alike": changes * alike,
-        "changes_fits": changes * least,
-        "changes_shared": changes * share,
-        "changes_nearest": changes * nearest,
-        "corrected_shared": cue["corrected"] * share,
-        "restored_shared": cue["restored"] * share,
         "numbers_shared": differ * share,
         "rank_nearest": rank[:, None] * nearest,
         "attribute": attribute,
         "attribute_asked": asked,
-        "changes_attribute": changes * attribute,
-        "changes_asked": changes * asked,
         "asked_fits": asked * least,
         "asked_ranks": asked * rank[:, None] * rank,
         "follows": follows,
@@ -147,11 +146,27 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     }
 
 
+def _of_cues(cue: Mapping[str, Features], changes: Features, pairs: Mapping[str, Features]) -> dict[str, Features]:
+    """Return the cues of the newer statement, and a change beside each figure of the pair."""
+    return {
+        "change": cue["change"],
+        "ended": cue["ended"],
+        "corrected": cue["corrected"],
+        "restored": cue["restored"],
+        "added": cue["added"] * (1 - np.maximum(cue["ended"], cue["corrected"])),
+        "older_changes": changes[:, None],
+        **{f"changes_{name}": changes * values for name, values in pairs.items()},
+        "corrected_shared": cue["corrected"] * pairs["shared"],
+        "restored_shared": cue["restored"] * pairs["shared"],
+    }
+
+
 def _is_beside(cue: Mapping[str, Features], held: Features, asked: Features, differ: Features) -> npt.NDArray[np.bool_]:
     """Return (n, n): whether the newer statement stands beside the older one: it says the same; it adds something, and
     speaks of no end or correction; or it has no cue at all, and is one of a list ("crate 7 is in shelf 3"), or lacks a
     word of the question that the older one has, or has too few words in common with it to be the same sentence with
-    another value. `asked`: as `held`, of the question's words alone."""
+    another value. `asked`: as `held`, of the question's words alone; `differ`: above 0 where numbers differ, or where
+    both are about what the question asks for."""
     amends = cue["ended"] + cue["corrected"] > 0
     words = (held > 0) * 1.0
     sizes, common = words.sum(axis=1), words @ words.T
@@ -161,7 +176,9 @@ def _is_beside(cue: Mapping[str, Features], held: Features, asked: Features, dif
     other = (common < SAME_SENTENCE * np.maximum(sizes[:, None], sizes)) & (differ == 0)
     answers_less = ((asked > 0) * 1.0) @ (1 - words).T > 0
     listed = alike.sum(axis=0) > LISTED
-    found: npt.NDArray[np.bool_] = same | (plain & (listed | other | answers_less)) | ((cue["added"] > 0) & ~amends)
+    found: npt.NDArray[np.bool_] = (
+        same | (plain & (listed | other | (answers_less & (differ == 0)))) | ((cue["added"] > 0) & ~amends)
+    )
     return found
 
 
