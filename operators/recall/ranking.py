@@ -17,6 +17,7 @@ from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.stages import Asked, Candidates, Ranked, Understood
 from recallflow.operators.recall.updates import Replacement
+from recallflow.operators.recall.weights import is_notes
 from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
@@ -100,6 +101,7 @@ def _settled(
     parts = zip(statements, author, places.tolist(), orders, signal, strict=True)
     question = read_statement(scene.question.text)
     likely = updates.probabilities(question, [updates.Candidate(*part) for part in parts])
+    likely[likely < updates.least(len(asked.index), notes=is_notes(asked.index))] = 0
     found = updates.updated(ranks, likely)
     if not found:
         return ranking, before, {}

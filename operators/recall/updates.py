@@ -24,6 +24,9 @@ from recallflow.state.arrays import Column
 
 BEST = 12  # memories that are looked at
 FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
+UPDATED_AMONG_MANY, MANY = 0.7, 100  # memories of one person: more of them are alike by chance
+UPDATED_IN_CHATS = 0.9  # where several talk: what one says after the other is seldom meant to replace it
+WORDS_MOST = 24  # of a statement that updates, or is updated: long texts are alike by chance
 CHANGE_ASKED = 2.0  # log-odds of a change of what the question asks for, which few cases of the fit have
 RELATED = 0.25  # the least likeness, or share of words, of statements that are about no common attribute
 TYPICAL = 12  # memories: words of fewer count as they would among so many
@@ -80,6 +83,7 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     sums = np.maximum(np.diag(shared), 1e-9)
     share = shared / np.minimum(sums[:, None], sums)
     signal = np.array([one.signal for one in told])
+    size = np.array([len(one.words) for one in statements])
     rank = 1.0 / np.arange(1, n + 1)
     mean, spread = _spread(alike, apart)
     cue = {name: np.array([name in one.cues for one in statements], np.float64) for name in CUES}
@@ -100,6 +104,7 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
     return {
         "open": (order[:, None] < order)
         & ((alike >= RELATED) | (share >= RELATED) | (together != 0))
+        & ((size[:, None] <= WORDS_MOST) & (size <= WORDS_MOST))
         & ~(strange & (own == 0))
         & ~_is_beside(cue, held, held - unasked, differ + asked),
         "alike": alike,
@@ -222,6 +227,13 @@ def _spread(alike: Features, apart: npt.NDArray[np.bool_]) -> tuple[float, float
 
 
 # ---------------------------------------------------------------------- what follows for an answer
+
+
+def least(memories: int, *, notes: bool) -> float:
+    """Return the least probability that counts for an owner of so many memories. `notes`: one person told them all."""
+    if not notes:
+        return UPDATED_IN_CHATS
+    return UPDATED_AMONG_MANY if memories > MANY else UPDATED
 
 
 def updated(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:

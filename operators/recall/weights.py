@@ -91,7 +91,7 @@ _PAIR: Mapping[str, float] = MappingProxyType(
 _NOTES: Mapping[str, float] = MappingProxyType(
     {
         "dense": 0.6,
-        "word": 0.1,
+        "word": 0.13,
         "own": 1.5,
         "phrase": 1.12,
         "length": -0.5,

@@ -254,7 +254,8 @@ def run_flow(
     """Run events through the whole flow, with one state partition unless a test needs more: each costs 12 ms. Texts are
     compared by spelling, unless a test is about meaning."""
     lines = [orjson.dumps(event) for event in events]
-    return process(lines, Settings(**{"partitions": partitions, "embedder": "hash"} | chosen), state_dir, decisions)
+    chosen.setdefault("embedder", "hash")
+    return process(lines, Settings(partitions=partitions, **chosen), state_dir, decisions)
 
 
 def ids(response: Event) -> list[str]:
