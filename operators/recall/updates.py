@@ -26,6 +26,7 @@ BEST = 12  # memories that are looked at
 FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
 UPDATED_AMONG_MANY, MANY = 0.7, 100  # memories of one person: more of them are alike by chance
 UPDATED_IN_CHATS = 0.9  # where several talk: what one says after the other is seldom meant to replace it
+KEYWORD = 1
 WORDS_MOST = 24  # of a statement that updates, or is updated: long texts are alike by chance
 CHANGE_ASKED = 2.0  # log-odds of a change of what the question asks for, which few cases of the fit have
 RELATED = 0.25  # the least likeness, or share of words, of statements that are about no common attribute
@@ -106,7 +107,7 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str,
         & ((alike >= RELATED) | (share >= RELATED) | (together != 0))
         & ((size[:, None] <= WORDS_MOST) & (size <= WORDS_MOST))
         & ~(strange & (own == 0))
-        & ~_is_beside(cue, held, held - unasked, differ + asked),
+        & ~_is_beside(cue, held, held - unasked, differ + asked, keyword=len(question.words) <= KEYWORD),
         "alike": alike,
         "alike_spread": (alike - mean) / spread,
         "nearest": nearest,
@@ -166,12 +167,14 @@ def _of_cues(cue: Mapping[str, Features], changes: Features, pairs: Mapping[str,
     }
 
 
-def _is_beside(cue: Mapping[str, Features], held: Features, asked: Features, differ: Features) -> npt.NDArray[np.bool_]:
+def _is_beside(
+    cue: Mapping[str, Features], held: Features, asked: Features, differ: Features, *, keyword: bool
+) -> npt.NDArray[np.bool_]:
     """Return (n, n): whether the newer statement stands beside the older one: it says the same; it adds something, and
     speaks of no end or correction; or it has no cue at all, and is one of a list ("crate 7 is in shelf 3"), or lacks a
     word of the question that the older one has, or has too few words in common with it to be the same sentence with
     another value. `asked`: as `held`, of the question's words alone; `differ`: above 0 where numbers differ, or where
-    both are about what the question asks for."""
+    both are about what the question asks for; `keyword`: the question is a single word, and asks for nothing else."""
     amends = cue["ended"] + cue["corrected"] > 0
     words = (held > 0) * 1.0
     sizes, common = words.sum(axis=1), words @ words.T
@@ -182,7 +185,10 @@ def _is_beside(cue: Mapping[str, Features], held: Features, asked: Features, dif
     answers_less = ((asked > 0) * 1.0) @ (1 - words).T > 0
     listed = alike.sum(axis=0) > LISTED
     found: npt.NDArray[np.bool_] = (
-        same | (plain & (listed | other | (answers_less & (differ == 0)))) | ((cue["added"] > 0) & ~amends)
+        same
+        | ((cue["added"] > 0) & ~amends)
+        | (plain & (listed | other))
+        | ((plain | keyword) & answers_less & (differ == 0))
     )
     return found
 
