@@ -77,12 +77,14 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     if settles and len(ranking.places) > 1:
         ranking, before, changed = _settled(asked, scene, ranking, before)
     asked.laps.lap("rank")
+    cut = slice(max(at_least, tuning.most))
+    if query.min_relevance is None:  # nothing else needs the relevance of more than is answered
+        ranking, before = ranking.only(cut), before[cut]
     judged = _judged(judge, scene, ranking)
     if (least := query.min_relevance) is not None:
         enough = judged.relevance >= least
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [*compress(before, enough.tolist())]
-    cut = slice(max(at_least, tuning.most))
     ranking, judged, before = ranking.only(cut), judged.only(cut), before[cut]
     asked.laps.lap("judge")
     return Ranked(scene, ranking, graph, before, judged, changed)
