@@ -24,7 +24,7 @@ from recallflow.connectors.kafka.holder import Holder
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.newcomer import holders
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.tails import EndOffsets, Ends
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
@@ -191,6 +191,7 @@ class KafkaFlow:
             failure=partial(_first, failures),
             stopping=self._stopping,
             closing=parts,
+            memory_ends=EndOffsets(self.options, self.topics.memory),
         )
         stack.callback(source.close)
         connection = Connection(self.options, self.topics.memory, catch_up, lambda: bool(source.partitions()))

@@ -60,7 +60,7 @@ class Record(NamedTuple):
     outputs were sent long ago, and are not sent again. A `tombstone` had no value at all. `headers` are None where they
     cannot be read. `principal`: who sent it, once that was judged; None where nobody asks. From then on no credentials
     are among the headers. `refusal`: where the verdict was that it does not count; that holds also where it is read
-    again from what was kept.
+    again from what was kept. `unread`: of a query, how many memory records were appended before it and are not applied.
     """
 
     position: Position
@@ -73,6 +73,7 @@ class Record(NamedTuple):
     tombstone: bool = False
     principal: Principal | None = None
     refusal: Refusal | None = None
+    unread: int = 0
 
     @property
     def moved_from(self) -> Position | None:

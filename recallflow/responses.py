@@ -60,7 +60,9 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "llm_off": Meaning(True, "no language model is configured: the answer goes without the steps the detail names"),
         "rerank_failed": Meaning(True, "the reranker failed, or was not asked: the answer goes without it"),
         "rows_missing": Meaning(True, "memories were found whose rows are gone from the store"),
-        "stale_read": Meaning(True, "the answer was given before all of `wait_for` was applied"),
+        "stale_read": Meaning(
+            True, "the answer was given before all of `wait_for`, or all memory records before the query, were applied"
+        ),
         "wrong_dimension": Meaning(True, "the model gave a vector of another size: as `embedding_fallback`"),
         "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearer bound was taken"),
         "filter_cut": Meaning(True, "of an entity that `filters` name only the newest memories were looked at"),

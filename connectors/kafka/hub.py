@@ -11,7 +11,7 @@ import collections
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ IN_FLIGHT_MAX = 2_000
 _log = logging.getLogger(__name__)
 
 TopicPart = tuple[str, int]
+MemoryEnds = Callable[[Collection[int]], Mapping[int, int]]
 
 
 class Ways(NamedTuple):
@@ -70,14 +71,17 @@ class Reader:
         way: str = "",
         *,
         ends: bool = False,
+        memory_ends: MemoryEnds | None = None,
     ) -> None:
         """`way`: what to do where records are gone before they were read. `ends`: whether it is to be known that a lane
-        is read to its end, also where no record stands there."""
+        is read to its end, also where no record stands there. `memory_ends`: end offsets of the memory partitions,
+        before which the records just read must not be given."""
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
         self.retried = 0
         self._wake = wake
         self._way = way
+        self._memory_ends = memory_ends
         self._stopping = threading.Event()
         self._complaints = Complaints()
         self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
@@ -114,6 +118,10 @@ class Reader:
     def waiting(self) -> bool:
         """Whether there is something to give."""
         return any(lane.givable() for lane in self.lanes.values())
+
+    def is_blocked(self) -> bool:
+        """Return whether a query waits for memory records."""
+        return any(lane.barriers is not None and lane.barriers.is_blocking() for lane in self.lanes.values())
 
     def lag(self) -> dict[TopicPart, int]:
         """Records behind the end of each partition, as far as the last fetch said; what is queued here counts."""
@@ -183,6 +191,7 @@ class Reader:
         self._wake.set()
 
     def _queue(self, messages: list[Any]) -> None:
+        self._hold_back(messages)
         for message in messages:
             error = message.error()
             if error is None:
@@ -190,6 +199,8 @@ class Reader:
                     continue  # it was removed while this was on its way
                 lane.read_bytes += size_bytes(message)
                 lane.queue.append(message)
+                if lane.last_of_key is not None:
+                    lane.note_key(message.key(), message.offset())
                 lane.reached = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 # An offset behind the last record's where markers of transactions lie between.
@@ -199,6 +210,19 @@ class Reader:
             else:
                 self._judge(error, f"{message.topic()}:{message.partition()}")
         self._wake.set()
+
+    def _hold_back(self, messages: list[Any]) -> None:
+        """Give each query its barrier, before it can be given itself."""
+        if self._memory_ends is None:
+            return
+        read = [(message, self.lanes.get((message.topic(), message.partition()))) for message in messages]
+        held = [(message, lane) for message, lane in read if message.error() is None and lane and lane.barriers]
+        if not held:
+            return
+        ends = self._memory_ends({lane.number for _, lane in held})
+        for message, lane in held:
+            if lane.barriers is not None and not lane.was_given(message.offset()):
+                lane.barriers.add(message.offset(), ends.get(lane.number, 0))
 
     def _judge(self, error: KafkaError, where: str) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -230,11 +254,12 @@ class Hub:
         ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
+        memory_ends: MemoryEnds | None = None,
     ) -> None:
         """`wake` ends a wait: whoever else has news for this worker sets it too. `failure` is what else has failed that
         the source cannot go on without. `in_flight_max`: of memory records that were given and are not through."""
         self.wake = wake or threading.Event()
-        self.queries = Reader("queries", options, self.wake, new_consumer, ways.queries)
+        self.queries = Reader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
         self.memories = Reader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
         self._in_flight = in_flight
         self._in_flight_max = in_flight_max
@@ -289,7 +314,8 @@ class Hub:
 
     def memories_allowed(self) -> int:
         """How many memory events a part may give now."""
-        if (self._asked or self.queries.waiting()) and self._clock_s() - self._fed_s < STARVED_S:
+        asked = (self._asked or self.queries.waiting()) and not self.queries.is_blocked()
+        if asked and self._clock_s() - self._fed_s < STARVED_S:
             return 0
         busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.givable()))
         return max(0, min(-(-self._batch // busy), self._room()))

@@ -38,7 +38,7 @@ def append_ms(message: Any) -> int:
     return at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
 
 
-def record_of(message: Any, *, silent: bool = False) -> Record:
+def record_of(message: Any, *, silent: bool = False, unread: int = 0) -> Record:
     """A message as a record."""
     return Record(
         position=Position(message.topic(), message.partition(), message.offset()),
@@ -47,6 +47,7 @@ def record_of(message: Any, *, silent: bool = False) -> Record:
         key=message.key(),
         headers=headers_of(message),
         silent=silent,
+        unread=unread,
         tombstone=message.value() is None,
     )
 

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, Reader
+from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, MemoryEnds, Reader
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.place import Reached, Tails
 from recallflow.connectors.kafka.source import AT_ONCE, Progress, records_of
@@ -75,10 +75,12 @@ class OwnedSource(DynamicSource[Any]):
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
         clock_s: Callable[[], float] = time.monotonic,
+        memory_ends: MemoryEnds | None = None,
     ) -> None:
         """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
         and when that was. `finished`: what else is to be emitted, which sets `wake`. `stopping`: set by whoever wants
-        it to end. `failure`: what else has failed that the source cannot go on without."""
+        it to end. `failure`: what else has failed that the source cannot go on without.
+        `memory_ends`: where memory partitions end now; with it, a query waits for the memory records before it."""
         self.topics = (memory_topic, query_topic)
         self.progress = Progress()
         self.catch_up = catch_up or CatchUp()
@@ -99,7 +101,9 @@ class OwnedSource(DynamicSource[Any]):
             in_flight_max=in_flight_max,
             ways=WAYS,
             new_consumer=new_consumer,
+            memory_ends=memory_ends,
         )
+        self._waits = memory_ends is not None
         self._hub.add_part()
         self._began = self._ended = False
 
@@ -244,6 +248,8 @@ class OwnedSource(DynamicSource[Any]):
         warm = self._kept_warm.pop(partition, None)
         if warm is not None:
             self._hub.memories.remove(warm)
+        if self._waits:
+            queries.wait_for_writes(memory, self._clock_s)
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
             self.first_offsets[lane.source] = lane.answered_from
             self.given_before[lane.source] = lane.given_before

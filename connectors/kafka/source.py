@@ -281,5 +281,6 @@ def records_of(lane: Lane, most: int) -> list[Record]:
     end_bytes = lane.given_bytes + BATCH_BYTES
     while len(records) < most and lane.given_bytes < end_bytes and lane.givable():
         message = lane.take()
-        records.append(record_of(message, silent=lane.was_given(message.offset())))
+        unread = 0 if lane.barriers is None else lane.barriers.take(message)
+        records.append(record_of(message, silent=lane.was_given(message.offset()), unread=unread))
     return records

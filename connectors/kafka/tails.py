@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,6 +22,7 @@ from recallflow.errors import SourceError
 
 ASK_EVERY_S = 1.0
 ASK_S = 5.0
+READ_ENDS_S = 1.0
 PAUSE_S = 0.1
 SKEW_MS = 300_000  # between clocks of machines
 
@@ -108,6 +109,33 @@ class Ends:
         for part, future in asked.items():
             ends.setdefault(part.topic, {})[part.partition] = future.result().offset
         self._found = ends, at_ms
+        return ends
+
+
+class EndOffsets:
+    """End offsets of a topic's partitions, asked of the brokers on a connection without a pending fetch.
+
+    A consumer's own request waits behind its fetch for up to half a second; this one takes about half a millisecond.
+    """
+
+    def __init__(self, options: KafkaOptions, topic: str) -> None:
+        self._topic = topic
+        self._admin = AdminClient(options.admin())
+
+    def __call__(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the end offset of committed records by partition, without those that the brokers could not tell."""
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        ends: dict[int, int] = {}
+        try:
+            requests = self._admin.list_offsets(
+                {TopicPartition(self._topic, number): latest for number in partitions},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=READ_ENDS_S,
+            )
+            for part, future in requests.items():
+                ends[part.partition] = future.result().offset
+        except KafkaException as error:
+            _log.warning("%s: end offsets are unknown (%s): queries do not wait", self._topic, error.args[0].str())
         return ends
 
 

@@ -8,7 +8,7 @@ too much, as when very many tenants ask behind one that waits with very much, th
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from recallflow.connectors.kafka.messages import append_ms
@@ -30,6 +30,7 @@ class Turns:
 
     def __init__(self, given: Iterable[int] = ()) -> None:
         """`given`: offsets that were given before their turn in the log."""
+        self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be given; all may where it is None
         self.ahead = set(given)
         self._read: deque[Any] = deque()
         self._log: deque[Passed] = deque()  # in the order of the log, from the first on that was not given
@@ -44,12 +45,8 @@ class Turns:
 
     def popleft(self) -> Any:
         """The record whose turn it is. Raises IndexError where there is none."""
-        self._sort()
-        if not self._lines:
-            raise IndexError("nobody waits")
-        # A record that an earlier run was given may wait, and be in the log no more.
-        is_full = self._log and len(self._log) - self._waiting >= AHEAD_MAX
-        tenant = self._log[0].tenant if is_full else next(iter(self._lines))
+        if (tenant := self._next_tenant()) is None:
+            raise IndexError("no record is ready")
         line = self._lines.pop(tenant)
         message = line.popleft()
         if line:
@@ -57,6 +54,19 @@ class Turns:
         self._waiting -= 1
         self.ahead.add(message.offset())
         return message
+
+    def has_ready(self) -> bool:
+        """Return whether `popleft` has a record to give."""
+        return self._next_tenant() is not None
+
+    def _next_tenant(self) -> bytes | None:
+        """Return the tenant whose first record is given next: the first in turn whose record is ready."""
+        self._sort()
+        # A record that an earlier run was given may wait, and be in the log no more.
+        is_full = self._log and len(self._log) - self._waiting >= AHEAD_MAX
+        tenants = [self._log[0].tenant] if is_full else self._lines
+        is_ready = self.is_ready
+        return next((one for one in tenants if is_ready is None or is_ready(self._lines[one][0])), None)
 
     def passed(self) -> Iterator[Passed]:
         """The next records, in the order of the log, that were given, as all before them were."""

@@ -16,7 +16,7 @@ from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
 from recallflow.operators.answers.turns import Turns
-from recallflow.operators.answers.waiting import Asked, Pasts, Waiting
+from recallflow.operators.answers.waiting import Asked, Pasts, Waiting, unread_warning
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
@@ -73,7 +73,7 @@ class Queries:
             return []
         waiting = Waiting.of(ask)
         if waiting is None or not waiting.missing(self._partition.applied):
-            return self._begin(ask, [])
+            return self._begin(ask, unread_warning(ask.record))
         if self._rules.input_ends:  # line by line: what is not applied at its turn is behind it, or nowhere
             return self._begin(ask, waiting.stale(self._partition.applied))
         self._waiting.append(waiting)

@@ -17,7 +17,7 @@ from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.said import Said
 from recallflow.owner import Owner
-from recallflow.records import Position
+from recallflow.records import Position, Record
 from recallflow.responses import Warn
 from recallflow.state.hot_owner import Owners
 from recallflow.state.index import OwnerIndex
@@ -52,6 +52,12 @@ class Waiting:
             for target in self.missing(applied)
         ]
         return [Warn(code="stale_read", detail="; ".join(behind))] if behind else []
+
+
+def unread_warning(record: Record) -> list[Warn]:
+    """Return the warning of an answer that could not wait for all memory records before its query."""
+    detail = f"up to {record.unread:,} memory records that were appended before the query are not applied yet"
+    return [Warn(code="stale_read", detail=detail)] if record.unread else []
 
 
 class Asked(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.hub import MemoryEnds
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import IDLE_S, NOT_OURS, Given, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Reached
@@ -23,7 +24,7 @@ START = Reached(0)
 class Member:
     """A source, and what it gave."""
 
-    def __init__(self, kafka: FakeKafka) -> None:
+    def __init__(self, kafka: FakeKafka, memory_ends: MemoryEnds | None = None) -> None:
         self.kafka, self.now_s = kafka, 100.0
         self.source = OwnedSource(
             KafkaOptions("nowhere:1"),
@@ -33,6 +34,7 @@ class Member:
             tails=lambda: (TAILS, 70),
             new_consumer=kafka.consumer,
             clock_s=lambda: self.now_s,
+            memory_ends=memory_ends,
         )
         self.part = self.source.build("records", 0, 1)
 
