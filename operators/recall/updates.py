@@ -170,7 +170,7 @@ def _of_cues(cue: Mapping[str, Features], changes: Features, pairs: Mapping[str,
 def _is_beside(
     cue: Mapping[str, Features], held: Features, asked: Features, differ: Features, *, keyword: bool
 ) -> npt.NDArray[np.bool_]:
-    """Return (n, n): whether the newer statement stands beside the older one: it says the same; it adds something, and
+    """Return (n, n): whether the newer statement stands beside the older one: it says the same, or less; it adds something, and
     speaks of no end or correction; or it has no cue at all, and is one of a list ("crate 7 is in shelf 3"), or lacks a
     word of the question that the older one has, or has too few words in common with it to be the same sentence with
     another value. `asked`: as `held`, of the question's words alone; `differ`: above 0 where numbers differ, or where
@@ -178,6 +178,7 @@ def _is_beside(
     amends = cue["ended"] + cue["corrected"] > 0
     words = (held > 0) * 1.0
     sizes, common = words.sum(axis=1), words @ words.T
+    says_less = (common == sizes) & ~amends & (cue["restored"] == 0)  # "Ana moved" after "Ana moved to Porto"
     same = (common == sizes) & (common == sizes[:, None])
     alike = common >= LISTED_SHARE * np.minimum(sizes[:, None], sizes)
     plain = ~amends & (cue["change"] + cue["restored"] == 0)
@@ -186,6 +187,7 @@ def _is_beside(
     listed = alike.sum(axis=0) > LISTED
     found: npt.NDArray[np.bool_] = (
         same
+        | says_less
         | ((cue["added"] > 0) & ~amends)
         | (plain & (listed | other))
         | ((plain | keyword) & answers_less & (differ == 0))

@@ -65,6 +65,11 @@ REPLACED = [
 ]
 
 
+def test_statement_that_says_less_replaces_nothing() -> None:
+    response = answer(["Ana moved to Porto in May", "Ana moved"], "Where does Ana live?")
+    assert not any("updated_by" in memory for memory in response["memories"])
+
+
 @pytest.mark.parametrize(("old", "new", "question"), REPLACED)
 def test_newer_statement_precedes_the_one_it_replaces(old: str, new: str, question: str) -> None:
     response = answer([TALK[0], old, *TALK[1:4], new, *TALK[4:]], question)
