@@ -6,6 +6,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.events import Ask, Decoded, Refused, Write
 from recallflow.operators.guard import twice
 from recallflow.parsing import QUERY_TYPES, parse, raw_query
+from recallflow.queries import QUERY_IDS
 from recallflow.records import Position, Record, Refusal
 
 STEP = "decode"
@@ -43,5 +44,5 @@ def _query_id(record: Record) -> str | None:
     raw = raw_query(record.value)
     if raw is None:
         return None
-    given = raw.get("id")
+    given = next((raw[name] for name in QUERY_IDS if name in raw), None)
     return given[:128] if isinstance(given, str) and given else str(record.position)

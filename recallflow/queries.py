@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -89,6 +90,8 @@ def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[Ini
         found.append(no_such("factor", (*where, name), f"did you mean {similar}? {what}" if similar else what))
     return found
 
+
+QUERY_IDS = ("id", "query_id")  # the names under which a query may carry its id
 
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
 
@@ -212,8 +215,9 @@ class ReplyTo(Part):
 
 class Query(Event):
     """What every question may carry: positions that are to be applied before it is answered, how long it waits for
-    them at most, and where its answer goes."""
+    them at most, and where its answer goes. Its id may also be called `query_id`, as in the answer."""
 
+    id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*QUERY_IDS))] = None
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
     wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000), AS_WHOLE] = 2_000
     reply_to: ReplyTo | None = None

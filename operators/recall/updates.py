@@ -170,11 +170,12 @@ def _of_cues(cue: Mapping[str, Features], changes: Features, pairs: Mapping[str,
 def _is_beside(
     cue: Mapping[str, Features], held: Features, asked: Features, differ: Features, *, keyword: bool
 ) -> npt.NDArray[np.bool_]:
-    """Return (n, n): whether the newer statement stands beside the older one: it says the same, or less; it adds something, and
-    speaks of no end or correction; or it has no cue at all, and is one of a list ("crate 7 is in shelf 3"), or lacks a
-    word of the question that the older one has, or has too few words in common with it to be the same sentence with
-    another value. `asked`: as `held`, of the question's words alone; `differ`: above 0 where numbers differ, or where
-    both are about what the question asks for; `keyword`: the question is a single word, and asks for nothing else."""
+    """Return (n, n): whether the newer statement stands beside the older one: it says the same, or less; it adds
+    something, and speaks of no end or correction; or it has no cue at all, and is one of a list ("crate 7 is in shelf
+    3"), or lacks a word of the question that the older one has, or has too few words in common with it to be the same
+    sentence with another value. `asked`: as `held`, of the question's words alone; `differ`: above 0 where numbers
+    differ, or where both are about what the question asks for; `keyword`: the question is a single word, and asks for
+    nothing else."""
     amends = cue["ended"] + cue["corrected"] > 0
     words = (held > 0) * 1.0
     sizes, common = words.sum(axis=1), words @ words.T
