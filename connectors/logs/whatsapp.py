@@ -30,6 +30,7 @@ from recallflow.connectors.logs.building import (
 )
 from recallflow.connectors.logs.dates import Dates
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
 _MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\ufeff"
@@ -42,6 +43,7 @@ _SECOND_HALF = ("P", "p", "م", "下午", "오후")
 IOS_LINE = re.compile(rf"\[{_STAMP}\]\s?(?P<rest>.*)", re.DOTALL)
 ANDROID_LINE = re.compile(rf"{_STAMP} [-–] (?P<rest>.*)", re.DOTALL)
 _SAID = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
+_UNSAVED = re.compile(r"^~ ?(?=\S)")
 _FILE = re.compile(r"_chat\.txt|.*WhatsApp[ _-].*\.txt", re.IGNORECASE)
 # English, German, Dutch and whatever else says `WhatsApp Chat with`; Italian, French, Spanish, Portuguese.
 _CHAT = re.compile(
@@ -84,9 +86,25 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     chats = [one for one in members if _FILE.fullmatch(file_name(one.name))] if members else [source]
     if others := len(members) - len(chats) if members else 0:
         leave_out(scope, OTHER_FILE, others)
-    for chat in chats:
-        found = _CHAT.fullmatch(file_name(chat.name)) or _CHAT.fullmatch(file_name(source.name))
-        yield from chat_events(chat, author(found["name"]) if found else None, scope)
+    named = [_chat_of(chat.name, "" if members and len(chats) > 1 else source.name) for chat in chats]
+    if len(chats) > 1 and None in named and not scope.user_given:
+        first = next(chat.name for chat, name in zip(chats, named, strict=True) if name is None)
+        raise UsageError(
+            f"{source.name}: holds {len(chats)} chats, and {first} has no name of its own: call its folder or file "
+            "WhatsApp Chat with NAME, or import each by itself with --user NAME"
+        )
+    for chat, name in zip(chats, named, strict=True):
+        yield from chat_events(chat, name, scope)
+
+
+def _chat_of(path: str, archive: str) -> str | None:
+    """The chat that a file is of: by its name, or by its folder's or archive's, as the zip of a phone names it."""
+    parts = [*path.replace("\\", "/").split("/"), archive]
+    for one in (parts[-2], *reversed(parts[:-2]), archive):
+        found = _CHAT.fullmatch(one if one.endswith((".txt", ".zip")) else f"{one}.zip")
+        if found and (name := _person(found["name"])):
+            return name
+    return None
 
 
 WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises, _read)
@@ -160,7 +178,7 @@ def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
 
 def _events(entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[str]", scope: Scope) -> Iterator[bytes]:
     found = _SAID.fullmatch("\n".join(entry.lines))
-    name = author(found["name"]) if found else None
+    name = _person(found["name"]) if found else None
     if found is None or name is None:
         leave_out(scope, OWN)
         return
@@ -181,6 +199,11 @@ def _events(entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[s
         metadata={"source": "whatsapp"},
     )
     yield from message_events(scope, owner, said)
+
+
+def _person(written: str) -> str | None:
+    """A name without the tilde that stands before those that a contact gave itself: `~ Bob` and `Bob` are one."""
+    return author(_UNSAVED.sub("", author(written) or ""))
 
 
 def _content(text: str, is_ios: bool) -> tuple[str, str | None]:

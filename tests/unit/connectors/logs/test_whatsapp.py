@@ -77,13 +77,22 @@ def test_android(tmp_path: Path) -> None:
 def test_ios(tmp_path: Path) -> None:
     found = chat(tmp_path, IOS)
     assert found.column("content") == ["Who brings the kite?", "[file: 00000004-PHOTO-2026-01-13.jpg]", "Nine"]
-    assert found.column("name") == ["Ann", "~ Bo", "Bo"]
+    assert found.column("name") == ["Ann", "Bo", "Bo"]
     assert times(found.messages)[:2] == [ms("2025-12-31T23:59:59Z"), ms("2026-01-13T09:00:01Z")]
     assert found.skipped == {
         "lines of the program's own": 2,
         "media that are not in the export": 1,
         "deleted messages": 1,
     }
+
+
+@pytest.mark.parametrize("unsaved", ["~ Bo", "~\u202fBo", "~\xa0Bo", "~Bo", "\u202a~ Bo\u202c"])
+def test_unsaved_and_saved_contact_are_one_person(tmp_path: Path, unsaved: str) -> None:
+    """Also in their ids: the next export, after the contact was saved, says the same."""
+    line = "[31.12.25, 23:59:59] {}: Who brings the kite?\n"
+    before, after = (chat(tmp_path, line.format(name)).messages for name in (unsaved, "Bo"))
+    assert before == after
+    assert read(written(tmp_path / f"WhatsApp Chat with {unsaved}.txt", IOS)).column("user_id")[0] == "Bo"
 
 
 @pytest.mark.parametrize(
