@@ -40,13 +40,19 @@ def _recognises(head: Head) -> bool:
 
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
-    return each_conversation(source, scope, conversation_events)
+    return each_conversation(source, scope, conversation_events, "user_id")
 
 
-CHATGPT = LogFormat("chatgpt", "ChatGPT's export", _recognises, _read)
+CHATGPT = LogFormat(
+    "chatgpt",
+    "ChatGPT's export",
+    _recognises,
+    _read,
+    fields=("title", "create_time", "update_time", "mapping", "current_node", "conversation_id"),
+)
 
 
-def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator[bytes]:
+def conversation_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
     """The messages of the branch that is shown. Everything else is counted."""
     mapping = conversation.get("mapping") if isinstance(conversation, dict) else None
     if not isinstance(mapping, dict):
@@ -79,7 +85,7 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
             metadata={"source": "chatgpt", **about, **_model(message)},
         )
         about = {}  # with the first: were it with each, a conversation that is renamed would be refused as a whole
-        yield from message_events(scope, scope.user_id, said)
+        yield from message_events(scope, owner, said)
 
 
 def _field(value: object, name: str) -> Any:

@@ -1,6 +1,6 @@
 """Claude's export: `conversations.json`, alone or in the zip with `users.json` and `projects.json`.
 
-    [{"uuid", "name", "created_at", "current_leaf_message_uuid"?,
+    [{"uuid", "name", "created_at", "account": {"uuid"}, "current_leaf_message_uuid"?,
       "chat_messages": [{"uuid", "sender": "human" | "assistant", "text", "created_at", "parent_message_uuid"?,
                          "content": [{"type": "text" | "thinking" | "tool_use" | "tool_result", "text"?}],
                          "attachments": [{"file_name", "extracted_content"}], "files": [{"file_name"}]}]}]
@@ -16,14 +16,18 @@ from recallflow.connectors.logs.building import (
     EMPTY,
     OTHER_BRANCH,
     Said,
+    author,
     branch,
     broken,
+    file_name,
     leave_out,
+    lenient,
     message_events,
     stamp,
     word,
 )
 from recallflow.connectors.logs.conversations import each_conversation, holds_conversations
+from recallflow.connectors.logs.documents import elements
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 
 _BESIDE = {"users.json", "projects.json", "memories.json"}
@@ -36,13 +40,40 @@ def _recognises(head: Head) -> bool:
 
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
-    return each_conversation(source, scope, conversation_events)
+    return each_conversation(source, scope, conversation_events, "account", dict(_people(source)))
 
 
-CLAUDE = LogFormat("claude", "Claude's export", _recognises, _read)
+def _people(source: LogSource) -> Iterator[tuple[str, str]]:
+    """The accounts of an organisation's export by what tells them apart: people share names, and no addresses."""
+    for file in source.members():
+        if file_name(file.name) == "users.json":
+            with file.open() as opened:
+                for text in elements(opened):
+                    if isinstance(one := lenient(text), dict) and (
+                        name := author(one.get("email_address")) or author(one.get("full_name"))
+                    ):
+                        yield word(one.get("uuid")), name
 
 
-def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator[bytes]:
+CLAUDE = LogFormat(
+    "claude",
+    "Claude's export",
+    _recognises,
+    _read,
+    fields=(
+        "uuid",
+        "name",
+        "created_at",
+        "updated_at",
+        "account",
+        "chat_messages",
+        "sender",
+        "current_leaf_message_uuid",
+    ),
+)
+
+
+def conversation_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
     """The messages of a conversation; of one with branches, those of the branch that is shown."""
     messages = conversation.get("chat_messages") if isinstance(conversation, dict) else None
     if not isinstance(messages, list):
@@ -73,7 +104,7 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
             metadata={"source": "claude", **about},
         )
         about = {}  # with the first: were it with each, a conversation that is renamed would be refused as a whole
-        yield from message_events(scope, scope.user_id, said)
+        yield from message_events(scope, owner, said)
 
 
 def _shown(messages: list[Any], leaf: object) -> list[Any]:

@@ -30,4 +30,10 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:  # noqa: ARG001 -
             yield line if number else unmarked(line)
 
 
-EVENTS = LogFormat("events", "JSON lines of memory events (with type and tenant_id)", _recognises, _read)
+EVENTS = LogFormat(
+    "events",
+    "JSON lines of memory events (with type and tenant_id)",
+    _recognises,
+    _read,
+    fields=("type", "tenant_id", "user_id", "session_id", "environment", "project_id", "timestamp"),
+)

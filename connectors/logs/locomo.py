@@ -32,15 +32,16 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
             if sample is None and text != b"null":
                 yield text[:EVENT_BYTES]
             else:
-                yield from (encoded(scope, event) for event in _events(sample))
+                yield from (encoded(scope, event) for event in _events(sample, scope))
 
 
-def _events(sample: object) -> Iterator[dict[str, Any]]:
+def _events(sample: object, scope: Scope) -> Iterator[dict[str, Any]]:
     conversation = sample.get("conversation") if isinstance(sample, dict) else None
     if not isinstance(sample, dict) or not isinstance(conversation, dict):
         yield _misfit({}, sample)
         return
-    owner = {"user_id": sample["sample_id"]} if "sample_id" in sample else {}
+    # Of several samples without a name, none is the default owner's: the event without an owner is refused.
+    owner = {} if scope.user_given and "sample_id" not in sample else {"user_id": sample.get("sample_id")}
     for number, session in _sessions(conversation):
         yield from _turns(owner | _session_fields(conversation, session), number, conversation[session])
 
@@ -88,4 +89,10 @@ def _misfit(fields: dict[str, Any], value: object) -> dict[str, Any]:
     return {"type": "message", **fields, "role": None, "metadata": {"malformed": value}}
 
 
-LOCOMO = LogFormat("locomo", "LoCoMo samples (sample_id and conversation)", _recognises, _read)
+LOCOMO = LogFormat(
+    "locomo",
+    "LoCoMo samples (sample_id and conversation)",
+    _recognises,
+    _read,
+    fields=("sample_id", "conversation", "speaker_a", "speaker_b", "dia_id", "qa"),
+)

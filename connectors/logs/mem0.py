@@ -18,6 +18,7 @@ from recallflow.connectors.http.mem0.entities import ENTITIES, owned
 from recallflow.connectors.logs.building import broken, edit, encoded, identifier, leave_out, lenient, stamp, word
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.owners import unclear_identities
 from recallflow.errors import InvalidRecord
 
 _LISTS = ("results", "memories", "history")
@@ -57,7 +58,13 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         leave_out(scope, "relations of mem0's graph")
 
 
-MEM0 = LogFormat("mem0", "memories of mem0", _recognises, _read)
+MEM0 = LogFormat(
+    "mem0",
+    "memories of mem0",
+    _recognises,
+    _read,
+    fields=("memory", "results", "memories", "agent_id", "app_id", "run_id", "categories", "old_memory", "new_memory"),
+)
 
 
 def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
@@ -69,6 +76,9 @@ def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
         owner, fields = _owned(memory, scope)
     except InvalidRecord as error:
         yield broken(where, str(error), memory)
+        return
+    if unclear := _unclear(memory, scope):
+        yield broken(where, f"has none of {', '.join(ENTITIES)}, and {', '.join(unclear)}: give --user NAME", memory)
         return
     if "memory_id" in memory:
         yield _step(memory, owner, fields, scope)
@@ -91,6 +101,13 @@ def _owned(memory: dict[str, Any], scope: Scope) -> tuple[str, dict[str, Any]]:
     metadata = memory.get("metadata")
     found = owned(named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
     return (scope.user_id if scope.user_given else found.user_id), found.fields
+
+
+def _unclear(memory: dict[str, Any], scope: Scope) -> list[str]:
+    """The fields that look like the owner of a memory that names none."""
+    if scope.user_given or any(memory.get(kind) for kind in ENTITIES):
+        return []
+    return unclear_identities(name for name, value in memory.items() if value)
 
 
 def _labels(memory: dict[str, Any]) -> dict[str, object]:

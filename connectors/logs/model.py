@@ -17,7 +17,8 @@ class Scope:
 
     `user_given`: somebody named the user, so that a group chat, which would be an owner of its own, is the user's too.
     `date_order` and `zone`: how dates without names of months are read, and where their clock stood; for logs that do
-    not say it. `skipped` counts what a reader leaves out on purpose, by its reason, in each reading."""
+    not say it. `skipped` counts what a reader leaves out on purpose, by its reason, in each reading. `columns`: of a
+    table, column → event field, empty for those that are kept as metadata only; a reader fills it."""
 
     tenant_id: str = "default"
     user_id: str = "user"
@@ -26,6 +27,7 @@ class Scope:
     date_order: DateOrder | None = None
     zone: tzinfo = UTC
     skipped: Counter[str] = field(default_factory=Counter, compare=False)
+    columns: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 class LogSource(Protocol):
@@ -84,3 +86,4 @@ class LogFormat:
     title: str
     recognises: Callable[[Head], bool]
     read: Callable[[LogSource, Scope], Iterator[bytes]]
+    fields: tuple[str, ...] = ()  # names in its JSON, by which the format that is nearest to an unknown log is found

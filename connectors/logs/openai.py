@@ -1,24 +1,43 @@
 """Chat messages in OpenAI's shape: JSON lines, or one JSON document, of messages or of objects with `messages`.
 
+ShareGPT's conversations have other names for the same: `{"id", "conversations": [{"from": "human" | "gpt", "value"}]}`.
+
+A conversation is of the person that it names (`user`, `user_id`, `customer`, …; `metadata` may name it too), and else
+of the default owner. A log in which two conversations have other people, and which names no owner, is refused.
+
 A conversation that has no name is called after its log, so that those of two logs are two. A message that has no id
 gets one of its conversation, its place and all that was said until then: a log that is read twice, or that grew, gives
 its messages the ids that they had, and two logs of one name never give one id to two messages."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from recallflow.connectors.logs.building import identifier
+from recallflow.connectors.logs.building import identifier, word
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
 from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.owners import (
+    OWNER_NAMES,
+    ROLES,
+    SPEAKER_NAMES,
+    identifier_text,
+    named_field,
+    snake_case,
+    unclear_identities,
+)
+from recallflow.errors import UsageError
 from recallflow.fields import written_time
 
-_CONVERSATION_KEYS = ("conversation_id", "session_id", "thread_id")
+_SHARED_LISTS = ("conversations", "conversation", "items")  # where ShareGPT has the messages of a conversation
+_CONVERSATION_KEYS = ("session_id", "conversation_id", "thread_id")
+_CONVERSATION_ALIASES = ("session", "conversation", "thread", "chat_id", "channel_id", "room_id")
 _TIME_KEYS = ("timestamp", "created", "create_time", "created_at")
-_OWNER_KEYS = ("tenant_id", "user_id", "environment")
+_OWNER_KEYS = ("tenant_id", "environment")
 _MESSAGE_KEYS = ("id", "type", "role", "content", "name", "metadata")
-_PLACED = frozenset(_CONVERSATION_KEYS + _TIME_KEYS + _OWNER_KEYS + _MESSAGE_KEYS)
+_PLACED = frozenset(("user_id", *_CONVERSATION_KEYS, *_TIME_KEYS, *_OWNER_KEYS, *_MESSAGE_KEYS))
+_SHARED = ("from", "value")  # what ShareGPT calls role and content
+_NOTHING: tuple[object, ...] = (None, "", [], {})
 _SPOKEN_ELSEWHERE = ("tool_calls", "function_call", "refusal", "audio")  # such a message may have no content
 _SECONDS_BELOW = 1e11  # as seconds the year 5138, as milliseconds 1973: below it, a time is in seconds
 
@@ -27,13 +46,30 @@ def _recognises(head: Head) -> bool:
     return any("messages" in one or "role" in one for one in first_objects(head.start))
 
 
+def listed(one: dict[str, Any]) -> str | None:
+    """Return the field that has the messages of a conversation."""
+    if "messages" in one or "role" in one:
+        return "messages" if "messages" in one else None
+    return next((name for name in _SHARED_LISTS if _holds_messages(one.get(name))), None)
+
+
+def _holds_messages(items: object) -> bool:
+    first = items[0] if isinstance(items, list) and items else None
+    return isinstance(first, dict) and any({*names} <= first.keys() for names in (_SHARED, ("role", "content")))
+
+
+def _is_shared(one: dict[str, Any]) -> bool:
+    return listed(one) not in (None, "messages")
+
+
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
-    conversations = Conversations(source.name, scope)
     with source.open() as file:
         start = start_of(file)
+    first = first_objects(start)
+    conversations = Conversations(source.name, scope, owned=any(map(owner_field, first)), is_table=False)
     as_document = is_document(start)
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        yield from _one_object(source, conversations)
+        yield from _one_object(source, conversations, next(filter(None, map(listed, first)), "messages"))
         return
     with source.open() as file:
         for number, text in enumerate(elements(file) if as_document else written_lines(file), start=1):
@@ -47,16 +83,18 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
 class Conversations:
     """The conversations of a log, element by element."""
 
-    def __init__(self, log: str, scope: Scope) -> None:
-        """`log`: its name."""
-        self._log, self._scope = log, scope
-        self._bare = self.said()
+    def __init__(self, log: str, scope: Scope, *, owned: bool = False, is_table: bool = True) -> None:
+        """`log`: its name. `owned`: it names owners somewhere, so that a record that names none is refused. `is_table`:
+        its columns were checked and mapped."""
+        self._log, self._scope, self._owned, self._is_table = log, scope, owned, is_table
+        self._first_speaker: tuple[str, object] | None = None
+        self._bare = Said(self)
 
     def events(self, element: object, number: int) -> Iterator[bytes]:
         """The events of an element of a log: a message, or a conversation with its messages."""
-        if isinstance(element, dict) and "messages" in element:
-            messages = element["messages"]
-            conversation, said = self.named(element, number), self.said()
+        if isinstance(element, dict) and (name := listed(element)) is not None:
+            messages = element[name]
+            conversation, said = self.named(element, number), Said(self)
             for place, message in enumerate(messages if isinstance(messages, list) else [messages], start=1):
                 yield said.event(message, conversation, place)
         else:  # a bare message: all of a file are one conversation unless they say otherwise
@@ -64,10 +102,60 @@ class Conversations:
 
     def named(self, element: dict[str, Any], number: int) -> dict[str, Any]:
         """What a conversation says of itself. `number`: its place in the log."""
-        return _conversation(element, _given(element, ("id",), self._session(number)))
+        fields = self.fields(element, _given(element, ("id",), self._session(number)))
+        if "user_id" not in fields:
+            self._check_owner(element, ())
+        return fields
 
-    def said(self) -> "Said":
-        return Said(self._scope)
+    def fields(self, element: dict[str, Any], session_id: object) -> dict[str, Any]:
+        """The event fields that a conversation gives to its messages, and a message to itself."""
+        fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
+        owner = element.get("user_id") if self._is_table else owner_field(element)
+        if owner is not None and not self._scope.user_given:
+            self._owned = self._owned or not self._is_table
+            fields["user_id"] = owner
+        alias = None if self._is_table else named_field(element, _CONVERSATION_ALIASES)
+        session_id = session_id if alias is None else element[alias]
+        fields["session_id"] = identifier_text(_given(element, _CONVERSATION_KEYS, session_id))
+        time = _given(element, _TIME_KEYS)
+        return fields if time is None else fields | {"timestamp": _time(time)}
+
+    def message_fields(self, message: dict[str, Any], conversation: dict[str, Any]) -> dict[str, Any]:
+        """The event fields of a message in a conversation."""
+        fields = conversation | self.fields(message, conversation["session_id"])
+        if "user_id" not in fields:
+            self._check_owner(message, SPEAKER_NAMES)
+        return fields
+
+    def _check_owner(self, element: dict[str, Any], used: Collection[str]) -> None:
+        """Raises UsageError where a field that is not used looks like the owner."""
+        if self._is_table or self._scope.user_given:
+            return
+        given = [key for key, value in element.items() if value not in _NOTHING and snake_case(key) not in used]
+        if unclear := unclear_identities(given):
+            raise UsageError(
+                f"{self._log}: whose memory is a conversation? {', '.join(unclear)} may say it. Call it user_id, "
+                "or give --user NAME for one owner of all"
+            )
+
+    def encoded(self, event: dict[str, Any]) -> bytes:
+        return encoded(self._scope, event)
+
+    def checked(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return the event. Raises UsageError where people of two conversations would share the default owner."""
+        if self._scope.user_given or event.get("user_id") is not None:
+            return event
+        if self._owned:
+            return event | {"user_id": ""}  # is refused: it is of somebody, and the log does not say of whom
+        name, session = event.get("name"), event["session_id"]
+        if event["role"] == "user" and isinstance(name, str):
+            first, said_in = self._first_speaker = self._first_speaker or (name, session)
+            if name != first and session != said_in:
+                raise UsageError(
+                    f"{self._log}: {first!r} and {name!r} speak in two conversations; whose memories are they? Name "
+                    "each one's owner in a field or column user_id, or give --user NAME for one owner of all"
+                )
+        return event
 
     def _session(self, number: int) -> str:
         return identifier(f"{self._log}-{number}")
@@ -76,28 +164,60 @@ class Conversations:
 class Said:
     """What was said in a conversation so far."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
         self._digest = hashlib.blake2b(digest_size=8)
 
     def event(self, message: object, conversation: dict[str, Any], place: int) -> bytes:
-        event = _event(message, conversation)
-        self._digest.update(encoded(self._scope, event) + b"\n")
+        event = self._conversations.checked(self._event(message, conversation))
+        self._digest.update(self._conversations.encoded(event) + b"\n")
         if event.get("id") in (None, ""):
-            event["id"] = identifier(f"{event['session_id']}-{place}-{self._digest.hexdigest()}")
-        return encoded(self._scope, event)
+            event["id"] = identifier(f"{word(event['session_id'])}-{place}-{self._digest.hexdigest()}")
+        return self._conversations.encoded(event)
+
+    def _event(self, message: object, conversation: dict[str, Any]) -> dict[str, Any]:
+        """A message event with the role as given: none is made up, so a message without one is rejected."""
+        if not isinstance(message, dict):
+            message = {"metadata": {"malformed": message}}
+        if "role" not in message and _SHARED[0] in message and _SHARED[1] in message:
+            message = _unshared(message)
+        fields = self._conversations.message_fields(message, conversation)
+        fields["id"] = identifier_text(message.get("id"))
+        event = {"type": "message", **fields, "role": message.get("role")}
+        if "content" in message or any(message.get(key) for key in _SPOKEN_ELSEWHERE):
+            event["content"] = message.get("content")
+        if (name := named_field(message, SPEAKER_NAMES)) is not None:
+            event["name"] = message[name]
+        metadata = _metadata(message, name)
+        return event if metadata == {} else event | {"metadata": metadata}
 
 
-def _one_object(source: LogSource, conversations: Conversations) -> Iterator[bytes]:
+def owner_field(element: dict[str, Any]) -> object:
+    """Return the owner that a conversation or a message names, also in its `metadata`."""
+    about = element.get("metadata")
+    for record in (element, about if isinstance(about, dict) else {}):
+        if (name := named_field(record, OWNER_NAMES)) is not None:
+            return identifier_text(record[name])
+    return element.get("user_id")
+
+
+def _unshared(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of ShareGPT's with OpenAI's names."""
+    rest = {key: value for key, value in message.items() if key not in _SHARED}
+    role, content = (message[name] for name in _SHARED)
+    return rest | {"role": ROLES.get(role.casefold(), role) if isinstance(role, str) else role, "content": content}
+
+
+def _one_object(source: LogSource, conversations: Conversations, name: str) -> Iterator[bytes]:
     """What is said of a conversation may stand behind messages without end, and so is read first."""
     with source.open() as file:
-        fields = members(file, without=frozenset(("messages",)))
+        fields = members(file, without=frozenset((name,)))
     if "role" in fields:
         yield from conversations.events(fields, 1)
         return
-    conversation, said = conversations.named(fields, 1), conversations.said()
+    conversation, said = conversations.named(fields, 1), Said(conversations)
     with source.open() as file:
-        for place, text in enumerate(elements(file, "messages"), start=1):
+        for place, text in enumerate(elements(file, name), start=1):
             message = parsed(text)
             if message is None and text != b"null":
                 yield text[:EVENT_BYTES]
@@ -105,38 +225,15 @@ def _one_object(source: LogSource, conversations: Conversations) -> Iterator[byt
                 yield said.event(message, conversation, place)
 
 
-def _conversation(element: dict[str, Any], session_id: object) -> dict[str, Any]:
-    """The event fields that a conversation gives to its messages, and a message to itself."""
-    fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
-    fields["session_id"] = _text_if_number(_given(element, _CONVERSATION_KEYS, session_id))
-    time = _given(element, _TIME_KEYS)
-    return fields if time is None else fields | {"timestamp": _time(time)}
-
-
 def _given(element: dict[str, Any], keys: Iterable[str], default: object = None) -> object:
     """The first of the named fields that is not empty."""
     return next((element[key] for key in keys if element.get(key) not in (None, "")), default)
 
 
-def _event(message: object, conversation: dict[str, Any]) -> dict[str, Any]:
-    """A message event with the role as given: none is made up, so a message without one is rejected."""
-    if not isinstance(message, dict):
-        message = {"metadata": {"malformed": message}}
-    fields = conversation | _conversation(message, conversation["session_id"])
-    fields["id"] = _text_if_number(message.get("id"))
-    event = {"type": "message", **fields, "role": message.get("role")}
-    if "content" in message or any(message.get(key) for key in _SPOKEN_ELSEWHERE):
-        event["content"] = message.get("content")
-    if message.get("name") is not None:
-        event["name"] = message["name"]
-    metadata = _metadata(message)
-    return event if metadata == {} else event | {"metadata": metadata}
-
-
-def _metadata(message: dict[str, Any]) -> object:
+def _metadata(message: dict[str, Any], speaker: str | None) -> object:
     """The message's own metadata with all fields that have no place in an event. One that is no object is rejected."""
     own = message.get("metadata")
-    rest = {key: value for key, value in message.items() if key not in _PLACED}
+    rest = {key: value for key, value in message.items() if key not in _PLACED and key != speaker}
     return (own or {}) | rest if own is None or isinstance(own, dict) else own
 
 
@@ -147,8 +244,17 @@ def _time(value: object) -> object:
     return written_time(round(value * 1000))
 
 
-def _text_if_number(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-OPENAI = LogFormat("openai", "OpenAI chat messages (role and content, or messages)", _recognises, _read)
+OPENAI = LogFormat(
+    "openai",
+    "OpenAI chat messages (role and content, or messages)",
+    _recognises,
+    _read,
+    fields=("messages", "role", "content", "tool_calls", "model", "choices"),
+)
+SHAREGPT = LogFormat(
+    "sharegpt",
+    "ShareGPT conversations (from and value)",
+    lambda head: any(map(_is_shared, first_objects(head.start))),
+    _read,
+    fields=("conversations", "items", "from", "value"),
+)

@@ -6,8 +6,7 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
-from recallflow.connectors.logs.openai import Conversations
-from recallflow.connectors.logs.tables import Columns, mapped, row_events
+from recallflow.connectors.logs.tables import Columns, TableReader
 from recallflow.errors import UsageError
 
 MAGIC = b"PAR1"
@@ -29,14 +28,9 @@ def parquet_format(columns: Columns) -> LogFormat:
             try:
                 # Not read ahead: a row group is held a column's page at a time, however large it is.
                 table = ParquetFile(_seekable(file), pre_buffer=False, buffer_size=1024 * 1024)
-                names = table.schema_arrow.names
-                _check(source.name, names, columns)
-                fields = mapped(dict.fromkeys(names, ""), columns)
-                number, conversations = 0, Conversations(source.name, scope)
-                for batch in table.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
-                    for row in _rows(batch):
-                        number += 1
-                        yield from row_events(row, fields, number, scope, conversations)
+                batches = table.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+                rows: Iterator[dict[str, Any] | bytes] = (row for batch in batches for row in _rows(batch))
+                yield from TableReader(source.name, scope, columns).read(table.schema_arrow.names, rows)
             except (ArrowException, OSError) as error:
                 reason = str(error).partition("\n")[0]
                 raise UsageError(f"{source.name}: cannot be read as Parquet ({reason}); is it complete?") from None
@@ -52,15 +46,6 @@ def _seekable(file: BinaryIO) -> BinaryIO:
     shutil.copyfileobj(file, copy)
     copy.seek(0)
     return cast("BinaryIO", copy)
-
-
-def _check(name: str, names: list[str], columns: Columns) -> None:
-    if missing := [column for column in columns.values() if column not in names]:
-        raise UsageError(f"{name}: no column {missing[0]}; there are {', '.join(names)}")
-    if not {"type", "messages"} & {*names} and "content" not in mapped(dict.fromkeys(names, ""), columns).values():
-        raise UsageError(
-            f"{name}: which column has the texts? Give --column content=NAME; there are {', '.join(names)}"
-        )
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any]]:

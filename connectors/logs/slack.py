@@ -13,6 +13,7 @@ docs.slack.dev/messaging/formatting-message-text and gist.github.com/viccro/7345
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +101,9 @@ def _person(given: object) -> str | None:
 
 
 def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
-    """By folder. A conversation of two has no name, and is called after them."""
+    """By folder. A conversation of two has no name, and is called after them; where others of the same names have one
+    too, its id is added."""
+    direct: dict[str, str] = {}
     for key, one in _objects(files):
         if name := author(one.get("name")):
             yield name, _Channel(key, name)
@@ -111,7 +114,10 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
                 if isinstance(members, list)
                 else []
             )
-            yield key, _Channel(key, f"dm {', '.join(named)}" if named else key)
+            direct[key] = f"dm {', '.join(named)}" if named else key
+    alike = Counter(direct.values())
+    for key, name in direct.items():
+        yield key, _Channel(key, f"{name} {key}" if alike[name] > 1 else name)
 
 
 def message_of(

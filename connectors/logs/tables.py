@@ -1,8 +1,11 @@
 """Rows of any table as events: a column for each field, named by whoever brings the table, or guessed."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, tzinfo
 from decimal import Decimal
+from itertools import chain, islice
 from typing import Any
 
 import orjson
@@ -10,11 +13,22 @@ import orjson
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
 from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
-from recallflow.connectors.logs.openai import Conversations
+from recallflow.connectors.logs.openai import Conversations, listed
+from recallflow.connectors.logs.owners import (
+    OWNER_NAMES,
+    ROLES,
+    SESSION_NAMES,
+    SPEAKER_NAMES,
+    identifier_text,
+    snake_case,
+    unclear_identities,
+)
+from recallflow.errors import UsageError
 from recallflow.fields import written_time
 from recallflow.parsing import EVENT_TYPES
 
 Columns = Mapping[str, str]  # field of an event → column
+Row = dict[str, Any]
 
 FIELDS = (
     "content", "role", "name", "timestamp", "id", "session_id", "user_id", "tenant_id", "environment", "project_id",
@@ -23,11 +37,11 @@ FIELDS = (
 _GUESSES: Mapping[str, tuple[str, ...]] = {
     "content": ("content", "text", "message", "body", "utterance"),
     "role": ("role",),
-    "name": ("name", "author", "sender", "speaker"),
-    "timestamp": ("timestamp", "created_at", "create_time", "created", "time", "datetime", "date", "ts"),
+    "user_id": OWNER_NAMES,
+    "name": (*SPEAKER_NAMES, "username", "user_name", "display_name", "customer_name"),
+    "timestamp": ("timestamp", "created_at", "create_time", "created", "time", "datetime", "date", "ts", "sent_at"),
     "id": ("id", "message_id"),
-    "session_id": ("session_id", "conversation_id", "thread_id", "chat_id", "channel_id", "channel"),
-    "user_id": ("user_id",),
+    "session_id": SESSION_NAMES,
     "tenant_id": ("tenant_id",),
     "environment": ("environment",),
     "project_id": ("project_id",),
@@ -36,46 +50,125 @@ _JSON_FIELDS = ("metadata", "entities", "relations", "derived_from")  # as `expo
 # Below it a number is in the unit; ×1000 each: seconds until the year 5138, as milliseconds from 1973 on, and so on.
 _UNITS = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3))
 _NANOSECONDS = 1e-6
+_NUMBER = re.compile(r"-?\d{9,20}(\.\d+)?")  # an epoch in a column of texts
+_COLUMNS_MAX = 100  # columns that the dry run lists, of rows that may each have others
+_SAMPLE_ROWS = 100
 
 
-def mapped(names: Mapping[str, str], columns: Columns) -> dict[str, str]:
-    """Column → field, for the columns that there are (by their names): those that were named, and guesses. A column
-    called like a field that another one fills has a name of its own: it would take that one's place."""
+class TableReader:
+    """A table's rows as events, and what its columns are."""
+
+    def __init__(self, log: str, scope: Scope, columns: Columns) -> None:
+        """`columns`: those that somebody named. An owner column that somebody named counts more than `--user`."""
+        self._log, self._scope, self._columns = log, scope, columns
+        self._conversations = Conversations(log, replace(scope, user_given=False) if "user_id" in columns else scope)
+
+    def read(self, names: Sequence[str], rows: Iterator[Row | bytes]) -> Iterator[bytes]:
+        """Return the events of a table whose columns are known before its rows. Rows that could not be read are bytes,
+        and passed on. Raises UsageError where a column is missing, where none has texts, or as `fields` does."""
+        if missing := [column for column in self._columns.values() if column not in names]:
+            raise UsageError(f"{self._log}: no column {missing[0]}; there are {', '.join(names)}")
+        first = [*islice(rows, _SAMPLE_ROWS)]
+        sample = [row for row in first if not isinstance(row, bytes)]
+        fields = self.fields(names, sample)
+        if not {"type", "messages"} & {*names} and "content" not in fields.values() and not any(map(listed, sample)):
+            raise UsageError(
+                f"{self._log}: which column has the texts? Give --column content=NAME; there are {', '.join(names)}"
+            )
+        for number, row in enumerate(chain(first, rows), start=1):
+            yield from [row] if isinstance(row, bytes) else self.events(row, fields, number)
+
+    def fields(self, names: Sequence[str], sample: Sequence[Row]) -> dict[str, str]:
+        """Return column → event field. Raises UsageError where a column looks like a person and neither it nor an
+        option says whose memory the rows are."""
+        found = mapped(names, self._columns, sample, owned=not self._scope.user_given)
+        self._check_owner(names, found)
+        for name in names:
+            if len(self._scope.columns) < _COLUMNS_MAX:
+                self._scope.columns.setdefault(name, "" if (field := found.get(name, "")).endswith(")") else field)
+        return found
+
+    def _check_owner(self, names: Sequence[str], fields: Mapping[str, str]) -> None:
+        if self._scope.user_given or "user_id" in self._columns:
+            return
+        owner = next((column for column, field in fields.items() if field == "user_id"), None)
+        # A guessed column of speakers does not say whether they share a memory.
+        guessed = {column for column, field in fields.items() if field == "name"} - {*self._columns.values()}
+        unused = [name for name in names if (field := fields.get(name, "")).endswith(")") or not field]
+        if unclear := unclear_identities([*unused, *(guessed if owner is None else ())], owner):
+            raise UsageError(
+                f"{self._log}: whose memory is a row? {', '.join([*filter(None, [owner]), *unclear])} may say it. Give "
+                f"--column user_id={owner or unclear[0]}, or --user NAME for one owner of all rows; there are "
+                f"{', '.join(names)}"
+            )
+
+    def events(self, row: Row, fields: Mapping[str, str], number: int) -> Iterator[bytes]:
+        """Return the events of a row: one, or as many as there are in its `messages`. A row without an owner, in a
+        table that names owners, is `--user`'s or else refused: it is not the default owner's."""
+        scope, named = self._scope, {*fields.values()}
+        element = {
+            fields.get(column, f"{column} (column)" if column in named else column): plain(value, scope.zone)
+            for column, value in row.items()
+            if value is not None
+        }
+        if "timestamp" in element:
+            element["timestamp"] = _time(element["timestamp"], scope.zone)
+        if "user_id" in named:
+            element["user_id"] = identifier_text(element.get("user_id", scope.user_id if scope.user_given else ""))
+        if isinstance(role := element.get("role"), str):
+            element["role"] = ROLES.get(role.strip().casefold(), role)
+        if element.get("type") in EVENT_TYPES:  # an event, as `export` writes it
+            yield encoded(scope, _exported(element))
+            return
+        if listed(element) is None:
+            element.setdefault("role", "user")
+        yield from self._conversations.events(element, number)
+
+
+def _exported(element: Row) -> Row:
+    for field in _JSON_FIELDS:
+        if isinstance(text := element.get(field), str):
+            element[field] = parsed(text.encode())
+    return element | dict.fromkeys(element.pop("cleared", ()))
+
+
+def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *, owned: bool = True) -> dict[str, str]:
+    """Column → field, for the columns that there are: those that were named, and guesses. A column called like a field
+    that another one fills has a name of its own: it would take that one's place.
+
+    Args:
+        names: The table's columns.
+        columns: Field → column, as somebody named them.
+        sample: The first rows. A column of lists or structs names neither owner nor session, and one of `user` and
+            `assistant` is the role, whatever it is called.
+        owned: Whether a guessed column may name the owner.
+    """
     found = {column: field for field, column in columns.items()}
-    by_name = {name.casefold(): name for name in names}
+    by_name = {snake_case(name): name for name in reversed(names)}
     for field, guesses in _GUESSES.items():
-        if field not in columns:
-            for guess in guesses:
-                if (name := by_name.get(guess)) is not None and name not in found:
-                    found[name] = field
-                    break
+        if field in columns or (field == "user_id" and not owned):
+            continue
+        for guess in guesses:
+            if (name := by_name.get(guess)) is None or name in found:
+                continue
+            if field in ("user_id", "session_id", "name") and _holds_containers(sample, name):
+                continue
+            if field in ("user_id", "name") and "role" not in found.values() and _holds_roles(sample, name):
+                found[name] = "role"
+                continue
+            found[name] = field
+            break
     filled = {*found.values()}
     return found | {name: f"{name} (column)" for name in names if name in filled and name not in found}
 
 
-def row_events(
-    row: dict[str, Any], fields: Mapping[str, str], number: int, scope: Scope, conversations: Conversations
-) -> Iterator[bytes]:
-    """The events of a row: one, or as many as there are in its `messages`. `fields`: column → field. A column that
-    is called like a field which another column was named for stays beside it."""
-    named = {*fields.values()}
-    element = {
-        fields.get(column, f"{column} (column)" if column in named else column): plain(value, scope.zone)
-        for column, value in row.items()
-        if value is not None
-    }
-    if "timestamp" in element:
-        element["timestamp"] = _time(element["timestamp"])
-    if element.get("type") in EVENT_TYPES:  # an event, as `export` writes it
-        for field in _JSON_FIELDS:
-            if isinstance(text := element.get(field), str):
-                element[field] = parsed(text.encode())
-        cleared = dict.fromkeys(element.pop("cleared", ()))
-        yield encoded(scope, element | cleared)
-        return
-    if "messages" not in element:
-        element.setdefault("role", "user")
-    yield from conversations.events(element, number)
+def _holds_containers(sample: Sequence[Row], column: str) -> bool:
+    return any(isinstance(row.get(column), list | dict) for row in sample)
+
+
+def _holds_roles(sample: Sequence[Row], column: str) -> bool:
+    values = {value.strip().casefold() for row in sample if isinstance(value := row.get(column), str)}
+    return bool(values) and values <= ROLES.keys()
 
 
 def plain(value: Any, zone: tzinfo) -> Any:
@@ -98,10 +191,19 @@ def plain(value: Any, zone: tzinfo) -> Any:
     return str(value)
 
 
-def _time(value: object) -> object:
-    """An epoch in seconds, milli-, micro- or nanoseconds → milliseconds; a day → its midnight; texts stay."""
+def _time(value: object, zone: tzinfo) -> object:
+    """An epoch in seconds, milli-, micro- or nanoseconds → milliseconds; a day → its midnight; a text without a zone is
+    of `zone`; other texts stay."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value) if "." in value else int(value)
     if isinstance(value, str):
-        return f"{value}T00:00:00Z" if len(value) == len("2024-01-01") and value[4:5] == "-" else value
+        if len(value) == len("2024-01-01") and value[4:5] == "-":
+            return f"{value}T00:00:00Z"
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+        return value if moment.tzinfo else moment.replace(tzinfo=zone).isoformat()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     factor = next((factor for limit, factor in _UNITS if abs(value) < limit), _NANOSECONDS)
@@ -116,15 +218,20 @@ def lines_format(columns: Columns) -> LogFormat:
     """JSON lines, or a JSON array, of rows whose columns somebody named."""
 
     def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
-        conversations = Conversations(source.name, scope)
+        table = TableReader(source.name, scope, columns)
+        known: dict[tuple[str, ...], dict[str, str]] = {}  # columns → fields; each row may have other columns
         with source.open() as file:
             as_document = is_document(start_of(file))
         with source.open() as file:
             for number, text in enumerate(elements(file) if as_document else written_lines(file), start=1):
                 row = parsed(text)
-                if isinstance(row, dict):
-                    yield from row_events(row, mapped(row, columns), number, scope, conversations)
-                else:
+                if not isinstance(row, dict):
                     yield text[:EVENT_BYTES] if row is None else orjson.dumps(row)
+                    continue
+                names = tuple(row)
+                if names not in known:
+                    known = known if len(known) < _COLUMNS_MAX else {}
+                    known[names] = table.fields(names, [row])
+                yield from table.events(row, known[names], number)
 
     return LogFormat("rows", "JSON lines of rows, with --column", _recognises, read)

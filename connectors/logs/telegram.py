@@ -11,7 +11,7 @@ by tg-parser (docs/TELEGRAM_FORMAT.md on PyPI), and by importers of it in public
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -55,10 +55,28 @@ def _is_export(one: dict[str, Any]) -> bool:
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     for file in exported(source, _FILE, scope):
-        for path in _paths(file):
+        paths = _paths(file)
+        alike = frozenset[str]() if scope.user_given else _shared_names(file, paths)
+        for path in paths:
             with file.open() as opened:
                 for number, (chat, text) in enumerate(placed_elements(opened, *path), start=1):
-                    yield from message_of(lenient(text), chat, scope, f"{file.name}, message {number}")
+                    where = f"{file.name}, message {number}"
+                    yield from message_of(lenient(text), chat, _owner(chat, alike, scope), scope, where)
+
+
+def _shared_names(file: LogSource, paths: list[tuple[str, ...]]) -> frozenset[str]:
+    """The names that a person of an account's chats shares with another chat."""
+    ids: dict[str, str] = {}
+    shared: set[str] = set()
+    people: set[str] = set()
+    for path in paths:
+        with file.open() as opened:
+            for chat, text in placed_elements(opened, *path[:-2], "id"):
+                if name := author(chat.get("name")):
+                    chat_id = word(lenient(text))
+                    shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
+                    people |= set() if chat.get("type") in _OF_GROUPS else {name}
+    return frozenset(shared & people)
 
 
 def _paths(file: LogSource) -> list[tuple[str, ...]]:
@@ -70,10 +88,25 @@ def _paths(file: LogSource) -> list[tuple[str, ...]]:
     return [("chats", "list", EACH, "messages", EACH), ("left_chats", "list", EACH, "messages", EACH)]
 
 
-TELEGRAM = LogFormat("telegram", "Telegram's export", _recognises, _read)
+TELEGRAM = LogFormat(
+    "telegram",
+    "Telegram's export",
+    _recognises,
+    _read,
+    fields=(
+        "about",
+        "personal_information",
+        "chats",
+        "left_chats",
+        "date_unixtime",
+        "from",
+        "from_id",
+        "text_entities",
+    ),
+)
 
 
-def message_of(message: Any, chat: dict[str, Any], scope: Scope, where: str) -> Iterator[bytes]:
+def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, where: str) -> Iterator[bytes]:
     """A message of a chat. Service messages are counted by their action."""
     if not isinstance(message, dict):
         yield broken(where, "is no message of Telegram's export", message)
@@ -100,13 +133,18 @@ def message_of(message: Any, chat: dict[str, Any], scope: Scope, where: str) -> 
         metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
         edited=_edited(message, scope),
     )
-    yield from message_events(scope, _owner(chat, scope), said)
+    yield from message_events(scope, owner, said)
 
 
-def _owner(chat: dict[str, Any], scope: Scope) -> str:
+def _owner(chat: dict[str, Any], alike: Set[str], scope: Scope) -> str:
+    """The account or the chat by its name; a chat without one, or whose name another has too, by its id."""
     if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
         return scope.user_id
-    return identifier(author(chat.get("name")) or f"chat {word(chat.get('id'))}".strip())
+    name, chat_id = author(chat.get("name")), word(chat.get("id"))
+    if name is None:
+        return identifier(f"chat {chat_id}".strip())
+    is_alike = name in alike and chat.get("type") not in _OF_GROUPS  # a group that became larger has another id
+    return identifier(f"{name} {chat_id}" if is_alike else name)
 
 
 def _is_bot(message: dict[str, Any], chat: dict[str, Any]) -> bool:

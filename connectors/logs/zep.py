@@ -34,8 +34,10 @@ from recallflow.connectors.logs.building import (
     stamp,
     word,
 )
-from recallflow.connectors.logs.documents import elements, first_objects
+from recallflow.connectors.logs.documents import elements, first_objects, members
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.owners import OWNER_NAMES, named_field, unclear_identities
+from recallflow.errors import UsageError
 
 _THREADS, _FACTS = ("threads", "sessions"), ("edges", "facts")
 _LISTS = (*_THREADS, "messages", "episodes", *_FACTS)
@@ -72,7 +74,10 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     with source.open() as opened:
         start = first_objects(start_of(opened, 64 * 1024))
     listed = [name for name in _LISTS if any(name in one for one in start)]
-    about = next((one for one in start if "messages" in one), {})
+    about = {}
+    if any("messages" in one for one in start):  # the owner may stand behind messages without end
+        with source.open() as opened:
+            about = members(opened, without=frozenset(("messages",)))
     if listed and not any("thread_id" in one or "session_id" in one for one in start):
         names = dict(_nodes(source))
         for name in ("episodes", "messages", *_THREADS, *_FACTS):  # what was said comes before what is known of it
@@ -84,7 +89,13 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         yield from _events("", value, {}, {}, scope, f"{source.name}, {number}")
 
 
-ZEP = LogFormat("zep", "threads and facts of Zep and Graphiti", _recognises, _read)
+ZEP = LogFormat(
+    "zep",
+    "threads and facts of Zep and Graphiti",
+    _recognises,
+    _read,
+    fields=("uuid", "role_type", "thread_id", "fact", "edges", "nodes", "episodes", "valid_at", "group_id", "graph_id"),
+)
 
 
 def _values(source: LogSource, *path: str) -> Iterator[tuple[int, Any]]:
@@ -105,7 +116,7 @@ def _events(
 ) -> Iterator[bytes]:
     if not isinstance(value, dict):
         yield broken(where, "is nothing that Zep gives", value)
-    elif kind == "messages":
+    elif kind == "messages" and not isinstance(value.get("messages"), list):  # else it is a further page, in a line
         yield from _message(value, _session(about, where), _owner(about, scope), scope, where)
     elif isinstance(messages := value.get("messages"), list):
         for number, message in enumerate(messages, start=1):
@@ -126,9 +137,15 @@ def _session(thread: dict[str, Any], where: str) -> str:
 
 
 def _owner(given: dict[str, Any], scope: Scope) -> str:
-    """A thread's user, a graph's group: whom Zep keeps it of."""
-    named = next((one for name in ("user_id", "group_id", "graph_id") if (one := author(given.get(name)))), None)
-    return scope.user_id if scope.user_given or named is None else identifier(named)
+    """A thread's user, a graph's group: whom Zep keeps it of. Raises UsageError where another field looks like that."""
+    if scope.user_given:
+        return scope.user_id
+    name = named_field(given, ("user_id", "group_id", "graph_id", *OWNER_NAMES))
+    if name is not None and (owner := author(word(given[name]))):
+        return identifier(owner)
+    if unclear := unclear_identities(key for key, value in given.items() if value):
+        raise UsageError(f"{', '.join(unclear)} of a thread may say whose it is: call it user_id, or give --user NAME")
+    return scope.user_id
 
 
 def _message(message: Any, session: str, owner: str, scope: Scope, where: str) -> Iterator[bytes]:

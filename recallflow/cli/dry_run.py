@@ -85,6 +85,9 @@ def dry_run(jobs: Sequence[Job], embedder: Embedder, *, as_json: bool) -> int:
         if broken := job.failed[before:]:
             found["error"] = broken[0]
         found |= survey.shown() | {"left_out": dict(job.scope.skipped), "examples": survey.examples}
+        if job.scope.columns:
+            found["columns"] = {field: column for column, field in job.scope.columns.items() if field}
+            found["unused_columns"] = [column for column, field in job.scope.columns.items() if not field]
         surveys.append(found)
         if as_json:
             json_line(found)
@@ -119,5 +122,8 @@ def _print(surveys: list[dict[str, Any]]) -> None:
         table((*COLUMNS, "from", "to", "left out"), [[*(one[name] for name in COLUMNS), *days, left_out]])
         if left_out:
             print(f"left out: {', '.join(f'{count:,} {reason}' for reason, count in one['left_out'].items() if count)}")
+        if "columns" in one:
+            print(f"columns: {', '.join(f'{field} from {column}' for field, column in one['columns'].items())}")
+            print(f"unused columns (kept as metadata): {', '.join(one['unused_columns']) or 'none'}")
         print()
         table(("user", "session", "at", "who", "text"), [[*example.values()] for example in one["examples"]])

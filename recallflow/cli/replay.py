@@ -88,7 +88,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     parser.add_argument("--embedded", action="store_true", help="into --state-dir, without Kafka")
     parser.add_argument("--format", metavar="NAME", help="read it as this, whatever it looks like")
-    of_table = "of a table (Parquet, JSON lines): which column has content, user_id, timestamp, …"
+    of_table = "of a table (Parquet, CSV, JSON lines): which column has content, user_id, timestamp, …"
     parser.add_argument(
         "--column", dest="columns", action="append", default=[], metavar="FIELD=COLUMN", type=_column, help=of_table
     )
@@ -161,7 +161,7 @@ def _jobs(options: argparse.Namespace, failed: list[str]) -> list[Job]:
         for log in logs:
             within = None if log.source is source else log.source.name
             shown = path.name if within is None else f"{path.name}: {within}"
-            jobs.append(Job(log, replace(scope, skipped=Counter()), rejects, shown, within, failed))
+            jobs.append(Job(log, replace(scope, skipped=Counter(), columns={}), rejects, shown, within, failed))
         for other in others:
             if other.broken is None:
                 note(f"{other.where}: not a conversation log, passed over")

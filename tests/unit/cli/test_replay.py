@@ -136,6 +136,14 @@ def test_dry_run_counts_and_stores_nothing(replay: Replay, log: Path, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
+def test_dry_run_lists_the_columns_of_a_table(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("user,text,score\nu1,hello,1\nu2,hi,2\n")
+    (told,) = parsed(cli("replay", tmp_path / "t.csv", "--dry-run", "--json").stdout)
+    assert (told["users"], told["columns"]) == (2, {"user_id": "user", "content": "text"})
+    assert told["unused_columns"] == ["score"]
+    assert "unused columns (kept as metadata): score" in cli("replay", tmp_path / "t.csv", "--dry-run").stdout
+
+
 def test_dry_run_shows_refused_lines(cli: Cli, log: Path) -> None:
     log.write_bytes(jsonl(HELLO, b"{", event("message")))
     done = cli("replay", log, "--dry-run")

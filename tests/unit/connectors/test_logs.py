@@ -128,6 +128,10 @@ def test_an_overlong_line_is_cut_to_one_byte_over_the_limit(write: Callable[[byt
         (b'{"tenant_id":"acme","messages":[' + MESSAGE + b"]}", "openai"),
         (b"[" + MESSAGE + b"]", "openai"),
         (b'{\n  "messages": [\n' + MESSAGE + b",\n" + MESSAGE + b"\n]}", "openai"),
+        (b'{"id":"a","conversations":[{"from":"human","value":"hello"}]}', "sharegpt"),
+        (b'[{"items":[{"from":"human","value":"hello"}]}]', "sharegpt"),
+        (b'{"conversation":[{"role":"user","content":"hello"}]}', "sharegpt"),
+        (b'{"role":"user","content":"hello","items":[{"role":"user","content":"hello"}]}', "openai"),
         (orjson.dumps(LOCOMO), "locomo"),
         (orjson.dumps(LOCOMO, option=orjson.OPT_INDENT_2), "locomo"),
     ],
@@ -142,6 +146,11 @@ def test_format_is_detected(write: Callable[[bytes], Path], content: bytes, log_
         (b"", "empty"),
         (b"\n \n", "blank lines only"),
         (b'{"rows":{},"title":"t"}', "the fields rows, title"),
+        (b'{"mapping_v2":1,"title":"t","conversation_id":"c"}', "nearest to chatgpt"),
+        (b'{"uuid":"u","chats":[{"sender":"human","words":"w"}]}', "nearest to claude"),
+        (b'{"guild":"g","dateRange":{},"exportedAt":"e"}', "nearest to discord"),
+        (b'{"number":1,"text":"t"}', "--column content=text"),
+        (b'{"data":[{"words":"w","at":1}]}', "its data have the fields words, at"),
         (b"a,b\n1,2\n", "'a,b'"),
         (b'{"type":7}', "the fields type"),
     ],
@@ -415,3 +424,14 @@ def test_a_malformed_sample_is_rejected_by_name(
     malformed, *after = events(write(orjson.dumps([sample, *LOCOMO])))
     assert wrong_fields(malformed) == fields
     assert len(after) == 3
+
+
+def test_sharegpt_conversations_are_messages(write: Callable[[bytes], Path]) -> None:
+    said = [("system", "Be brief."), ("human", "hello"), ("gpt", "hi"), ("observation", "rain")]
+    talk = {"id": "a", "conversations": [{"from": who, "value": text} for who, text in said]}
+    for content in (orjson.dumps([talk]), orjson.dumps(talk, option=orjson.OPT_INDENT_2), orjson.dumps(talk)):
+        found = events(write(content))
+        assert [one["role"] for one in found] == ["system", "user", "assistant", "tool"]
+        assert [one["content"] for one in found] == [text for _, text in said]
+        assert {one["session_id"] for one in found} == {"a"}
+        assert all(is_valid(one) for one in found)

@@ -188,7 +188,7 @@ def test_a_branch_leads_from_parent_to_child_whatever_the_tree(parents: dict[str
     assert all(parents[child] == parent for parent, child in pairwise(found))
     assert (found[-1:] == [leaf]) == (leaf in parents)
     mapping = {key: node(key, parent, "user", key) for key, parent in parents.items()}  # type: ignore[arg-type]
-    events = conversation_events({"mapping": mapping, "current_node": leaf}, Scope(), "here")
+    events = conversation_events({"mapping": mapping, "current_node": leaf}, Scope(), "ann", "here")
     said = [orjson.loads(event)["id"] for event in events]
     assert said == found or leaf not in parents
 

@@ -44,7 +44,9 @@ def test_columns_are_guessed_and_the_rest_is_metadata(tmp_path: Path) -> None:
             "day": [date(2024, 3, 1)] * 4,
         }
     )
-    first, second, third, _ = read(written(tmp_path / "t.parquet", table))
+    first, second, third, _ = read(
+        written(tmp_path / "t.parquet", table), Scope("acme", "ann", "test", user_given=True)
+    )
     assert first == {
         "tenant_id": "acme", "user_id": "ann", "environment": "test", "type": "message", "session_id": "7",
         "id": first["id"], "role": "user", "content": "one", "name": "Bo",
@@ -125,6 +127,17 @@ def test_lines_and_documents_are_rows_where_columns_are_named(tmp_path: Path, co
     first, second = read(tmp_path / "t.json", content="said", timestamp="at")
     assert (first["content"], second["content"]) == ("one", "two")
     assert parse(orjson.dumps(first)).timestamp == 1_709_287_201_000
+
+
+def test_columns_of_the_table_are_reported(tmp_path: Path) -> None:
+    table = pa.table({"user": ["u1"], "conversation": ["c"], "text": ["x"], "created": [MOMENT], "score": [1]})
+    (log,), _ = Registry().logs_of(open_source(written(tmp_path / "t.parquet", table)))
+    scope = Scope("acme", "ann")
+    (event,) = map(orjson.loads, log.read(scope))
+    assert (event["user_id"], event["session_id"], parse(orjson.dumps(event)).timestamp) == ("u1", "c", MS)
+    assert scope.columns == {
+        "user": "user_id", "conversation": "session_id", "text": "content", "created": "timestamp", "score": "",
+    }  # fmt: skip
 
 
 def test_what_cannot_be_a_table_of_texts_is_told(tmp_path: Path) -> None:

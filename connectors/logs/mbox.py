@@ -1,0 +1,202 @@
+"""A mailbox in the mbox format: Gmail's Takeout, Thunderbird, Apple Mail, `mail`.
+
+    From ann@example.com Thu Jan  1 00:00:00 2026
+    From: Ann <ann@example.com>
+    Message-ID: <1@example.com>
+    …
+    (a blank line, the text, a blank line, the next `From `)
+
+The format is RFC 4155's; a line of a text that begins with `From ` is written `>From `.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
+from email.message import Message
+from email.parser import BytesParser
+from email.policy import compat32
+from email.utils import getaddresses, parsedate_to_datetime
+from html.parser import HTMLParser
+from typing import BinaryIO
+
+from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.logs.building import EMPTY, Said, author, broken, file_name, leave_out, message_events
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+
+_MAIL_BYTES = 8 * 1024 * 1024  # what is held of a mail; its text stands before large attachments
+_LINE_BYTES = 1024 * 1024
+_START = re.compile(rb"From \S.*\d{1,2}:\d{2}(:\d{2})?.*")  # with the time of arrival, unlike a sentence
+_HEADER = re.compile(rb"[!-9;-~]+:")
+_ESCAPED = re.compile(rb">+From ")
+_QUOTE = re.compile(r"\s*>")
+_ATTRIBUTION = re.compile(r".{0,200}:\s*")  # "On Monday Ann wrote:", in any language
+_IDS = re.compile(r"<[^<>\s]{1,500}>")
+_QUOTED, _CUT = "quoted lines of earlier mails", "mails whose end was too long to read"
+_BLOCKS = ("p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "blockquote")
+_UNSHOWN = ("script", "style", "head", "title")
+
+
+def _recognises(head: Head) -> bool:
+    lines = head.start.lstrip(b"\r\n").split(b"\n", 2)
+    return len(lines) > 1 and _START.match(lines[0]) is not None and _HEADER.match(lines[1].lstrip(b">")) is not None
+
+
+def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    with source.open() as file:
+        for number, (mail, is_whole) in enumerate(_mails(file), start=1):
+            if not is_whole:
+                leave_out(scope, _CUT)
+            yield from mail_events(mail, scope, f"{file_name(source.name)}, mail {number}")
+
+
+MBOX = LogFormat("mbox", "a mailbox (mbox)", _recognises, _read)
+
+
+def _mails(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+    """Each mail without its `From ` line, and whether it is whole."""
+    mail: list[bytes] = []
+    held, is_started, is_after_blank = 0, False, True
+    for line in bounded_lines(file, _LINE_BYTES):
+        if is_after_blank and _START.match(line):
+            if is_started:
+                yield b"\n".join(mail), held <= _MAIL_BYTES
+            mail, held, is_started, is_after_blank = [], 0, True, False
+            continue
+        is_after_blank = not line.strip()
+        held += len(line) + 1
+        if held <= _MAIL_BYTES:
+            mail.append(line[1:] if _ESCAPED.match(line) else line)
+    if is_started:
+        yield b"\n".join(mail), held <= _MAIL_BYTES
+
+
+def mail_events(mail: bytes, scope: Scope, where: str) -> Iterator[bytes]:
+    """A mail as a message of its thread: the conversation that its first reference began."""
+    parsed = BytesParser(policy=compat32).parsebytes(mail)
+    subject, sender = _header(parsed, "Subject"), _header(parsed, "From")
+    body, quoted = _unquoted(_body(parsed))
+    leave_out(scope, _QUOTED, quoted)
+    text = "\n".join(part for part in (body, *_files(parsed)) if part)
+    if not text and not subject:
+        leave_out(scope, EMPTY)
+        return
+    if (time := _time(parsed)) is None:
+        yield broken(where, "has no date", mail)
+        return
+    own = _ids(parsed, "Message-ID")
+    mail_id = own[0] if own else f"mail-{hashlib.sha256(mail.strip()).hexdigest()[:32]}"
+    thread = next((ids[0] for name in ("References", "In-Reply-To") if (ids := _ids(parsed, name))), mail_id)
+    name, address = next(iter(getaddresses([sender])), ("", ""))
+    begins = bool(subject) and thread == mail_id  # an answer's subject is its thread's
+    said = Said(
+        id=mail_id,
+        session=_header(parsed, "X-GM-THRID") or thread,
+        role="user",
+        content="\n\n".join(part for part in (subject if begins or not text else "", text) if part),
+        time=time,
+        name=author(name) or author(address) or author(sender),
+        metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
+    )
+    yield from message_events(scope, scope.user_id, said)
+
+
+def _header(mail: Message, name: str) -> str:
+    """The text of a header; of one in an unknown charset, as it is written."""
+    written = str(mail.get(name) or "")
+    with suppress(HeaderParseError, LookupError, ValueError):
+        written = str(make_header(decode_header(written)))
+    return " ".join(written.encode("utf-8", "replace").decode().split())
+
+
+def _ids(mail: Message, name: str) -> list[str]:
+    return [one.strip("<>") for one in _IDS.findall(str(mail.get(name) or ""))]
+
+
+def _time(mail: Message) -> int | None:
+    with suppress(ValueError, TypeError, IndexError, OverflowError):
+        return int(parsedate_to_datetime(str(mail["Date"])).timestamp() * 1000)
+    return None
+
+
+def _body(mail: Message) -> str:
+    """The plain texts, or where there are none the HTML as text. An attached mail's own texts are not read."""
+    found: dict[str, list[str]] = {"text/plain": [], "text/html": []}
+    for part in _parts(mail):
+        if part.get_content_type() in found and part.get_filename() is None:
+            found[part.get_content_type()].append(_text(part))
+    plain = "\n".join(text.strip() for text in found["text/plain"] if text.strip())
+    return plain or "\n".join(map(_shown, found["text/html"])).strip()
+
+
+def _parts(mail: Message) -> Iterator[Message]:
+    """The leaves of a mail. A mail within it is one part."""
+    ahead: list[Message] = [mail]
+    while ahead:
+        part = ahead.pop()
+        if part.is_multipart() and part.get_content_maintype() == "multipart":
+            ahead += reversed([one for one in part.get_payload() if isinstance(one, Message)])
+        else:
+            yield part
+
+
+def _text(part: Message) -> str:
+    content = part.get_payload(decode=True)
+    if not isinstance(content, bytes):
+        return ""
+    try:
+        return content.decode(part.get_content_charset() or "utf-8", "replace")
+    except (LookupError, ValueError):
+        return content.decode("utf-8", "replace")
+
+
+def _files(mail: Message) -> Iterator[str]:
+    for part in _parts(mail):
+        with suppress(HeaderParseError, LookupError, ValueError, TypeError):
+            if name := author(part.get_filename()):
+                yield f"[file: {name}]"
+
+
+def _unquoted(body: str) -> tuple[str, int]:
+    """The text without the lines that it quotes, each of which is a mail of its own, and how many those are."""
+    kept: list[str] = []
+    quoted = 0
+    for line in body.replace("\r\n", "\n").split("\n"):
+        if not _QUOTE.match(line):
+            kept.append(line)
+            continue
+        if kept and _ATTRIBUTION.fullmatch(kept[-1]) and kept[-1].strip():
+            kept.pop()
+        quoted += 1
+    return "\n".join(kept).strip(), quoted
+
+
+def _shown(html: str) -> str:
+    reader = _TextOfHtml()
+    reader.feed(html)
+    reader.close()
+    lines = (" ".join(line.split()) for line in "".join(reader.found).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+class _TextOfHtml(HTMLParser):
+    """The words of HTML, a line for each block."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[str] = []
+        self._unshown = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self._unshown += tag in _UNSHOWN
+        if tag in _BLOCKS:
+            self.found.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._unshown -= tag in _UNSHOWN and self._unshown > 0
+
+    def handle_data(self, data: str) -> None:
+        if not self._unshown:
+            self.found.append(" ".join(data.split("\n")))

@@ -1,0 +1,98 @@
+"""Fields of records that name the owner, the session, the speaker or the role.
+
+The owner is the person whose memory a record is. A reader takes the owner from the fields in OWNER_NAMES. It refuses a
+log with another field that looks like a person (`unclear_identities`), as several people would share one owner.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+# In order of preference. A display name is the owner only where no id is there.
+OWNER_NAMES = (
+    "user_id", "userid", "user", "user_uuid", "user_key", "username", "user_name", "user_email", "owner_id", "owner",
+    "customer_id", "customer", "customer_name", "customer_email", "member_id", "member", "person_id", "person",
+    "author_id",
+)  # fmt: skip
+SESSION_NAMES = (
+    "session_id", "session", "conversation_id", "conversation", "thread_id", "thread", "chat_id", "chat", "channel_id",
+    "channel", "room_id", "room",
+)  # fmt: skip
+SPEAKER_NAMES = ("name", "author", "author_name", "sender", "sender_name", "speaker", "speaker_name", "from", "who")
+ROLES: Mapping[str, str] = {
+    "user": "user", "human": "user", "customer": "user",
+    "assistant": "assistant", "ai": "assistant", "bot": "assistant", "chatbot": "assistant", "model": "assistant",
+    "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "agent": "assistant",
+    "function_call": "assistant",
+    "system": "system", "tool": "tool", "function": "tool", "observation": "tool",
+}  # fmt: skip
+
+_PEOPLE = frozenset((
+    "user", "customer", "member", "person", "author", "participant", "patient", "student", "employee", "subscriber",
+    "visitor", "player", "sender", "speaker", "usuario", "usuário", "utente", "utilisateur", "benutzer", "nutzer",
+    "gebruiker", "kunde", "klant", "cliente", "autor", "auteur", "autore", "absender",
+    "afzender", "remitente", "remetente", "mittente", "expéditeur",
+))  # fmt: skip
+_HINTS = _PEOPLE | frozenset((
+    "owner", "account", "client", "agent", "actor", "contact", "email", "mail", "phone", "mobile", "tel", "telephone",
+    "msisdn", "handle", "login", "nick", "nickname", "profile", "uid", "userid", "username", "usr", "guest",
+    "recipient", "receiver", "from", "to", "by", "who", "people", "host", "operator", "caller", "callee",
+    "participants", "users", "customers", "members",
+))  # fmt: skip
+_PARTS = frozenset((
+    "id", "ids", "name", "uuid", "guid", "key", "hash", "no", "nr", "number", "address", "first", "last", "full",
+    "display", "screen", "ref", "code", "external", "internal", "primary", "original", "reply", "in", "created",
+    "posted", "written", "sent", "said", "message", "msg", "chat",
+))  # fmt: skip
+_NO_PERSON = frozenset(("user_agent", "reply_to", "reply_to_id", "in_reply_to", "reply_to_message_id"))
+_NAME_CHARACTERS = 64  # longer keys name nothing, and are not cached
+_WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^\w]+")
+
+
+@lru_cache(maxsize=10_000)
+def snake_case(name: str) -> str:
+    """Return a field name in lower case with underscores: `userId`, `User ID` and `user-id` are `user_id`."""
+    return _WORD_ENDS.sub("_", name.strip()).casefold().strip("_")
+
+
+def named_field(record: Mapping[str, object], names: Iterable[str]) -> str | None:
+    """Return the record's key that is the first of these names and whose value is a text or a number."""
+    keys = {snake_case(key): key for key in reversed([*record]) if len(key) <= _NAME_CHARACTERS}
+    return next((keys[name] for name in names if name in keys and is_scalar(record[keys[name]])), None)
+
+
+def is_scalar(value: object) -> bool:
+    """Return whether a value can name somebody or something: a text, empty or not, or a number."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def identifier_text(value: object) -> object:
+    """Return a whole number as text, as events take it for an id. Tables hold 7 as 7.0 where a row has none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else value
+
+
+def unclear_identities(fields: Iterable[str], owner: str | None = None) -> list[str]:
+    """Return the fields that look like a person.
+
+    Args:
+        fields: Those that no event field is taken from.
+        owner: The field that names the owner. Beside it, only another kind of person counts: `customer` beside `user`,
+            and neither `user_email` nor `account`.
+    """
+    people = _HINTS if owner is None else _PEOPLE
+    own = frozenset() if owner is None else _words(owner)
+    short = (field for field in fields if len(field) <= _NAME_CHARACTERS)
+    return [field for field in short if _is_person(field, people) and not _words(field) & own & _HINTS]
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(snake_case(name).split("_"))
+
+
+@lru_cache(maxsize=10_000)
+def _is_person(name: str, people: frozenset[str]) -> bool:
+    """A word for people, and beside it only words that tell an id, a name or an address."""
+    words = _words(name)
+    return snake_case(name) not in _NO_PERSON and bool(words & people) and words <= _HINTS | _PARTS
