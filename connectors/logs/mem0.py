@@ -18,7 +18,7 @@ from recallflow.connectors.http.mem0.entities import ENTITIES, owned
 from recallflow.connectors.logs.building import broken, edit, encoded, identifier, leave_out, lenient, stamp, word
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
-from recallflow.connectors.logs.owners import unclear_identities
+from recallflow.connectors.logs.owners import identifier_text, is_scalar, unclear_identities
 from recallflow.errors import InvalidRecord
 
 _LISTS = ("results", "memories", "history")
@@ -97,7 +97,7 @@ def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
 
 
 def _owned(memory: dict[str, Any], scope: Scope) -> tuple[str, dict[str, Any]]:
-    named = {kind: name for kind in ENTITIES if isinstance(name := memory.get(kind), str) and name}
+    named = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
     metadata = memory.get("metadata")
     found = owned(named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
     return (scope.user_id if scope.user_given else found.user_id), found.fields
@@ -105,7 +105,7 @@ def _owned(memory: dict[str, Any], scope: Scope) -> tuple[str, dict[str, Any]]:
 
 def _unclear(memory: dict[str, Any], scope: Scope) -> list[str]:
     """The fields that look like the owner of a memory that names none."""
-    if scope.user_given or any(memory.get(kind) for kind in ENTITIES):
+    if scope.user_given or any(is_scalar(memory.get(kind)) and memory[kind] != "" for kind in ENTITIES):
         return []
     return unclear_identities(name for name, value in memory.items() if value)
 

@@ -10,7 +10,7 @@ gets one of its conversation, its place and all that was said until then: a log 
 its messages the ids that they had, and two logs of one name never give one id to two messages."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from recallflow.connectors.logs.building import identifier, word
@@ -18,12 +18,11 @@ from recallflow.connectors.logs.documents import elements, first_objects, is_doc
 from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.connectors.logs.owners import (
-    OWNER_NAMES,
     ROLES,
-    SPEAKER_NAMES,
+    FieldRoles,
+    field_roles,
+    first_named,
     identifier_text,
-    named_field,
-    snake_case,
     unclear_identities,
 )
 from recallflow.errors import UsageError
@@ -31,7 +30,6 @@ from recallflow.fields import written_time
 
 _SHARED_LISTS = ("conversations", "conversation", "items")  # where ShareGPT has the messages of a conversation
 _CONVERSATION_KEYS = ("session_id", "conversation_id", "thread_id")
-_CONVERSATION_ALIASES = ("session", "conversation", "thread", "chat_id", "channel_id", "room_id")
 _TIME_KEYS = ("timestamp", "created", "create_time", "created_at")
 _OWNER_KEYS = ("tenant_id", "environment")
 _MESSAGE_KEYS = ("id", "type", "role", "content", "name", "metadata")
@@ -66,7 +64,9 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     with source.open() as file:
         start = start_of(file)
     first = first_objects(start)
-    conversations = Conversations(source.name, scope, owned=any(map(owner_field, first)), is_table=False)
+    conversations = Conversations(
+        source.name, scope, owned=any(owner_of(one, field_roles(one)) for one in first), is_table=False
+    )
     as_document = is_document(start)
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         yield from _one_object(source, conversations, next(filter(None, map(listed, first)), "messages"))
@@ -102,40 +102,51 @@ class Conversations:
 
     def named(self, element: dict[str, Any], number: int) -> dict[str, Any]:
         """What a conversation says of itself. `number`: its place in the log."""
-        fields = self.fields(element, _given(element, ("id",), self._session(number)))
-        if "user_id" not in fields:
-            self._check_owner(element, ())
+        roles = self._roles(element)
+        fields = self.fields(element, _given(element, ("id",), self._session(number)), roles)
+        if roles is not None and roles.people:
+            self._check_owner(element, roles, ())
         return fields
 
-    def fields(self, element: dict[str, Any], session_id: object) -> dict[str, Any]:
-        """The event fields that a conversation gives to its messages, and a message to itself."""
+    def fields(self, element: dict[str, Any], session_id: object, roles: FieldRoles | None = None) -> dict[str, Any]:
+        """The event fields that a conversation gives to its messages, and a message to itself. `roles`: of its keys,
+        none of a table's row, whose columns were mapped."""
         fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
-        owner = element.get("user_id") if self._is_table else owner_field(element)
+        owner = element.get("user_id") if roles is None else owner_of(element, roles)
         if owner is not None and not self._scope.user_given:
-            self._owned = self._owned or not self._is_table
+            self._owned = self._owned or roles is not None
             fields["user_id"] = owner
-        alias = None if self._is_table else named_field(element, _CONVERSATION_ALIASES)
-        session_id = session_id if alias is None else element[alias]
+        if roles is not None and roles.sessions and (alias := first_named(element, roles.sessions)) is not None:
+            session_id = element[alias]
         fields["session_id"] = identifier_text(_given(element, _CONVERSATION_KEYS, session_id))
         time = _given(element, _TIME_KEYS)
         return fields if time is None else fields | {"timestamp": _time(time)}
 
-    def message_fields(self, message: dict[str, Any], conversation: dict[str, Any]) -> dict[str, Any]:
-        """The event fields of a message in a conversation."""
-        fields = conversation | self.fields(message, conversation["session_id"])
-        if "user_id" not in fields:
-            self._check_owner(message, SPEAKER_NAMES)
-        return fields
+    def message_fields(
+        self, message: dict[str, Any], conversation: dict[str, Any]
+    ) -> tuple[dict[str, Any], str | None]:
+        """The event fields of a message in a conversation, and its key that names the speaker."""
+        roles = self._roles(message)
+        fields = conversation | self.fields(message, conversation["session_id"], roles)
+        if roles is None:
+            return fields, "name" if message.get("name") is not None else None
+        if roles.people and ("user_id" not in fields or first_named(message, roles.owners)):
+            self._check_owner(message, roles, roles.speakers)
+        return fields, first_named(message, roles.speakers)
 
-    def _check_owner(self, element: dict[str, Any], used: Collection[str]) -> None:
+    def _roles(self, element: dict[str, Any]) -> FieldRoles | None:
+        return None if self._is_table else field_roles(element)
+
+    def _check_owner(self, element: dict[str, Any], roles: FieldRoles, used: tuple[str, ...]) -> None:
         """Raises UsageError where a field that is not used looks like the owner."""
-        if self._is_table or self._scope.user_given:
+        if self._scope.user_given:
             return
-        given = [key for key, value in element.items() if value not in _NOTHING and snake_case(key) not in used]
-        if unclear := unclear_identities(given):
+        owner = first_named(element, roles.owners)
+        people = roles.people if owner is None else unclear_identities(roles.people, owner)
+        if unclear := [key for key in people if key not in used and element[key] not in _NOTHING]:
             raise UsageError(
-                f"{self._log}: whose memory is a conversation? {', '.join(unclear)} may say it. Call it user_id, "
-                "or give --user NAME for one owner of all"
+                f"{self._log}: whose memory is a conversation? {', '.join([*filter(None, [owner]), *unclear])} may say "
+                "it. Call it user_id, or give --user NAME for one owner of all"
             )
 
     def encoded(self, event: dict[str, Any]) -> bytes:
@@ -181,23 +192,24 @@ class Said:
             message = {"metadata": {"malformed": message}}
         if "role" not in message and _SHARED[0] in message and _SHARED[1] in message:
             message = _unshared(message)
-        fields = self._conversations.message_fields(message, conversation)
+        fields, speaker = self._conversations.message_fields(message, conversation)
         fields["id"] = identifier_text(message.get("id"))
         event = {"type": "message", **fields, "role": message.get("role")}
         if "content" in message or any(message.get(key) for key in _SPOKEN_ELSEWHERE):
             event["content"] = message.get("content")
-        if (name := named_field(message, SPEAKER_NAMES)) is not None:
-            event["name"] = message[name]
-        metadata = _metadata(message, name)
+        if speaker is not None:
+            event["name"] = message[speaker]
+        metadata = _metadata(message, speaker)
         return event if metadata == {} else event | {"metadata": metadata}
 
 
-def owner_field(element: dict[str, Any]) -> object:
+def owner_of(element: dict[str, Any], roles: FieldRoles) -> object:
     """Return the owner that a conversation or a message names, also in its `metadata`."""
+    if roles.owners and (name := first_named(element, roles.owners)) is not None:
+        return identifier_text(element[name])
     about = element.get("metadata")
-    for record in (element, about if isinstance(about, dict) else {}):
-        if (name := named_field(record, OWNER_NAMES)) is not None:
-            return identifier_text(record[name])
+    if isinstance(about, dict) and (name := first_named(about, field_roles(about).owners)) is not None:
+        return identifier_text(about[name])
     return element.get("user_id")
 
 

@@ -7,6 +7,7 @@ log with another field that looks like a person (`unclear_identities`), as sever
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 # In order of preference. A display name is the owner only where no id is there.
 OWNER_NAMES = (
@@ -19,6 +20,9 @@ SESSION_NAMES = (
     "channel", "room_id", "room",
 )  # fmt: skip
 SPEAKER_NAMES = ("name", "author", "author_name", "sender", "sender_name", "speaker", "speaker_name", "from", "who")
+# Those that mean a session where a record is a message: a `channel` of it may be another thing.
+_SESSION_ALIASES = ("session", "conversation", "thread", "chat_id", "channel_id", "room_id")
+_ROLE_NAMES = (OWNER_NAMES, _SESSION_ALIASES, SPEAKER_NAMES)
 ROLES: Mapping[str, str] = {
     "user": "user", "human": "user", "customer": "user",
     "assistant": "assistant", "ai": "assistant", "bot": "assistant", "chatbot": "assistant", "model": "assistant",
@@ -46,6 +50,7 @@ _PARTS = frozenset((
 ))  # fmt: skip
 _NO_PERSON = frozenset(("user_agent", "reply_to", "reply_to_id", "in_reply_to", "reply_to_message_id"))
 _NAME_CHARACTERS = 64  # longer keys name nothing, and are not cached
+_KEYS_MAX = 64  # of a record whose keys are cached
 _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^\w]+")
 
 
@@ -55,10 +60,39 @@ def snake_case(name: str) -> str:
     return _WORD_ENDS.sub("_", name.strip()).casefold().strip("_")
 
 
-def named_field(record: Mapping[str, object], names: Iterable[str]) -> str | None:
-    """Return the record's key that is the first of these names and whose value is a text or a number."""
-    keys = {snake_case(key): key for key in reversed([*record]) if len(key) <= _NAME_CHARACTERS}
-    return next((keys[name] for name in names if name in keys and is_scalar(record[keys[name]])), None)
+class FieldRoles(NamedTuple):
+    """The keys of a record that may name its owner, its session and its speaker, each in order of preference, and all
+    that look like a person."""
+
+    owners: tuple[str, ...]
+    sessions: tuple[str, ...]
+    speakers: tuple[str, ...]
+    people: tuple[str, ...]
+
+
+def field_roles(record: Mapping[str, object]) -> FieldRoles:
+    """Return what the keys of a record name. Most records of a log have the same keys, whose roles are cached; many or
+    long keys, which would fill the memory, are looked at each time."""
+    keys = tuple(record)
+    return (
+        _cached_roles(keys)
+        if len(keys) <= _KEYS_MAX and max(map(len, keys), default=0) <= _NAME_CHARACTERS
+        else _roles(keys)
+    )
+
+
+def _roles(keys: tuple[str, ...]) -> FieldRoles:
+    by_name = {snake_case(key): key for key in reversed(keys) if len(key) <= _NAME_CHARACTERS}
+    owners, sessions, speakers = (tuple(by_name[name] for name in names if name in by_name) for names in _ROLE_NAMES)
+    return FieldRoles(owners, sessions, speakers, tuple(unclear_identities(keys)))
+
+
+_cached_roles = lru_cache(maxsize=1_000)(_roles)
+
+
+def first_named(record: Mapping[str, object], keys: tuple[str, ...]) -> str | None:
+    """Return the first of the record's keys whose value is a text or a number."""
+    return next((key for key in keys if is_scalar(record[key])), None)
 
 
 def is_scalar(value: object) -> bool:
@@ -91,7 +125,6 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(snake_case(name).split("_"))
 
 
-@lru_cache(maxsize=10_000)
 def _is_person(name: str, people: frozenset[str]) -> bool:
     """A word for people, and beside it only words that tell an id, a name or an address."""
     words = _words(name)

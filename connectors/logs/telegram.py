@@ -118,6 +118,9 @@ def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, whe
     if not text:
         leave_out(scope, EMPTY)
         return
+    if not owner:
+        yield broken(where, "is of a chat without name and id: give --user NAME", message)
+        return
     chat_id = word(chat.get("id")) or "chat"
     if (time := _time(message, "date", scope)) is None:
         yield broken(where, "has no date", message)
@@ -137,12 +140,13 @@ def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, whe
 
 
 def _owner(chat: dict[str, Any], alike: Set[str], scope: Scope) -> str:
-    """The account or the chat by its name; a chat without one, or whose name another has too, by its id."""
+    """The account or the chat by its name; a chat without one, or whose name another has too, by its id.
+    Nothing for a chat that has neither."""
     if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
         return scope.user_id
     name, chat_id = author(chat.get("name")), word(chat.get("id"))
     if name is None:
-        return identifier(f"chat {chat_id}".strip())
+        return identifier(f"chat {chat_id}") if chat_id else ""
     is_alike = name in alike and chat.get("type") not in _OF_GROUPS  # a group that became larger has another id
     return identifier(f"{name} {chat_id}" if is_alike else name)
 

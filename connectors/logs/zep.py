@@ -36,11 +36,12 @@ from recallflow.connectors.logs.building import (
 )
 from recallflow.connectors.logs.documents import elements, first_objects, members
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
-from recallflow.connectors.logs.owners import OWNER_NAMES, named_field, unclear_identities
+from recallflow.connectors.logs.owners import field_roles, first_named
 from recallflow.errors import UsageError
 
 _THREADS, _FACTS = ("threads", "sessions"), ("edges", "facts")
 _LISTS = (*_THREADS, "messages", "episodes", *_FACTS)
+_OWNERS = ("user_id", "group_id", "graph_id")
 _ROLES = {"norole": "user", "human": "user", "ai": "assistant"}
 _SPOKEN = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOTALL)
 
@@ -140,10 +141,11 @@ def _owner(given: dict[str, Any], scope: Scope) -> str:
     """A thread's user, a graph's group: whom Zep keeps it of. Raises UsageError where another field looks like that."""
     if scope.user_given:
         return scope.user_id
-    name = named_field(given, ("user_id", "group_id", "graph_id", *OWNER_NAMES))
-    if name is not None and (owner := author(word(given[name]))):
+    roles = field_roles(given)
+    names = (*(name for name in _OWNERS if name in given), *roles.owners)
+    if (name := first_named(given, names)) is not None and (owner := author(word(given[name]))):
         return identifier(owner)
-    if unclear := unclear_identities(key for key, value in given.items() if value):
+    if unclear := [name for name in roles.people if given[name]]:
         raise UsageError(f"{', '.join(unclear)} of a thread may say whose it is: call it user_id, or give --user NAME")
     return scope.user_id
 

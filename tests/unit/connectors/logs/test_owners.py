@@ -77,11 +77,30 @@ def test_unused_identity_refuses_the_file(tmp_path: Path, written: str, field: s
     assert {*read(path, user_given=True).column("user_id")} == {"ann"}
 
 
+@pytest.mark.parametrize("written", ["parquet", "csv", "openai", "sharegpt", "openai messages"])
+def test_two_kinds_of_people_refuse_the_file(tmp_path: Path, written: str) -> None:
+    path = WRITERS[written](tmp_path, "user")
+    content = path.read_bytes()
+    if written == "parquet":
+        parquet(path, user=[*TWO], customer=["c", "d"])
+    elif written == "csv":
+        csv(path, user=[*TWO], customer=["c", "d"])
+    else:
+        path.write_bytes(content.replace(b'"user":"u', b'"customer":"c","user":"u'))
+    with pytest.raises(UsageError, match="user, customer may say it"):
+        read(path)
+
+
 @pytest.mark.parametrize("field", UNCLEAR)
 def test_mem0_memory_with_an_unclear_owner_is_refused(tmp_path: Path, field: str) -> None:
     path = jsonl(tmp_path / "m.jsonl", *({"id": f"m-{one}", "memory": "likes tea", field: one} for one in TWO))
     assert (read(path).events, len(read(path).refused)) == ([], 2)
     assert {*read(path, user_given=True).column("user_id")} == {"ann"}
+
+
+def test_mem0_users_that_are_numbers_are_owners(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "m.jsonl", *({"id": f"m{i}", "memory": "likes tea", "user_id": i} for i in (7, 8)))
+    assert read(path).column("user_id") == ["7", "8"]
 
 
 def test_speakers_of_one_conversation_share_an_owner(tmp_path: Path) -> None:
@@ -119,6 +138,8 @@ def test_people_of_one_name_have_owners_of_their_own(tmp_path: Path) -> None:
     chats = (test_telegram.chat(test_telegram.said(1, "hello"), type="personal_chat", name="Bo", id=i) for i in (1, 2))
     telegram = jsonl(tmp_path / "result.json", test_telegram.account(*chats))
     assert read(telegram).column("user_id") == ["Bo 1", "Bo 2"]
+    nameless = (test_telegram.chat(test_telegram.said(i, "hello"), name=None, id=None) for i in (1, 2))
+    assert len(read(jsonl(tmp_path / "result.json", test_telegram.account(*nameless))).refused) == 2
     direct = [{"id": f"D{i}", "members": ["U1", f"U{i}"]} for i in (2, 3)]
     files = {"dms.json": direct, "users.json": [{"id": f"U{i}", "profile": {"real_name": "Bo"}} for i in (1, 2, 3)]}
     days = {f"D{i}/2026-01-30.json": [test_slack.said("1769770800.1", "hello")] for i in (2, 3)}
