@@ -28,7 +28,7 @@ def log_name(log: Log, scope: Scope) -> str:
 
 
 def _owner(scope: Scope) -> tuple[object, ...]:
-    return scope.tenant_id, scope.user_id, scope.environment, scope.date_order, str(scope.zone)
+    return scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
 
 
 def _topic(named: bytes) -> str:

@@ -144,6 +144,13 @@ def test_dry_run_lists_the_columns_of_a_table(cli: Cli, tmp_path: Path) -> None:
     assert "unused columns (kept as metadata): score" in cli("replay", tmp_path / "t.csv", "--dry-run").stdout
 
 
+def test_named_user_reads_the_log_again(replay: Replay, tmp_path: Path) -> None:
+    """With --user the same records are of another owner, also where the name is the default one's."""
+    (tmp_path / "t.csv").write_text("user,text\nu1,hello\n")
+    assert replayed(replay(tmp_path / "t.csv")) == ["t.csv: 1 events"]
+    assert replayed(replay(tmp_path / "t.csv", "--user", "user")) == ["t.csv: 1 events"]
+
+
 def test_dry_run_shows_refused_lines(cli: Cli, log: Path) -> None:
     log.write_bytes(jsonl(HELLO, b"{", event("message")))
     done = cli("replay", log, "--dry-run")
