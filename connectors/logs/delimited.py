@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from recallflow.connectors.lines import bounded_lines
-from recallflow.connectors.logs.building import broken, file_name
+from recallflow.connectors.logs.building import broken
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.connectors.logs.tables import Columns, Row, TableReader, mapped
 from recallflow.limits import RECORD_BYTES
 from recallflow.parsing import unmarked
 
 _DELIMITERS = ",;\t|"
-_SUFFIXES = (".csv", ".tsv")
 _HEADER_LINES = 20  # names of columns may hold line feeds
 _JSON_STARTS = (b"{", b"[")
 
@@ -21,14 +20,9 @@ def csv_format(columns: Columns) -> LogFormat:
     """`columns`: those that somebody named; the others are guessed."""
 
     def recognises(head: Head) -> bool:
-        start = unmarked(head.start).lstrip()
-        if head.members or start.startswith(_JSON_STARTS) or b"\x00" in start[:1000]:
-            return False
-        _, names = _header(start)
-        if len(names) < 2:
-            return False
+        names = [] if head.members else header_columns(head.start)
         given = {field: column for field, column in columns.items() if column in names}
-        return "content" in mapped(names, given).values() or file_name(head.name).lower().endswith(_SUFFIXES)
+        return "content" in mapped(names, given).values()
 
     def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         with source.open() as file:
@@ -37,6 +31,15 @@ def csv_format(columns: Columns) -> LogFormat:
             yield from TableReader(source.name, scope, columns).read(names, _rows(source.name, file, names, delimiter))
 
     return LogFormat("csv", "CSV with a header and a column of texts", recognises, read)
+
+
+def header_columns(start: bytes) -> list[str]:
+    """Return the columns of a file that starts as CSV does; none of other files."""
+    start = unmarked(start).lstrip()
+    if start.startswith(_JSON_STARTS) or b"\x00" in start[:1000]:
+        return []
+    _, names = _header(start)
+    return names if len(names) > 1 else []
 
 
 def _header(start: bytes) -> tuple[str, list[str]]:

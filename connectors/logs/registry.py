@@ -7,7 +7,7 @@ from types import MappingProxyType
 from recallflow.connectors.logs.building import EMPTY_FILE, leave_out
 from recallflow.connectors.logs.chatgpt import CHATGPT
 from recallflow.connectors.logs.claude import CLAUDE
-from recallflow.connectors.logs.delimited import csv_format
+from recallflow.connectors.logs.delimited import csv_format, header_columns
 from recallflow.connectors.logs.discord import DISCORD
 from recallflow.connectors.logs.documents import first_objects
 from recallflow.connectors.logs.events import EVENTS
@@ -115,7 +115,10 @@ def _described(head: Head) -> str:
         return "blank lines only"
     if objects := first_objects(head.start):
         return f"starts with a JSON object with the fields {_some(objects[0]) or '(none)'}; {_likeness(objects)}"
-    return f"starts with {line[:40].decode(errors='replace')!r}"
+    described = f"starts with {line[:40].decode(errors='replace')!r}"
+    if columns := header_columns(head.start):
+        return f"{described}; if those are columns of CSV ({_some(columns)}), give --column content=NAME"
+    return described
 
 
 def _some(names: Iterable[str]) -> str:

@@ -52,13 +52,11 @@ def test_rows_that_do_not_fit_are_refused_alone(tmp_path: Path) -> None:
 
 def test_named_columns_and_unknown_ones(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", "wer,was\nu1,one\n")
-    with pytest.raises(UsageError, match="Give --column content=NAME; there are wer, was"):
+    with pytest.raises(UsageError, match=r"CSV \(wer, was\), give --column content=NAME"):
         read(path)
     columns = {"content": "was", "user_id": "wer"}
     (log,), _ = Registry(columns=columns).logs_of(open_source(path))
     assert (log.format.name, len([*log.read(Scope())])) == ("csv", 1)
-    with pytest.raises(UsageError, match="not a conversation log"):
-        read(written(tmp_path / "t.txt", "wer,was\nu1,one\n"))
 
 
 def test_columns_of_one_name_keep_their_values(tmp_path: Path) -> None:
