@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from recallflow.embedder import Matrix
-from recallflow.events import MemoryEvent
+from recallflow.events import MemoryEvent, MemoryFields, Message
 from recallflow.flows.embedding import Ahead, text_of, with_vector
 from recallflow.operators.events import Item, Write
 from recallflow.records import Position
@@ -26,7 +26,8 @@ class Beside:
 
     async def embed(self, event: MemoryEvent) -> Matrix | str | None:
         """The vector of an event's text, or the code of why there is none; None where none is wanted."""
-        if getattr(event, "embedding", None) is not None or (text := text_of(event)) is None:
+        has_vector = isinstance(event, Message | MemoryFields) and event.embedding is not None
+        if has_vector or (text := text_of(event)) is None:
             return None
         future: asyncio.Future[Matrix | str] = asyncio.get_running_loop().create_future()
         self._waiting[event.tenant_id].append((text, future))

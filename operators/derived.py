@@ -12,18 +12,33 @@ from typing import Any
 
 from recallflow.enrichment import content_hash
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import DerivedFrom, MemoryEmbedding, MemoryEvent, Source
+from recallflow.events import (
+    CategorySummary,
+    DerivedFrom,
+    EpisodeSummary,
+    GraphEdges,
+    MemoryAdd,
+    MemoryEmbedding,
+    MemoryEvent,
+    MemoryUpdate,
+    Source,
+)
 from recallflow.limits import MADE_EVER_MAX, MADE_MAX
 from recallflow.operators.view import View
 from recallflow.state.rows import Entry, MemoryRow
 
+_MADE = (
+    MemoryAdd | MemoryUpdate | CategorySummary | EpisodeSummary | GraphEdges
+)  # the types that declare `derived_from`
+
 
 def sources_of(event: MemoryEvent) -> list[Source]:
-    """The memories that an event was made from; none of one that is told."""
+    """Return the memories that an event was made from. A stated event, of any type, has none."""
     if isinstance(event, MemoryEmbedding):
         return [Source(memory_id=event.memory_id, content_hash=event.content_hash)]
-    derived: DerivedFrom | None = getattr(event, "derived_from", None)
-    return [] if derived is None else [derived, *derived.others]
+    if not isinstance(event, _MADE) or event.derived_from is None:
+        return []
+    return [event.derived_from, *event.derived_from.others]
 
 
 def fits(view: View, event: MemoryEvent) -> bool:

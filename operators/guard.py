@@ -5,10 +5,10 @@ surroundings and stops the flow. So do MemoryError and whatever is no `Exception
 """
 
 import logging
-import traceback
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
+from recallflow.defects import DefectLog, defect_id
 from recallflow.errors import FieldProblem, InvalidRecord, RecallflowError
 from recallflow.records import Position
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 Undo = Callable[[], None]
 
-_log = logging.getLogger(__name__)
+_defects = DefectLog(logging.getLogger(__name__))
 
 
 def twice(
@@ -26,14 +26,27 @@ def twice(
     *arguments: *Arguments,
     undo: Undo | None = None,
 ) -> T:
-    """`once`, and once again where it fails."""
+    """Return what `work` returns, at the second attempt if the first fails. The log has one record of both.
+
+    Raises:
+        InvalidRecord: `internal_error`, if both attempts fail. It names the id of the log record.
+    """
     try:
         return work(*arguments)
     except (RecallflowError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 see `once`
-        report(step, position, error, undo)
-    return once(step, position, work, *arguments, undo=undo)
+        first = error
+    if undo is not None:
+        undo()
+    try:
+        result = once(step, position, work, *arguments, undo=undo)
+    except InvalidRecord as failed:
+        if failed.code != "internal_error":
+            report(step, position, first)
+        raise
+    report(step, position, first)
+    return result
 
 
 def once(
@@ -43,28 +56,26 @@ def once(
     *arguments: *Arguments,
     undo: Undo | None = None,
 ) -> T:
-    """What `work` returns. Where our own code fails in it, the log says where, `undo` is called, and InvalidRecord
-    (`internal_error`) is raised."""
+    """Return what `work` returns. Where our own code fails in it, log the failure, and call `undo`.
+
+    Raises:
+        InvalidRecord: `internal_error`, which names the id of the log record.
+    """
     try:
         return work(*arguments)
     except (RecallflowError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 one event, whatever is wrong with it, must not keep all others waiting
-        report(step, position, error, undo)
-        problem = f"{type(error).__name__} in our own code; report it with the engine's log, and keep the record"
+        error_id = report(step, position, error)
+        if undo is not None:
+            undo()
+        kind = type(error).__name__
+        problem = f"internal error {error_id}: {kind} in our own code; report it with the engine's log of that id"
         raise InvalidRecord("internal_error", [FieldProblem("", problem)]) from None
 
 
-def report(step: str, position: Position, error: Exception, undo: Undo | None = None) -> None:
-    """Says in the log where our own code failed."""
-    known = {"position": str(position), "code": "internal_error"}
-    _log.error("%s: our own code failed in step %s\n%s", position, step, _trace(error), extra=known)
-    if undo is not None:
-        undo()
-
-
-def _trace(error: BaseException) -> str:
-    """The places and types of an error and what led to it. Not their messages: those may quote a memory."""
-    trace = "".join([*traceback.format_tb(error.__traceback__), type(error).__qualname__])
-    before = error.__cause__ or error.__context__
-    return trace if before is None else f"{_trace(before)}\nled to\n{trace}"
+def report(step: str, position: Position, error: Exception) -> str:
+    """Log where our own code failed at a record. Return the id of the log record, which is the same in each replay."""
+    error_id = defect_id(position, step, type(error).__qualname__)
+    _defects.report(error_id, f"{position}, step {step}", error, position=str(position))
+    return error_id

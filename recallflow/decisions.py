@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from recallflow.control import SETTLED_MS, Category, Control, Quota
+from recallflow.control import SETTLED_MS, ApiKey, Category, Control, Quota, TokenKey
 
 
 class Decision(NamedTuple):
@@ -66,7 +66,7 @@ class History:
         """Whether something was revoked by a time. What was revoked once stays so, whatever is decided later: nobody
         brings a key back who sends the decision that made it again."""
         decisions = self._decisions.get((tenant_id, kind, name), [])
-        return any(made.append_ms <= at_ms and getattr(made.event, "revoked", False) for made in decisions)
+        return any(made.append_ms <= at_ms and _is_revocation(made.event) for made in decisions)
 
     def began_ms(self, kinds: Iterable[str]) -> int | None:
         """When the first decision of any of these kinds was made, about any tenant."""
@@ -88,8 +88,12 @@ class History:
         return sorted(self._names.get((tenant_id, kind), ()))
 
 
+def _is_revocation(event: Control) -> bool:
+    return isinstance(event, ApiKey | TokenKey) and event.revoked
+
+
 def _said_ms(event: Control) -> float:
-    if getattr(event, "revoked", False):
+    if _is_revocation(event):
         return math.inf
     return -math.inf if event.timestamp is None else event.timestamp
 

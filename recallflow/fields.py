@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -121,11 +121,19 @@ Layer = Literal["rule", "working", "long_term"]
 
 class Model(BaseModel):
     """Base of everything that crosses a topic: immutable; unknown fields are let in by the parser and reported once. A
-    number is no text and no truth value, nor the other way round: who sends `true` for 1 means something else."""
+    number is no text and no truth value, nor the other way round: who sends `true` for 1 means something else.
+
+    Unknown fields are in `model_extra` alone. They are no attributes: nobody has validated their values, and logic that
+    reads a field of one event type could meet them in another."""
 
     model_config = ConfigDict(
         frozen=True, extra="allow", strict=True, allow_inf_nan=False, ser_json_inf_nan="null", defer_build=True
     )
+
+    if not TYPE_CHECKING:  # a type checker knows declared fields alone
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"{type(self).__name__!r} object has no field {name!r}", name=name, obj=self)
 
 
 class Cuttable(Model):

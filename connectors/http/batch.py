@@ -15,8 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from recallflow.connectors.http.bodies import credentials_of, too_large
 from recallflow.connectors.http.door import Door, parse_event, shown
-from recallflow.connectors.http.errors import Problem, body_of
-from recallflow.connectors.http.gate import own_failure
+from recallflow.connectors.http.errors import Problem, body_of, own_failure
 from recallflow.credentials import Headers
 from recallflow.errors import RecallflowError
 from recallflow.responses import ErrorBody

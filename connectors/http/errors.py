@@ -1,6 +1,7 @@
 """What a request gets that cannot be done: `{"error": {code, message, fields}}`, under the status of its code."""
 
 import logging
+import uuid
 from typing import cast
 
 import orjson
@@ -8,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from recallflow.defects import DefectLog
 from recallflow.errors import (
     DeliveryFailed,
     InvalidRecord,
@@ -52,7 +54,7 @@ _HEADERS = {
 }
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # what the router finds by itself
 
-_log = logging.getLogger(__name__)
+_defects = DefectLog(logging.getLogger(__name__))
 
 
 class Problem(RecallflowError):
@@ -75,8 +77,15 @@ def body_of(error: RecallflowError) -> ErrorBody:
             return ErrorBody(code="deadline", message=str(error))
         case DeliveryFailed() | SourceError() | SinkError() | UsageError():
             return ErrorBody(code="unavailable", message=str(error))
-    _log.error("a request failed: %s", type(error).__name__)
-    return ErrorBody(code="internal_error", message="the gateway failed; its log says more")
+    return own_failure("a request", error)
+
+
+def own_failure(where: str, error: Exception) -> ErrorBody:
+    """Log that our own code failed, without the exception's message. Return the body of the response."""
+    error_id = uuid.uuid4().hex[:12]
+    _defects.report(error_id, where, error)
+    message = f"internal error {error_id} of the gateway; report it with the gateway's log of that id"
+    return ErrorBody(code="internal_error", message=message)
 
 
 def status_of(code: str) -> int:

@@ -1,22 +1,17 @@
 """What every request goes through: how many there may be at once, how long they take, and what is said where our own
 code fails."""
 
-import logging
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recallflow.connectors.http.errors import Problem, body_of, refusal
+from recallflow.connectors.http.errors import Problem, body_of, own_failure, refusal
 from recallflow.connectors.http.limits import Limits
-from recallflow.errors import trace_of
-from recallflow.responses import ErrorBody
 
 PROBES = ("/livez", "/readyz", "/metrics")  # they are answered however much there is to do
 _BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _NO_ROUTE = "none"
-
-_log = logging.getLogger(__name__)
 
 
 class Traffic:
@@ -78,9 +73,3 @@ class Gate:
 def route_of(scope: Scope) -> str:
     """The path as the app knows it, without what a request put into it."""
     return getattr(scope.get("route"), "path", _NO_ROUTE)
-
-
-def own_failure(where: str, error: Exception) -> ErrorBody:
-    """Logs that our own code failed, without what it failed with; gives what the client is told."""
-    _log.error("our own code failed at %s\n%s", where, trace_of(error))
-    return ErrorBody(code="internal_error", message="the gateway's own code failed; report it with its log")

@@ -1,11 +1,13 @@
 """What a model is told of a tool that failed: what is wrong, and what to do."""
 
 import logging
+import uuid
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from recallflow.errors import DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError, trace_of
+from recallflow.defects import DefectLog
+from recallflow.errors import DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError
 
 _ADVICE = {
     "not_found": "Search again, and take a memory_id from the result.",
@@ -18,7 +20,7 @@ _ADVICE = {
 }
 _CORRECT = "Correct the arguments and call again."
 
-_log = logging.getLogger(__name__)
+_defects = DefectLog(logging.getLogger(__name__))
 
 
 def explain(error: Exception) -> str:
@@ -38,8 +40,9 @@ def explain(error: Exception) -> str:
             return f"not_stored: {error} Search for it before you call again: it may be stored all the same."
         case SourceError():
             return f"unavailable: {error}. Tell the user that the memory is not available at present."
-    _log.error("our own code failed at a tool\n%s", trace_of(error))
-    return "internal_error: the memory failed; its log says more. Do not try again with the same arguments."
+    error_id = uuid.uuid4().hex[:12]
+    _defects.report(error_id, "a tool", error)
+    return f"internal_error: internal error {error_id} of the memory. {_ADVICE['internal_error']}"
 
 
 def _problem(one: ErrorDetails) -> str:

@@ -21,7 +21,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {"time": _time(record), "level": record.levelname.lower(), "logger": _name(record)}
-        fields |= {name: record.__dict__[name] for name in ("position", "code") if name in record.__dict__}
+        fields |= {name: record.__dict__[name] for name in ("position", "code", "error_id") if name in record.__dict__}
         current = trace.get_current_span().get_span_context()
         if current.is_valid:
             fields |= {"trace_id": f"{current.trace_id:032x}", "span_id": f"{current.span_id:016x}"}

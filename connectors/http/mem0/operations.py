@@ -20,7 +20,7 @@ from recallflow.connectors.http.mem0.entities import (
 )
 from recallflow.connectors.http.mem0.filters import Asked, asked, entities_alone
 from recallflow.connectors.http.mem0.shown import history, score, shown
-from recallflow.events import MemoryEvent, Message
+from recallflow.events import MemoryAdd, MemoryEvent, Message
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.queries import K_MAX
 from recallflow.responses import MemoryPage
@@ -61,7 +61,9 @@ def _event(message: dict[str, Any], expires_at: str | None) -> dict[str, Any]:
 
 
 def _text(event: MemoryEvent) -> str:
-    return event.text() if isinstance(event, Message) else getattr(event, "content", "")
+    if isinstance(event, Message):
+        return event.text()
+    return event.content if isinstance(event, MemoryAdd) else ""
 
 
 async def search(calls: Calls, body: bodies.Search) -> dict[str, Any]:

@@ -92,7 +92,8 @@ def test_a_line_at_which_our_own_code_fails_costs_no_other_and_no_log_quotes_it(
     codes = [one.get("error", {}).get("code") for one in found]  # type: ignore[attr-defined]
     assert codes == [None, "internal_error", "internal_error", None]
     gc.collect()  # what asyncio says of an error that nobody asked for
-    assert caplog.text.count("our own code failed at a line of a batch") == 2
+    logged = [record.__dict__["error_id"] for record in caplog.records if "error_id" in record.__dict__]
+    assert [error_id in str(one) for error_id, one in zip(logged, found[1:3], strict=True)] == [True, True]
     assert "green tea" not in caplog.text + str(found)
 
 

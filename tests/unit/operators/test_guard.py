@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from recallflow.connectors.embedders import load_embedder
+from recallflow.defects import DefectLog
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, StorageError
-from recallflow.operators import decode, writes
+from recallflow.operators import decode, guard, writes
 from recallflow.operators.answers import answer
 from recallflow.operators.apply import apply
 from recallflow.operators.recall.pipeline import recall
@@ -74,6 +75,7 @@ class Engine(Harness):
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     plant = Plant()
+    monkeypatch.setattr(guard, "_defects", DefectLog(logging.getLogger("defects")))
     monkeypatch.setattr(decode, "parse", plant.wrap("decode", parse))
     monkeypatch.setattr(writes, "apply", plant.wrap("state", apply))
     monkeypatch.setattr(answer, "recall", plant.wrap("recall", recall))
@@ -157,10 +159,24 @@ def test_failure_quotes_no_text(engine: Engine, plant: Plant, step: str, caplog:
     (letter,) = letters(engine.put(LINES))
     assert "KeyError" in str(letter.error)
     assert SECRET not in str(letter.error)
-    (*_, last) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert all(said in last.getMessage() for said in ("memories:0:2", f"step {step}\n"))
+    logged_twice = step == "embed"  # first of the batch, then of the record
+    logged = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(logged) == 1 + logged_twice
+    assert all(said in logged[-1].getMessage() for said in ("memories:0:2", f"step {step}"))
+    assert logged[-1].__dict__["error_id"] in str(letter.error)
     assert all(said in caplog.text for said in ("raise self.error", "ValueError", "KeyError"))  # the traceback
     assert SECRET not in caplog.text
+
+
+def test_many_failures_of_one_place_log_one_line_each(
+    engine: Engine, plant: Plant, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant.fail("state")
+    outputs = engine.put([orjson.dumps(make_event("message", n, content=f"{SECRET} {n}")) for n in range(20)])
+    logged = [record.__dict__["error_id"] for record in caplog.records if record.levelno == logging.ERROR]
+    assert len({*logged}) == len(logged) == 20
+    assert all(one in str(letter.error) for one, letter in zip(logged, letters(outputs), strict=True))
+    assert sum("raise self.error" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("step", [*STEPS, "recall"])
