@@ -7,6 +7,7 @@ A document is cut into its elements by brackets and quotes alone, and each eleme
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, BinaryIO
 
@@ -76,6 +77,7 @@ def members(file: BinaryIO, without: frozenset[str] = frozenset()) -> dict[str, 
     return found
 
 
+@lru_cache(maxsize=1)  # every format asks for those of the same start
 def first_objects(start: bytes) -> list[dict[str, Any]]:
     """The first objects of a log, by the bytes it starts with: of JSON lines, of an array, or the document itself. Of
     one that is longer than `start`, the members that are in it whole; an array among them has the elements that are."""

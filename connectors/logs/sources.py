@@ -29,6 +29,10 @@ _EMPTY_ZIP = b"PK\x05\x06"
 _SUFFIXES = (".gz", ".zst")
 _SPOOLED_BYTES = 1024 * 1024
 _STEP_BYTES = 64 * 1024
+ENTRIES_MAX = 50_000  # of an archive: each is opened, and compared with every format
+ARCHIVE_BYTES_MAX = 64 * 1024**3  # of an archive, unpacked
+RATIO_MAX = 200  # of unpacked to packed bytes; text has 3 to 50
+RATIO_FREE_BYTES, RATIO_FREE_MEMBER_BYTES = 64 * 1024**2, 1024**2  # of a file, and of one in an archive: any ratio
 Opens = Callable[[], "IO[bytes] | io.RawIOBase | gzip.GzipFile"]
 _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
 
@@ -45,6 +49,7 @@ class Source:
     inside: tuple["Source", ...] = ()
     path: Path | None = None
     checksum: int | None = None
+    unpacked_max: int = 0  # bytes that decompression may give
     empty: int = 0  # files in it that hold nothing
     broken: UsageError | None = None  # why it cannot be read
     _reader: "_Counted | None" = field(default=None, repr=False)
@@ -65,7 +70,7 @@ class Source:
         except _BROKEN as error:
             raise unopened(self.where, error) from None
         self._reader = _Counted(raw, self.where)
-        return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where)
+        return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where, self.unpacked_max)
 
     def members(self) -> tuple["Source", ...]:
         return self.inside
@@ -116,8 +121,9 @@ def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None =
     if not start:
         raise UsageError(f"{where}: empty; give a file that holds a conversation")
     if start in (ZIP, _EMPTY_ZIP):
-        return _archive(where, name, open_raw)
-    return Source(_plain(name), where, size, open_raw, path=path)
+        return _archive(where, name, size, open_raw)
+    unpacked_max = RATIO_FREE_BYTES + RATIO_MAX * size
+    return Source(_plain(name), where, size, open_raw, path=path, unpacked_max=unpacked_max)
 
 
 def _text(name: Path | str) -> str:
@@ -156,9 +162,9 @@ def _folder(path: Path) -> Source:
     return Source(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found), empty=empty)
 
 
-def _archive(where: str, name: str, open_raw: Opens) -> Source:
-    """A zip archive, which stays open. What is compressed in it once more (`.gz`) is decompressed; an archive in it
-    is a file like any other."""
+def _archive(where: str, name: str, size: int, open_raw: Opens) -> Source:
+    """Open a zip archive of `size` bytes, which stays open. Files compressed in it once more (`.gz`) are decompressed;
+    an archive in it is a file like any other."""
     file = open_raw()
     try:
         archive = zipfile.ZipFile(file)
@@ -166,6 +172,7 @@ def _archive(where: str, name: str, open_raw: Opens) -> Source:
         file.close()
         raise unopened(where, error) from None
     weakref.finalize(archive, file.close)
+    _check_archive(where, archive.infolist(), size)
     files = [
         info
         for info in sorted(archive.infolist(), key=lambda info: info.filename)
@@ -178,6 +185,7 @@ def _archive(where: str, name: str, open_raw: Opens) -> Source:
             info.file_size,
             partial(archive.open, info),
             checksum=info.CRC,
+            unpacked_max=RATIO_FREE_MEMBER_BYTES + RATIO_MAX * info.compress_size,
         )
         for info in files
         if info.file_size
@@ -186,6 +194,30 @@ def _archive(where: str, name: str, open_raw: Opens) -> Source:
         raise UsageError(f"{where}: an archive without files; give one that holds logs")
     empty = len(files) - len(found)
     return Source(name, where, sum(one.bytes for one in found), inside=tuple(found), empty=empty)
+
+
+def _check_archive(where: str, entries: list[zipfile.ZipInfo], size: int) -> None:
+    """Refuse an archive that would take very long to read. No entry gives more bytes than its `file_size`."""
+    if len(entries) > ENTRIES_MAX:
+        raise UsageError(
+            f"{where}: has {len(entries):,} entries; an archive may have {ENTRIES_MAX:,}: unpack it, and give the "
+            "folder"
+        )
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > ARCHIVE_BYTES_MAX:
+        raise UsageError(
+            f"{where}: unpacks to {unpacked:,} bytes; an archive may unpack to {ARCHIVE_BYTES_MAX:,}: unpack it, and "
+            "give the folder"
+        )
+    if unpacked > RATIO_FREE_BYTES + RATIO_MAX * size:
+        raise _too_dense(where)
+
+
+def _too_dense(where: str) -> UsageError:
+    return UsageError(
+        f"{where}: unpacks to more than {RATIO_MAX} times its size, as no log does; if you trust it, decompress it "
+        "yourself, and give the result"
+    )
 
 
 def _standard_input() -> Source:
@@ -222,17 +254,20 @@ def _spool(given: BinaryIO, file: BinaryIO) -> None:
     file.flush()
 
 
-def _decompressed(file: io.BufferedReader, where: str) -> BinaryIO:
-    """By what it begins with: browsers decompress files and keep their names."""
+def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> BinaryIO:
+    """Return a reader of the decompressed bytes, at most `most_bytes`. The first bytes tell the compression: browsers
+    decompress files and keep their names."""
     start = file.peek(4)[:4]
+    stream: io.RawIOBase | gzip.GzipFile
     if start.startswith(GZIP):
-        return io.BufferedReader(_Checked(gzip.GzipFile(fileobj=file, mode="rb"), where, file), _SPOOLED_BYTES)
-    if start == ZSTANDARD:
+        stream = gzip.GzipFile(fileobj=file, mode="rb")
+    elif start == ZSTANDARD:
         from pyarrow import CompressedInputStream, PythonFile  # takes as long to import as all else
 
         stream = CompressedInputStream(PythonFile(file, mode="r"), "zstd")
-        return io.BufferedReader(_Checked(stream, where, file), _SPOOLED_BYTES)
-    return file
+    else:
+        return file
+    return io.BufferedReader(_Unpacked(stream, where, file, most_bytes), _SPOOLED_BYTES)
 
 
 class _Checked(io.RawIOBase):
@@ -268,6 +303,23 @@ class _Checked(io.RawIOBase):
             if self._beneath is not None:
                 self._beneath.close()
         super().close()
+
+
+class _Unpacked(_Checked):
+    """Decompressed bytes. More than `most_bytes` are refused."""
+
+    def __init__(
+        self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str, beneath: BinaryIO, most_bytes: int
+    ) -> None:
+        super().__init__(file, where, beneath)
+        self._left = most_bytes
+
+    def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
+        read = super().readinto(into)
+        self._left -= read
+        if self._left < 0:
+            raise _too_dense(self._where)
+        return read
 
 
 class _Counted(_Checked):

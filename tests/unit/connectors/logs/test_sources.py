@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from recallflow.connectors.logs import documents, sources
 from recallflow.connectors.logs.identity import log_name
 from recallflow.connectors.logs.model import Scope
 from recallflow.connectors.logs.registry import Log, Registry
@@ -186,15 +187,20 @@ def bomb(path: Path, before: bytes, megabytes: int) -> Path:
 LARGE = pytest.mark.parametrize("megabytes", [100, pytest.param(1024, marks=pytest.mark.exhaustive)])
 
 
+@pytest.fixture
+def any_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "RATIO_MAX", 1_000_000)
+
+
 @LARGE
-@pytest.mark.usefixtures("peak")
+@pytest.mark.usefixtures("peak", "any_ratio")
 def test_huge_line_is_never_held_whole(tmp_path: Path, megabytes: int) -> None:
     first, huge, last = values(bomb(tmp_path / "log.gz", EVENTS[0] + b"\n", megabytes))
     assert (first, last, len(huge)) == (EVENTS[0], EVENTS[1], MEGABYTE + 1)
 
 
 @LARGE
-@pytest.mark.usefixtures("peak")
+@pytest.mark.usefixtures("peak", "any_ratio")
 def test_huge_element_is_never_held_whole(tmp_path: Path, megabytes: int) -> None:
     opening = b"[" + EVENTS[0] + b', {"type":"message","content":"'
     first, huge = values(bomb(tmp_path / "log.gz", opening, megabytes))
@@ -257,3 +263,45 @@ def test_what_is_piped_is_known_by_what_it_holds(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(sys, "stdin", Piped(content))
         found.append(named("-"))
     assert found[0] == found[1] != found[2]
+
+
+def test_archive_over_a_limit_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = archive(tmp_path / "logs.zip", {f"{n}.jsonl": EVENTS[n] if n % 2 else b"" for n in range(12)})
+    assert len(logs_of(path)) == 6
+    for name, most in (("ENTRIES_MAX", 11), ("ARCHIVE_BYTES_MAX", 100)):
+        with monkeypatch.context() as patched:
+            patched.setattr(sources, name, most)
+            with pytest.raises(UsageError, match=rf"logs\.zip: .* {most}: unpack it"):
+                open_source(path)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.jsonl.zst", "logs.zip", "nested.zip"])
+def test_bytes_that_unpack_too_much_are_refused(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(sources, "RATIO_FREE_BYTES", 2 * MEGABYTE)
+    dense = event(0, "a" * 900_000) + b"\n"  # some 1,000 times its compressed size
+    if name.endswith("zip"):
+        path = archive(tmp_path / name, {"log.jsonl": gzip.compress(dense * 4) if name == "nested.zip" else dense * 4})
+    else:
+        path = write(name, gzip.compress(dense * 4) if name.endswith("gz") else zstd(dense * 4))
+    with pytest.raises(UsageError, match=f"more than {sources.RATIO_MAX} times"):
+        values(path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sources, "RATIO_MAX", 1_000_000)
+        assert len(values(path)) == 4
+
+
+def test_many_small_files_are_recognised_in_a_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+
+    def counted(start: bytes) -> object:
+        nonlocal reads
+        reads += 1
+        return orjson.loads(start)
+
+    monkeypatch.setattr(documents, "parsed", counted)
+    files = {f"{n}.json": b'{"a": %d}' % n for n in range(200)} | {"chat.jsonl": LINES}
+    path = archive(tmp_path / "logs.zip", files)
+    assert [log.source.name for log in logs_of(path)] == ["chat.jsonl"]
+    assert reads < 3 * len(files)
