@@ -74,10 +74,12 @@ class RecallflowError(Exception):
 class InvalidRecord(RecallflowError):
     """A record that cannot be applied or answered. Carries every wrong field at once; of very many, the first."""
 
-    def __init__(self, code: ErrorCode, fields: Sequence[FieldProblem]) -> None:
+    def __init__(self, code: ErrorCode, fields: Sequence[FieldProblem], hidden: int = 0) -> None:
+        """`hidden`: how many wrong fields there are besides."""
         self.code: ErrorCode = code
-        if len(fields) > PROBLEMS_MAX + 1:
-            fields = [*fields[:PROBLEMS_MAX], FieldProblem("", f"and {len(fields) - PROBLEMS_MAX} more")]
+        if len(fields) + hidden > PROBLEMS_MAX + 1:
+            count = len(fields[PROBLEMS_MAX:]) + hidden
+            fields = [*fields[:PROBLEMS_MAX], FieldProblem("", f"and {count} more")]
         self.fields = tuple(FieldProblem(_short(field), _short(problem)) for field, problem in fields)
         super().__init__(code, self.fields)
 

@@ -22,6 +22,7 @@ from recallflow.fields import NOT_BLANK, Model
 from recallflow.queries import QueryEvent
 
 MAX_DEPTH = 201  # the JSON parser's own
+ERRORS_READ = 500  # of one event: wording them takes longer than finding them
 UNKNOWN_REPORTED = 100  # fields that nobody reads, in the life of a process
 _MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -248,6 +249,8 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
     """Everything that is wrong with a value that should be an event of one of `types`. `unknown` is the code for one
     of no known type."""
     errors = error.errors(include_url=False, include_input=False)
+    hidden = max(0, len(errors) - ERRORS_READ)
+    del errors[ERRORS_READ:]
     match errors[0]["type"]:
         case "json_invalid":
             return _refusal("invalid_json", wrapping(value) or _unreadable(errors[0]["msg"]))
@@ -266,11 +269,14 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
         if one["type"] == "too_long":  # of a list where a text would do as well, this says more
             problems[field] = problem
         problems.setdefault(field, problem)
+    above = {field[:at] for field in problems for at, sign in enumerate(field) if sign == "."}
     for one in errors:  # of what may be a text or a list, a list was given: that it is no text says nothing
-        field, _ = _problem(one, types)
-        if one["type"] == "string_type" and any(other.startswith(f"{field}.") for other in problems):
-            problems.pop(field, None)
-    return InvalidRecord("invalid_event", [FieldProblem(field, problem) for field, problem in problems.items()])
+        if one["type"] == "string_type":
+            field, _ = _problem(one, types)
+            if field in above:
+                problems.pop(field, None)
+    found = [FieldProblem(field, problem) for field, problem in problems.items()]
+    return InvalidRecord("invalid_event", found, hidden)
 
 
 def _unreadable(message: str) -> str:

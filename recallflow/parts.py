@@ -19,6 +19,7 @@ from recallflow.limits import PROBLEMS_MAX
 
 LETTERS_READ = 64  # of a name that is none
 ALIKE = 0.6
+FIELDS_MAX = 64  # of a part with unknown fields
 
 
 class Part(Model):
@@ -33,9 +34,15 @@ class Part(Model):
         try:
             return check(given)
         except ValidationError as error:
+            found = error.errors(include_url=False)
+            # Those of parts within this one have been worded by then.
+            unknown = [at for at, one in enumerate(found) if one["type"] == "extra_forbidden"]
+            if not unknown:
+                raise
+            if isinstance(given, dict) and len(given) > FIELDS_MAX:
+                raise ValueError(f"has {len(given):,} fields; it may have {FIELDS_MAX}") from None
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            problems = [*map(_as_details, error.errors(include_url=False))]
-            unknown = [at for at, one in enumerate(problems) if one["type"] == "extra_forbidden"]
+            problems = [*map(_as_details, found)]
             for count, at in enumerate(unknown):
                 name = str(problems[at]["loc"][-1])
                 # Nobody is told more than so many, and to look for what was meant takes its time.
@@ -58,8 +65,11 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
     def likeness(other: str) -> float:
         letters = _letters(other)
-        begins = len(asked) > 1 and letters.startswith(asked)
-        return 1.0 if begins else SequenceMatcher(None, asked, letters).ratio()
+        if len(asked) > 1 and letters.startswith(asked):
+            return 1.0
+        matcher = SequenceMatcher(None, asked, letters)
+        may_be_alike = matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE
+        return matcher.ratio() if may_be_alike else 0.0
 
     best = max(known, key=likeness, default=None)
     return best if best is not None and likeness(best) >= ALIKE else None

@@ -26,7 +26,7 @@ from recallflow import limits
 from recallflow.cursors import AfterMemory, AfterPart
 from recallflow.events import Event
 from recallflow.fields import AS_WHOLE, INT32_MAX, Identifier, Layer, Name, NonEmpty, Role, Share, Timestamp
-from recallflow.parts import Part, check_all, nearest, no_such
+from recallflow.parts import FIELDS_MAX, Part, check_all, nearest, no_such
 from recallflow.records import Position
 
 T = TypeVar("T")
@@ -84,6 +84,8 @@ def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[Ini
     known = sorted({name for one in modes for names in (WEIGHTS, BOOSTS) for name in names.get(one, ())})
     what = f"{mode or 'a mode'} weighs {', '.join(known) or 'nothing'}"
     unknown = [name for name in weights if name not in known] if isinstance(weights, dict) else []
+    if len(unknown) > FIELDS_MAX:
+        raise ValueError(f"has {len(unknown):,} unknown factors; {what}")
     found = []
     for count, name in enumerate(unknown):
         similar = nearest(name, known) if count < limits.PROBLEMS_MAX else None
@@ -96,7 +98,8 @@ QUERY_IDS = ("id", "query_id")  # the names under which a query may carry its id
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
 
 
-Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX)
+# The first wrong value says enough, and very many would take long to word.
+Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True)
 
 
 class Decay(Part):
@@ -122,7 +125,7 @@ MetadataText = Annotated[str, StringConstraints(max_length=limits.METADATA_TEXT_
 MetadataValue = MetadataText | bool | int | Annotated[float, Field(allow_inf_nan=False)]
 MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=limits.METADATA_NAME_CHARACTERS)]
 MetadataValues = Annotated[MetadataValue | Annotated[list[MetadataValue], Values], WrapValidator(_known_to_filters)]
-Nested = Annotated[list["Filters"], Field(min_length=1)]
+Nested = Annotated[list["Filters"], Field(min_length=1, max_length=limits.FILTER_CONDITIONS_MAX)]
 
 
 def _one_or_several(given: object) -> str:
@@ -169,24 +172,30 @@ class Filters(Part):
 
 
 def _of_bounded_size(given: Any) -> Any:
-    """Looks at filters before they are read, as far as they nest: very many could take very long to answer."""
-    conditions, level, ahead = 0, 0, [given]
+    """Looks at filters before they are read, as far as they nest: very many could take very long to answer, and very
+    many mistakes to word."""
+    conditions, unknown, level, ahead = 0, 0, 0, [given]
+    known = {field.alias or name for name, field in Filters.model_fields.items()}
     while ahead:
         level += 1
         if level > limits.FILTER_LEVELS_MAX:
             raise ValueError(f"nests more than {limits.FILTER_LEVELS_MAX} levels deep; flatten it")
         inner = []
         for one in ahead:
-            fields = one.model_dump(exclude_unset=True) if isinstance(one, Filters) else one
+            fields = one.model_dump(exclude_unset=True, by_alias=True) if isinstance(one, Filters) else one
             if not isinstance(fields, dict):
+                conditions += 1
                 continue
             conditions += len(fields)
+            unknown += sum(name not in known for name in fields)
             for name in ("all", "any", "not"):
                 nested = fields.get(name, [])
                 inner += nested if isinstance(nested, list) else [nested]
         ahead = inner
     if conditions > limits.FILTER_CONDITIONS_MAX:
         raise ValueError(f"has {conditions:,} conditions, at every level; it may have {limits.FILTER_CONDITIONS_MAX}")
+    if unknown > limits.PROBLEMS_MAX:
+        raise ValueError(f"has {unknown} fields that no filter has; there are {', '.join(sorted(known))}")
     return given
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow import parsing
+from recallflow import parsing, parts
 from recallflow.errors import InvalidRecord
 from recallflow.limits import PROBLEMS_MAX
 from recallflow.parsing import parse, parse_control
@@ -89,9 +89,48 @@ def test_a_tenant_s_settings_are_refused_like_a_query_s() -> None:
 
 
 def test_of_very_many_wrong_names_a_bounded_number_is_named_and_looked_at() -> None:
-    found = wrong(decay={f"{'x' * 100}{n}": 1 for n in range(9_000)})
+    found = wrong(decay={f"{'x' * 100}{n}": 1 for n in range(60)})
     assert len(found) == PROBLEMS_MAX + 1
-    assert found[""] == "and 8980 more"
+    assert found[""] == "and 40 more"
+    assert wrong(decay={f"{'x' * 100}{n}": 1 for n in range(9_000)}).keys() == {"decay"}
+
+
+def _within(depth: int, filters: dict[str, Any]) -> dict[str, Any]:
+    return filters if depth == 0 else {"all": [_within(depth - 1, filters)]}
+
+
+def _doubled(depth: int, filters: dict[str, Any]) -> dict[str, Any]:
+    return filters if depth == 0 else {"any": [_doubled(depth - 1, filters)] * 2}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        _within(6, {"any": [{"tags": [1] * 98}] * 90}),
+        _doubled(5, {"tags": [1] * 200}),
+        _within(6, {"any": [{f"tagz{n}": ["a"]} for n in range(80)]}),
+        _within(6, {f"tagz{n}": 1 for n in range(80)}),
+        {"not": [1] * 9_900},
+        {"any": [[1]] * 4_900},
+        {f"k{n}": 1 for n in range(9_000)},
+    ],
+)
+def test_refused_filters_word_few_problems(filters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    worded = 0
+
+    def counted(function: Any) -> Any:
+        def count(*arguments: Any) -> Any:
+            nonlocal worded
+            worded += 1
+            return function(*arguments)
+
+        return count
+
+    monkeypatch.setattr(parsing, "_problem", counted(parsing._problem))
+    monkeypatch.setattr(parts, "nearest", counted(parts.nearest))
+    monkeypatch.setattr(parts, "_as_details", counted(parts._as_details))
+    assert wrong(filters=filters)
+    assert worded <= 5 * parsing.ERRORS_READ
 
 
 def warned(response: dict[str, Any]) -> dict[str, str]:
