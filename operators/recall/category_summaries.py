@@ -2,7 +2,7 @@
 
 A memory without a category is of the first of its topics, tags and kind that is called like a category of the tenant's.
 Without one it is of its first topic, or else its first tag, or else of its kind, where that is more than `message` or
-`fact`. What is plainly said is of none.
+`fact`. What is plainly said is of none. The layers `rule` and `working` stay out: a context has their memories whole.
 """
 
 from collections import defaultdict
@@ -19,6 +19,7 @@ from recallflow.state.rows import MemoryRow
 CATEGORIES = 16  # of one context
 UNCATEGORISED = 200  # memories that rules are tried on: the newest
 PLAIN = ("message", "fact")
+SUMMARISED_LAYER = "long_term"
 
 
 def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
@@ -40,9 +41,10 @@ def summed_up(
     configured: Iterable[str],
 ) -> dict[str, str]:
     """Category → summary, by name: of the categories wanted, or of all, without those `besides`; of the permitted
-    memories. `configured`: names of the tenant's categories."""
+    memories of the long-term layer. `configured`: names of the tenant's categories."""
     by_name = {name.casefold(): name for name in configured}
     summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
+    permitted = permitted[facts["layer"][permitted] == index.names.known(SUMMARISED_LAYER)]
     categories = facts["category"][permitted]
     groups = defaultdict[str, list[tuple[MemoryRow, int]]](list)
     for number in np.unique(categories[categories >= 0]).tolist():

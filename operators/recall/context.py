@@ -34,7 +34,8 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import CategorySummary, MemoryRow
 
 SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # shares of the budget up to which each section may fill it
-RULE, RANKED_LAYERS = "rule", ("working", "long_term")
+RULE, WORKING, LONG_TERM = "rule", "working", "long_term"
+WORKING_MOST = 16  # unranked memories of the working layer: more would leave no room for the answer
 ROWS_AT_ONCE = 64
 
 
@@ -89,14 +90,15 @@ def context(
     chosen = summaries(every, about.filters.categories if selected is None else selected, about.memories)
     items = layered(about.index, places, about.memories, readable)
     assembled = assemble(max_tokens, counter, chosen, items, about.graph.entries)
-    wanted = len(rules(about.index, places)) - unread + len(_ranked_items(about.memories))
+    layers = len(rules(about.index, places)) + len(unranked_working(about.index, places, about.memories))
+    wanted = layers - unread + sum(len(_ranked_items(about.memories, layer)) for layer in (WORKING, LONG_TERM))
     assembled.omitted.update(
         _omitted(about, len(chosen), assembled),
         relevant_items=Omitted(filters=about.permitted.kept_out, budget=wanted - len(assembled.relevant_items)),
     )
     if not unread:
         return assembled, []
-    detail = f"{unread} rules could not be opened, and are not in the context"
+    detail = f"{unread} rules or working memories could not be opened, and are not in the context"
     return assembled, [Warn(code="decryption_failed", detail=detail)]
 
 
@@ -170,33 +172,57 @@ def layered(
     ranked: Sequence[RecalledMemory],
     readable: Callable[[list[int]], list[MemoryRow]],
 ) -> Iterator[ContextItem]:
-    """All permitted rules, ranked or not, the most important first, then by id; then the ranked memories of the working
-    layer, then the others, as they rank. `readable`: the rows of slots that can be read."""
+    """Yield the context items in reading order.
+
+    First all permitted rules, the most important first, then by id; then the working layer: the ranked memories by rank
+    and the unranked ones, the newest first; then the other ranked memories. `readable`: the readable rows of slots.
+    """
     scores = {(memory.id, memory.version): memory.score for memory in ranked}
-    slots = rules(index, permitted)
-    chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
-    for row in chain.from_iterable(chunks):
-        yield _item(row, scores.get((row.id, row.version)), format_time(row.created_ms))
-    for memory in _ranked_items(ranked):
-        item = _item(memory, memory.score, memory.created_at)
-        yield item if memory.updated_by is None else _until(item, memory.updated_by["at"])
+
+    def stored(slots: list[int]) -> Iterator[ContextItem]:
+        chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
+        for row in chain.from_iterable(chunks):
+            yield _item(row, scores.get((row.id, row.version)), format_time(row.created_ms))
+
+    yield from stored(rules(index, permitted))
+    yield from map(_ranked_item, _ranked_items(ranked, WORKING))
+    yield from stored(unranked_working(index, permitted, ranked))
+    yield from map(_ranked_item, _ranked_items(ranked, LONG_TERM))
 
 
-def _ranked_items(ranked: Sequence[RecalledMemory]) -> list[RecalledMemory]:
-    """The ranked memories beside rules that can be read, in the order of their layers."""
-    readable = [memory for memory in ranked if memory.content != REDACTED]
-    return [memory for layer in RANKED_LAYERS for memory in readable if memory.layer == layer]
+def _ranked_items(ranked: Sequence[RecalledMemory], layer: str) -> list[RecalledMemory]:
+    """Return the readable ranked memories of a layer."""
+    return [memory for memory in ranked if memory.layer == layer and memory.content != REDACTED]
+
+
+def _ranked_item(memory: RecalledMemory) -> ContextItem:
+    item = _item(memory, memory.score, memory.created_at)
+    return item if memory.updated_by is None else _until(item, memory.updated_by["at"])
 
 
 def rules(index: OwnerIndex, permitted: Places) -> list[int]:
-    """The slots of the permitted rules, each in its latest version (with `include_history` there are more)."""
-    conversation, facts = index.conversation, index.conversation.facts
-    places = permitted[facts["layer"][permitted] == index.names.known(RULE)]
-    slots, importance = conversation.slots[places], facts["importance"][places]
-    by_age = np.argsort(facts["version"][places], kind="stable")
-    latest = {index.ids[slots[at]]: at for at in by_age}
+    """Return the slots of the permitted rules, the most important first, then by id."""
+    importance = index.conversation.facts["importance"]
+    latest = _latest_of_layer(index, permitted, RULE)
     best = sorted(latest.items(), key=lambda rule: (-importance[rule[1]], rule[0]))
-    return [int(slots[at]) for _, at in best]
+    return [int(index.conversation.slots[place]) for _, place in best]
+
+
+def unranked_working(index: OwnerIndex, permitted: Places, ranked: Sequence[RecalledMemory]) -> list[int]:
+    """Return the slots of the newest permitted memories of the working layer that are not ranked."""
+    facts, known = index.conversation.facts, {memory.id for memory in ranked}
+    latest = _latest_of_layer(index, permitted, WORKING)
+    places = [place for memory_id, place in latest.items() if memory_id not in known]
+    newest = sorted(places, key=lambda place: (facts["created_ms"][place], facts["seq"][place]), reverse=True)
+    return [int(index.conversation.slots[place]) for place in newest[:WORKING_MOST]]
+
+
+def _latest_of_layer(index: OwnerIndex, permitted: Places, layer: str) -> dict[str, int]:
+    """Return the place of each permitted memory of a layer by its id: with `include_history`, of its latest version."""
+    conversation, facts = index.conversation, index.conversation.facts
+    places = permitted[facts["layer"][permitted] == index.names.known(layer)]
+    by_age = places[np.argsort(facts["version"][places], kind="stable")]
+    return {index.ids[slot]: place for slot, place in zip(conversation.slots[by_age], by_age.tolist(), strict=True)}
 
 
 def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: str) -> ContextItem:

@@ -1,7 +1,7 @@
 """An assembled context: what is in it, in which order, and never over the budget."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import orjson
@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Kind
 from recallflow.operators.recall.budget import Estimate, token_counter
-from recallflow.operators.recall.context import GRAPH_END, ITEMS_END, ROWS_AT_ONCE, SUMMARIES_END, assemble, layered
+from recallflow.operators.recall.context import (
+    GRAPH_END,
+    ITEMS_END,
+    ROWS_AT_ONCE,
+    SUMMARIES_END,
+    WORKING_MOST,
+    assemble,
+    layered,
+)
 from recallflow.operators.redaction import REDACTED
+from recallflow.queries import Mode
 from recallflow.responses import Context, ContextItem, RecalledMemory
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, MemoryRow
@@ -140,14 +149,16 @@ def layers(index: OwnerIndex, memories: Sequence[RecalledMemory], permitted: Seq
     return [found.id for found in read]
 
 
-def test_rules_come_first_ranked_or_not_then_the_working_layer_then_the_others_by_rank() -> None:
+def test_rules_then_the_working_layer_come_ranked_or_not_then_the_others() -> None:
     index = indexed(
         make_entry(0, id="lasting", episode=0),
         make_entry(1, id="rule of b", layer="rule", importance=0.5, episode=0),
         make_entry(2, id="working", layer="working", episode=0),
         make_entry(3, id="rule of a", layer="rule", importance=0.5, episode=0),
         make_entry(4, id="top rule", layer="rule", importance=0.9, episode=0),
-        make_entry(5, id="not ranked", layer="working", episode=0),
+        make_entry(5, id="older unranked", layer="working", episode=0, created_ms=1),
+        make_entry(6, id="newer unranked", layer="working", episode=0, created_ms=2),
+        make_entry(7, id="lasting unranked", episode=0),
     )
     memories = [
         ranked("lasting", "long_term", 1),
@@ -155,7 +166,27 @@ def test_rules_come_first_ranked_or_not_then_the_working_layer_then_the_others_b
         ranked("later", "long_term", 3),
         ranked("working", "working", 4),
     ]
-    assert layers(index, memories) == ["top rule", "rule of a", "rule of b", "working", "lasting", "later"]
+    of_rules, of_work = ["top rule", "rule of a", "rule of b"], ["working", "newer unranked", "older unranked"]
+    assert layers(index, memories) == [*of_rules, *of_work, "lasting", "later"]
+
+
+def test_unranked_working_memories_are_limited_to_the_newest() -> None:
+    index = indexed(*(make_entry(n, layer="working", episode=0, created_ms=n) for n in range(WORKING_MOST + 2)))
+    assert layers(index, []) == [f"m{n}" for n in range(WORKING_MOST + 1, 1, -1)]
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_every_rule_and_working_memory_is_paid_for_once(mode: Mode) -> None:
+    fields = [{"category": "trade"}, {"tags": ["trade"]}, {"kind": "trade"}, {}]
+    layers_told = [(layer, of) for layer in ("rule", "working") for of in fields]
+    told = [
+        make_event("memory", 1_000 + n, id=f"m{n}", layer=layer, content=f"Tea costs {n} coins", **of)
+        for n, (layer, of) in enumerate(layers_told)
+    ]
+    others = [make_event("memory", 2_000 + n, content=f"The boat lies at pier {n}") for n in range(30)]
+    context = context_of([*told, *others], make_event("recall", 9_000, query="boat", mode=mode, max_tokens=2_000))
+    texts = [*context["summaries"].values(), *(one["content"] for one in context["relevant_items"])]
+    assert [sum(event["content"] in text for text in texts) for event in told] == [1] * len(told)
 
 
 def test_a_rule_has_its_score_where_it_is_ranked() -> None:
@@ -225,16 +256,18 @@ def test_a_recall_with_a_budget_assembles_a_context() -> None:
     (response,) = run_flow([*told(), query]).responses
     context = response["context"]
     scores = {memory["id"]: memory["score"] for memory in response["memories"]}
-    assert [item["id"] for item in context["relevant_items"]] == ["t", "x", "l"]
+    assert [item["id"] for item in context["relevant_items"]] == ["t", "x", "w", "l"]
     usual = {"version": 0, "summary": None, "confidence": 1, "score": None, "excerpt": None}
     lock = {"id": "x", "content": "Lock the door", "category": "work", "created_at": "1970-01-01T00:00:04Z"}
     likes = {"id": "l", "content": "Ann likes green tea", "category": "tea", "created_at": "1970-01-01T00:00:03Z"}
-    assert context["relevant_items"][1:] == [usual | lock, usual | likes | {"confidence": 0.75, "score": scores["l"]}]
+    order = {"id": "w", "content": "The tea order is open", "category": "work", "created_at": "1970-01-01T00:00:02Z"}
+    likes |= {"confidence": 0.75, "score": scores["l"]}
+    assert context["relevant_items"][1:] == [usual | lock, usual | order, usual | likes]
     # The ranked memories' category first, then the others by name.
     told_of = {"tea": "Ann drinks green tea", "attic": "It is empty", "work": "There is an office"}
     assert [*context["summaries"].items()] == [*told_of.items()]
-    # 20, 11 and 18 characters; 20, 13 and 19.
-    assert (context["token_count"], context["counted_by"]) == (5 + 3 + 5 + 5 + 4 + 5, "estimate")
+    # 20, 11 and 18 characters; 20, 13, 21 and 19.
+    assert (context["token_count"], context["counted_by"]) == (5 + 3 + 5 + 5 + 4 + 6 + 5, "estimate")
     assert context["graph_context"] == []
     assert (response["status"], response["warnings"]) == ("ok", [])
 
@@ -254,8 +287,9 @@ def test_category_filters_narrow_a_context(categories: list[str], summaries: lis
 @pytest.mark.parametrize(
     ("moment", "summaries"),
     [
-        (2_999, {"tea": "Never boil green tea", "work": "The tea order is open"}),
-        (5_000, {"tea": "Ann drank black tea", "work": "The tea order is open Lock the door"}),
+        (2_999, {}),
+        (3_000, {"tea": "Ann likes green tea"}),
+        (5_000, {"tea": "Ann drank black tea"}),
         (7_999, {"tea": "Ann drank black tea", "work": "There is an office", "attic": "It is empty"}),
         (8_000, {"tea": "Ann drinks green tea", "work": "There is an office", "attic": "It is empty"}),
     ],
