@@ -39,7 +39,7 @@ from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.responses import Outcome, Receipt, Unfit
 from recallflow.state.arrays import unit
-from recallflow.state.rows import LANGUAGE_SHIFT, Current, MemoryRow, Vectors
+from recallflow.state.rows import Current, MemoryRow, Vectors, language_in
 from recallflow.state.tokens import NO_TOKENS
 
 NO_EPISODE = -1
@@ -265,11 +265,11 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
     """What was read from a text, read again where it does not tell its language: in that of the owner's last text which
     did."""
     if analysis.sure:
-        view.language = analysis.flags >> LANGUAGE_SHIFT
+        view.language = language_in(analysis.flags)
     elif view.language and analysis.stems:
         text = text[:READ_CHARACTERS]
         reading = read(text, view.language)
-        return analysis._replace(stems=entry_stems(text, passages(text), reading), flags=flags_of(reading))
+        return analysis._replace(stems=entry_stems(text, passages(text), reading), flags=flags_of(text, reading))
     return analysis
 
 

@@ -127,7 +127,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
     reading = read(text.whole)
     return Analysis(
         stems=entry_stems(text.whole, text.passages, reading),
-        flags=flags_of(reading),
+        flags=flags_of(text.whole, reading),
         vectors=vectors,
         tokens=tokens,
         named=read_names(text.whole, reading),

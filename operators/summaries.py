@@ -19,7 +19,7 @@ from recallflow.operators.graph.names import read_names
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
+from recallflow.state.rows import MemoryRow, language_in
 
 SENTENCES = 3
 CHARACTERS = 500
@@ -71,7 +71,7 @@ class Summaries:
         if len(places) > count:
             best = np.argsort(-self._index.words.telling(slots, self._shares), kind="stable")[:count]
             slots = slots[np.sort(best)]
-        languages = (self._index.facts["flags"][slots] >> LANGUAGE_SHIFT).tolist()
+        languages = language_in(self._index.facts["flags"][slots]).tolist()
         found = zip(self._rows(slots.tolist()), languages, strict=True)
         return [(row, language) for row, language in found if is_readable(row)]
 

@@ -90,17 +90,28 @@ class ContentPart(Model):
 
 
 class Message(Event):
-    """A chat message in OpenAI's shape. It is remembered as it stands; its author is `name`, or else `role`."""
+    """A chat message in OpenAI's shape. It is remembered as it stands; its author is `name`, or else `role`.
+
+    A message without text is refused, unless its content is null and it is an assistant's, which then calls tools, or
+    has `metadata`. It is stored and never ranked.
+    """
 
     type: Literal["message"]
     role: Role = "user"
-    content: str | Annotated[list[ContentPart], Field(max_length=limits.PARTS_MAX)] | None
+    content: NonEmpty | Annotated[list[ContentPart], Field(max_length=limits.PARTS_MAX)] | None
     name: Name | None = None
     metadata: AnyJson | None = None
     embedding: Embedding | None = None
 
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        calls_tools = self.content is None and (self.role == "assistant" or bool(self.metadata))
+        if not calls_tools and not self.text().strip():
+            raise ValueError("content: is blank; give some text")
+        return self
+
     def text(self) -> str:
-        """The content as plain text; an assistant message that only calls tools has none."""
+        """Return the content as plain text, empty where it is null."""
         if isinstance(self.content, list):
             return "\n".join(text for part in self.content if (text := part.as_text()))
         return self.content or ""

@@ -17,7 +17,7 @@ from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.labels import Labels
 from recallflow.state.lexical import LexicalIndex
-from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, Episode, Vectors
+from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, Episode, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
 from recallflow.state.tokens import TokenIndex, Tokens
 from recallflow.state.vectors import Clusters, VectorIndex
@@ -125,6 +125,11 @@ class Conversation:
         facts = self.facts
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
+
+    @cached_property
+    def with_blank(self) -> bool:
+        """Whether any memory has no text."""
+        return bool((self.facts["flags"] & BLANK).any())
 
     def living(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
         """The places of slots, without those of removed memories."""

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from itertools import product
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from recallflow.embedder import Matrix
@@ -20,7 +21,16 @@ HAS_QUESTION = 1  # the text holds a question mark
 ENDS_ASKING = 2  # the text ends in one
 TELLS_TIME = 4  # the text holds a time expression
 LANGUAGE_SHIFT = 3  # above it stands the language of its words in Latin script, by its place in `language.LATIN`
+BLANK = 128  # the text is blank, and the memory is never ranked; the highest bit
 PASSAGE_END = "\n"  # in an entry's stems
+
+
+F = TypeVar("F", int, npt.NDArray[Any])
+
+
+def language_in(flags: F) -> F:
+    """Return the language that is in flags of entries, by its place in `language.LATIN`."""
+    return (flags & (BLANK - 1)) >> LANGUAGE_SHIFT
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.labels import Labels, metadata_label
+from recallflow.state.rows import BLANK
 from recallflow.state.version_graph import VersionGraph
 
 # Columns that a list of names is compared with.
@@ -30,12 +31,16 @@ _COLUMNS = {
 
 
 def valid(index: OwnerIndex, moment: Moment) -> Mask:
-    """(n,) in conversation order: valid and not expired at the moment, unless history is asked for, and happened by
-    then."""
+    """Return a mask (n,) in conversation order of the memories that may be in an answer at the moment.
+
+    They have a text, are valid and not expired, unless history is asked for, and happened by then.
+    """
     facts, now_ms = index.conversation.facts, moment.now_ms
     mask: Mask = np.ones(index.conversation.size, np.bool_)
     if index.conversation.limited and not moment.history:
         mask &= (facts["valid_from_ms"] <= now_ms) & (now_ms < facts["valid_to_ms"]) & (now_ms < facts["expires_ms"])
+    if index.conversation.with_blank:
+        mask &= (facts["flags"] & BLANK) == 0
     if moment.happened_by_ms is not None:
         mask &= facts["created_ms"] <= moment.happened_by_ms
     return mask

@@ -9,7 +9,7 @@ from recallflow.limits import NAMED_MAX
 from recallflow.operators.recall.question import Question, named_in
 from recallflow.state.arrays import Column, Mask
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import LANGUAGE_SHIFT
+from recallflow.state.rows import language_in
 
 
 def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def _naming(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
     firsts = {other: _first(other) for other in participants}
     alone = all(other == name or first != _first(name) for other, first in firsts.items())
     facts = index.conversation.facts
-    languages = np.unique(facts["flags"][facts["author"] < 0] >> LANGUAGE_SHIFT).tolist()
+    languages = np.unique(language_in(facts["flags"][facts["author"] < 0])).tolist()
     return _holding(index, read_question(_first(name) if alone else name, ENGLISH, languages))
 
 

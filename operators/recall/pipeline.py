@@ -43,7 +43,7 @@ from recallflow.operators.recall.stages import (
 from recallflow.operators.recall.tuning import tuned
 from recallflow.queries import HOPS_MIN, Filters
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import LANGUAGE_SHIFT
+from recallflow.state.rows import language_in
 
 RARE_LANGUAGE = 50  # of so many memories, one in a language is a slip, or a quotation
 
@@ -274,7 +274,7 @@ def _is_late(asked: Asked) -> bool:
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:
     """The languages that at least one in fifty current memories is in, and the stems they hold."""
-    counted = np.bincount(index.conversation.facts["flags"] >> LANGUAGE_SHIFT, minlength=1)
+    counted = np.bincount(language_in(index.conversation.facts["flags"]), minlength=1)
     common = counted * RARE_LANGUAGE >= max(counted.sum(), 1)
     languages = [int(number) for number in np.argsort(-counted, kind="stable") if common[number]]
     return Vocabulary(languages or [0], lambda stem: index.standing[stem].holders > 0)

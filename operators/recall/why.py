@@ -25,7 +25,7 @@ from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
+from recallflow.state.rows import MemoryRow, language_in
 
 MOST = 3  # reasons of a memory
 LEAST_SHARE = 0.2  # of the strongest one: what adds less decides nothing
@@ -211,7 +211,7 @@ def _strongest(strength: dict[str, float]) -> list[str]:
 
 def _languages(scene: Scene, places: Places) -> list[int]:
     """The language that each place's memory is in, by its place in `LATIN`."""
-    found: list[int] = (scene.fact("flags", places) >> LANGUAGE_SHIFT).tolist()
+    found: list[int] = language_in(scene.fact("flags", places)).tolist()
     return found
 
 

@@ -97,7 +97,8 @@ def _item(row: ListedMemory) -> TResponseInputItem:
 def _text(said: object) -> str | None:
     """What an item says in words: a text, or those of its parts; the engine does not know other parts of it."""
     if isinstance(said, str):
-        return said
+        return said if said.strip() else None
     parts = said if isinstance(said, list) else []
     texts = [part.get("text") or part.get("refusal") for part in parts if isinstance(part, Mapping)]
-    return "\n".join(text for text in texts if isinstance(text, str)) or None
+    joined = "\n".join(text for text in texts if isinstance(text, str))
+    return joined if joined.strip() else None

@@ -23,7 +23,7 @@ def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
     beside = {name: given[name] for name in BESIDE if given.get(name) is not None}
     if fields.get("name") is None:
         fields.pop("name", None)
-    if beside:  # such a message may have no content
-        fields.setdefault("content", None)
+    if beside:  # such a message may have no content, which some APIs write as ""
+        fields["content"] = fields.get("content") or None
         fields["metadata"] = {**(fields.get("metadata") or {}), **beside}
     return fields

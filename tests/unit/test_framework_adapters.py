@@ -361,6 +361,8 @@ ITEMS: list[Any] = [
         "status": "completed",
         "content": [{"type": "output_text", "text": "it is 42", "annotations": []}],
     },
+    {"type": "function_call_output", "call_id": "c2", "output": " "},
+    {"role": "user", "content": ""},
     {"role": "assistant", "content": ""},
 ]
 

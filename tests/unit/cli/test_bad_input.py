@@ -1,12 +1,13 @@
 """Lines of `recallflow pipe` that are wrong, unusual or hostile: each is refused or applied, and stops no other."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import orjson
 import pytest
 
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from recallflow.queries import Mode
 from tests.unit.cli.harness import on_files, parsed
 
 MIB = 1024 * 1024
@@ -105,6 +106,12 @@ REFUSED = {
     "an id with a newline": not_valid(event(id="a\nb"), "id", token="control"),
     "a newline at an id's end": not_valid(event(user_id="a\n"), "user_id", token="control"),
     "a text of blanks": not_valid(event(**MEMORY, content="  "), "content"),
+    "an empty message": not_valid(event(content=""), "content"),
+    "a message of blanks": not_valid(event(content=" \n\t\u00a0"), "content"),
+    "a message of no parts": not_valid(event(content=[]), "content"),
+    "a message of blank parts": not_valid(event(content=[{"type": "text", "text": " "}] * 2), "content"),
+    "a user's message of null": not_valid(event(content=None), "content"),
+    "a blank content of another message": not_valid(event(type="memory.update", memory_id="a", content=" "), "content"),
     "NaN in an embedding": not_valid(raw(b'"embedding": [NaN, 1]'), "embedding.0", token="finite"),
     "Infinity in an embedding": not_valid(raw(b'"embedding": [-Infinity]'), "embedding.0", token="finite"),
     "an embedding of words": not_valid(event(embedding=["one", None, *["two"] * 14]), "embedding.0"),
@@ -185,8 +192,6 @@ ACCEPTED = {
     "190 levels in metadata": raw(b'"metadata": {"a": ' + nested(190) + b"}"),
     "an unknown field": event(mood="good"),
     "unknown fields that the engine has words for": event(text="a", given=1, model_dump=2, model_extra=3, seq=4),
-    "an empty text": event(content=""),
-    "no content, as where only tools are called": event(role="assistant", content=None),
     "a byte order mark in the text": event(content="\ufeffhello"),
     "a zero in the text": event(content="a\u0000b"),
 }
@@ -206,9 +211,40 @@ def test_unusual_line_is_remembered_and_found(name: str) -> None:
     done = process(lines, Settings(partitions=1))
     assert done.rejected == []
     got, recalled, listed = done.responses
-    assert got["versions"][0]["content"] == (said["content"] or "")
+    assert got["versions"][0]["content"] == said["content"]
     assert [memory["id"] for memory in recalled["memories"]] == [memory_id]
     assert [episode["messages"] for episode in listed["episodes"]] == [1]
+
+
+TEXTLESS = {
+    "an assistant that calls a tool": {"role": "assistant", "content": None},
+    "a tool without output": {"role": "tool", "content": None, "metadata": {"tool_call_id": "1"}},
+    "a message with a vector": {"role": "assistant", "content": None, "embedding": [0.5] * 384},
+}
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("name", TEXTLESS)
+def test_a_textless_message_is_stored_and_never_ranked(name: str, mode: str) -> None:
+    lines = [
+        event(id="textless", timestamp=1, session_id="s", **TEXTLESS[name]),
+        event(id="told", timestamp=2, session_id="s"),
+        ask("memory.get", memory_id="textless"),
+        ask("memories.list"),
+        ask(query="hello", mode=mode, k=50, max_tokens=500, strategy="hybrid_graph"),
+    ]
+    got, listed, recalled = process(lines, Settings(partitions=1)).responses
+    assert got["versions"][0]["content"] == ""
+    assert [memory["id"] for memory in listed["memory_page"]["memories"]] == ["told", "textless"]
+    assert [memory["id"] for memory in recalled["memories"]] == ["told"]
+    assert [item["id"] for item in recalled["context"]["relevant_items"]] == ["told"]
+
+
+def test_a_textless_message_that_gets_a_text_is_ranked() -> None:
+    textless = event(id="a", role="assistant", content=None)
+    change = {"type": "memory.update", "tenant_id": "acme", "user_id": "ann", "memory_id": "a", "content": "hello"}
+    (answer,) = process([textless, orjson.dumps(change), ask(query="hello")], Settings(partitions=1)).responses
+    assert [memory["id"] for memory in answer["memories"]] == ["a"]
 
 
 def test_negative_epoch_is_a_time_before_1970() -> None:

@@ -10,7 +10,7 @@ from recallflow.flows.settings import Settings
 from recallflow.language import LATIN
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.rows import LANGUAGE_SHIFT, Entry
+from recallflow.state.rows import Entry, language_in
 
 GERMAN, ENGLISH = "Ich gehe heute nicht zur Schule.", "I am not going to school today."
 UNCLEAR = "Schwimmbaeder geschlossen"
@@ -31,7 +31,7 @@ def entries(path: Path) -> dict[str, tuple[str, str]]:
     with StateDirectory.existing(path, 1024 * 1024) as directory:
         (partition,) = directory.partitions()
         found = [Entry.decode(value) for key, value in partition.scan(keys.OWNERS) if keys.split(key)[1] == keys.ENTRY]
-    return {entry.id: (LATIN[entry.flags >> LANGUAGE_SHIFT].code, entry.stems) for entry in found}
+    return {entry.id: (LATIN[language_in(entry.flags)].code, entry.stems) for entry in found}
 
 
 @pytest.mark.parametrize(
