@@ -216,7 +216,7 @@ def test_unusual_line_is_remembered_and_found(name: str) -> None:
     assert [episode["messages"] for episode in listed["episodes"]] == [1]
 
 
-TEXTLESS = {
+TEXTLESS: dict[str, dict[str, Any]] = {
     "an assistant that calls a tool": {"role": "assistant", "content": None},
     "a tool without output": {"role": "tool", "content": None, "metadata": {"tool_call_id": "1"}},
     "a message with a vector": {"role": "assistant", "content": None, "embedding": [0.5] * 384},

@@ -177,7 +177,7 @@ def test_unranked_working_memories_are_limited_to_the_newest() -> None:
 
 @pytest.mark.parametrize("mode", get_args(Mode))
 def test_every_rule_and_working_memory_is_paid_for_once(mode: Mode) -> None:
-    fields = [{"category": "trade"}, {"tags": ["trade"]}, {"kind": "trade"}, {}]
+    fields: list[dict[str, Any]] = [{"category": "trade"}, {"tags": ["trade"]}, {"kind": "trade"}, {}]
     layers_told = [(layer, of) for layer in ("rule", "working") for of in fields]
     told = [
         make_event("memory", 1_000 + n, id=f"m{n}", layer=layer, content=f"Tea costs {n} coins", **of)
@@ -259,7 +259,12 @@ def test_a_recall_with_a_budget_assembles_a_context() -> None:
     assert [item["id"] for item in context["relevant_items"]] == ["t", "x", "w", "l"]
     usual = {"version": 0, "summary": None, "confidence": 1, "score": None, "excerpt": None}
     lock = {"id": "x", "content": "Lock the door", "category": "work", "created_at": "1970-01-01T00:00:04Z"}
-    likes = {"id": "l", "content": "Ann likes green tea", "category": "tea", "created_at": "1970-01-01T00:00:03Z"}
+    likes: dict[str, Any] = {
+        "id": "l",
+        "content": "Ann likes green tea",
+        "category": "tea",
+        "created_at": "1970-01-01T00:00:03Z",
+    }
     order = {"id": "w", "content": "The tea order is open", "category": "work", "created_at": "1970-01-01T00:00:02Z"}
     likes |= {"confidence": 0.75, "score": scores["l"]}
     assert context["relevant_items"][1:] == [usual | lock, usual | order, usual | likes]
