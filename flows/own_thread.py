@@ -16,12 +16,17 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from recallflow.decisions import History
-from recallflow.errors import UsageError
+from recallflow.errors import StateInUse, UsageError
 from recallflow.flows.config import Config
 from recallflow.flows.local import LocalService, open_local
 from recallflow.state.lock import command
 
 T = TypeVar("T")
+
+_SHARE = (
+    "close() that Memory first, share one among threads, or give another path; several processes share an engine "
+    "behind `recallflow serve`, or on Kafka with RecallClient"
+)
 
 
 class OwnThread:
@@ -89,6 +94,8 @@ class OwnThread:
             with open_local(self._config, self._decisions) as service:
                 asyncio.run(self._serve(service))
         except BaseException as error:  # noqa: BLE001 - whoever calls is told
+            if isinstance(error, StateInUse):
+                error = StateInUse(error.holder, _SHARE)
             if self.ready.done():
                 self._failure = error
             else:

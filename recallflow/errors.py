@@ -177,7 +177,12 @@ class SettingsMismatch(StateError):
 
 
 class StateInUse(StateError):
-    """Another process has the state directory open."""
+    """Another process, or another `Memory` of this one, has the state directory open. `holder`: which directory, and
+    what has it."""
+
+    def __init__(self, holder: str, remedy: str = "stop that process, or give another --state-dir") -> None:
+        super().__init__(f"{holder}: {remedy}")
+        self.holder = holder
 
 
 class OutputsGone(StateError):

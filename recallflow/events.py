@@ -28,6 +28,11 @@ Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)
 Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
 
 
+# Kinds of memories that `add` of a Python client takes. On the wire a kind is any name.
+KINDS = (
+    "fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule",
+    "message",
+)  # fmt: skip
 PRODUCTION = "prod"  # the environment of events that name none
 
 

@@ -31,7 +31,7 @@ from typing import cast
 from recallflow.connectors.embedders import REMOTE
 from recallflow.credentials import Headers
 from recallflow.errors import UsageError
-from recallflow.events import MemoryEvent, UserErase
+from recallflow.events import MemoryEvent, MemoryForget, UserErase
 from recallflow.flows.config import Config, Given, read_config
 from recallflow.flows.control_file import read_control_file
 from recallflow.flows.local import LocalService
@@ -40,8 +40,9 @@ from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from recallflow.service import Stored
+from recallflow.service import Stored, check_forgotten
 from recallflow.tracing import trace_headers
+from recallflow.verbs.arguments import explained
 from recallflow.verbs.faces import Awaits, Waits
 from recallflow.verbs.futures import new_future, resolve, then
 from recallflow.verbs.scope import AnyEvent, Scope
@@ -60,7 +61,8 @@ class LocalVerbs(Verbs):
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
         headers, stored = self._headers(), _of_memory(event)
-        return then(self.engine.submit(lambda service: service.store(stored, headers)), _position)
+        applied = self.engine.submit(lambda service: service.store(stored, headers))
+        return then(applied, _forgotten if isinstance(stored, MemoryForget) and stored.memory_id else _position)
 
     def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
         if self._config.engine.embedder != REMOTE:
@@ -100,6 +102,7 @@ class LocalVerbs(Verbs):
 class _Face:
     _verbs: Verbs
 
+    @explained
     def __init__(
         self,
         path: StrPath | None = None,
@@ -162,6 +165,12 @@ def _of_memory(event: AnyEvent) -> MemoryEvent:
     if event.type in QUERY_TYPES:
         raise UsageError(f"{event.type} asks: use ask()")
     return cast(MemoryEvent, event)
+
+
+def _forgotten(stored: Stored) -> Position:
+    """Return where a `memory.forget` of one memory stands. Raise InvalidRecord where there was none."""
+    check_forgotten(stored.receipt)
+    return stored.position
 
 
 def _position(stored: Stored) -> Position:

@@ -4,6 +4,7 @@ one in this process."""
 from typing import NamedTuple, Protocol
 
 from recallflow.credentials import Headers
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
@@ -15,6 +16,12 @@ class Stored(NamedTuple):
 
     position: Position
     receipt: Receipt | None = None
+
+
+def check_forgotten(receipt: Receipt | None) -> None:
+    """Raise InvalidRecord (`not_found`) where it is known that there was no such memory to forget."""
+    if receipt is not None and receipt.outcome == "unchanged":
+        raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
 
 
 class Service(Protocol):

@@ -138,7 +138,5 @@ def open_database(path: Path, options: Options, lock_wait_s: float) -> Rdict:
                     "Kafka partition; where there is no such log, restore a checkpoint (recallflow state restore)"
                 ) from error
             if time.monotonic() >= give_up:
-                raise StateInUse(
-                    f"{path} is in use by another process: stop that process, or give another --state-dir"
-                ) from error
+                raise StateInUse(f"{path} is in use by another process") from error
         time.sleep(LOCK_RETRY_S)

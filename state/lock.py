@@ -96,7 +96,7 @@ def _acquired(path: Path, wait_s: float) -> int:
 def _wait(file: int, path: Path, give_up_s: float) -> None:
     while not _try(file):
         if time.monotonic() >= give_up_s:
-            raise StateInUse(f"{path} is in use by {_holder(file)}: stop that process, or give another --state-dir")
+            raise StateInUse(f"{path} is in use by {_holder(file)}")
         time.sleep(RETRY_S)
 
 

@@ -11,11 +11,10 @@ from recallflow.connectors.http.bodies import check_content_type, credentials_of
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
 from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import Headers
-from recallflow.errors import FieldProblem, InvalidRecord, QueryTimeout
+from recallflow.errors import QueryTimeout
 from recallflow.events import MemoryEvent
 from recallflow.parsing import QUERY_TYPES, parse
 from recallflow.queries import QueryEvent
-from recallflow.responses import Receipt
 from recallflow.service import Admission, Service, Stored
 
 ACCEPTED = 202
@@ -68,12 +67,6 @@ class Door:
 def accepted(stored: Stored) -> Response:
     """The answer to an event that was stored."""
     return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
-
-
-def check_forgotten(receipt: Receipt | None) -> None:
-    """Raises InvalidRecord (`not_found`) where it is known that there was no such memory to forget."""
-    if receipt is not None and receipt.outcome == "unchanged":
-        raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
 
 
 def shown(stored: Stored) -> dict[str, object]:

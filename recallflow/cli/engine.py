@@ -128,7 +128,8 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
         with open_local(replace(config, auth=AuthSettings(mode="off")), decided) as service:
             yield service
     except StateInUse as error:
-        raise StateInUse(f"{error}; an engine on Kafka answers with --bootstrap-servers HOST:PORT") from None
+        remedy = "stop that process, give another --state-dir, or ask an engine on Kafka with --bootstrap-servers"
+        raise StateInUse(error.holder, remedy) from None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.client.credentials import Credentials, Token
 from recallflow.client.kafka import KafkaVerbs, Topics, checked_replies
 from recallflow.errors import UsageError
+from recallflow.verbs.arguments import explained
 from recallflow.verbs.faces import Awaits, Waits, awaited, waited
 from recallflow.verbs.scope import Scope
 from recallflow.verbs.sendable import checked_text
@@ -18,6 +19,7 @@ NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 class _Face:
     _verbs: Verbs
 
+    @explained
     def __init__(
         self,
         bootstrap_servers: str,

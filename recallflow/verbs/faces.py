@@ -5,10 +5,11 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from recallflow.queries import Filters
 from recallflow.responses import ListedMemory
+from recallflow.verbs.arguments import called, explained
 from recallflow.verbs.verbs import Verbs
 
 P = ParamSpec("P")
@@ -23,7 +24,7 @@ def waited(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatena
 
     @functools.wraps(call)
     def wait(self: "Waits", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return call(cast(V, self._verbs), *args, **kwargs).result()
+        return called(self, call, (self._verbs, *args), kwargs).result()
 
     return _giving_its_outcome(wait, call)
 
@@ -36,7 +37,7 @@ def awaited(
     @functools.wraps(call)
     async def wait(self: "Awaits", /, *args: P.args, **kwargs: P.kwargs) -> T:
         await self._opened()
-        return await asyncio.wrap_future(call(cast(V, self._verbs), *args, **kwargs))
+        return await asyncio.wrap_future(called(self, call, (self._verbs, *args), kwargs))
 
     return _giving_its_outcome(wait, call)
 
@@ -68,6 +69,7 @@ class Waits:
     send = waited(Verbs.send)
     ask = waited(Verbs.ask)
 
+    @explained
     def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> Iterator[ListedMemory]:
@@ -108,6 +110,7 @@ class Awaits:
     send = awaited(Verbs.send)
     ask = awaited(Verbs.ask)
 
+    @explained
     async def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> AsyncIterator[ListedMemory]:

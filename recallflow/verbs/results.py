@@ -19,7 +19,7 @@ from recallflow.responses import (
 )
 
 T = TypeVar("T")
-SHOWN = 60  # characters of a text
+SHOWN = 100  # characters of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,13 @@ class Answered(Sequence[T]):
         return len(self._items)
 
     def __repr__(self) -> str:
-        items = "".join(f"\n  {_shown(item)}," for item in self._items)
+        items = "".join(f"\n  {_line(item)}," for item in self._items)
         warned = f", warnings={[warning.code for warning in self.warnings]}" if self.warnings else ""
         return f"{type(self).__name__}([{items}" + "\n" * bool(items) + f"]{warned})"
+
+    def __str__(self) -> str:
+        lines = [_line(item) for item in self._items] or ["(nothing found)"]
+        return "\n".join([*lines, *(f"warning: {warning.code}: {warning.detail}" for warning in self.warnings)])
 
 
 class Found(Answered[RecalledMemory]):
@@ -180,13 +184,16 @@ def versions_in(response: Response) -> list[MemoryVersion]:
     return [MemoryVersion.model_validate(one) for one in response.versions or ()]
 
 
-def _shown(item: object) -> str:
-    """One item in a line."""
+def _line(item: object) -> str:
+    """Return an item of an answer as one line of text."""
     match item:
         case RecalledMemory():
             return f"{item.rank}. {_cut(item.content)} (score {item.score:.2f}, {item.created_at[:10]})"
-        case ListedMemory() | MemoryVersion():
-            return f"{item.id} v{item.version}: {_cut(item.content)}"
+        case ListedMemory():
+            return f"{_cut(item.content)} ({item.id} v{item.version}, {item.created_at[:10]})"
+        case MemoryVersion():
+            at = item.updated_at or item.created_at or ""
+            return f"{_cut(item.content)} ({item.id} v{item.version}, {at[:10]})"
         case EpisodeInfo():
             return f"{item.started_at[:16]} session {item.session_id}, {item.messages} memories: {_cut(item.summary)}"
         case Fact():
@@ -195,4 +202,7 @@ def _shown(item: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
+    """Return the beginning of a text in one line, without characters that move a terminal's cursor."""
+    shown = "".join(one if one.isprintable() else " " for one in text[: 2 * SHOWN])
+    words = " ".join(shown.split())
+    return words if len(words) <= SHOWN and len(text) <= 2 * SHOWN else f"{words[: SHOWN - 1]}…"

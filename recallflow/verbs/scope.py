@@ -11,6 +11,7 @@ from recallflow.events import Event, MemoryEvent
 from recallflow.parsing import parse, parse_control, unknown_fields
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
+from recallflow.verbs.arguments import UnknownFields
 from recallflow.verbs.sendable import check_sendable
 
 AnyEvent = MemoryEvent | QueryEvent
@@ -36,7 +37,7 @@ class Scope(NamedTuple):
         except orjson.JSONEncodeError as error:
             raise UsageError(f"{event_type}: {error}") from error
         if unknown := unknown_fields(event):
-            raise UsageError(f"{event_type} has no field {', '.join(unknown)}")
+            raise UnknownFields(event_type, unknown, type(event).model_fields)
         return self.checked(cast(AnyEvent, event))
 
     def decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:

@@ -10,11 +10,12 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from recallflow.errors import QueryFailed, UsageError
-from recallflow.events import ForgetFilter, MemoryEvent, UserErase
+from recallflow.events import KINDS, ForgetFilter, MemoryEvent, UserErase
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import AsOf, Filters, Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
+from recallflow.verbs.arguments import did_you_mean
 from recallflow.verbs.futures import new_future, then, together
 from recallflow.verbs.messages import message_fields
 from recallflow.verbs.results import (
@@ -77,18 +78,21 @@ class Verbs(ABC):
     def add(
         self, /, content: Content, *, user: str, session: str | None = None, kind: str | None = None, **fields: Any
     ) -> "Future[Added]":
-        """Remembers a text (of the `kind` fact, unless another is named), or a chat message in OpenAI's shape, or a
-        list of them. `fields`: any other of a `memory` event, or of each `message` event, unless the message has its
-        own (`id`, `timestamp`, `metadata`, `tags`, …).
+        """Remembers a text (of the `kind` fact, unless another of `recallflow.events.KINDS` is named), or a message
+        in OpenAI's shape, or a list of them. `fields`: any other of a `memory` event, or of each `message` event,
+        unless the message has its own (`id`, `timestamp`, `metadata`, `tags`, …).
 
         Gives the memories' ids and positions. Raises InvalidRecord with every wrong field, and then nothing is added;
         UsageError, DeliveryFailed.
         """
         if isinstance(content, str):
+            _check_kind(kind)
             said = {"content": content, "kind": "fact" if kind is None else kind} | _given(session_id=session)
             events = [self._scope.event("memory", user, said | fields)]
         else:
-            shared = _given(session_id=session, kind=kind) | fields
+            if kind is not None:
+                raise UsageError("add: kind is of a text; a chat message has the kind message: leave it out")
+            shared = _given(session_id=session) | fields
             messages = content if isinstance(content, Sequence) else (content,)
             events = [
                 self._scope.event("message", user, shared | message_fields(cast(ChatMessage, one))) for one in messages
@@ -105,6 +109,7 @@ class Verbs(ABC):
     ) -> "Future[Position]":
         """Gives a memory another content, or changes other fields of it; a field given as None is cleared. What it was
         before stays in its history. Gives where the change stands. Raises what `add` does."""
+        _check_kind(fields.get("kind"))
         changed = {"memory_id": _named(memory_id)} | _given(content=content) | fields
         return self._put(self._scope.event("memory.update", user, changed))
 
@@ -118,7 +123,8 @@ class Verbs(ABC):
         **fields: Any,
     ) -> "Future[Position]":
         """Removes one memory, or all that match `where`: {session_id, category, tag, older_than}, all that are given
-        must hold. Gives where the event stands. Raises what `add` does."""
+        must hold. Gives where the event stands. Raises what `add` does, and on an engine in this process InvalidRecord
+        (`not_found`) where no memory has the id."""
         if where is not None and "filter" in fields:
             raise UsageError("where and filter are one thing: give where")
         named = None if memory_id is None else _named(memory_id)
@@ -265,6 +271,13 @@ class Verbs(ABC):
 def _given(**fields: Any) -> dict[str, Any]:
     """Those that are given."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _check_kind(kind: object) -> None:
+    """Raise UsageError for a kind that is none: a misspelt one would be found by no filter."""
+    if isinstance(kind, str) and kind not in KINDS:
+        others = "send() takes a MemoryAdd of any other kind"
+        raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}: give one of {', '.join(KINDS)}; {others}")
 
 
 def _named(memory_id: object) -> str:

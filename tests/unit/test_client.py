@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from typing import Any
@@ -172,6 +173,38 @@ def test_a_closed_client_refuses_and_can_be_closed_again() -> None:
     for call in (lambda: client.add("x", user="ann"), lambda: client.search("x", user="ann")):
         with pytest.raises(UsageError):
             call()
+
+
+# Calls with a wrong argument → the argument that the error suggests.
+MISNAMED: list[tuple[Call, str, str]] = [
+    (lambda c: c.add("x", usr="ann"), "add", "user"),
+    (lambda c: c.get("m", usr="ann"), "get", "user"),
+    (lambda c: c.stats(users="ann"), "stats", "user"),
+    (searching("x", filtrs={}), "search", "filters"),
+    (searching("x", max_token=9), "search", "max_tokens"),
+    (searching("x", k=1, top_k=1), "search", "k"),
+    (searching("x", user_id="ann"), "search", "user"),
+    (adding("x", kind="fcat"), "kind", "fact"),
+    (lambda c: c.update("m", user="ann", kind="Rule"), "kind", "rule"),
+    (lambda c: [*c.each(usr="ann")], "each", "user"),
+    (lambda _: RecallClient(NOWHERE, tenant_id="acme"), "RecallClient", "tenant"),  # type: ignore[call-arg]
+]
+
+
+@pytest.mark.parametrize(("call", "named", "meant"), MISNAMED)
+def test_misnamed_argument_is_named_with_the_one_meant(
+    client: RecallClient, call: Call, named: str, meant: str
+) -> None:
+    with pytest.raises((UsageError, TypeError), match=rf"{named}\b.*(did you mean|give) {meant}\b"):
+        call(client)
+
+
+def test_arguments_that_do_not_fit_name_no_private_class() -> None:
+    calls: list[Call] = [lambda c: c.add("x"), lambda c: c.search(user="ann"), lambda c: type(c)()]
+    for call in calls:
+        with pytest.raises(TypeError) as raised, RecallClient(NOWHERE, options=QUIET) as client:
+            call(client)
+        assert re.match(r"RecallClient(\.add|\.search)?\(\) missing a required argument", str(raised.value))
 
 
 def test_the_asyncio_client_refuses_alike() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +42,10 @@ from recallflow import (
     UsageError,
     UserStats,
 )
+from recallflow.events import KINDS
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from recallflow.operators.enrichment.facts import KINDS as FOUND_KINDS
 from recallflow.state import lock
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
@@ -168,15 +171,52 @@ def test_each_verb_has_a_type_and_an_outcome(memory: Memory) -> None:
     assert_type(memory.stats(user="ann"), Stats)
 
 
+def test_a_printed_answer_has_a_line_for_each_memory(memory: Memory) -> None:
+    memory.add("I live\nin Porto\x1b[2J", user="ann", timestamp="2026-02-03T00:00:00Z")
+    memory.add("Miso " * 500, user="ann", timestamp="2026-02-04T00:00:00Z")
+    for answer in (memory.search("Porto?", user="ann"), memory.all(user="ann")):
+        assert len(str(answer).splitlines()) == 2
+        assert str(answer).replace("\n", "").isprintable()
+        assert max(map(len, str(answer).splitlines())) < 160
+    first = str(memory.search("Where do I live?", user="ann", k=1)).splitlines()[0]
+    assert re.fullmatch(r"1\. I live in Porto \[2J \(score \d\.\d\d, 2026-02-03\)", first)
+    assert "no_memories" in str(memory.search("Porto?", user="bob"))
+
+
+@pytest.mark.parametrize("alias", ["top_k", "limit", "k"])
+def test_other_libraries_names_of_arguments_are_taken(memory: Memory, alias: str) -> None:
+    for text in ("I live in Porto", "I live in Leeds"):
+        memory.add(text, user_id="ann")  # type: ignore[call-arg]
+    named: dict[str, Any] = {alias: 1}
+    assert len(memory.search("Where do I live?", user="ann", **named)) == 1
+    assert len(memory.all(user="ann", **named)) == 1
+    assert len([*memory.each(user="ann", limit=1)]) == 2
+
+
+def test_forgetting_what_is_not_there_says_so(memory: Memory) -> None:
+    kept = memory.add("I live in Porto", user="ann").id
+    for gone in ("nope", kept):
+        if gone == kept:
+            memory.forget(kept, user="ann")
+        with pytest.raises(InvalidRecord) as raised:
+            memory.forget(gone, user="ann")
+        assert (raised.value.code, [one.field for one in raised.value.fields]) == ("not_found", ["memory_id"])
+    memory.forget(user="ann", where={"tag": "none has it"})  # a filter may match nothing
+
+
+def test_every_kind_that_models_find_can_be_added() -> None:
+    assert {*FOUND_KINDS, "message", "rule"} <= {*KINDS}
+
+
 def test_what_is_found_is_a_sequence_that_shows_itself(memory: Memory) -> None:
     memory.add("I live in Porto", user="ann", id="home")
     found = memory.search("Porto?", user="ann", k=5)
     assert [*found] == [found[0]] == [*found[0:1]] == [*reversed(found)]
-    assert repr(found).startswith("Found([\n  1. 'I live in Porto' (score ")
+    assert repr(found).startswith("Found([\n  1. I live in Porto (score ")
     assert [warning.code for warning in found.warnings] == ["k_exceeds_memories"]
     assert found.answerable is not None
     assert found.response.status == "ok"
-    assert repr(memory.all(user="ann")) == "Page([\n  home v0: 'I live in Porto',\n])"
+    assert repr(memory.all(user="ann")) == f"Page([\n  I live in Porto (home v0, {found[0].created_at[:10]}),\n])"
     assert repr(memory.episodes(user="ann")) == "Episodes([])"
     by_episode = memory.search("Porto?", user="ann", mode="episode")
     assert by_episode.episodes == []
@@ -240,7 +280,8 @@ def by_memory(path: Path, actions: Sequence[Action]) -> list[str]:
                 ):  # the log's time, which a line brings itself
                     calls[kind]()
             except InvalidRecord as error:
-                refused.append(error.code)
+                if kind != "memory.forget":  # one of no memory is no error on a log
+                    refused.append(error.code)
     return refused
 
 
@@ -335,8 +376,10 @@ def test_the_async_twin_needs_no_async_with(tmp_path: Path) -> None:
 def test_a_directory_in_use_names_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "WAIT_S", 0.0)
     with Memory(tmp_path / "m"):
-        with pytest.raises(StateInUse, match=str(os.getpid())):
+        with pytest.raises(StateInUse, match=str(os.getpid())) as raised:
             Memory(tmp_path / "m")
+        assert "close()" in str(raised.value)
+        assert "--state-dir" not in str(raised.value)
         with pytest.raises(StateInUse):
             process([], SETTINGS, tmp_path / "m")
 

@@ -4,7 +4,6 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-from recallflow.connectors.http.door import check_forgotten
 from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.mem0 import bodies
 from recallflow.connectors.http.mem0.calls import Calls
@@ -24,6 +23,7 @@ from recallflow.events import MemoryAdd, MemoryEvent, Message
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.queries import K_MAX
 from recallflow.responses import MemoryPage
+from recallflow.service import check_forgotten
 
 _KEPT = ("role", "content", "name")  # of a message
 _EVER = format_time(EPOCH_MS_MAX)

@@ -5,11 +5,12 @@ from fastapi.responses import Response
 
 from recallflow.connectors.http.asked import Described
 from recallflow.connectors.http.bodies import with_fields
-from recallflow.connectors.http.door import Door, accepted, check_forgotten, parse_event, parse_query, waits
+from recallflow.connectors.http.door import Door, accepted, parse_event, parse_query, waits
 from recallflow.connectors.http.openapi import json_body, operation, reference
 from recallflow.connectors.http.parameters import Parameters
 from recallflow.events import Event, MemoryForget, MemoryUpdate
 from recallflow.queries import EpisodesList, MemoriesList, MemoryGet, MemoryHistory
+from recallflow.service import check_forgotten
 
 _ID = ("memory_id",)
 _GET, _HISTORY = Parameters(MemoryGet, in_path=_ID), Parameters(MemoryHistory, in_path=_ID)
