@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import orjson
 
 from recallflow.errors import RerankerError, UsageError
-from recallflow.tracing import model_call
 
 AT_ONCE = 8  # requests
 MOST_BYTES = 1024 * 1024  # of a response
@@ -36,6 +35,8 @@ class HttpReranker:
         self._threads = ThreadPoolExecutor(AT_ONCE, "recallflow-rerank")
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        from recallflow.tracing import model_call  # it loads OpenTelemetry
+
         with model_call("rerank", self.name):
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, question, texts)
 

@@ -6,9 +6,6 @@ import hashlib
 import os
 from pathlib import Path
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from recallflow.errors import MasterKeyError
 
 KEY_BYTES = 32
@@ -21,7 +18,10 @@ class LocalMasterKey:
     """A key that this process knows. It seals with AES-256-GCM."""
 
     def __init__(self, key: bytes) -> None:
-        self._aes = AESGCM(key)
+        from cryptography.exceptions import InvalidTag  # an engine without encryption does without the library
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._aes, self._refusals = AESGCM(key), (InvalidTag, ValueError)
         self.name = "local " + hashlib.blake2b(key, person=b"name of a key", digest_size=8).hexdigest()
 
     def wrap(self, secret: bytes) -> bytes:
@@ -31,7 +31,7 @@ class LocalMasterKey:
     def unwrap(self, wrapped: bytes) -> bytes:
         try:
             return self._aes.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _PLACE)
-        except (InvalidTag, ValueError):
+        except self._refusals:
             raise MasterKeyError(f"the master key ({self.name}) is not the one that was used: give that one") from None
 
 

@@ -5,6 +5,7 @@ decode → prepare → state partition → decisions; what comes out goes to who
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivered
@@ -12,7 +13,6 @@ from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import look_for_cycles
-from recallflow.flows.journeys import Journeys
 from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
@@ -25,6 +25,10 @@ from recallflow.outputs import Audited, Done, Moved, Output, Requested, Verdict
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 
+if TYPE_CHECKING:  # it loads OpenTelemetry, which an engine for callers does without
+    from recallflow.flows.journeys import Journeys
+
+
 BeforeApplied = Callable[[Sequence[Item]], list[Item]]
 Read = Record | Completion | Signal
 ToState = Batch | Completion | Signal
@@ -35,7 +39,7 @@ def preparer(
     partition_of: Callable[[Item], int],
     decode: Callable[[Record], Item],
     ahead: BeforeApplied | None = None,
-    journeys: Journeys | None = None,
+    journeys: "Journeys | None" = None,
 ) -> Callable[[Sequence[Read]], list[tuple[str, ToState]]]:
     """Makes of a batch what each state partition gets of it, under its key. `partition_of`: which one an item goes to.
     `ahead`: what is to be done with prepared items before they are applied. `journeys`: those of the records, which end

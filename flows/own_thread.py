@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from recallflow.decisions import History
 from recallflow.errors import StateInUse, UsageError
+from recallflow.extras import way_out
 from recallflow.flows.config import Config
 from recallflow.flows.local import LocalService, open_local
 from recallflow.state.lock import command
@@ -96,6 +97,8 @@ class OwnThread:
         except BaseException as error:  # noqa: BLE001 - whoever calls is told
             if isinstance(error, StateInUse):
                 error = StateInUse(error.holder, _SHARE)
+            elif isinstance(error, ModuleNotFoundError) and (to_install := way_out(error)) is not None:
+                error = UsageError(to_install)
             if self.ready.done():
                 self._failure = error
             else:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jwt
 from pydantic import TypeAdapter, ValidationError
 
 from recallflow.caching import Kept
@@ -22,7 +21,6 @@ _SECOND_MS = 1_000
 # Times are compared with the record's, by us: PyJWT would look at a clock.
 _OPTIONS: Any = {"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
 _NAME, _NAMES = TypeAdapter(Name), TypeAdapter(list[Name])
-_UNREADABLE = (jwt.PyJWTError, ValueError, TypeError, RecursionError)
 
 
 class Issuer(NamedTuple):
@@ -108,12 +106,16 @@ class Tokens:
         except UsageError:
             return
         if read.jwk is not None and (read.algorithm, read.fingerprint) == (key.algorithm, key.fingerprint):
+            import jwt
+
             self._public[read.fingerprint] = jwt.PyJWK(read.jwk, read.algorithm).key
 
     # ------------------------------------------------------------------ tokens
 
     def _verify(self, given: tuple[str, str, str]) -> Verified:
         """What a token says that is signed with the key of an algorithm and a fingerprint. Raises InvalidRecord."""
+        import jwt  # without tokens, an engine does without the library
+
         token, algorithm, fingerprint = given
         key = self._secrets.get(fingerprint) if algorithm == "HS256" else self._public.get(fingerprint)
         if key is None:
@@ -129,7 +131,7 @@ class Tokens:
             raise _refusal("the token is of another issuer: auth.issuer names ours") from None
         except jwt.MissingRequiredClaimError as error:
             raise _refusal(f"the token lacks the claim {error.claim}") from None
-        except _UNREADABLE:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise _unreadable() from None
         return self._read(claims)
 
@@ -149,9 +151,11 @@ class Tokens:
 def _head(token: str) -> tuple[str | None, str]:
     """What a token says that it is signed with: the key's name, if it has one, and the algorithm. Raises
     InvalidRecord."""
+    import jwt
+
     try:
         head = jwt.get_unverified_header(token)
-    except _UNREADABLE:
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
         raise _unreadable() from None
     return head.get("kid"), str(head.get("alg"))
 

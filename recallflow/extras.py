@@ -1,8 +1,10 @@
 """What to install where an import finds no library: one table, for commands and adapters alike."""
 
 import platform
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
+_EMBEDDED = "recallflow-embedded"
 _EXTRAS = {
     "fastapi": "serve",
     "httptools": "serve",
@@ -11,6 +13,9 @@ _EXTRAS = {
     "uvicorn": "serve",
     "uvloop": "serve",
 }
+# Extras of recallflow-embedded alone: recallflow has these libraries in any case.
+_EMBEDDED_EXTRAS = {"httpx": "llm", "jsonschema": "llm", "networkx": "graph", "openai": "llm", "opentelemetry": "otel"}
+_WHOLE = "recallflow-embedded has no {library}: pip uninstall recallflow-embedded, and pip install recallflow"
 _NO_WHEEL = (
     "this runs on Bytewax, which has no wheel for Python {python}: take Python 3.12 "
     "(uv tool install --python 3.12 recallflow), or the container image (docker build -t recallflow .)"
@@ -18,16 +23,28 @@ _NO_WHEEL = (
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra of the distribution that is installed here."""
-    name = "recallflow" if find_spec("recallflow.state") else "recallflow-client"
-    return f"pip install '{name}[{extra}]'"
+    """Return the command that installs an extra of the distribution that is installed here."""
+    name = "recallflow-client" if find_spec("recallflow.state") is None else "recallflow"
+    return f"pip install '{_EMBEDDED if _is_embedded() else name}[{extra}]'"
 
 
 def way_out(missing: ModuleNotFoundError) -> str | None:
-    """What is missing and what to do; None where it should have been installed with the engine."""
+    """Return what is missing and what to do; None where it should have been installed with the engine."""
     library = (missing.name or "").partition(".")[0]
     if find_spec("recallflow.state") is None:
         return "recallflow-client is the Kafka client alone; the engine and the commands: pip install recallflow"
+    if _is_embedded():
+        extra = _EMBEDDED_EXTRAS.get(library)
+        what = missing.name if library == "recallflow" else library
+        return f"{library} is not installed: {install(extra)}" if extra else _WHOLE.format(library=what)
     if library == "bytewax":
         return _NO_WHEEL.format(python=".".join(platform.python_version_tuple()[:2]))
     return f"{library} is not installed: {install(_EXTRAS[library])}" if library in _EXTRAS else None
+
+
+def _is_embedded() -> bool:
+    try:
+        distribution(_EMBEDDED)
+    except PackageNotFoundError:
+        return False
+    return True

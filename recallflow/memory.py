@@ -21,6 +21,7 @@ it open, and the other way round. A call that writes returns once that is applie
 
 import asyncio
 import os
+import sys
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -41,7 +42,6 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.service import Stored, check_forgotten
-from recallflow.tracing import trace_headers
 from recallflow.verbs.arguments import explained
 from recallflow.verbs.faces import Awaits, Waits
 from recallflow.verbs.futures import new_future, resolve, then
@@ -92,7 +92,7 @@ class LocalVerbs(Verbs):
         return answered
 
     def _headers(self) -> Headers:
-        return (*self._config.auth.credentials, *trace_headers())
+        return (*self._config.auth.credentials, *_trace_headers())
 
     def close(self) -> None:
         """Sees what is under way to its end. A second call does nothing."""
@@ -165,6 +165,15 @@ def _of_memory(event: AnyEvent) -> MemoryEvent:
     if event.type in QUERY_TYPES:
         raise UsageError(f"{event.type} asks: use ask()")
     return cast(MemoryEvent, event)
+
+
+def _trace_headers() -> Headers:
+    """Return headers that name the current span; there is none in a program that has not loaded OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return ()
+    from recallflow.tracing import trace_headers
+
+    return trace_headers()
 
 
 def _forgotten(stored: Stored) -> Position:

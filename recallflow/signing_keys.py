@@ -4,8 +4,6 @@ import hashlib
 import json
 from typing import Any, NamedTuple, Self
 
-import jwt
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from pydantic import TypeAdapter, ValidationError
 
 from recallflow.credentials import fingerprint
@@ -83,6 +81,9 @@ def read_jwks(document: bytes) -> Jwks:
 
 def read_key(given: object) -> SigningKey:
     """One key of a document (a JWK). Raises UsageError where tokens cannot be signed with it."""
+    import jwt  # without tokens, an engine does without these libraries
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
     if not isinstance(given, dict) or str(given.get("kty")) not in _TYPES:
         raise UsageError(f"its kty is none of {', '.join(_TYPES)}")
     algorithm, members = _TYPES[given["kty"]]

@@ -3,9 +3,6 @@
 import os
 import secrets
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from recallflow.errors import DecryptionFailed
 
 KEY_BYTES = 32
@@ -24,10 +21,13 @@ class Cipher:
     """A key that seals and opens. `place`: where a value belongs; it is not kept with it, and elsewhere the value does
     not open."""
 
-    __slots__ = ("_aes",)
+    __slots__ = ("_aes", "_refusals")
 
     def __init__(self, key: bytes) -> None:
-        self._aes = AESGCM(key)
+        from cryptography.exceptions import InvalidTag  # an engine without encryption does without the library
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._aes, self._refusals = AESGCM(key), (InvalidTag, ValueError)
 
     def seal(self, place: bytes, value: bytes) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
@@ -39,5 +39,5 @@ class Cipher:
             raise DecryptionFailed("a stored value is not sealed as it should be")
         try:
             return self._aes.decrypt(sealed[1:_BEGIN], memoryview(sealed)[_BEGIN:], place)
-        except (InvalidTag, ValueError):
+        except self._refusals:
             raise DecryptionFailed("a stored value is not what was sealed in its place, or its key is lost") from None

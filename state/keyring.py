@@ -4,7 +4,7 @@ and the directory's key. So equal names have unrelated keys in another directory
 
 import hashlib
 import secrets
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -39,7 +39,6 @@ class Keyring:
         self._secret = secret
         self.stored = stored or StoredSecret(secret)
         self.encrypts, self.encrypts_vectors = encrypts, encrypts_vectors
-        self.cipher = Cipher(hashlib.blake2b(key=secret, person=b"directory key", digest_size=KEY_BYTES).digest())
         self._name = lru_cache(maxsize=NAMES_KEPT)(self._hash_name)
 
     @classmethod
@@ -47,6 +46,11 @@ class Keyring:
         """Under a stored secret, which stands in `path`. Raises MasterKeyError."""
         secret, encrypts = stored.opened(path, at_rest.master_key), at_rest.master_key is not None
         return cls(secret, encrypts=encrypts, encrypts_vectors=at_rest.encrypt_vectors, stored=stored)
+
+    @cached_property
+    def cipher(self) -> Cipher:
+        """The directory's key."""
+        return Cipher(hashlib.blake2b(key=self._secret, person=b"directory key", digest_size=KEY_BYTES).digest())
 
     def owner(self, owner: Owner) -> bytes:
         """The owner's 16-byte key prefix. JSON keeps `a/b`+`c` and `a`+`b/c` apart."""

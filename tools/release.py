@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DISTRIBUTIONS = (".", "packages/client")
+DISTRIBUTIONS = (".", "packages/client", "packages/embedded")
 _RELATIVE = r"(?!#|[a-z][a-z0-9+.-]*:)"  # neither a place on the page nor an address
 _LINK = re.compile(rf"(!?)(\[[^\]]*\])\({_RELATIVE}([^)\s]+)\)")
 _ATTRIBUTE = re.compile(rf'\b(href|src|srcset)="{_RELATIVE}([^"\s]+)"')

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-import networkx as nx
-
 from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.extras import way_out
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
@@ -81,6 +80,10 @@ def _nodes(
 ) -> Iterator[ExploredNode]:
     if not around.out:
         return
+    try:
+        import networkx as nx  # takes long to import, and nothing else needs it
+    except ModuleNotFoundError as error:
+        raise InvalidRecord("invalid_event", [FieldProblem("type", way_out(error) or str(error))]) from None
     whole = nx.Graph(around.out)
     hops = nx.multi_source_dijkstra_path_length(whole, {*begin} & around.out.keys(), weight=_hops)
     centrality = nx.closeness_centrality(whole)

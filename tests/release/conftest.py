@@ -9,7 +9,11 @@ import pytest
 from uv import find_uv_bin
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = {"recallflow": ROOT, "recallflow-client": ROOT / "packages" / "client"}
+DISTRIBUTIONS = {
+    "recallflow": ROOT,
+    "recallflow-client": ROOT / "packages" / "client",
+    "recallflow-embedded": ROOT / "packages" / "embedded",
+}
 
 
 class Environment:

@@ -1,5 +1,6 @@
 """What is installed of the wheels, in fresh environments, does what the README says."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -24,6 +25,27 @@ for name in recallflow.__all__:
         getattr(recallflow, name)
     except ImportError as error:
         print(error)
+"""
+NO_CLIENT = (
+    "recallflow-embedded has no recallflow.client: pip uninstall recallflow-embedded, and pip install recallflow"
+)
+EMBEDDED = """
+from recallflow import GraphExplore, InvalidRecord, Memory, UsageError
+with Memory() as memory:
+    memory.add("I live in Porto", user="ann")
+    print(memory.search("Where do I live?", user="ann", k=1)[0].content)
+    try:
+        memory.ask(GraphExplore(type="graph.explore", tenant_id="default", user_id="ann"))
+    except Exception as error:
+        print(error.error.fields[0].problem)
+try:
+    Memory(embedder="openai")
+except UsageError as error:
+    print(error)
+try:
+    from recallflow import RecallClient
+except ImportError as error:
+    print(error)
 """
 ENGINE = {
     "bytewax",
@@ -72,6 +94,49 @@ def test_the_client_asks_for_what_the_whole_asks_for() -> None:
     extras = whole["optional-dependencies"]
     assert client["optional-dependencies"] == {name: extras[name] for name in client["optional-dependencies"]}
     assert client["requires-python"] == whole["requires-python"]
+
+
+@pytest.mark.index
+def test_the_embedded_engine_fits_into_200_mb_and_names_its_extras(environment: Make, wheels: Wheels) -> None:
+    slim = environment(wheels["recallflow-embedded"])
+    assert not slim.has & {"bytewax", "confluent-kafka", "networkx", "openai", "opentelemetry-api", "pyarrow", "rich"}
+    assert slim.shown("python", "-c", EMBEDDED).splitlines() == [
+        "I live in Porto",
+        "networkx is not installed: pip install 'recallflow-embedded[graph]'",
+        "openai is not installed: pip install 'recallflow-embedded[llm]'",
+        f"recallflow.RecallClient: {NO_CLIENT}",
+    ]
+    (packages,) = (slim.folder / "env" / "lib").glob("python*/site-packages")
+    size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
+    assert size <= 200 * 1024 * 1024
+
+
+def test_the_embedded_engine_asks_for_what_the_whole_asks_for() -> None:
+    whole, slim = project("recallflow"), project("recallflow-embedded")
+    assert set(slim["dependencies"]) <= set(whole["dependencies"])
+    known = {*whole["dependencies"], *(one for some in whole["optional-dependencies"].values() for one in some)}
+    assert {one for some in slim["optional-dependencies"].values() for one in some} <= known
+    assert slim["requires-python"] == whole["requires-python"]
+
+
+@pytest.mark.index
+def test_type_checkers_elsewhere_see_an_editable_install(environment: Make, tmp_path: Path) -> None:
+    uses = 'from recallflow import Memory\nreveal_type(Memory().search("x", user="ann"))\n'
+    (tmp_path / "uses.py").write_text(uses)
+    environment("--editable", ROOT)
+    python = tmp_path / "env" / "bin" / "python"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-executable", python, "uses.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name not in ("MYPYPATH", "PYTHONPATH")},
+    )
+    assert 'Revealed type is "recallflow.verbs.results.Found"' in checked.stdout
+    # What else looks for types reads path files, and runs no import hook.
+    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    paths = [line for file in packages.glob("*recallflow*.pth") for line in file.read_text().splitlines()]
+    assert [(Path(line) / "recallflow" / "py.typed").is_file() for line in paths] == [True]
 
 
 def test_no_python_is_too_new() -> None:

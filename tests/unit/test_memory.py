@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -206,6 +207,46 @@ def test_forgetting_what_is_not_there_says_so(memory: Memory) -> None:
 
 def test_every_kind_that_models_find_can_be_added() -> None:
     assert {*FOUND_KINDS, "message", "rule"} <= {*KINDS}
+
+
+UNUSED = (
+    "bytewax",
+    "confluent_kafka",
+    "httpx",
+    "ijson",
+    "jwt",
+    "networkx",
+    "openai",
+    "opentelemetry",
+    "pyarrow",
+    "rich",
+)
+PLAIN_USE = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {UNUSED}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from recallflow import Memory
+with Memory() as memory:
+    assert "cryptography" not in sys.modules
+    told = memory.add("I live in Porto", user="ann", kind="fact", tags=["home"])
+    memory.update(told.id, "I live in Leeds", user="ann")
+    memory.add([{{"role": "user", "content": "My sister Ana works in Lisbon"}}], user="ann", session="s")
+    print(memory.search("Where do I live?", user="ann", k=1, max_tokens=200)[0].content)
+    memory.search("Ana?", user="ann", mode="episode"), memory.facts("Ana", user="ann"), memory.stats(user="ann")
+    memory.history(told.id, user="ann"), memory.episodes(user="ann"), [*memory.each(user="ann")]
+    memory.forget(told.id, user="ann"), memory.erase(user="ann")
+"""
+
+
+@pytest.mark.processes
+def test_memory_works_without_the_libraries_that_it_does_not_use() -> None:
+    done = subprocess.run([sys.executable, "-c", PLAIN_USE], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("I live in Leeds\n", "", 0)
 
 
 def test_what_is_found_is_a_sequence_that_shows_itself(memory: Memory) -> None:
