@@ -21,6 +21,7 @@ from recallflow.errors import RecallflowError, StateError, StorageError
 from recallflow.flows.cycles import computing
 from recallflow.flows.recovery import check_snapshots, has_store, resume_epoch
 from recallflow.flows.settings import Settings
+from recallflow.private_files import make_private_folder, restrict_tree
 from recallflow.state.directory import RECOVERY
 from recallflow.state.files import check_room, sync, sync_tree
 
@@ -46,7 +47,7 @@ def _create(store: Path) -> None:
     aside = store.with_name(f"{RECOVERY}.new")
     shutil.rmtree(aside, ignore_errors=True)
     shutil.rmtree(store, ignore_errors=True)
-    aside.mkdir()
+    make_private_folder(aside)
     try:
         init_db_dir(aside, 1)
     except (KeyboardInterrupt, SystemExit):
@@ -54,6 +55,7 @@ def _create(store: Path) -> None:
     except BaseException as error:  # a Rust panic, which is no Exception
         check_room(store.parent, error)
         raise StorageError(f"{aside} cannot be made: {error}") from error
+    restrict_tree(aside)
     sync_tree(aside)
     aside.rename(store)
     sync(store.parent)

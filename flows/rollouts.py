@@ -12,6 +12,7 @@ from recallflow.decisions import Decision, History
 from recallflow.errors import DeliveryFailed, SinkError, UsageError
 from recallflow.fields import format_time
 from recallflow.flows.present import Present, now_ms
+from recallflow.private_files import open_private
 
 
 class KeepDecision(Protocol):
@@ -72,7 +73,7 @@ def to_file(path: Path | None, decisions: History) -> KeepDecision:
         if path is None:
             raise UsageError("there is nowhere to keep decisions: start with --control FILE")
         try:
-            with path.open("ab") as file:
+            with open_private(path, "ab") as file:
                 file.write(rollout.model_dump_json(exclude_none=True).encode() + b"\n")
         except OSError as error:
             raise SinkError(f"decisions cannot be kept in the file of --control: {error.strerror}") from error

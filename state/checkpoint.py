@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
+from recallflow.private_files import make_private_folder, restrict_tree
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import DESCRIPTION, RECOVERY, RESTORING, StateDirectory, describe, hold
 from recallflow.state.files import read_checked, sync, sync_tree, write_checked
@@ -42,12 +43,13 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
         with _writing(target), _renamed(target) as new:
             for partition in directory.existing_partitions():
                 _copy_database(partition, partition_folder(new, partition.number))
-            (new / RECOVERY).mkdir()
+            make_private_folder(new / RECOVERY)
             for file in (state_dir / RECOVERY).glob("*.sqlite3"):
                 copy_sqlite(file, new / RECOVERY / file.name)
             for file in state_dir.glob("*.json"):
                 shutil.copy2(file, new)
             write_checked(new / HELD, {"partitions": directory.existing_numbers()})
+            restrict_tree(new)
 
 
 def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> None:
@@ -68,7 +70,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
     if not (state_dir / LOCK).exists():  # else it is a state directory, and whoever holds it is named first
         _check_empty(state_dir)
     with _unused(source), _writing(state_dir):
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_private_folder(state_dir)
         with locked(state_dir):
             _check_empty(state_dir)
             try:
@@ -78,6 +80,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
                                 ignore=shutil.ignore_patterns(DESCRIPTION, LOCK, HELD))  # fmt: skip
                 with StateDirectory(state_dir, described, at_rest, CACHE_BYTES, lock_wait_s=0) as directory:
                     directory.existing_partitions()
+                restrict_tree(state_dir)  # the checkpoint may be older than these permissions
                 sync_tree(state_dir)
                 (state_dir / RESTORING).rename(state_dir / DESCRIPTION)
                 sync(state_dir)

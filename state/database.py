@@ -17,6 +17,7 @@ from rocksdict import (
 )
 
 from recallflow.errors import StateInUse, StorageError
+from recallflow.private_files import make_private_folder
 from recallflow.state.files import check_room, says_full
 
 LOCK_RETRY_S = 0.05
@@ -129,6 +130,7 @@ def open_database(path: Path, options: Options, lock_wait_s: float) -> Rdict:
     give_up = time.monotonic() + lock_wait_s
     while True:
         try:
+            make_private_folder(path)
             return Rdict(str(path), options)
         except Exception as error:
             if "/LOCK:" not in str(error) or says_full(error):

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 import orjson
 
 from recallflow.errors import StateError, StorageError
+from recallflow.private_files import make_private_folder, restrict
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
@@ -308,8 +309,9 @@ def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> It
         if not (path / DESCRIPTION).exists() and not (path / LOCK).exists():
             if not create:
                 raise _no_directory(path)
-            path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path)
             _check_new(path)
+            restrict(path)  # an empty folder that was there becomes a state directory
     with locked(path, wait_s):
         yield
 

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from recallflow.errors import DiskFull, StateError
+from recallflow.private_files import open_private
 
 CHECKSUM = "checksum"
 ROOM_BYTES = 1024 * 1024  # below so much, what cannot be written is put down to it
@@ -20,7 +21,7 @@ _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "disk is full")  
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file beside, syncs it, and renames it: after a crash the old file is there, or the new one."""
     new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
+    with open_private(new, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -19,6 +19,7 @@ from pathlib import Path
 import orjson
 
 from recallflow.errors import StateInUse, StorageError
+from recallflow.private_files import FILE_MODE
 
 LOCK = "recallflow.lock"
 WAIT_S = 2.0  # after a hand-over the process before may still be ending
@@ -79,7 +80,7 @@ def holder(path: Path) -> str | None:
 
 def _acquired(path: Path, wait_s: float) -> int:
     try:
-        file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             _wait(file, path, time.monotonic() + wait_s)
         except BaseException:

@@ -11,6 +11,7 @@ from rocksdict import Checkpoint, WriteBatch, WriteOptions
 
 from recallflow.errors import DecryptionFailed, StateError, StateFormatError, StorageError
 from recallflow.owner import Owner
+from recallflow.private_files import restrict_tree
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.cleaning import Cleaning
@@ -180,6 +181,7 @@ class Partition:
     def checkpoint(self, folder: Path) -> None:
         """A copy of all that is committed, by hard links where the volume allows."""
         Checkpoint(self._db).create_checkpoint(str(folder))
+        restrict_tree(folder)
 
     def commit(self) -> None:
         """Writes effects and applied positions as ONE WriteBatch, wholly or not at all. Raises StorageError."""

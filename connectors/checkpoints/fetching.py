@@ -9,6 +9,7 @@ from recallflow.connectors.checkpoints.manifest import File, digest_of, pieces_o
 from recallflow.connectors.checkpoints.objects import Objects
 from recallflow.connectors.checkpoints.parallel import in_parallel
 from recallflow.errors import CheckpointBroken
+from recallflow.private_files import FILE_MODE, make_private_folder
 
 
 class Fetching:
@@ -22,10 +23,10 @@ class Fetching:
     def fetch(self, files: Iterable[File], target: Path) -> None:
         """Writes them into a new folder, and makes them survive a power cut. Raises CheckpointBroken, and OSError where
         they cannot be written."""
-        target.mkdir()
+        make_private_folder(target)
         kept = [*files]
         for file in kept:
-            (target / file.name).touch()
+            (target / file.name).touch(FILE_MODE)
         in_parallel(
             lambda part: self._write(target, *part), [(file, *part) for file in kept for part in pieces_of(file)]
         )

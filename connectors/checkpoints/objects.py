@@ -3,6 +3,7 @@
 import contextlib
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pyarrow import fs
@@ -10,6 +11,7 @@ from pyarrow import fs
 from recallflow.connectors.checkpoints.location import Location
 from recallflow.connectors.checkpoints.waiting import Waiting
 from recallflow.errors import UsageError
+from recallflow.private_files import make_private_folder, open_private
 
 _T = TypeVar("_T")
 
@@ -74,9 +76,9 @@ class Objects:
             return
         folder, _, name = path.rpartition("/")
         new = f"{folder}/new-{uuid.uuid4().hex}"
-        self._filesystem.create_dir(folder, recursive=True)
-        with self._filesystem.open_output_stream(new) as stream:
-            stream.write(data)
+        make_private_folder(Path(folder))
+        with open_private(Path(new), "wb") as file:
+            file.write(data)
         self._filesystem.move(new, f"{folder}/{name}")
 
     def _get(self, path: str, size_max: int) -> bytes:

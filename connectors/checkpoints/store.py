@@ -25,6 +25,7 @@ from recallflow.connectors.checkpoints.sending import Hashed, Sending
 from recallflow.connectors.checkpoints.waiting import Waiting
 from recallflow.connectors.kafka.patience import OUTAGE_S
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
+from recallflow.private_files import make_private_folder
 
 GRACE_S = 24 * 3600.0  # no save and no fetch takes longer: what nobody names is removed after that
 
@@ -148,7 +149,7 @@ class CheckpointStore:
             shutil.rmtree(left, ignore_errors=True)
         new = folder.parent / f".{folder.name}.fetching-{uuid.uuid4().hex[:12]}"
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder.parent)
             self._fetching(manifest).fetch(manifest.files, new)
             new.rename(folder)
         except OSError as error:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.errors import ModelError
+from recallflow.private_files import open_private
 
 DAY_S = 86_400
 WRITTEN_EVERY_S = 1.0
@@ -62,7 +63,8 @@ class Budget:
             self._written_s = self._epoch_s()
             new = self._path.with_suffix(".new")
             try:
-                new.write_bytes(orjson.dumps({"day": self._day, "spent": self._spent}))
+                with open_private(new, "wb") as file:
+                    file.write(orjson.dumps({"day": self._day, "spent": self._spent}))
                 new.replace(self._path)
             except OSError as error:  # an answer that is paid for is worth more than the count
                 _log.warning("%s cannot be written (%s): a restart would not know what is spent", self._path, error)

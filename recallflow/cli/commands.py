@@ -37,6 +37,7 @@ from recallflow.cli import (
 from recallflow.cli.failures import failed, hooked
 from recallflow.cli.output import native_stderr_aside, take_any_character
 from recallflow.cli.parser import Parser
+from recallflow.private_files import UMASK
 from recallflow.version import __version__
 
 DEBUG = "show tracebacks, and what native code writes"
@@ -79,6 +80,7 @@ def commands() -> Parser:
 def perform(arguments: Sequence[str] | None) -> int:
     """Runs one command and returns its exit code."""
     take_any_character()
+    umask = os.umask(UMASK)  # RocksDB and SQLite create their files by it
     try:
         parser = commands()  # which has the console write, though nothing yet
         completion.complete(parser)
@@ -94,6 +96,8 @@ def perform(arguments: Sequence[str] | None) -> int:
         code = PIPE_CLOSED
     except OSError as error:  # nothing can be written where help is to go
         code = _unwritten(error)
+    finally:
+        os.umask(umask)
     return _flushed(code)
 
 

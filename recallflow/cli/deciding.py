@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallflow.cli.options import config, decisions
 from recallflow.errors import UsageError
+from recallflow.private_files import open_private
 
 if TYPE_CHECKING:
     from recallflow.client import RecallClient
@@ -57,7 +58,7 @@ def _append(path: Path, tenant_id: str, event_type: str, fields: dict[str, Any])
 
     scope = Scope(tenant_id, "prod")
     event = scope.decision(event_type, fields | {"timestamp": time.time_ns() // 1_000_000})
-    with path.open("ab") as file:
+    with open_private(path, "ab") as file:
         file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
 
 

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 import orjson
 
 from recallflow.errors import UsageError
+from recallflow.private_files import FILE_MODE
 
 FORMATS = ("jsonl", "parquet")
-OWNERS_ONLY = 0o600
 GROUP_ROWS = 20_000  # of a row group, unless its texts come to GROUP_BYTES before
 GROUP_BYTES = 32 * 1024 * 1024
 
@@ -45,7 +45,7 @@ def written(path: Path | None) -> Iterator[BinaryIO]:
     new = path.with_name(f"{path.name}.new")
     try:
         new.unlink(missing_ok=True)
-        new.touch(mode=OWNERS_ONLY)
+        new.touch(mode=FILE_MODE)
     except OSError as error:
         raise UsageError(f"--out: cannot write {path}: {error.strerror}") from None
     try:

@@ -16,6 +16,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import RecallflowError, UsageError
+from recallflow.private_files import make_private_folder
 from recallflow.state.files import write_whole
 
 
@@ -59,7 +60,7 @@ class Progress:
     def save(self, events: int, sent: int) -> None:
         """Raises RecallflowError where it cannot be written."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path.parent)
             write_whole(self.path, orjson.dumps({"events": events, "sent": sent}))
         except OSError as error:
             raise RecallflowError(f"cannot write {self.path}: {error.strerror}; set XDG_STATE_HOME") from error

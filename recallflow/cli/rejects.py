@@ -9,6 +9,7 @@ import orjson
 from recallflow.errors import RecallflowError
 from recallflow.flows.embedded import rejection
 from recallflow.outputs import DeadLetter
+from recallflow.private_files import open_private
 
 
 class Rejects:
@@ -29,7 +30,7 @@ class Rejects:
             return
         named = {} if log is None else {"log": log}
         try:
-            with self.path.open("ab") as file:
+            with open_private(self.path, "ab") as file:
                 if not self._opened:
                     file.truncate(self._whole_bytes)
                     self._opened = True

@@ -36,3 +36,13 @@ def check_for_members(state_dir: Path) -> None:
             f"{state_dir} holds the state of one process: give --processes 1, or spread it over members' directories "
             "(recallflow state split)"
         )
+
+
+def state_directories(state_dir: Path, count: int) -> list[Path]:
+    """Return the state directories that so many members open below a folder; of one process it is the folder itself.
+    Raises UsageError where the folder holds the state of another number of processes."""
+    if count == 1:
+        check_for_one(state_dir)
+        return [state_dir]
+    check_for_members(state_dir)
+    return [state_dir / member_name(number) for number in range(count)]

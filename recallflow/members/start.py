@@ -21,6 +21,7 @@ from recallflow.members.folders import check_for_members, member_folders, member
 from recallflow.members.member import Member
 from recallflow.members.probing import MemberMetrics
 from recallflow.members.supervisor import BACKOFF_S, Supervisor
+from recallflow.private_files import make_private_folder
 from recallflow.state.lock import locked
 from recallflow.supervised import MEMBER_VARIABLE
 
@@ -53,7 +54,7 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
     if config.run.own is not None:
         raise UsageError("--own says what one member works on: give --processes 1, or leave it out")
     check_for_members(state_dir)
-    state_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(state_dir)
     with ExitStack() as stack:
         stack.enter_context(locked(state_dir))
         members = [_member(stack, config, command, number, count) for number in range(count)]

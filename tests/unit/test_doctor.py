@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ import pytest
 from recallflow.cli import main
 from recallflow.connectors.kafka import topic_reader
 from recallflow.flows import doctor, doctor_state
+from recallflow.flows.finding import fail, ok
 from recallflow.state import keys
 from recallflow.state.lock import LOCK, locked
 
@@ -216,3 +218,70 @@ def test_broker_away_fails_and_the_rest_is_examined(
 def test_missing_signing_keys_fail(diagnose: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECALLFLOW_AUTH_JWKS", str(tmp_path / "nowhere.json"))
     assert failed(diagnose()) == {"signing keys"}
+
+
+# ── several processes ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def members(state: Path, tmp_path: Path) -> Path:
+    """Return a folder as two processes of `run` fill it."""
+    for name in ("member-00", "member-01"):
+        shutil.copytree(state, tmp_path / "engines" / name)
+    return tmp_path / "engines"
+
+
+def test_members_are_examined_each_in_its_folder(diagnose: Diagnosis, members: Path) -> None:
+    found = diagnose("--state-dir", members, "--processes", "3")
+    assert not failed(found)
+    assert found["erasures of member-00, member-01"][0] == "OK"
+    assert "member-02" in found["state directory"][1]
+    assert found["state directory of member-01"][0] == "OK"
+    (members / "member-01" / "recallflow.json").write_text("{}")
+    found = diagnose("--state-dir", members, "--processes", "2")
+    assert failed(found) == {"state directory of member-01, erasures of member-01"}
+
+
+def test_members_that_are_not_started_are_named(diagnose: Diagnosis, members: Path, state: Path) -> None:
+    shutil.copytree(state, members / "member-02")
+    found = diagnose("--state-dir", members, "--processes", "2")
+    assert (found["state directory"][0], "member-02" in found["state directory"][1]) == ("WARN", True)
+
+
+def test_other_number_of_processes_is_one_finding(diagnose: Diagnosis, members: Path, state: Path) -> None:
+    for folder, processes in ((members, 1), (state, 2)):
+        found = diagnose("--state-dir", folder, "--processes", str(processes))
+        assert failed(found) == {"state directory"}
+        assert not {"lock", "erasures"} & found.keys()
+
+
+def test_running_members_are_one_finding(diagnose: Diagnosis, members: Path) -> None:
+    with locked(members):
+        found = diagnose("--state-dir", members, "--processes", "2")
+    assert found["lock"][0] == "WARN"
+    assert not any("member-" in check for check in found)
+
+
+# ── one cause, one finding ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_directory_of_other_users_is_a_warning(diagnose: Diagnosis, state: Path, members: Path) -> None:
+    assert "permissions" not in diagnose("--state-dir", state)
+    state.chmod(0o755)
+    assert diagnose("--state-dir", state)["permissions"][0] == "WARN"
+    (members / "member-00").chmod(0o750)
+    found = diagnose("--state-dir", members, "--processes", "2")
+    assert found["permissions of member-00"][0] == "WARN"
+
+
+def test_equal_complaints_are_joined_and_good_news_is_not() -> None:
+    grants = [fail(f"rights {name}", "we may not READ", f"grant READ on topic {name}") for name in "ab"]
+    missing = [fail(f"topic {name}", "is not there", "create it") for name in "cd"]
+    fine = [ok(f"settings {name}", "as they should be") for name in "ef"]
+    found = [*doctor.one_finding_a_cause([grants[0], fine[0], missing[0], grants[1], fine[1], missing[1]])]
+    assert [(one.check, one.todo) for one in found] == [
+        ("rights a, rights b", "grant READ on topic a; grant READ on topic b"),
+        ("settings e", ""),
+        ("topic c, topic d", "create it"),
+        ("settings f", ""),
+    ]
