@@ -14,6 +14,7 @@ from recallflow.credentials import without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.topics import Topics
+from recallflow.masking import mask
 from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests_fit import fitted_request
 from recallflow.outputs import (
@@ -150,19 +151,23 @@ def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
     own, missing = _own_headers(record.headers, most_bytes // HEADERS_SHARE)
     if record.key is not None and len(record.key) > KEY_BYTES:
         missing |= {"error.key_size": str(len(record.key))}
-    value = None if record.tombstone else record.value
-    whole = _outgoing(output, record.key, value, (*own, *error_headers(output, missing)))
+    value, masked = mask(record.value)
+    key, masked_in_key = (None, 0) if record.key is None else mask(record.key)
+    if masked + masked_in_key:
+        missing |= {"error.masked": str(masked + masked_in_key)}
+    sent = None if record.tombstone else value
+    whole = _outgoing(output, key, sent, (*own, *error_headers(output, missing)))
     whole = replace(whole, instead=partial(_remark, output))
-    if len(record.value) <= whole.room_bytes(most_bytes):
+    if len(value) <= whole.room_bytes(most_bytes):
         return whole
     cut = replace(whole, headers=(*own, *error_headers(output, missing | _whole(record.value))))
-    return replace(cut, value=record.value[: cut.room_bytes(most_bytes)])
+    return replace(cut, value=value[: cut.room_bytes(most_bytes)])
 
 
 def _remark(output: DeadLetter, reason: str) -> Outgoing:
     """What stands in for a dead letter that the brokers refuse: why the record was refused, and nothing of it."""
     headers = error_headers(output, _whole(output.record.value) | {"error.refused": reason})
-    return _outgoing(output, output.record.key or str(output.position).encode(), b"", headers)
+    return _outgoing(output, mask(output.record.key or b"")[0] or str(output.position).encode(), b"", headers)
 
 
 def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
@@ -170,7 +175,7 @@ def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
     which may have the same names. The time is the record's, so that a replay writes the same."""
     why = {
         "error.code": output.error.code,
-        "error.detail": str(output.error).encode()[:DETAIL_BYTES].decode(errors="ignore"),
+        "error.detail": mask(str(output.error).encode())[0][:DETAIL_BYTES].decode(errors="ignore"),
         "error.fields": _fields(output.error),
         "error.step": output.step,
         "error.source": str(output.position),
@@ -184,7 +189,7 @@ def _fields(error: InvalidRecord) -> str:
     named = [(problem.field, problem.problem) for problem in error.fields]
     while len(text := orjson.dumps(named)) > DETAIL_BYTES:
         named.pop()
-    return text.decode()
+    return mask(text)[0].decode()
 
 
 def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:

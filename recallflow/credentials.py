@@ -15,7 +15,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 NAME_BYTES, SECRET_BYTES, SALT_BYTES = 8, 32, 16
 _API_KEY = re.compile(r"rfk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 # An API key or a JWT, wherever it stands; each byte of a value is looked at but a few times.
-_SHAPE = re.compile(rb"rfk_[0-9a-f]{16}_[A-Za-z0-9_-]{43}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\.")
+API_KEY_SHAPE = rb"rfk_[0-9a-f]{16}_"  # and the secret
+TOKEN_SHAPE = rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\."  # and the signature
+_SHAPE = re.compile(API_KEY_SHAPE + rb"[A-Za-z0-9_-]{43}|" + TOKEN_SHAPE)
 
 
 class ApiKeyText(NamedTuple):

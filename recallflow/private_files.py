@@ -21,7 +21,7 @@ def make_private_folder(folder: Path) -> None:
     for one in reversed(missing):
         one.mkdir(FOLDER_MODE, exist_ok=True)
     if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is no folder")
+        folder.mkdir()  # which raises the system's own error about what has the name
 
 
 def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:

@@ -68,6 +68,8 @@ class Letter:
             missing.append(f"{here} (SHA-256 of all: {error['sha256']})")
         if "key_size" in error:
             missing.append(f"{len(self.key or b'')} of the {error['key_size']} bytes of its key are here")
+        if "masked" in error:
+            missing.append(f"{error['masked']} credentials in it are masked")
         if "headers_dropped" in error:
             missing.append(f"its headers are not here: {error['headers_dropped']}")
         return missing

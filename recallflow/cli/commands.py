@@ -37,6 +37,7 @@ from recallflow.cli import (
 from recallflow.cli.failures import failed, hooked
 from recallflow.cli.output import native_stderr_aside, take_any_character
 from recallflow.cli.parser import Parser
+from recallflow.masking import MaskingFormatter
 from recallflow.private_files import UMASK
 from recallflow.version import __version__
 
@@ -88,7 +89,8 @@ def perform(arguments: Sequence[str] | None) -> int:
         with native_stderr_aside(shown=options.debug), hooked(options.debug):
             handler = logging.StreamHandler(sys.stderr)
             handler.addFilter(lambda record: record.name != "recallflow.flows.local")  # the command itself says it
-            logging.basicConfig(handlers=[handler], format="recallflow: %(message)s", level=logging.WARNING)
+            handler.setFormatter(MaskingFormatter("recallflow: %(message)s"))
+            logging.basicConfig(handlers=[handler], level=logging.WARNING)
             code = _run(options)
     except SystemExit as end:  # argparse, after help or a mistake
         code = end.code if isinstance(end.code, int) else 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import json_line, paragraph
 from recallflow.errors import ErrorCode
+from recallflow.masking import mask
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.dead_letters import Letter
@@ -52,7 +53,8 @@ def run_list(options: argparse.Namespace) -> int:
     count = 0
     for letter in _chosen(options, config(options)):
         count += 1
-        text = None if letter.value is None else letter.value.decode(errors="replace")
+        # Versions before did not mask what they kept.
+        text = None if letter.value is None else mask(letter.value)[0].decode(errors="replace")
         if options.json:
             json_line({"position": str(letter.position), "error": letter.error, "record": text})
         else:

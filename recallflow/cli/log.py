@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 
 from opentelemetry import trace
 
+from recallflow.masking import MaskingFormatter
 
-class Lines(logging.Formatter):
+
+class Lines(MaskingFormatter):
     """`2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
 
     def format(self, record: logging.LogRecord) -> str:
         return f"{_time(record)} {record.levelname} {_name(record)}: {super().format(record)}"
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(MaskingFormatter):
     """One object a line, a traceback within its `message`; with the trace that it was written in, and the position and
     error code that it is about, where they are known."""
 

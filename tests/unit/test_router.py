@@ -283,3 +283,14 @@ def test_a_request_fits_its_topic_and_keeps_what_it_is_about(characters: str) ->
 def test_a_request_that_fits_stays_as_it_is() -> None:
     given = requested("a", beside=2)
     assert router(most_bytes=1024 * 1024).fitted(given) is given
+
+
+def test_credentials_in_a_refused_record_are_masked_and_said() -> None:
+    key = ApiKeyText.new().text()
+    body = orjson.dumps({"type": "message", "content": f"my key: {key}", "metadata": {"auth": {"api_key": "walnut"}}})
+    sent = letter(refused(body, key.encode()), LEAST_BYTES)
+    assert sent.value is not None
+    assert key.encode() not in sent.value + (sent.key or b"")
+    assert orjson.loads(sent.value)["metadata"] == {"auth": {"api_key": "***"}}
+    assert dict(sent.headers)["error.masked"] == b"3"
+    assert "error.masked" not in dict(letter(refused(b'{"content": "tea"}'), LEAST_BYTES).headers)
