@@ -31,6 +31,7 @@ from recallflow.flows.checkpointing import Restore
 from recallflow.flows.first_places import first_places
 from recallflow.flows.topics import Topics
 from recallflow.outputs import Marked
+from recallflow.ranges import ranges_of
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import unmark_elsewhere
@@ -82,6 +83,7 @@ class Ownership:
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
         self._restore = restore
+        self._empty: list[int] = []  # partitions that were opened with nothing in them, and no log line yet
         self._coming: dict[int, object] = {}  # partitions that are ours and not open yet, by the sign of their coming
         self._handed: dict[int, threading.Event] = {}
         self._tails: dict[int, Tails] = {}  # from where what was sent before we came is still to be found
@@ -185,6 +187,9 @@ class Ownership:
         with TopicReader(self._options) as reader:
             for number, arrival in coming.items():
                 self._open(reader, number, arrival.place, arrival.sent)
+        if self._empty and not self._coming:  # all that came together are one line
+            _log.info("%d partitions are ours, and empty: %s", len(self._empty), ranges_of(self._empty))
+            self._empty.clear()
 
     def _known(self, number: int, text: str | None) -> Place | None:
         """A partition's place, as the group knows it, or else its folder."""
@@ -208,10 +213,14 @@ class Ownership:
         unmark_elsewhere(partition.path)
         self._sent.learn(number, sent)
         held = partition.counts
-        _log.info(
-            "partition %d holds %d memories of %d owners; %s goes on from offset %d, %s from %d",
-            number, held.memories, held.owners, memory.source, first, queries.source, place.queries.first,
-        )  # fmt: skip
+        if held.owners or memory.next_offset or memory.end:
+            _log.info(
+                "partition %d is ours, with %d memories of %d owners; %s goes on from offset %d, %s from %d",
+                number, held.memories, held.owners, memory.source, memory.next_offset, queries.source,
+                place.queries.first,
+            )  # fmt: skip
+        else:
+            self._empty.append(number)
         self._source.own(number, memory, queries)
 
     def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, least: int = 0) -> Lane:

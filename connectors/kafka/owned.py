@@ -257,7 +257,6 @@ class OwnedSource(DynamicSource[Any]):
             reader.start()
         self.catch_up.begin(memory.source, memory.next_offset, memory.end)
         self._owned[partition] = _Owned(memory, queries, marked_s=self._clock_s())
-        _log.info("partition %d is ours, from offset %d on", partition, memory.next_offset)
         if warm is None:
             yield Open(partition)
 

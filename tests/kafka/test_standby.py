@@ -27,8 +27,8 @@ from tests.kafka.harness import until
 PARTITIONS = 4
 OWNERS = 16
 TOLD, MORE = 60, 20
-OURS = re.compile(r"partition (\d+) is ours, from offset (\d+) on")
-HELD = re.compile(r"partition (\d+) holds (\d+) memories of")
+OURS = re.compile(r"partition (\d+) is ours, with .*:\d+ goes on from offset (\d+)")
+HELD = re.compile(r"partition (\d+) is ours, with (\d+) memories of")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """How far a partition is said to be: whatever is open is never done, and nothing goes back, however often it changes
 hands."""
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -185,3 +186,27 @@ def test_tails_stay_where_what_was_sent_before_is_still_to_come() -> None:
     life.open.clear()
     place = life.mark()
     assert (place.tails, place.at_ms) == ({"responses": {0: 9}}, 70)
+
+
+def test_empty_partitions_that_come_together_are_one_log_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = MagicMock()
+    reader.return_value.__enter__.return_value.span = lambda _, number: (0, 5 if number == 3 else 0)
+    monkeypatch.setattr(ownership, "TopicReader", reader)
+    life = Life(Place(Reached(0), Reached(0), 1, BEGIN), 0, [])
+    held = Mock(applied={}, counts=Mock(memories=0, owners=0))
+    monkeypatch.setattr(life.ownership, "_directory", Mock(**{"partition.return_value": held}))
+    monkeypatch.setattr(ownership, "unmark_elsewhere", Mock())
+    monkeypatch.setattr(life.ownership, "_known", lambda *_: Place(Reached(0), Reached(0), 1, BEGIN))
+    monkeypatch.setattr(life.ownership, "_sent_before", lambda *_: {})
+    with caplog.at_level(logging.INFO):
+        life.ownership.gain(dict.fromkeys(range(16)))
+        life.ownership._moving.shutdown()
+    assert life.ownership.failure() is None
+    assert life.source.own.call_count == 16
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(", with")[0] for line in lines] == [
+        "partition 3 is ours",
+        "15 partitions are ours, and empty: 0-2,4-15",
+    ]
