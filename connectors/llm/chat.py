@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
-import orjson
 
+from recallflow.connectors.llm.answers import read_answer
 from recallflow.connectors.llm.calls import Calls
 from recallflow.connectors.llm.connection import CallFailed, Connection
 from recallflow.connectors.llm.endpoint import Endpoint
@@ -68,8 +68,8 @@ class OpenAiModel:
 def _checked(content: str, schema: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
     """Raises CallFailed, without a word of what the model wrote."""
     try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        value = read_answer(content, schema)
+    except ValueError:
         raise CallFailed("malformed", "what the model wrote is not JSON", spent=spent) from None
     error = next(jsonschema.Draft202012Validator(schema).iter_errors(value), None)
     if error is not None or not isinstance(value, dict):
