@@ -84,6 +84,11 @@ class ApiKey(Control):
     end_users: Annotated[list[Identifier], Listed] | None = None
     revoked: bool = False
 
+    def revocation(self) -> dict[str, Any]:
+        """Return the fields of the decision that takes this key back."""
+        kept = self.model_dump(exclude={"type", "tenant_id", "timestamp", "by", "why"}, exclude_none=True)
+        return kept | {"revoked": True}
+
 
 class TokenKey(Control):
     """A key that JWTs may be signed with, called by its id (`kid`), of the tenant `*`. `jwk`: the public key (RFC
@@ -112,10 +117,10 @@ class GateVerdict(Control):
 
 
 class OwnerMapping(Control):
-    """Routes a project owner (`name`) to a workspace."""
+    """Routes a project owner (`name`) to a workspace; null revokes that."""
 
     type: Literal["owner.mapping"]
-    workspace: Identifier | None
+    workspace: Identifier | None = None
 
 
 class Quota(Control):

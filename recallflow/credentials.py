@@ -50,6 +50,12 @@ def new_salt() -> str:
     return secrets.token_hex(SALT_BYTES)
 
 
+def new_key() -> tuple[ApiKeyText, dict[str, str]]:
+    """Return an API key that nobody has seen, and the fields of the control event that makes it known."""
+    key, salt = ApiKeyText.new(), new_salt()
+    return key, {"name": key.name, "salt": salt, "hash": hash_of(salt, key.secret)}
+
+
 def hash_of(salt: str, secret: str) -> str:
     """What is stored of an API key's secret. That has 256 random bits, which no amount of guessing finds: a slow hash
     would only slow down the verdicts."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from recallflow.control import SETTLED_MS, ApiKey, Category, Control, Quota, TokenKey
+from recallflow.control import SETTLED_MS, ApiKey, Category, Control, OwnerMapping, Quota, TokenKey
 
 
 class Decision(NamedTuple):
@@ -103,6 +103,14 @@ def quota(decisions: History, tenant_id: str, name: str, append_ms: int) -> int 
     none."""
     found = decisions.as_of(tenant_id, "quota", name, append_ms - SETTLED_MS)
     return found.limit if isinstance(found, Quota) else None
+
+
+def owner_mappings(decisions: History, tenant_id: str, at_ms: int) -> dict[str, str | None]:
+    """Return the workspace of each project owner that a tenant's operator had decided on by a time; None where that was
+    revoked (see `workspaces.workspace_of`)."""
+    names = decisions.names(tenant_id, "owner.mapping")
+    found = (decisions.as_of(tenant_id, "owner.mapping", name, at_ms) for name in names)
+    return {one.name: one.workspace for one in found if isinstance(one, OwnerMapping)}
 
 
 def categories(decisions: History, tenant_id: str, at_ms: int) -> list[Category]:

@@ -25,6 +25,7 @@ from recallflow.cli import (
     mcp,
     memories,
     memory,
+    owners,
     person,
     pipe,
     quota,
@@ -49,7 +50,7 @@ GROUPS = {
     "conversation logs": ("replay", "pipe"),
     "on Kafka": ("topics", "run", "enrich", "doctor", "dlq", "reembed"),
     "for other programs": ("serve", "mcp", "schema", "completion"),
-    "what tenants may": ("keys", "quota", "categories", "graph"),
+    "what tenants may": ("keys", "quota", "categories", "owners", "graph"),
     "privacy": ("export", "erase"),
     "upkeep": ("state", "checkpoints"),
 }
@@ -70,7 +71,7 @@ def commands() -> Parser:
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    first = demo, memory, memories, tail, pipe, replay, graph, categories, quota, keys, completion
+    first = demo, memory, memories, tail, pipe, replay, graph, categories, quota, keys, owners, completion
     then = kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, checkpoints, person, erase, schema
     for module in (*first, *then):
         module.add_to(added)

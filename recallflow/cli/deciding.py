@@ -33,7 +33,7 @@ def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapp
     words."""
     given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
     if options.control is not None:
-        _append(options.control, options.tenant, event_type, given)
+        append_decision(options.control, options.tenant, event_type, given)
         print(f"{said}: appended to {options.control}")
         return 0
     where = config(options)
@@ -52,12 +52,12 @@ def decided(options: argparse.Namespace) -> "History":
         return table.history
 
 
-def _append(path: Path, tenant_id: str, event_type: str, fields: dict[str, Any]) -> None:
-    """Appends a decision that is in force from now on."""
+def append_decision(path: Path, tenant_id: str, event_type: str, fields: Mapping[str, Any]) -> None:
+    """Append a decision to a file of control events, in force from now on. Raises InvalidRecord."""
     from recallflow.verbs.scope import Scope
 
     scope = Scope(tenant_id, "prod")
-    event = scope.decision(event_type, fields | {"timestamp": time.time_ns() // 1_000_000})
+    event = scope.decision(event_type, {**fields, "timestamp": time.time_ns() // 1_000_000})
     with open_private(path, "ab") as file:
         file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
 

@@ -2,11 +2,10 @@
 
 import argparse
 import sys
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from recallflow.cli.deciding import add_reasons, check_signing, client, control_table
-from recallflow.cli.options import add_kafka, config
+from recallflow.cli.deciding import add_reasons, append_decision, check_signing, client, decide, decided
+from recallflow.cli.options import add_control, add_kafka, config
 from recallflow.cli.output import json_line, note
 from recallflow.errors import UsageError
 
@@ -30,8 +29,11 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "create",
         help="make a key",
         description="Makes an API key and prints it. It can be shown this once: of its secret a hash is kept, in the "
-        "control topic.",
-        examples=("recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key",),
+        "control topic, or in the file of --control.",
+        examples=(
+            "recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key",
+            "recallflow keys create acme --control control.jsonl > acme.key",
+        ),
     )
     revoking = actions.add_parser(
         "revoke",
@@ -49,6 +51,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     for action in (creating, revoking, listing):
         action.add_argument("tenant", metavar="TENANT", help="a tenant, or '*': a key for any of them")
         add_kafka(action, "topics.control")
+        add_control(action)
     for name, (flag, metavar) in SCOPES.items():
         text = f"for these {name.replace('_', ' ')} alone; may be given often (default: all)"
         creating.add_argument(flag, dest=name, action="append", metavar=metavar, help=text)
@@ -60,14 +63,22 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_create(options: argparse.Namespace) -> int:
-    scopes = {name: getattr(options, name) for name in SCOPES}
-    where = config(options)
-    check_signing(where)
-    with client(where, options.tenant) as opened:
-        made = opened.create_key(**scopes, by=options.by, why=options.why)
-    print(made.text)
+    from recallflow.credentials import new_key
+
+    scopes = {name: getattr(options, name) for name in (*SCOPES, "by", "why")}
+    if options.control is not None:
+        key, fields = new_key()
+        given = {name: one for name, one in scopes.items() if one is not None}
+        append_decision(options.control, options.tenant, KIND, fields | given)
+        text, held = key.text(), f"key {key.name} is appended to {options.control}, and holds {_settled(options)}"
+    else:
+        where = config(options)
+        check_signing(where)
+        with client(where, options.tenant) as opened:
+            made = opened.create_key(**scopes)
+        text, held = made.text, f"key {made.event.name} is decided at {made.position} and holds {_settled(options)}"
+    print(text)
     # Beside it, so that what is piped on is the key alone.
-    held = f"key {made.event.name} is decided at {made.position} and holds {_settled()}"
     sys.stdout.flush()
     note(f"{held}; this is the only time it is shown")
     return 0
@@ -76,24 +87,23 @@ def run_create(options: argparse.Namespace) -> int:
 def run_revoke(options: argparse.Namespace) -> int:
     from recallflow.fields import format_time
 
-    where = config(options)
-    check_signing(where)
-    with closing(control_table(where)) as table:
-        found = [key for key in _keys(table.history, options.tenant) if key.event.name == options.name]
+    found = [key for key in _keys(decided(options), options.tenant) if key.event.name == options.name]
     if not found:  # what was given may be the key itself
         raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
     if found[0].revoked_ms is not None:
         print(f"keys revoke {options.tenant} {options.name}: was revoked at {format_time(found[0].revoked_ms)}")
         return 0
-    with client(where, options.tenant) as opened:
-        position = opened.revoke_key(found[0].event, by=options.by, why=options.why)
-    print(f"keys revoke {options.tenant} {options.name}: {position}; it is refused {_settled()}")
-    return 0
+    said, key = f"keys revoke {options.tenant} {options.name}", found[0].event
+    code = decide(
+        options, said, KIND, key.revocation(),
+        lambda opened, _: opened.revoke_key(key, by=options.by, why=options.why),
+    )  # fmt: skip
+    note(f"it is refused {_settled(options)}")
+    return code
 
 
 def run_list(options: argparse.Namespace) -> int:
-    with closing(control_table(config(options))) as table:
-        found = _keys(table.history, options.tenant)
+    found = _keys(decided(options), options.tenant)
     for key in found:
         if options.json:
             json_line(key.fields())
@@ -104,9 +114,11 @@ def run_list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _settled() -> str:
+def _settled(options: argparse.Namespace) -> str:
     from recallflow.control import SETTLED_MS
 
+    if options.control is not None:
+        return f"from {SETTLED_MS / 1_000:g} s after that on, in what is started with that file"
     return f"for records that Kafka takes in from {SETTLED_MS / 1_000:g} s after that on"
 
 

@@ -70,6 +70,7 @@ class RecallClient(_Face, Waits):
     category = waited(KafkaVerbs.category)
     create_key = waited(KafkaVerbs.create_key)
     revoke_key = waited(KafkaVerbs.revoke_key)
+    map_owner = waited(KafkaVerbs.map_owner)
     quota = waited(KafkaVerbs.quota)
 
 
@@ -83,4 +84,5 @@ class AsyncRecallClient(_Face, Awaits):
     category = awaited(KafkaVerbs.category)
     create_key = awaited(KafkaVerbs.create_key)
     revoke_key = awaited(KafkaVerbs.revoke_key)
+    map_owner = awaited(KafkaVerbs.map_owner)
     quota = awaited(KafkaVerbs.quota)

@@ -14,7 +14,7 @@ from recallflow.client.credentials import Credentials, Headers
 from recallflow.client.outstanding import Outstanding, Pending
 from recallflow.client.writes import Writes
 from recallflow.control import ApiKey, Control, RolloutMode
-from recallflow.credentials import ApiKeyText, hash_of, new_salt
+from recallflow.credentials import new_key
 from recallflow.errors import DeliveryFailed, InvalidRecord, UsageError
 from recallflow.graphs import GraphReport, Trace
 from recallflow.parsing import QUERY_TYPES
@@ -193,12 +193,9 @@ class KafkaVerbs(Verbs):
         given. It holds for records that reach Kafka from a second after it on.
 
         Gives the key once Kafka has acknowledged what is kept of it. Raises what `graph_rollout` does."""
-        key, salt = ApiKeyText.new(), new_salt()
-        fields = {"name": key.name, "salt": salt, "hash": hash_of(salt, key.secret), "by": by, "why": why}
-        scopes = {"projects": projects, "environments": environments, "end_users": end_users}
-        event = self._decision(
-            "api_key", {name: given for name, given in (fields | scopes).items() if given is not None}
-        )
+        key, fields = new_key()
+        scopes = {"projects": projects, "environments": environments, "end_users": end_users, "by": by, "why": why}
+        event = self._decision("api_key", fields | {name: given for name, given in scopes.items() if given is not None})
         made: Future[NewKey] = new_future()
 
         def sent(position: "Future[Position]") -> None:
@@ -215,9 +212,8 @@ class KafkaVerbs(Verbs):
         and raises what `graph_rollout` does."""
         if not isinstance(key, ApiKey) or key.tenant_id != self._scope.tenant_id:
             raise UsageError(f"give the ApiKey of a key of tenant {self._scope.tenant_id!r}, as create_key() gave it")
-        fields = key.model_dump(exclude={"type", "tenant_id", "timestamp", "by", "why"}, exclude_none=True)
         said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
-        return self._decide("api_key", fields | said | {"revoked": True})
+        return self._decide("api_key", key.revocation() | said)
 
     def quota(
         self, /, name: str, limit: int | None, *, by: str | None = None, why: str | None = None
@@ -226,6 +222,14 @@ class KafkaVerbs(Verbs):
         and raises what `graph_rollout` does."""
         fields = {"name": name, "limit": limit, "by": by, "why": why}
         return self._decide("quota", {name: given for name, given in fields.items() if given is not None})
+
+    def map_owner(
+        self, /, name: str, workspace: str | None, *, by: str | None = None, why: str | None = None
+    ) -> "Future[Position]":
+        """Routes events about projects of an owner (`github.com/NAME/…`) to a workspace of the tenant, or, with None,
+        to their users again. Gives and raises what `graph_rollout` does."""
+        said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
+        return self._decide("owner.mapping", {"name": name, "workspace": workspace} | said)
 
     def _decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
         return self._publish(self._decision(event_type, fields))

@@ -69,7 +69,7 @@ def test_sound_deployment_passes_with_readable_lines(
     assert shown.returncode == 1
     lines = shown.stdout.splitlines()
     assert lines[0].startswith("OK    broker: ")
-    (at,) = (number for number, line in enumerate(lines) if line.startswith("FAIL  topic nowhere: "))
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("FAIL  topic nowhere"))
     assert "recallflow topics create" in lines[at + 1]
 
 

@@ -1,10 +1,21 @@
-"""`recallflow categories …` and `recallflow quota …` without Kafka."""
+"""Decisions about tenants, their keys among them, without Kafka."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
+from recallflow.credentials import KEY_HEADER, ApiKeyText
+from recallflow.decisions import owner_mappings
+from recallflow.errors import InvalidRecord
+from recallflow.fields import EPOCH_MS_MAX
+from recallflow.flows.control_file import read_control_file
+from recallflow.operators.authorise import Authoriser, Trust
+from recallflow.parsing import parse
+from recallflow.records import Position, Record
+from recallflow.workspaces import workspace_of
 from tests.unit.cli.harness import Cli, parsed
 
 Decide = Callable[..., str]
@@ -78,3 +89,49 @@ def test_invalid_decision_is_refused(cli: Cli, tmp_path: Path, words: list[str],
     done = cli(*words, "--control", tmp_path / "control.jsonl")
     assert (done.returncode, token in done.stderr) == (code, True)
     assert not (tmp_path / "control.jsonl").exists()
+
+
+def test_owner_is_mapped_and_unmapped(decide: Decide, tmp_path: Path) -> None:
+    decide("owners", "map", "acme", "acme-labs", "labs", "--by", "kim")
+    decide("owners", "map", "acme", "other-owner", "lost")
+    decide("owners", "map", "acme", "other-owner", "found")
+    assert parsed(decide("owners", "list", "acme", "--json")) == [
+        {"owner": "acme-labs", "workspace": "labs"},
+        {"owner": "other-owner", "workspace": "found"},
+    ]
+    mappings = owner_mappings(read_control_file(tmp_path / "control.jsonl"), "acme", EPOCH_MS_MAX)
+    assert workspace_of("github.com/Acme-Labs/site", mappings, (), "ann") == "labs"
+    decide("owners", "unmap", "acme", "acme-labs")
+    assert parsed(decide("owners", "list", "acme", "--json")) == [{"owner": "other-owner", "workspace": "found"}]
+    mappings = owner_mappings(read_control_file(tmp_path / "control.jsonl"), "acme", EPOCH_MS_MAX)
+    assert workspace_of("github.com/Acme-Labs/site", mappings, (), "ann") == "ann"
+
+
+def test_key_of_a_file_is_believed_until_it_is_revoked(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "control.jsonl"
+
+    def run(*words: str) -> str:
+        done = cli("keys", *words, "--control", file)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def verdict(key: str, environment: str = "prod") -> str:
+        """Return why a record with the key is refused, as an engine that reads the file judges it in an hour."""
+        at_ms = time.time_ns() // 1_000_000 + 3_600_000
+        body = {"type": "message", "tenant_id": "acme", "user_id": "ann", "environment": environment, "content": "tea"}
+        record = Record(Position("m", 0, 0), orjson.dumps(body), at_ms, headers=((KEY_HEADER, key.encode()),))
+        try:
+            Authoriser(read_control_file(file), Trust()).check(record, parse(record.value))
+        except InvalidRecord as error:
+            return error.code
+        return "believed"
+
+    key = run("create", "acme", "--environment", "prod", "--by", "kim").strip()
+    assert (verdict(key), verdict(key, "test")) == ("believed", "forbidden")
+    assert verdict(ApiKeyText.new().text()) == "unauthenticated"
+    assert key not in file.read_text()  # but a hash of its secret
+    (listed,) = parsed(run("list", "acme", "--json"))
+    assert (listed["environments"], listed["by"], listed["revoked"]) == (["prod"], "kim", None)
+    run("revoke", "acme", listed["name"])
+    assert verdict(key) == "unauthenticated"
+    assert parsed(run("list", "acme", "--json"))[0]["revoked"] is not None
