@@ -25,6 +25,10 @@ class Present:
     def check(self, event: Event, headers: Headers) -> None:
         self._authoriser.check(self._record(headers), event)
 
+    def ids(self, headers: Headers) -> dict[str, str]:
+        """As Authoriser has it."""
+        return self._authoriser.ids(self._record(headers))
+
     def check_tenant(self, tenant_id: str, headers: Headers, *, decides: bool) -> str | None:
         """As Authoriser has it."""
         return self._authoriser.check_tenant(self._record(headers), tenant_id, decides=decides)

@@ -1,10 +1,12 @@
 """API keys as of any time: what the one in a header allows."""
 
+import contextlib
 import hmac
 
 from recallflow.control import ALL_TENANTS, ApiKey
 from recallflow.credentials import KEY_HEADER, ApiKeyText, hash_of
 from recallflow.decisions import History
+from recallflow.errors import InvalidRecord
 from recallflow.operators.grant import Grant, refusal
 
 KIND = "api_key"
@@ -36,6 +38,15 @@ class ApiKeys:
         if self._decisions.is_revoked(holder, KIND, given.name, at_ms):  # only who has the secret is told
             raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
         return self._grant(holder, key)
+
+    def grant_of_holder(self, text: str, at_ms: int) -> Grant:
+        """Return what a key allows to do with memories of the tenant that has it. Raises InvalidRecord
+        (`unauthenticated`)."""
+        given = ApiKeyText.parse(text)
+        for holder in () if given is None else self._decisions.tenants(KIND, given.name):
+            with contextlib.suppress(InvalidRecord):
+                return self.grant(text, holder, at_ms)
+        return self.grant(text, ALL_TENANTS, at_ms)  # which refuses it
 
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
         """Who has the key of a name, and the key. Both places are looked at, whatever the first holds."""

@@ -39,6 +39,13 @@ class Grant(NamedTuple):
         if decides and self.tenant_id is not None:
             raise refusal("forbidden", "", "who decides has a key for any tenant (recallflow keys create '*')")
 
+    def ids(self, end_user: str | None) -> dict[str, str]:
+        """Return the ids of which credentials name exactly one, by the fields of events. `end_user`: see `check`."""
+        tenants = None if self.tenant_id is None else (self.tenant_id,)
+        users = self.end_users if end_user is None else (end_user,)
+        named = {"tenant_id": tenants, "user_id": users, "environment": self.environments, "project_id": self.projects}
+        return {field: next(iter(names)) for field, names in named.items() if names is not None and len(names) == 1}
+
     @property
     def principal(self) -> Principal:
         """Who sends, for what comes after the verdict."""

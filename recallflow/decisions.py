@@ -23,6 +23,7 @@ class History:
     def __init__(self) -> None:
         self._decisions: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
         self._names: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._tenants: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._learners: list[Callable[[int, Control], None]] = []
         self._began: dict[str, int] = {}  # when there first was any of a kind
 
@@ -79,6 +80,7 @@ class History:
     def _added(self, append_ms: int, event: Control) -> None:
         kind: str = event.type  # type: ignore[attr-defined]
         self._names[event.tenant_id, kind].add(event.name)
+        self._tenants[kind, event.name].add(event.tenant_id)
         self._began[kind] = min(append_ms, self._began.get(kind, append_ms))
         for learn in self._learners:
             learn(append_ms, event)
@@ -86,6 +88,10 @@ class History:
     def names(self, tenant_id: str, kind: str) -> list[str]:
         """Every name of a kind that a tenant ever decided on."""
         return sorted(self._names.get((tenant_id, kind), ()))
+
+    def tenants(self, kind: str, name: str) -> list[str]:
+        """Return every tenant that ever decided on a name of a kind."""
+        return sorted(self._tenants.get((kind, name), ()))
 
 
 def _is_revocation(event: Control) -> bool:

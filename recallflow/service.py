@@ -1,6 +1,7 @@
 """What a door to recallflow (the HTTP gateway, the MCP server) puts questions and events to: an engine behind Kafka, or
 one in this process."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from recallflow.credentials import Headers
@@ -54,4 +55,9 @@ class Admission(Protocol):
 
     def check(self, event: MemoryEvent | QueryEvent, headers: Headers) -> None:
         """Raises InvalidRecord (`unauthenticated`, `forbidden`, `over_quota`)."""
+        ...
+
+    def ids(self, headers: Headers) -> Mapping[str, str]:
+        """Return the ids of which credentials name exactly one, by the fields of events. Raises InvalidRecord
+        (`unauthenticated`)."""
         ...

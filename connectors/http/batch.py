@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from recallflow.connectors.http.bodies import credentials_of, too_large
-from recallflow.connectors.http.door import Door, parse_event, shown
+from recallflow.connectors.http.door import Door, shown
 from recallflow.connectors.http.errors import Problem, body_of, own_failure
 from recallflow.credentials import Headers
 from recallflow.errors import RecallflowError
@@ -146,7 +146,7 @@ async def _result(door: Door, number: int, line: bytes | Problem, credentials: H
 
 async def _stored(door: Door, line: bytes, credentials: Headers) -> dict[str, object]:
     """Where a line was stored. Raises RecallflowError."""
-    event = parse_event(line)
+    event = door.event(line, credentials)
     door.admission.check(event, credentials)
     said = shown(await door.service.store(event, credentials))
     said.pop("applied")

@@ -1,5 +1,6 @@
 """What routes do with a request, once they know what it asks for: judge, ask or store, and answer."""
 
+from collections.abc import Collection
 from typing import cast
 
 import orjson
@@ -7,17 +8,19 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from recallflow import responses
-from recallflow.connectors.http.bodies import check_content_type, credentials_of, read_body
+from recallflow.connectors.http.bodies import check_content_type, credentials_of, read_body, with_fields
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
 from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import Headers
-from recallflow.errors import QueryTimeout
-from recallflow.events import MemoryEvent
-from recallflow.parsing import QUERY_TYPES, parse
+from recallflow.errors import InvalidRecord, QueryTimeout
+from recallflow.events import Event, MemoryEvent
+from recallflow.parsing import QUERY_TYPES, parse, raw_event
 from recallflow.queries import QueryEvent
 from recallflow.service import Admission, Service, Stored
+from recallflow.tracing import TRACE_HEADER
 
 ACCEPTED = 202
+REQUIRED_IDS, OPTIONAL_IDS = frozenset(("tenant_id", "user_id")), frozenset(("environment", "project_id"))
 _WAITS = {None: False, "stored": False, "applied": True}
 
 
@@ -63,6 +66,42 @@ class Door:
             return await self.service.apply(event, headers, self.limits.timeout_s)
         return await self.service.store(event, headers)
 
+    def query(self, body: bytes, headers: Headers) -> QueryEvent:
+        """Parse a query, with the ids that its credentials name in place of those that are left out. Raises
+        InvalidRecord for what is no query, and Problem for an event of memory."""
+        query = self._completed(body, headers)
+        if query.type not in QUERY_TYPES:  # type: ignore[attr-defined]
+            raise Problem("invalid_event", "stores, and asks nothing: POST /memory/events takes it", "type")
+        found = cast(QueryEvent, query)
+        if found.reply_to is not None:
+            raise Problem("invalid_event", "the answer comes back here: leave it out", "reply_to")
+        return found
+
+    def event(self, body: bytes, headers: Headers) -> MemoryEvent:
+        """Parse an event of memory likewise. Raises InvalidRecord for what is none, and Problem for a query."""
+        event = self._completed(body, headers)
+        if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
+            raise Problem("invalid_event", "asks, and stores nothing: POST /memory/query takes it", "type")
+        return cast(MemoryEvent, event)
+
+    def _completed(self, body: bytes, headers: Headers) -> Event:
+        try:
+            event = parse(body)
+        except InvalidRecord as error:
+            given = raw_event(body)
+            ids = {} if given is None else self._ids(REQUIRED_IDS - given.keys(), headers)
+            if not ids:
+                raise error from None
+            event = parse(with_fields(body, ids))
+        ids = self._ids((OPTIONAL_IDS & type(event).model_fields.keys()) - event.model_fields_set, headers)
+        return event.model_copy(update=ids) if ids else event
+
+    def _ids(self, lacking: Collection[str], headers: Headers) -> dict[str, str]:
+        """Return those of the ids that are lacking which the credentials name."""
+        if not lacking or all(name == TRACE_HEADER for name, _ in headers):
+            return {}
+        return {field: one for field, one in self.admission.ids(headers).items() if field in lacking}
+
 
 def accepted(stored: Stored) -> Response:
     """The answer to an event that was stored."""
@@ -73,25 +112,6 @@ def shown(stored: Stored) -> dict[str, object]:
     """What a client is told of an event that was stored."""
     receipt = {} if stored.receipt is None else {"receipt": stored.receipt.model_dump(exclude_none=True)}
     return {"position": str(stored.position), "applied": stored.receipt is not None, **receipt}
-
-
-def parse_query(body: bytes) -> QueryEvent:
-    """Raises InvalidRecord for what is no query, and Problem for an event of memory."""
-    event = parse(body)
-    if event.type not in QUERY_TYPES:  # type: ignore[attr-defined]
-        raise Problem("invalid_event", "stores, and asks nothing: POST /memory/events takes it", "type")
-    query = cast(QueryEvent, event)
-    if query.reply_to is not None:
-        raise Problem("invalid_event", "the answer comes back here: leave it out", "reply_to")
-    return query
-
-
-def parse_event(body: bytes) -> MemoryEvent:
-    """Raises InvalidRecord for what is no event of memory, and Problem for a query."""
-    event = parse(body)
-    if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
-        raise Problem("invalid_event", "asks, and stores nothing: POST /memory/query takes it", "type")
-    return cast(MemoryEvent, event)
 
 
 def waits(request: Request) -> bool:

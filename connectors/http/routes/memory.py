@@ -5,8 +5,8 @@ from fastapi.responses import Response
 
 from recallflow.connectors.http.asked import Described
 from recallflow.connectors.http.batch import Results
-from recallflow.connectors.http.bodies import check_content_type
-from recallflow.connectors.http.door import Door, parse_event, parse_query, waits
+from recallflow.connectors.http.bodies import check_content_type, credentials_of
+from recallflow.connectors.http.door import Door, waits
 from recallflow.connectors.http.openapi import LINES, json_body, operation, reference
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
@@ -31,14 +31,14 @@ def routes(door: Door) -> APIRouter:
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
     async def query(request: Request) -> Response:
-        return await door.ask(request, parse_query(await door.body(request)))
+        return await door.ask(request, door.query(await door.body(request), credentials_of(request)))
 
     stored = operation("Store an event", waits=True, body=EVENTS, status=202, answer="Accepted", refusals=(404, 409))
 
     @router.post("/memory/events", status_code=202, openapi_extra=stored)
     async def events(request: Request) -> Response:
         waiting = waits(request)
-        return await door.store(request, parse_event(await door.body(request)), waits=waiting)
+        return await door.store(request, door.event(await door.body(request), credentials_of(request)), waits=waiting)
 
     lines = operation("Store many events, a line each", body={LINES: {"schema": {"type": "string"}}})
     lines["responses"]["200"] = {"description": _RESULTS, "content": {LINES: {"schema": {"type": "string"}}}}

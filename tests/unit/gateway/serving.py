@@ -86,6 +86,9 @@ class Everybody:
     def __init__(self) -> None:
         self.refuse: Callable[[Event, Headers], None] = lambda *_: None
 
+    def ids(self, headers: Headers) -> dict[str, str]:  # noqa: ARG002
+        return {}
+
     def check(self, event: Event, headers: Headers) -> None:
         self.refuse(event, headers)
 

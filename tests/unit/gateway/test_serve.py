@@ -26,7 +26,7 @@ ANN = {"tenant_id": "acme", "user_id": "ann"}
 EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}
 QUERY = {"type": "recall", **ANN, "query": "what can't Ann eat?"}
 DECISION = {"tenant_id": "acme", "mode": "shadow", "by": "kim", "why": "a week of it"}
-TENANTS, ANNS, DEPLOYMENTS, REVOKED, OTHERS = (ApiKeyText.new() for _ in range(5))
+TENANTS, ANNS, DEPLOYMENTS, REVOKED, OTHERS, NARROW = (ApiKeyText.new() for _ in range(6))
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
         api_key(ANNS, end_users=["ann"], timestamp=before_ms),
         api_key(DEPLOYMENTS, "*", timestamp=before_ms),
         api_key(OTHERS, "globex", timestamp=before_ms),
+        api_key(NARROW, end_users=["bea"], environments=["test"], projects=["atlas"], timestamp=before_ms),
         api_key(REVOKED, timestamp=before_ms),
         api_key(REVOKED, revoked=True, timestamp=before_ms + 1_000),
     ]
@@ -101,6 +102,48 @@ def test_who_may_is_answered(guarded: str, given: dict[str, str]) -> None:
     with httpx.Client(base_url=guarded, headers=given, timeout=30) as client:
         assert client.post("/memory/events?wait=applied", json=EVENT).json()["applied"] is True
         assert client.post("/memory/query", json=QUERY).json()["memories"][0]["content"] == EVENT["content"]
+
+
+BEAS_TOKEN = token(SECRET, "HS256", None, end_users=["bea"], environments=["test"], projects=["atlas"])
+
+
+BEAS = [headers(NARROW), {"authorization": f"Bearer {BEAS_TOKEN}"}, headers(NARROW, **{"x-end-user-id": "bea"})]
+
+
+@pytest.mark.parametrize("given", BEAS)
+def test_ids_left_out_are_those_of_the_credentials(guarded: str, given: dict[str, str]) -> None:
+    with httpx.Client(base_url=guarded, headers=given, timeout=30) as client:
+        bare = {"type": "memory", "content": "Bea has a boat"}
+        made = client.post("/memory/events?wait=applied", json=bare)
+        assert made.json()["receipt"]["outcome"] == "created", made.text
+        lines = client.post("/memory/events/batch", content=b'{"type": "memory", "content": "Bea sails"}\n',
+                            headers={"content-type": "application/x-ndjson"})  # fmt: skip
+        assert "position" in lines.json()
+        query = {"type": "recall", "query": "Has Bea a boat?"}
+        answers = [
+            client.post("/memory/query", json=query),
+            client.post("/memory/query", json=query | {"tenant_id": "acme", "user_id": "bea", "environment": "test"}),
+            client.get("/memories"),
+            client.get(f"/memories/{made.json()['receipt']['memory_id']}"),
+        ]
+        assert [one.status_code for one in answers] == [200] * 4
+        assert {one["content"] for one in answers[0].json()["memories"]} == {"Bea has a boat", "Bea sails"}
+        assert answers[0].json()["memories"][0]["id"] == answers[1].json()["memories"][0]["id"]
+        # What is given is judged, and never replaced.
+        for wrong in ({"tenant_id": "globex"}, {"user_id": "ann"}, {"environment": "prod"}):
+            assert client.post("/memory/query", json=query | wrong).status_code in (401, 403)
+        assert client.post("/memory/events", json=bare | {"user_id": None}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "status"), [({}, 400), (headers(TENANTS), 400), (headers(DEPLOYMENTS), 400), (headers(REVOKED), 401)]
+)
+def test_ids_that_credentials_do_not_name_are_missed(guarded: str, given: dict[str, str], status: int) -> None:
+    answer = httpx.post(f"{guarded}/memory/query", json={"type": "recall", "query": "tea?"}, headers=given, timeout=30)
+    assert (answer.status_code, "tea" in answer.text) == (status, False)
+    for_ann = headers(TENANTS, **{"x-end-user-id": "ann"})
+    asked = httpx.post(f"{guarded}/memory/query", json={"type": "recall", "query": "tea?"}, headers=for_ann, timeout=30)
+    assert asked.status_code == 200  # the tenant of the key, and the user of the header
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,9 @@ class Fake:
 
     def check(self, event: Any, headers: Any) -> None: ...
 
+    def ids(self, headers: Any) -> dict[str, str]:  # noqa: ARG002
+        return {}
+
     def obstacle(self) -> str:
         return ""
 
