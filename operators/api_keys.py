@@ -1,12 +1,10 @@
 """API keys as of any time: what the one in a header allows."""
 
-import contextlib
 import hmac
 
 from recallflow.control import ALL_TENANTS, ApiKey
 from recallflow.credentials import KEY_HEADER, ApiKeyText, hash_of
 from recallflow.decisions import History
-from recallflow.errors import InvalidRecord
 from recallflow.operators.grant import Grant, refusal
 
 KIND = "api_key"
@@ -39,14 +37,15 @@ class ApiKeys:
             raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
         return self._grant(holder, key)
 
-    def grant_of_holder(self, text: str, at_ms: int) -> Grant:
-        """Return what a key allows to do with memories of the tenant that has it. Raises InvalidRecord
-        (`unauthenticated`)."""
+    def claimed(self, text: str, at_ms: int) -> Grant | None:
+        """Return what the key of this name allows, if there is one such key. Its secret is not compared: `grant` does
+        that, and nothing may be done before."""
         given = ApiKeyText.parse(text)
-        for holder in () if given is None else self._decisions.tenants(KIND, given.name):
-            with contextlib.suppress(InvalidRecord):
-                return self.grant(text, holder, at_ms)
-        return self.grant(text, ALL_TENANTS, at_ms)  # which refuses it
+        holders = [] if given is None else self._decisions.tenants(KIND, given.name)
+        if given is None or len(holders) != 1:
+            return None
+        key = self._decisions.as_of(holders[0], KIND, given.name, at_ms)
+        return self._grant(holders[0], key) if isinstance(key, ApiKey) else None
 
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
         """Who has the key of a name, and the key. Both places are looked at, whatever the first holds."""

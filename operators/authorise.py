@@ -94,14 +94,18 @@ class Authoriser:
     def ids(self, record: Record) -> dict[str, str]:
         """Return the ids of which a record's credentials name exactly one, by the fields of events.
 
-        There are none where nobody is asked for credentials. Raises InvalidRecord (`unauthenticated`)."""
+        There are none where nobody is asked for credentials. The secret of an API key is not compared: `check` judges
+        the event that the ids complete. Raises InvalidRecord (`unauthenticated`).
+        """
         if not self._is_judged(record.append_ms):
             return {}
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
-        if given.token is None and given.key is not None:
-            return self._api_keys.grant_of_holder(given.key, at_ms).ids(given.end_user)
-        grant, end_user = self._grant(record, "")
-        return grant.ids(end_user)
+        grant: Grant | None = None
+        if given.token is not None:
+            grant = self._tokens.grant(given.token, record.append_ms, at_ms)
+        elif given.key is not None:
+            grant = self._api_keys.claimed(given.key, at_ms)
+        return {} if grant is None else grant.ids(given.end_user)
 
     def describe(self) -> str:
         """Which records are judged, for the log."""
