@@ -145,6 +145,8 @@ def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
     """The engine over `config.state_dir`, or one that is gone afterwards, on a thread of its own. `decisions`: what
     operators decided. In the end no call is taken any more, and those under way are seen to their end. Raises what a
     start can fail with."""
+    if (warning := config.enrichment.unavailable()) is not None:
+        _log.warning(warning)
     with ExitStack() as stack:
         at_rest = open_at_rest(config.encryption)
         opened = Embedded.open(config.engine, config.state_dir, decisions, config.models, at_rest)

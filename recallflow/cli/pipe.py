@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, BinaryIO
 
 from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_create, add_settings, config, decisions
+from recallflow.cli.output import note
 from recallflow.limits import RECORD_BYTES
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
 
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     chosen = config(options)
+    if (warning := chosen.enrichment.unavailable()) is not None:
+        note(warning)
     with Embedded.open(
         chosen.engine, chosen.state_dir, decisions(options), chosen.models, open_at_rest(chosen.encryption)
     ) as embedded:

@@ -215,11 +215,14 @@ def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json
 
 def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
     """How many records were refused."""
+    from recallflow.cli.output import note
     from recallflow.flows import lines  # noqa: F401 - which not every Python has: no directory is made in vain
     from recallflow.flows.embedded import Embedded
     from recallflow.flows.encryption import open_at_rest
 
     refused = 0
+    if (warning := chosen.enrichment.unavailable()) is not None:
+        note(warning)
     at_rest = open_at_rest(chosen.encryption)
     with Embedded.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:
         for job in jobs:

@@ -1,6 +1,8 @@
 """What is chosen of models behind an API: where it stands, what is refused, what is not shown, and what comes of it."""
 
 import asyncio
+import io
+import logging
 import re
 import time
 from pathlib import Path
@@ -10,13 +12,15 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
+from recallflow import Memory
+from recallflow.cli import main
 from recallflow.connectors.llm import Meter
 from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.errors import ModelError, UsageError
 from recallflow.flows.config import printed, read_config
 from recallflow.flows.model_metrics import model_metrics
-from recallflow.flows.model_settings import Asker, EmbeddingSettings, LlmSettings
+from recallflow.flows.model_settings import Asker, EmbeddingSettings, EnrichmentSettings, LlmSettings
 from recallflow.llm import Prompt, Spent
 from tests.llm_server import Fault, LlmServer
 
@@ -167,3 +171,33 @@ def test_what_models_cost_is_shown_to_prometheus() -> None:
         'recallflow_model_failures_total{code="refused",model="m-1"} 2.0',
         'recallflow_model_failures_total{code="timeout",model="m-1"} 0.0',
     } <= set(lines)
+
+
+@pytest.fixture
+def unavailable(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Set a task of the enrichment flow, and return the warning about it."""
+    monkeypatch.setenv("GRAPH_LLM_EXTRACTION_ENABLED", "true")
+    return EnrichmentSettings(relationships=True).unavailable() or ""
+
+
+def test_engine_without_kafka_warns_that_enrichment_does_nothing(
+    unavailable: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "enrichment.relationships" in unavailable
+    assert EnrichmentSettings().unavailable() is None
+    with Memory(tmp_path / "memory", embedder="hash"):  # which opens its engine as `serve` and `mcp` do
+        pass
+    assert unavailable in caplog.messages
+    (tmp_path / "log.jsonl").write_bytes(b'{"type": "message", "tenant_id": "a", "user_id": "b", "content": "c"}\n')
+    log = [str(tmp_path / "log.jsonl"), "--embedded", "--create", "--state-dir", str(tmp_path / "replayed")]
+    assert main(["replay", *log, "--embedder", "hash"]) == 0
+    assert unavailable in capfd.readouterr().err
+
+
+def test_pipe_warns_that_enrichment_does_nothing(
+    unavailable: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(logging, "disable", lambda _: None)
+    assert main(["pipe", "--embedder", "hash"]) == 0
+    assert unavailable in capfd.readouterr().err
