@@ -56,6 +56,8 @@ class Calls:
         self._in_flight = 0
         self.obstacle = "starting"  # why no record can be put; empty where one can
         self._ended = ""  # why no record is taken any more
+        self.stopped = ""  # why nothing will ever come of a record; empty while something may
+        self._interrupted = ""  # why none is taken for now
         self._ends = False
         self._news = threading.Condition(self._lock)
 
@@ -71,6 +73,8 @@ class Calls:
         with self._lock:
             if self._ended:
                 raise SourceError(self._ended)
+            if self._interrupted:
+                raise SourceError(self._interrupted)
             if len(self._queued[topic]) >= QUEUED_MAX:
                 raise SourceError(f"the engine is behind: {QUEUED_MAX:,} wait for it; try again later")
             self._now_ms = max(self._now_ms, self._clock_ms())  # a log's time never goes back
@@ -95,16 +99,46 @@ class Calls:
             self._ended = self.obstacle = self._ended or reason
             self._news.wait_for(lambda: not self._waiting, patience_s)
             self._ends = True
+            self._news.notify_all()
         self.wake.set()
 
     def fail(self, reason: str) -> None:
         """The engine has ended: nothing comes of anything any more."""
         with self._news:
             self._ended = self.obstacle = self._ended or reason
+            self.stopped = reason
             waiting, self._waiting = [*self._waiting.values()], {}
             self._news.notify_all()
         for call in waiting:
             call.outcome.set_exception(SourceError(reason))
+
+    def interrupt(self, reason: str) -> None:
+        """The engine takes nothing until it begins again. Who waits is told the reason: what was applied stays."""
+        with self._news:
+            self._interrupted = reason
+            self.obstacle = self._ended or reason
+            waiting, self._waiting = [*self._waiting.values()], {}
+            for queued in self._queued.values():
+                queued.clear()
+            self._in_flight = 0
+            self._news.notify_all()
+        for call in waiting:
+            call.outcome.set_exception(SourceError(reason))
+
+    def is_ended_within(self, seconds: float) -> bool:
+        """Wait for the end of all calls. Returns whether it came."""
+        with self._news:
+            return self._news.wait_for(lambda: self._ends, seconds)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the engine ever took records."""
+        return bool(self._next)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no record will ever be taken again, as nobody wants it or the engine has stopped."""
+        return bool(self._ended)
 
     @property
     def in_flight(self) -> int:
@@ -123,9 +157,10 @@ class Calls:
     # ------------------------------------------------------------------ the engine
 
     def begin(self, offsets: Mapping[str, int]) -> None:
-        """The engine takes records, which are numbered from here on."""
+        """The engine takes records, which are numbered from here on, and not as any that it took before."""
         with self._news:
-            self._next = dict(offsets)
+            self._next = {topic: max(offset, self._next.get(topic, 0)) for topic, offset in offsets.items()}
+            self._interrupted = ""
             self.obstacle = self._ended
             self._news.notify_all()
 

@@ -3,10 +3,11 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
@@ -16,7 +17,8 @@ from recallflow.errors import UsageError
 
 TEXT = "text/plain; charset=utf-8"
 CLOSE_S = 0.1
-IDLE_S = 5.0
+CONNECTION_S = 5.0  # for a request and its answer, however either trickles
+CONNECTIONS_MOST = 32  # each has a thread and a descriptor
 PASSED = "fd://"
 
 
@@ -49,11 +51,47 @@ class Probes:
         self.close()
 
 
+class _BoundedServer(ThreadingHTTPServer):
+    """Closes connections that are too old, and the oldest one for each that would be too many."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._open: dict[socket.socket, float] = {}  # when each was accepted, the oldest first
+        self._opening = threading.Lock()
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._opening:
+            self._open[request] = time.monotonic()
+            surplus = [*self._open][:-CONNECTIONS_MOST]
+        for one in surplus:
+            self._end(one)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        before_s = time.monotonic() - CONNECTION_S
+        with self._opening:
+            late = [one for one, accepted_s in self._open.items() if accepted_s <= before_s]
+        for one in late:
+            self._end(one)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._opening:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Have the thread of a connection find its end; the thread closes it."""
+        with self._opening:
+            self._open.pop(connection, None)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
 def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
     if not host.startswith(PASSED):
-        return ThreadingHTTPServer((host, port), handler)
+        return _BoundedServer((host, port), handler)
     passed = socket.socket(fileno=int(host.removeprefix(PASSED)))
-    server = ThreadingHTTPServer(passed.getsockname(), handler, bind_and_activate=False)
+    server = _BoundedServer(passed.getsockname(), handler, bind_and_activate=False)
     server.socket.close()
     server.socket = passed
     return server
@@ -93,7 +131,7 @@ def _quality(offered: str) -> float:
 
 def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = IDLE_S
+        timeout = CONNECTION_S
 
         def do_GET(self) -> None:
             match urlsplit(self.path).path:

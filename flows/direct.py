@@ -80,6 +80,8 @@ class Direct:
         """What comes out of state partitions whose time has come: one step of each."""
         now_ms = time.time_ns() // 1_000_000
         due = [step for step in self._steps.values() if (at := step.due_ms()) is not None and at <= now_ms]
+        if (error := self._directory.broken) is not None:
+            raise error
         outputs = self._decided([output for step in due for output in step.advance()])
         if time.monotonic() >= self._sync_at_s:
             self._sync()

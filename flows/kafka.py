@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 
+from recallflow.background import exponential
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.catch_up import CatchUp
@@ -30,7 +31,7 @@ from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.errors import MembershipLost, UsageError
+from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config
 from recallflow.flows.dataflow import run_dataflow
@@ -63,6 +64,9 @@ from recallflow.operators.snapshot import partition_read
 from recallflow.outputs import Marked, Output
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory, hold
+from recallflow.state.files import is_passing
+
+REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
 
 _log = logging.getLogger(__name__)
 
@@ -89,11 +93,14 @@ class KafkaFlow:
         self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
         self._written: tuple[str, ...] = ()
         self._stopping = threading.Event()
+        self._has_begun = False
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, partitions are handed over,
-        and everything is closed. A second signal ends the process at once. Who was away for longer than its session
-        joins anew. Raises what stopped the flow otherwise."""
+        and everything is closed. A second signal ends the process at once. A member that was away for longer than its
+        session joins anew, and so does one that has begun and whose state met an I/O error that may pass. Raises what
+        stopped the flow otherwise."""
+        pauses_s = exponential(REJOIN_S, REJOIN_MOST_S)
         with ExitStack() as stack:
             metrics = Metrics(self.chosen.serve_while_catching_up)
             if (port := self.chosen.metrics_port) is not None:
@@ -105,6 +112,12 @@ class KafkaFlow:
                 except MembershipLost as error:
                     _log.warning("%s; joining anew", error)
                     await_brokers(self.options, self._stopping)
+                except (StorageError, OSError) as error:
+                    if not (self._has_begun and is_passing(error)):
+                        raise
+                    pause_s = next(pauses_s)
+                    _log.error("%s; joining anew in %g s", error, pause_s)
+                    self._stopping.wait(pause_s)
                 else:
                     return
 
@@ -147,6 +160,7 @@ class KafkaFlow:
             _log.warning(authoriser.describe())
             authoriser.warn()
             membership.start()
+            self._has_begun = True
             try:
                 run_dataflow(flow, self.settings, 1, None)
             finally:
@@ -245,7 +259,7 @@ class KafkaFlow:
             # The first key may come at any time.
             return judged_by_senders(unstamped) if unstamped and asked.authoriser.asks() else None
 
-        failures += [unjudged, ownership.failure, membership.failure]
+        failures += [lambda: directory.broken, unjudged, ownership.failure, membership.failure]
         watch.call(known.check, asked.table.grow)
         sink = DeliverySink(
             self.options,

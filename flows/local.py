@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import cast
 
+from recallflow.background import exponential
 from recallflow.connectors.calls import Calls
 from recallflow.control import SETTLED_MS, TokenKey
 from recallflow.credentials import Headers
@@ -23,11 +24,14 @@ from recallflow.errors import (
     QueryTimeout,
     RecallflowError,
     SourceError,
+    StateError,
+    StateInUse,
     trace_of,
 )
 from recallflow.events import MemoryEvent, UserErase
 from recallflow.flows.config import Config
 from recallflow.flows.cycles import computing
+from recallflow.flows.direct import Direct
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.embedding_beside import Beside
 from recallflow.flows.encryption import open_at_rest
@@ -46,11 +50,13 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
+from recallflow.state.files import is_passing
 from recallflow.state.sources import CALLERS_LOG
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
 UNDER_WAY_MAX = 256  # events, and as many questions; others wait until one is through
 CLOSING_S = 20.0
+REOPEN_S, REOPEN_MOST_S = 0.5, 30.0  # pauses after I/O errors
 _LATE = "it waited for what did not come (wait_for), or there is too much to do: ask again, or give it more time"
 
 _log = logging.getLogger(__name__)
@@ -139,6 +145,9 @@ class LocalService:
     def obstacle(self) -> str:
         return self._calls.obstacle
 
+    def stopped(self) -> str:
+        return self._calls.stopped
+
 
 @contextmanager
 def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
@@ -177,12 +186,15 @@ def _running(
     def judge(record: Record) -> Item:
         return rates.judge(authoriser.authorise(decode(record)))
 
+    def open_engine() -> Direct:
+        rules = embedded.rules(calls.queries, input_ends=False)
+        ahead = None if beside is None else beside.attach
+        return embedded.direct(rules, decode=judge, observe=metrics.tally.observe, ahead=ahead)
+
     def run() -> None:
         try:
             with computing():
-                rules = embedded.rules(calls.queries, input_ends=False)
-                ahead = None if beside is None else beside.attach
-                embedded.direct(rules, decode=judge, observe=metrics.tally.observe, ahead=ahead).serve(calls)
+                _serve(embedded, calls, open_engine)
         except BaseException as error:  # noqa: BLE001 - whoever calls is told
             failures.append(error)
             is_told = isinstance(error, RecallflowError | OSError)  # what another says may quote a memory
@@ -204,6 +216,31 @@ def _running(
         thread.join()
     if failures:
         raise failures[0]
+
+
+def _serve(embedded: Embedded, calls: Calls, open_engine: Callable[[], Direct]) -> None:
+    """Serve calls until they end. After an error whose cause may go by itself, the state is opened from the disk again
+    and the engine goes on: what it had applied is there, and callers are told to send the rest again."""
+    embedded.directory.on_broken = calls.wake.set
+    pauses_s = exponential(REOPEN_S, REOPEN_MOST_S)
+    while True:
+        began_s = time.monotonic()
+        try:
+            open_engine().serve(calls)
+        except (StateError, OSError) as error:
+            if not calls.has_begun or calls.has_ended or not (is_passing(error) or isinstance(error, StateInUse)):
+                raise
+            reason = str(error)
+        else:
+            return
+        calls.interrupt(f"the engine cannot use its state, and tries again: {reason}")
+        if time.monotonic() - began_s > REOPEN_MOST_S:
+            pauses_s = exponential(REOPEN_S, REOPEN_MOST_S)
+        pause_s = next(pauses_s)
+        _log.error("the engine opens its state anew in %g s: %s", pause_s, reason)
+        embedded.directory.discard_partitions()
+        if calls.is_ended_within(pause_s):
+            return
 
 
 @contextmanager

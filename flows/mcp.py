@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry
-
 from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.routes.probes import routes
 from recallflow.connectors.http.server import listen, serve
 from recallflow.connectors.mcp.caller import Caller, Place
 from recallflow.connectors.mcp.http import build_http, caller_in
@@ -21,7 +20,9 @@ from recallflow.decisions import History
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config
 from recallflow.flows.gateway import warn_where_open
+from recallflow.flows.gateway_metrics import GatewayMetrics
 from recallflow.flows.local import open_local
+from recallflow.flows.machine_metrics import registry_of
 from recallflow.flows.present import Present
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.authorise import Authoriser
@@ -86,7 +87,9 @@ def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> Non
     server = build_server(Performer(behind.service, admission, config.serve.timeout_s), partial(caller_in, place))
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
-    app: Any = Gate(build_http(server, place, admission, at.host), limits, Traffic(CollectorRegistry()))
+    registry = registry_of(GatewayMetrics(behind.service))
+    probes = routes(behind.service, registry)
+    app: Any = Gate(build_http(server, place, admission, at.host, limits, probes), limits, Traffic(registry))
     with listen(*at) as listening:
         warn_where_open(at.host, behind.authoriser)
         serve(app, listening, at.host, chosen.stop_timeout_s)

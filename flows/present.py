@@ -29,6 +29,9 @@ class Present:
         """As Authoriser has it."""
         return self._authoriser.ids(self._record(headers))
 
+    def authenticate(self, headers: Headers) -> None:
+        self._authoriser.authenticate(self._record(headers))
+
     def check_tenant(self, tenant_id: str, headers: Headers, *, decides: bool) -> str | None:
         """As Authoriser has it."""
         return self._authoriser.check_tenant(self._record(headers), tenant_id, decides=decides)

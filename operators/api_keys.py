@@ -1,10 +1,12 @@
 """API keys as of any time: what the one in a header allows."""
 
 import hmac
+from contextlib import suppress
 
 from recallflow.control import ALL_TENANTS, ApiKey
 from recallflow.credentials import KEY_HEADER, ApiKeyText, hash_of
 from recallflow.decisions import History
+from recallflow.errors import InvalidRecord
 from recallflow.operators.grant import Grant, refusal
 
 KIND = "api_key"
@@ -46,6 +48,17 @@ class ApiKeys:
             return None
         key = self._decisions.as_of(holders[0], KIND, given.name, at_ms)
         return self._grant(holders[0], key) if isinstance(key, ApiKey) else None
+
+    def authenticate(self, text: str, at_ms: int) -> None:
+        """Raise InvalidRecord (`unauthenticated`) for a text that is no tenant's key, as of a time."""
+        given = ApiKeyText.parse(text)
+        holders = [] if given is None else self._decisions.tenants(KIND, given.name)
+        *others, last = holders or [ALL_TENANTS]
+        for holder in others:
+            with suppress(InvalidRecord):
+                self.grant(text, holder, at_ms)
+                return
+        self.grant(text, last, at_ms)
 
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
         """Who has the key of a name, and the key. Both places are looked at, whatever the first holds."""

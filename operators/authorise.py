@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recallflow.control import SETTLED_MS, Control
+from recallflow.control import ALL_TENANTS, SETTLED_MS, Control
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers, without_credentials
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
@@ -80,6 +80,17 @@ class Authoriser:
         if self._is_judged(record.append_ms):
             grant, end_user = self._grant(record, event.tenant_id)
             grant.check(event, end_user)
+
+    def authenticate(self, record: Record) -> None:
+        """Raise InvalidRecord (`unauthenticated`) unless a record's credentials are somebody's. It takes no event, so
+        that a server can ask before it reads one."""
+        if not self._is_judged(record.append_ms):
+            return
+        given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
+        if given.key is not None and given.token is None:
+            self._api_keys.authenticate(given.key, at_ms)
+        else:
+            self._grant(record, ALL_TENANTS)  # a token names its tenant itself
 
     def check_tenant(self, record: Record, tenant_id: str, *, decides: bool) -> str | None:
         """Whether a record's sender may see what was decided about a whole tenant, or `decides` anew. Gives the

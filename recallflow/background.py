@@ -1,8 +1,16 @@
-"""What goes on beside the dataflow, for as long as something else lasts."""
+"""Work beside the dataflow, and the pauses between its attempts."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+def exponential(first_s: float, most_s: float) -> Iterator[float]:
+    """Yield pauses between attempts: each twice as long as the one before it, up to `most_s`."""
+    pause_s = first_s
+    while True:
+        yield pause_s
+        pause_s = min(most_s, 2 * pause_s)
 
 
 @contextmanager

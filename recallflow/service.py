@@ -48,10 +48,19 @@ class Service(Protocol):
         """Why nobody should ask yet, or any more; empty where everything is there."""
         ...
 
+    def stopped(self) -> str:
+        """Return why only a new process will answer again; empty while this one may."""
+        ...
+
 
 class Admission(Protocol):
     """Says at once whether credentials allow something, by what is decided now. The engine judges each record again, as
     of its append time, and that verdict holds."""
+
+    def authenticate(self, headers: Headers) -> None:
+        """Raise InvalidRecord (`unauthenticated`) unless the credentials are somebody's: for a server to ask before it
+        reads a body."""
+        ...
 
     def check(self, event: MemoryEvent | QueryEvent, headers: Headers) -> None:
         """Raises InvalidRecord (`unauthenticated`, `forbidden`, `over_quota`)."""

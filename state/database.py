@@ -16,9 +16,10 @@ from rocksdict import (
     WriteOptions,
 )
 
+from recallflow import descriptors
 from recallflow.errors import StateInUse, StorageError
 from recallflow.private_files import make_private_folder
-from recallflow.state.files import check_room, says_full
+from recallflow.state.files import check_room, is_passing, says_full
 
 LOCK_RETRY_S = 0.05
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
@@ -27,15 +28,18 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 
 
 class SharedMemory:
-    """The block cache and the write buffers that all partitions of a process share."""
+    """The block cache, the write buffers and the descriptors that all partitions of a process share."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = 1) -> None:
+        """`partitions`: how many may be open at the same time."""
+        self._files = descriptors.database_files(partitions)
         self._cache = Cache(BLOCK_CACHE_BYTES)
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, self._cache)
 
     def options(self) -> Options:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
+        options.set_max_open_files(self._files)
         options.set_write_buffer_manager(self._buffers)
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
         options.set_compression_type(DBCompressionType.lz4())
@@ -135,6 +139,10 @@ def open_database(path: Path, options: Options, lock_wait_s: float) -> Rdict:
         except Exception as error:
             if "/LOCK:" not in str(error) or says_full(error):
                 check_room(path.parent, error)
+                if is_passing(error):
+                    raise StorageError(
+                        f"cannot open {path}: {error}. Nothing is damaged: mend that, and try again"
+                    ) from error
                 raise StorageError(
                     f"cannot open {path}: {error}. Delete that folder, and recallflow run reads it anew from its own "
                     "Kafka partition; where there is no such log, restore a checkpoint (recallflow state restore)"

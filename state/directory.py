@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from difflib import get_close_matches
@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 
 import orjson
 
+from recallflow.background import exponential
 from recallflow.errors import StateError, StorageError
 from recallflow.private_files import make_private_folder, restrict
 from recallflow.records import Position
@@ -41,6 +42,7 @@ from recallflow.state.sources import has_moved, needs_store, reads_topics
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
 RECOVERY = "recovery"
+PURGE_AGAIN_S, PURGE_AGAIN_MOST_S = 0.5, 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class StateDirectory:
         self.begins = True  # a partition that has no folder begins empty; else it is elsewhere
         self.fingerprint = fingerprint = description.fingerprint
         self._keyring, self._at_rest = description.keyring(path, at_rest), at_rest
-        self._memory = SharedMemory()
+        self._memory = SharedMemory(fingerprint.partitions)
         self._cache_bytes = cache_bytes
         self._lock_wait_s = lock_wait_s
         self._partitions: dict[int, Partition] = {}
@@ -77,6 +79,11 @@ class StateDirectory:
         self._disk = ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
         self._cleaner = ThreadPoolExecutor(1, "recallflow-clean")
         self._to_clean = set[Partition]()  # whose turn with the cleaner is still to come
+        self._closing = threading.Event()
+        self._purge_retries_s: dict[int, Iterator[float]] = {}  # by partition
+        self._unopened_purges: dict[int, int] = {}  # erased owners by partition, of those that are to be opened anew
+        self.broken: StorageError | None = None  # why partitions are to be opened anew; see `discard_partitions`
+        self.on_broken: Callable[[], None] = lambda: None
         self._unfit_before = Counter[tuple[str, str]]()  # of partitions that are closed again
         self._lock = contextlib.ExitStack()
 
@@ -129,6 +136,7 @@ class StateDirectory:
                 check_whole(folder)
                 opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
                 self._partitions[number] = opened
+                self._unopened_purges.pop(number, None)
                 self.clean(opened)  # what an earlier run left
             return self._partitions[number]
 
@@ -172,6 +180,20 @@ class StateDirectory:
             self._unfit_before += partition.unfit
             partition.sync()
             partition.close()
+
+    def discard_partitions(self) -> None:
+        """Close all open partitions without committing what was staged. After an I/O error nothing in memory can be
+        trusted, and RocksDB takes no more writes; whoever needs a partition next opens it from the disk."""
+        self._hot.clear()
+        with self._opening, self._syncing:
+            for number, partition in [*self._partitions.items()]:
+                self._unopened_purges[number] = len(partition.cleaning)
+                partition.cleaning.end()
+                self._unfit_before += partition.unfit
+                del self._partitions[number]
+                with contextlib.suppress(StorageError):  # the error that led here says more
+                    partition.close()
+            self.broken = None
 
     def replace_folder(self, number: int, source: Path) -> None:
         """Gives `source`, which is on the disk of the directory (`arriving_folder`), the place of a partition's folder;
@@ -246,8 +268,9 @@ class StateDirectory:
 
     @property
     def uncleaned(self) -> int:
-        """Erased owners of whom files of the open partitions may still hold something."""
-        return sum(len(partition.cleaning) for partition in [*self._partitions.values()])
+        """Erased owners of whom files may still hold something."""
+        opened = sum(len(partition.cleaning) for partition in [*self._partitions.values()])
+        return opened + sum([*self._unopened_purges.values()])
 
     def clean(self, partition: Partition) -> None:
         """Has what was erased cleaned off a partition's files, if anything was, in the background."""
@@ -265,7 +288,16 @@ class StateDirectory:
         try:
             partition.clean()
         except StorageError as error:
-            _log.error("what was erased may be in files still, until the next start: %s", error)
+            retry_s = self._purge_retries_s.setdefault(partition.number, exponential(PURGE_AGAIN_S, PURGE_AGAIN_MOST_S))
+            wait_s = next(retry_s)
+            _log.error("files may still hold what was erased; it is tried again in %g s: %s", wait_s, error)
+            if partition.is_broken:
+                self.broken = error
+                self.on_broken()
+            if not self._closing.wait(wait_s):
+                self.clean(partition)
+        else:
+            self._purge_retries_s.pop(partition.number, None)
 
     def hot_owners(self) -> HotOwners:
         """The calling worker's cache of hot owners."""
@@ -282,6 +314,8 @@ class StateDirectory:
         return self._cache_bytes * max(1, len(self._hot))
 
     def close(self) -> None:
+        """Close everything, and only then raise the first StorageError that closing met."""
+        self._closing.set()
         self._disk.shutdown()
         for partition in self._partitions.values():
             partition.cleaning.close()
@@ -290,10 +324,11 @@ class StateDirectory:
             for owners in self._hot.values():
                 owners.keep_tails(PACKED_AT_END // len(self._hot))
         self._hot.clear()
-        for partition in self._partitions.values():
-            partition.close()
-        self._partitions.clear()
-        self._lock.close()
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._lock.close)
+            closing.callback(self._partitions.clear)
+            for partition in self._partitions.values():
+                closing.callback(partition.close)
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,8 @@ from recallflow.private_files import open_private
 
 CHECKSUM = "checksum"
 ROOM_BYTES = 1024 * 1024  # below so much, what cannot be written is put down to it
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EIO, errno.EROFS, errno.ESTALE)
+_PASSING_WORDS = tuple(map(os.strerror, _PASSING))
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "disk is full")  # the system's words, and SQLite's
 
 
@@ -71,6 +73,12 @@ def sync(path: Path) -> None:
 def says_full(error: BaseException) -> bool:
     """Whether an error names a full disk as its cause."""
     return any(words in str(error) for words in _FULL)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether the cause of an error may go by itself: too few descriptors, a full disk, a volume that is away.
+    What is stored is whole then, and the same can be tried again."""
+    return isinstance(error, DiskFull) or any(words in str(error) for words in _PASSING_WORDS)
 
 
 def check_room(path: Path, error: BaseException) -> None:

@@ -300,7 +300,13 @@ class Partition:
         try:
             self.cleaning.run()
         except Exception as error:  # rocksdict raises bare Exception
+            self._failed = True
             raise StorageError(f"files of state partition {self.number} could not be written anew: {error}") from error
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether RocksDB takes no more writes until it is opened anew: work of its own in the background failed."""
+        return bool(self._db.property_int_value("rocksdb.background-errors"))
 
     def close(self) -> None:
         try:

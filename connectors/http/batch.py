@@ -22,6 +22,10 @@ from recallflow.responses import ErrorBody
 
 LINES_UNDER_WAY = 1_024
 BYTES_UNDER_WAY = 4 * 1024 * 1024
+BODY_BYTES_PER_S = 16 * 1024  # a body may take longer than `body_timeout_s` if lines come at least this fast
+LINE_S = 0.1  # and each line earns so much: a client may wait for its result before it sends the next
+BODY_S = 1_800.0  # but no longer than this, without the time in which nothing is read of it
+BLANK_BYTES = 64 * 1024  # of blank lines, beyond as many as the other lines have
 
 
 class Results(Response):
@@ -34,10 +38,11 @@ class Results(Response):
         self._door, self._request = door, request
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for ready in results(self._door, self._request):
-            await send({"type": "http.response.body", "body": ready, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        with self._door.batch_slot():
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for ready in results(self._door, self._request):
+                await send({"type": "http.response.body", "body": ready, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _Stored(NamedTuple):
@@ -100,32 +105,67 @@ async def _read(door: Door, request: Request, under_way: _UnderWay) -> None:
         under_way.end()
 
 
+class _BodyClock:
+    """When the body of a batch is too slow, or holds too many blank lines. Time in which nothing is read is not the
+    client's; blank lines earn it no time."""
+
+    def __init__(self, within_s: float) -> None:
+        self._now_s = asyncio.get_running_loop().time
+        self._within_s = within_s
+        self._waited_s = 0.0
+        self._since_s = 0.0
+        self._lines = self._bytes = self._blank_bytes = 0
+
+    def begin_waiting(self) -> float:
+        """Return the time on the event loop's clock until which the next bytes have to come."""
+        self._since_s = self._now_s()
+        may_take_s = min(BODY_S, self._within_s + self._bytes / BODY_BYTES_PER_S + self._lines * LINE_S)
+        return self._since_s + may_take_s - self._waited_s
+
+    def end_waiting(self, size: int) -> None:
+        self._waited_s += self._now_s() - self._since_s
+        self._bytes += size
+
+    def add_line(self) -> None:
+        self._lines += 1
+
+    def add_blank(self, size: int) -> Problem | None:
+        """Count a blank line that was read. Returns what is wrong where there are too many."""
+        self._bytes -= size
+        self._blank_bytes += size
+        if self._blank_bytes <= BLANK_BYTES + max(0, self._bytes):
+            return None
+        return Problem("invalid_event", "has more blank lines than events: leave them out")
+
+
 async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[tuple[int, bytes | Problem]]:
-    """The lines of a body that are not blank, each with its number, and a Problem in place of one that is too long. One
-    that does not come in time is the last, a Problem too."""
-    stream, loop = request.stream(), asyncio.get_running_loop()
-    held, size, due_s = list[bytes](), 0, loop.time() + within_s
-    number = 1
+    """The lines of a body that are not blank, each with its number, and a Problem in place of one that is too long. A
+    body that is too slow, or mostly blank, ends with a Problem too."""
+    stream, clock = request.stream(), _BodyClock(within_s)
+    held, size, number = list[bytes](), 0, 1
     while True:
         try:
-            async with asyncio.timeout_at(due_s):
+            async with asyncio.timeout_at(clock.begin_waiting()):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            yield number, Problem("slow_body", f"no line came within {within_s:g} s: send what is left anew")
+            yield number, Problem("slow_body", f"lines came too slowly ({within_s:g} s): send what is left anew")
             return
         except ClientDisconnect:
             return
+        clock.end_waiting(len(chunk or b""))
         *ends, rest = [b"", b""] if chunk is None else chunk.split(b"\n")  # a last line needs no end
         for end in ends:
             size += len(end)
             line = b"".join([*held, end]) if size <= most else too_large(most)
             if isinstance(line, Problem) or line.strip():
+                clock.add_line()
                 yield number, line
+            elif (problem := clock.add_blank(size + 1)) is not None:
+                yield number, problem
+                return
             held, size, number = [], 0, number + 1
         if chunk is None:
             return
-        if ends:
-            due_s = loop.time() + within_s
         size += len(rest)
         if size <= most:
             held.append(rest)

@@ -1,6 +1,7 @@
 """What routes do with a request, once they know what it asks for: judge, ask or store, and answer."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import orjson
@@ -9,6 +10,7 @@ from fastapi.responses import Response
 
 from recallflow import responses
 from recallflow.connectors.http.bodies import check_content_type, credentials_of, read_body, with_fields
+from recallflow.connectors.http.connection import mark_admitted
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
 from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import Headers
@@ -29,15 +31,35 @@ class Door:
 
     def __init__(self, service: Service, admission: Admission, limits: Limits) -> None:
         self.service, self.admission, self.limits = service, admission, limits
+        self._batches = 0
 
-    async def body(self, request: Request) -> bytes:
-        """The JSON that came with a request. Raises Problem."""
+    @contextmanager
+    def batch_slot(self) -> Iterator[None]:
+        """Hold one of the places that batches have. Raises Problem (`too_many_requests`) where all are taken."""
+        if self._batches >= self.limits.batches:
+            raise Problem("too_many_requests", "too many batches are under way: come back in a second")
+        self._batches += 1
+        try:
+            yield
+        finally:
+            self._batches -= 1
+
+    def admit(self, request: Request, headers: Headers | None = None) -> None:
+        """Authenticate a request before its body is read. Raises InvalidRecord (`unauthenticated`). `headers`: its
+        credentials, where they are not in our own headers."""
+        self.admission.authenticate(credentials_of(request) if headers is None else headers)
+        mark_admitted(request.scope)
+
+    async def body(self, request: Request, headers: Headers | None = None) -> bytes:
+        """The JSON that came with a request; see `admit`. Raises Problem and InvalidRecord."""
         check_content_type(request)
+        self.admit(request, headers)
         return await read_body(request, self.limits)
 
     async def ask(self, request: Request, query: QueryEvent) -> Response:
         """The answer to a query, for whoever the request is of. Raises RecallflowError."""
         response = await self.answer(query, credentials_of(request))
+        mark_admitted(request.scope)
         content = response.model_dump_json(exclude_unset=True).encode()
         if response.error is None:
             return Response(content, media_type=JSON)
@@ -62,6 +84,7 @@ class Door:
         """The same, not yet an answer."""
         headers = credentials_of(request)
         self.admission.check(event, headers)
+        mark_admitted(request.scope)
         if waits:
             return await self.service.apply(event, headers, self.limits.timeout_s)
         return await self.service.store(event, headers)

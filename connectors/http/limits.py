@@ -14,3 +14,8 @@ class Limits:
     body_timeout_s: float = 10.0
     concurrency: int = 512
     body_bytes: int = limits.RECORD_BYTES
+
+    @property
+    def batches(self) -> int:
+        """Batches that may be under way at once: a part of `concurrency`, as one may take minutes."""
+        return max(1, self.concurrency // 4)

@@ -5,16 +5,16 @@ import os
 import signal
 import socket
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from recallflow.connectors.http.connection import Connection
+from recallflow import descriptors
+from recallflow.connectors.http.connection import KEEP_ALIVE_S, Connection, ConnectionPool
 from recallflow.connectors.http.names import under_own_names
 from recallflow.errors import UsageError
-
-KEEP_ALIVE_S = 75  # a proxy that keeps connections for a minute must not find one closed under a request
-_BACKLOG = 2_048
 
 _log = logging.getLogger(__name__)
 
@@ -24,15 +24,17 @@ class Server(uvicorn.Server):
     signal that stopped it, and a command ends with an exit code."""
 
     def __init__(self, app: ASGIApp, stop_timeout_s: float) -> None:
+        protocol: Any = partial(Connection, ConnectionPool(descriptors.connections_most()))
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=Connection,
+            http=protocol,
             ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            backlog=descriptors.backlog(),
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # any number of seconds will do
         )
@@ -50,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes a free one. Raises UsageError where it cannot be had."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=descriptors.backlog())
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot listen at {host}:{port}: {error}; give another port or host") from error
 

@@ -103,9 +103,13 @@ class KafkaService:
             except (TimeoutError, SourceError):
                 return stored
 
+    def stopped(self) -> str:
+        error = self._decisions_failure()
+        return "" if error is None else f"decisions cannot be read on, start again once they can: {error}"
+
     def obstacle(self) -> str:
-        if (error := self._decisions_failure()) is not None:
-            return f"decisions cannot be read on, start again once they can: {error}"
+        if reason := self.stopped():
+            return reason
         if not self._exchange.ready.done():
             trouble = self._exchange.trouble
             return f"Kafka has not answered yet{f': {trouble}' if trouble else ''}"

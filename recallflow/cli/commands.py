@@ -38,6 +38,7 @@ from recallflow.cli import (
 from recallflow.cli.failures import failed, hooked
 from recallflow.cli.output import native_stderr_aside, take_any_character
 from recallflow.cli.parser import Parser
+from recallflow.descriptors import raise_limit
 from recallflow.masking import MaskingFormatter
 from recallflow.private_files import UMASK
 from recallflow.version import __version__
@@ -116,6 +117,7 @@ def _add_debug(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from recallflow.state import lock
 
+    raise_limit()
     lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
     try:
         code: int = options.run(options)

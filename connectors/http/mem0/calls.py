@@ -29,6 +29,10 @@ class Calls:
         self.environment = request.path_params.get("environment", PRODUCTION)
         self._headers = tuple(map(_ours, credentials_of(request)))
 
+    async def body(self, request: Request) -> bytes:
+        """The JSON that came with a request. Raises Problem and InvalidRecord."""
+        return await self._door.body(request, self._headers)
+
     async def ask(self, user_id: str, fields: dict[str, Any]) -> Response:
         """Raises RecallflowError, also for an answer that is an error."""
         query = cast(QueryEvent, self._event(user_id, fields))

@@ -60,13 +60,13 @@ def _below(prefix: str, door: Door) -> APIRouter:
             router.add_api_route(path, answer, methods=[method])
 
     async def add_memories(calls: Calls, request: Request) -> Any:
-        return await operations.add(calls, bodies.read(bodies.Add, await door.body(request)))
+        return await operations.add(calls, bodies.read(bodies.Add, await calls.body(request)))
 
     async def search(calls: Calls, request: Request) -> Any:
-        return await operations.search(calls, bodies.read(bodies.Search, await door.body(request)))
+        return await operations.search(calls, bodies.read(bodies.Search, await calls.body(request)))
 
     async def get_all(calls: Calls, request: Request) -> Any:
-        body = bodies.merged(await door.body(request), request.query_params)
+        body = bodies.merged(await calls.body(request), request.query_params)
         return await operations.get_all(calls, bodies.read(bodies.GetAll, body))
 
     async def list_by_parameters(calls: Calls, request: Request) -> Any:
@@ -79,7 +79,7 @@ def _below(prefix: str, door: Door) -> APIRouter:
         return await operations.get(calls, request.path_params["memory_id"])
 
     async def update(calls: Calls, request: Request) -> Any:
-        body = bodies.read(bodies.Update, await door.body(request))
+        body = bodies.read(bodies.Update, await calls.body(request))
         return await operations.update(calls, request.path_params["memory_id"], body)
 
     async def delete(calls: Calls, request: Request) -> Any:

@@ -46,6 +46,7 @@ def routes(door: Door) -> APIRouter:
     @router.post("/memory/events/batch", openapi_extra=lines)
     async def batch(request: Request) -> Response:
         check_content_type(request, LINES)
+        door.admit(request)
         return Results(door, request, LINES)
 
     return router

@@ -14,6 +14,8 @@ def routes(service: Service, registry: CollectorRegistry) -> APIRouter:
 
     @router.get("/livez", response_class=PlainTextResponse)
     async def livez() -> Response:
+        if reason := service.stopped():
+            return PlainTextResponse(f"not alive: {reason}\n", 503)
         return PlainTextResponse("alive\n")
 
     @router.get("/readyz", response_class=PlainTextResponse)

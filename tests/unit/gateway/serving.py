@@ -49,6 +49,7 @@ class Engine:
         self.refuse: Callable[[Event], None] = lambda _: None
         self.receipt: Receipt | None = Receipt(id="m", position="memory:0:0", outcome="created", memory_id="m")
         self.in_the_way = ""
+        self.ended = ""
         self.under_way = 0
         self.release = threading.Event()
         self.release.set()
@@ -79,12 +80,19 @@ class Engine:
     def obstacle(self) -> str:
         return self.in_the_way
 
+    def stopped(self) -> str:
+        return self.ended
+
 
 class Everybody:
     """Admission for everybody, unless a test says otherwise."""
 
     def __init__(self) -> None:
         self.refuse: Callable[[Event, Headers], None] = lambda *_: None
+        self.refuse_unread: Callable[[Headers], None] = lambda _: None
+
+    def authenticate(self, headers: Headers) -> None:
+        self.refuse_unread(headers)
 
     def ids(self, headers: Headers) -> dict[str, str]:  # noqa: ARG002
         return {}

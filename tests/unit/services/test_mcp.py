@@ -230,12 +230,17 @@ class Fake:
     def __init__(self, does: Any) -> None:
         self._does = does
 
+    def authenticate(self, headers: Any) -> None: ...
+
     def check(self, event: Any, headers: Any) -> None: ...
 
     def ids(self, headers: Any) -> dict[str, str]:  # noqa: ARG002
         return {}
 
     def obstacle(self) -> str:
+        return ""
+
+    def stopped(self) -> str:
         return ""
 
     async def ask(self, query: Any, *_: Any) -> Any:
