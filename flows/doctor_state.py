@@ -15,9 +15,8 @@ from recallflow.flows.recovery import check_snapshots, has_store
 from recallflow.private_files import open_to_others
 from recallflow.state.directory import DESCRIPTION, RECOVERY, describe, kept_fingerprint
 from recallflow.state.fingerprint import check_settings
-from recallflow.state.folders import partition_folder
 from recallflow.state.lock import holder
-from recallflow.state.looking import uncleaned_owners
+from recallflow.state.looking import unpurged_owners
 
 FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
 FREE_GOOD_SHARE = 0.1
@@ -146,8 +145,7 @@ def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding
 
 
 def _erasures(path: Path) -> Finding:
-    folders = [partition_folder(path, number) for number in range(describe(path).fingerprint.partitions)]
-    left = sum(uncleaned_owners(folder) for folder in folders if (folder / "CURRENT").exists())
+    left = unpurged_owners(path, describe(path).fingerprint.partitions)
     if left:
         todo = "start the engine, which cleans them, or: recallflow erase … --verify"
         return warn("erasures", f"files may still hold something of {left} erased users", todo)

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.errors import RecallflowError, SourceError
+from recallflow.errors import RecallflowError, SourceError, StorageError
 from recallflow.events import UserErase
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
@@ -20,10 +21,17 @@ from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.person import Fields
 
 
-def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> bool:
-    """Applies the events to a state directory or a checkpoint, and returns once nothing is left of it on the disk:
-    whether anything had been held. Raises StateInUse where a process has it open, and RecallflowError where an event
-    is refused."""
+class ErasedFolder(NamedTuple):
+    """What became of an erasure in a folder. `held`: whether there was anything to erase. `unpurged`: why files may
+    still hold it, though nothing can read it any more; empty where none does."""
+
+    held: bool
+    unpurged: str
+
+
+def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> ErasedFolder:
+    """Applies the events to a state directory or a checkpoint, and purges its files. Raises StateInUse where a process
+    has it open, and RecallflowError where an event is refused."""
     settings = _settings_of(config.engine, describe(path).fingerprint)
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)
@@ -32,9 +40,12 @@ def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> 
     processed = process(lines, settings, path, models=config.models, at_rest=at_rest)
     if processed.rejected:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
-    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
-        directory.finish_cleaning()
-    return held
+    try:
+        with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+            directory.finish_cleaning()
+    except StorageError as error:
+        return ErasedFolder(held, str(error))
+    return ErasedFolder(held, "")
 
 
 def is_known(directory: StateDirectory, event: UserErase) -> bool:

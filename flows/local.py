@@ -26,6 +26,7 @@ from recallflow.errors import (
     SourceError,
     StateError,
     StateInUse,
+    StorageError,
     trace_of,
 )
 from recallflow.events import MemoryEvent, UserErase
@@ -106,9 +107,13 @@ class LocalService:
             raise DeliveryFailed(f"it was not applied within {timeout_s:g} s: it may still be") from None
 
     async def erase(self, event: UserErase, headers: Headers) -> Stored:
-        """Applies an erasure, and returns once no file of the state directory holds anything of the user."""
+        """Applies an erasure, and returns once no file of the state directory holds anything of the user. Raises
+        StorageError where the user is erased and files could not be purged: that is tried again in the background."""
         stored = await self._applied(event, headers)
-        await asyncio.to_thread(self._finish_cleaning)
+        try:
+            await asyncio.to_thread(self._finish_cleaning)
+        except StorageError as error:
+            raise StorageError(f"the user is erased, files are not purged yet; that is tried again: {error}") from error
         return stored
 
     async def _applied(self, event: MemoryEvent, headers: Headers) -> Stored:

@@ -15,7 +15,7 @@ background (`state/cleaning.py`).
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.events import UserErase
@@ -134,12 +134,23 @@ class LargeErasures:
         return was_large
 
 
+def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "purged"] | None:
+    """Return `erased` while files may still hold something of an owner that was erased, and then `purged`; None for one
+    that never was."""
+    if hot.erased_ms is None:
+        return None
+    user = partition.keyring.user(hot.owner.tenant_id, hot.owner.user_id)
+    return "erased" if partition.cleaning.is_pending(keys.uncleaned(hot.key, user)) else "purged"
+
+
 def receipt(write: Write, outcome: Outcome, memory_id: str | None = None) -> Receipt | None:
     """The receipt, if the event asks for one."""
     if not write.event.receipt:
         return None
     position = str(write.record.position)
-    return Receipt(id=write.event.id or position, position=position, outcome=outcome, memory_id=memory_id)
+    found = Receipt(id=write.event.id or position, position=position, outcome=outcome, memory_id=memory_id)
+    is_erasure = outcome == "erased" and isinstance(write.event, UserErase)
+    return found.model_copy(update={"purged": False}) if is_erasure else found
 
 
 def _memories(partition: Partition, owner: bytes) -> int | None:

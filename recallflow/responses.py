@@ -350,7 +350,8 @@ class Response(Model):
 
 class Receipt(Model):
     """What became of a memory event that asked with `"receipt": true`, or that could not take full effect: then `code`
-    names what is missing, and `detail` the consequence."""
+    names what is missing, and `detail` the consequence. `purged` is false for an erasure: nothing can be read any more,
+    and files that may still hold it are rewritten next; `user.stats` says when that is done."""
 
     id: str
     position: str
@@ -358,3 +359,4 @@ class Receipt(Model):
     memory_id: str | None = None
     code: str | None = None
     detail: str | None = None
+    purged: bool | None = None

@@ -40,6 +40,10 @@ class Cleaning:
         """How many erased owners the files may still hold something of."""
         return len(self._marks)
 
+    def is_pending(self, mark: bytes) -> bool:
+        """Return whether files may still hold something of the erased owner that a mark names."""
+        return mark in self._marks
+
     @contextmanager
     def adding(self, marks: Iterable[bytes]) -> Iterator[None]:
         """While these marks are written."""

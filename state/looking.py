@@ -10,8 +10,15 @@ from rocksdict import AccessType, Options, Rdict
 
 from recallflow.errors import StorageError
 from recallflow.state import keys
+from recallflow.state.folders import partition_folder
 
 _OPTIONS = "rocksdict-config.json"
+
+
+def unpurged_owners(path: Path, partitions: int) -> int:
+    """Return of how many erased owners the files of a state directory may still hold something. Raises StorageError."""
+    folders = [partition_folder(path, number) for number in range(partitions)]
+    return sum(uncleaned_owners(folder) for folder in folders if (folder / "CURRENT").exists())
 
 
 def uncleaned_owners(folder: Path) -> int:

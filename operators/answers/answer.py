@@ -13,6 +13,7 @@ from recallflow.graphs import Facts, Trace
 from recallflow.operators import projects, redaction
 from recallflow.operators.answers import listing, lookups
 from recallflow.operators.answers.models import Answers
+from recallflow.operators.erase import erasure_state
 from recallflow.operators.events import Ask, Request
 from recallflow.operators.graph import whole
 from recallflow.operators.graph.explore import explore, explored_edge
@@ -203,6 +204,8 @@ class Answerer:
                 limits = UserLimits.of(self._decisions, hot.owner.tenant_id, ask.record)
                 held = hot.held if ask.projects is None else None
                 counts = lookups.stats(self._index(ask), held, limits, now_ms)
+                if held is not None and (state := erasure_state(self._partition, hot)) is not None:
+                    counts["erasure"] = state
                 return Response(query_id=query_id, status="ok", stats=counts)
         raise TypeError(f"{query.type} is not answered here")
 

@@ -22,6 +22,8 @@ from recallflow.flows.erasing import append_time, erase_directory, export_before
 from recallflow.flows.verifying import Sought, read_export, search, sought
 from recallflow.owner import Owner
 from recallflow.records import Position
+from recallflow.state.directory import DESCRIPTION, describe
+from recallflow.state.looking import unpurged_owners
 from recallflow.state.sources import reads_topics
 
 OTHERS = (
@@ -64,16 +66,17 @@ class Erasing:
     # ------------------------------------------------------------------ erasing
 
     def _erase(self) -> bool:
-        """Returns whether something was not erased."""
+        """Returns whether something was not erased, or a folder's files were not purged of it."""
+        apart_failed = False
         if self._apart is None:
             at_ms = max(append_time(self._config.kafka, self._send(event)) for event in self._events(receipt=True))
         else:
             at_ms = time.time_ns() // 1_000_000
-            self._erase_folder(self._apart, at_ms)
+            apart_failed = not self._erase_folder(self._apart, at_ms)
         failed = [one for one in self._options.checkpoints if not self._erase_checkpoint(one, at_ms)]
         if self._apart is None:
             self._print_remains()
-        return bool(failed)
+        return bool(failed) or apart_failed
 
     def _send(self, event: UserErase) -> Position:
         """Has Kafka take an event; returns its position once it is applied. Raises RecallflowError where it is refused,
@@ -104,18 +107,23 @@ class Erasing:
         whole = {"type": "user.erase", "tenant_id": self._tenant, "user_id": self._user} | fields
         return [UserErase.model_validate(whole | {"environment": one}) for one in self._environments or [None]]
 
-    def _erase_folder(self, folder: Path, at_ms: int) -> None:
-        held = erase_directory(self._config, folder, self._events(timestamp=at_ms))
-        print(f"{folder}: {self._said('erased' if held else 'unchanged')}")
+    def _erase_folder(self, folder: Path, at_ms: int) -> bool:
+        """Returns whether its files are purged as well."""
+        erased = erase_directory(self._config, folder, self._events(timestamp=at_ms))
+        print(f"{folder}: {self._said('erased' if erased.held else 'unchanged')}")
+        if erased.unpurged:
+            print(f"{folder}: NOT purged: the next start of the engine tries it again: {erased.unpurged}")
+        else:
+            print(f"{folder}: purged")
+        return not erased.unpurged
 
     def _erase_checkpoint(self, folder: Path, at_ms: int) -> bool:
         """Returns whether it could be done."""
         try:
-            self._erase_folder(folder, at_ms)
+            return self._erase_folder(folder, at_ms)
         except RecallflowError as error:
             print(f"{folder}: NOT erased: {error}")
             return False
-        return True
 
     # ------------------------------------------------------------------ what remains in Kafka
 
@@ -155,9 +163,20 @@ class Erasing:
         findings = search(who, self._folders, open_at_rest(self._config.encryption), Patience(wait_s))
         for line in finding_lines(who, findings):
             print(line)
+        for folder in self._folders:
+            if (folder / DESCRIPTION).exists():
+                print(f"{folder}: {_purges_line(folder)}")
         if self._apart is None and not self._options.also:
             note(OTHERS)
         return bool(findings.telling())
+
+
+def _purges_line(folder: Path) -> str:
+    try:
+        left = unpurged_owners(folder, describe(folder).fingerprint.partitions)
+    except (RecallflowError, OSError) as error:  # an engine that runs replaces files meanwhile
+        return f"pending purges cannot be read: {error}"
+    return f"{left} pending purges" if left else "no pending purges"
 
 
 def _parsed(value: bytes | None) -> Any:

@@ -1,6 +1,8 @@
 """The engine in this process: calls of many at once, credentials, an engine that dies, and what a close waits for."""
 
 import asyncio
+import errno
+import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -32,7 +34,10 @@ from recallflow.flows.model_settings import EmbeddingSettings
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.settings import Settings
 from recallflow.parsing import parse
+from recallflow.state import directory
+from recallflow.state.cleaning import Cleaning
 from recallflow.state.directory import StateDirectory
+from recallflow.state.partition import Partition
 from tests.llm_server import Fault, LlmServer
 from tests.unit.senders import SECRET, api_key, bearer, token, with_key
 
@@ -246,7 +251,7 @@ def test_an_engine_that_dies_fails_every_call_and_says_so(tmp_path: Path, monkey
         waiting = service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S)
         with pytest.raises(SourceError, match=reason):
             await waiting
-        assert service.obstacle() == f"the engine has stopped: {reason}"
+        assert service.obstacle() == service.stopped() == f"the engine has stopped: {reason}"
         with pytest.raises(DeliveryFailed, match=reason):
             await service.store(memory(id="n"), ())
         with pytest.raises(SourceError, match=reason):
@@ -423,3 +428,134 @@ def test_nobody_pays_for_texts_of_strangers(tmp_path: Path, llm_server: LlmServe
 
     with_service(chosen, talk)
     assert llm_server.requests == []
+
+
+# ── I/O errors that pass ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < give_up_s
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again without a pause."""
+    monkeypatch.setattr(local, "REOPEN_S", 0.0)
+    monkeypatch.setattr(directory, "PURGE_AGAIN_S", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("fails", ["_commit", "__init__"])
+def test_passing_io_error_is_recovered_from_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: str
+) -> None:
+    broken = False
+    commit, opens = Partition._commit, Partition.__init__
+
+    def refuse_if(is_broken: bool, called: Callable[..., None], *given: Any) -> None:
+        if is_broken:
+            raise StorageError(f"IO error: While open a file: {os.strerror(number)}")
+        called(*given)
+
+    monkeypatch.setattr(Partition, "_commit", lambda *given: refuse_if(broken, commit, *given))
+    if fails == "__init__":  # the state cannot be opened again either, at first
+        monkeypatch.setattr(Partition, "__init__", lambda *given: refuse_if(broken, opens, *given))
+
+    async def talk(service: LocalService) -> list[str]:
+        nonlocal broken
+        first = await service.store(memory(id="m"), ())
+        broken = True
+        with pytest.raises(DeliveryFailed):
+            await service.store(memory(id="n"), ())
+        assert (bool(service.obstacle()), service.stopped()) == (True, "")
+        broken = False
+        await until(lambda: not service.obstacle())
+        again = await service.store(memory(id="n"), ())
+        assert again.position.offset > first.position.offset + 1  # no position is given twice
+        found = await service.ask(recall(), (), LONG_S)
+        return sorted(one.id for one in found.memories or ())
+
+    assert with_service(config(tmp_path), talk) == ["m", "n"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_failed_purge_is_retried_and_told_apart_from_the_erasure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, clean = True, Cleaning._clean
+
+    def clean_if_whole(self: Cleaning, marks: Any) -> bool:
+        if broken:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return clean(self, marks)
+
+    monkeypatch.setattr(Cleaning, "_clean", clean_if_whole)
+    erase: Any = parse(orjson.dumps({"type": "user.erase"} | ANN))
+
+    async def state(service: LocalService) -> tuple[str | None, float | None]:
+        registry = CollectorRegistry()
+        registry.register(service.metrics)
+        stats = parse(orjson.dumps({"type": "user.stats"} | ANN))
+        answer = await service.ask(stats, (), LONG_S)  # type: ignore[arg-type]
+        return (answer.stats or {}).get("erasure"), registry.get_sample_value("recallflow_erasures_pending")
+
+    async def fail(service: LocalService) -> None:
+        assert (await state(service))[0] is None
+        await service.store(memory(id="m"), ())
+        erased = await service.apply(erase, (), LONG_S)
+        assert erased.receipt is not None
+        assert (erased.receipt.outcome, erased.receipt.purged) == ("erased", False)
+        assert await state(service) == ("erased", 1)
+        with pytest.raises(StorageError):
+            await service.erase(erase, ())
+
+    async def recover(service: LocalService) -> None:
+        nonlocal broken
+        assert await state(service) == ("erased", 1)  # also after a restart
+        broken = False
+        while await state(service) != ("purged", 0):
+            await asyncio.sleep(0)
+
+    with_service(config(tmp_path), fail)
+    with_service(config(tmp_path), recover)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_partition_broken_by_a_failed_purge_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB takes no more writes once work of its own failed, also after the cause has gone."""
+    broken, clean = True, Cleaning._clean
+    opened: list[int] = []
+    opens = Partition.__init__
+
+    def clean_if_whole(self: Cleaning, marks: Any) -> bool:
+        if broken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return clean(self, marks)
+
+    def count(self: Partition, path: Path, number: int, *given: Any) -> None:
+        opens(self, path, number, *given)
+        opened.append(number)
+
+    monkeypatch.setattr(Cleaning, "_clean", clean_if_whole)
+    monkeypatch.setattr(Partition, "is_broken", property(lambda _: broken))
+    monkeypatch.setattr(Partition, "__init__", count)
+
+    async def talk(service: LocalService) -> None:
+        nonlocal broken
+        await service.store(memory(id="m"), ())
+        before = len(opened)
+        erase: Any = parse(orjson.dumps({"type": "user.erase"} | ANN))
+        await service.apply(erase, (), LONG_S)
+        await until(lambda: len(opened) > before)
+        broken = False
+        await until(lambda: not service.obstacle())
+        await asyncio.to_thread(service._finish_cleaning)
+        registry = CollectorRegistry()
+        registry.register(service.metrics)
+        assert registry.get_sample_value("recallflow_erasures_pending") == 0
+
+    with_service(config(tmp_path), talk)

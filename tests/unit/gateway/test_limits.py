@@ -1,23 +1,31 @@
 """How much, and for how long, a client may take: over real sockets, as no client library would do it."""
 
+import asyncio
 import itertools
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import orjson
 import pytest
+from prometheus_client import CollectorRegistry
+from starlette.types import Message
 
+from recallflow import descriptors
 from recallflow.connectors.http import connection
+from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.responses import Response
-from tests.unit.gateway.serving import Engine
+from tests.unit.gateway.serving import Engine, Everybody, Undecided, gateway
 
 JSON = {"content-type": "application/json"}
 QUERY = orjson.dumps({"type": "recall", "tenant_id": "acme", "user_id": "ann", "query": "tea?"})
@@ -186,3 +194,145 @@ def test_requests_are_counted_by_route_and_never_by_what_stands_in_it(client: ht
     assert 'recallflow_http_requests_total{method="GET",route="/memories/{memory_id}",status="200"} 1.0' in shown
     assert 'recallflow_http_requests_total{method="GET",route="none",status="404"} 1.0' in shown
     assert "secret-id" not in shown
+
+
+# ── connections ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[httpx.Client]:
+    """Serve a gateway that may have three connections."""
+    monkeypatch.setattr(descriptors, "connections_most", lambda: 3)
+    with gateway(engine) as client:
+        yield client
+
+
+def test_idle_connections_make_room_for_new_ones_the_oldest_first(few: httpx.Client) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(raw(few)) for _ in range(10)]
+        assert [read_all(one) for one in idle[:7]] == [b""] * 7
+        assert few.get("/livez").status_code == 200
+        assert read_all(idle[7]) == b""
+        idle[9].sendall(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
+        assert statuses(read_all(idle[9])) == [200]
+
+
+def test_connection_with_an_admitted_request_outlives_strangers(few: httpx.Client) -> None:
+    with raw(few) as admitted, ExitStack() as stack:
+        for _ in range(2):
+            admitted.sendall(REQUEST)
+            assert statuses(admitted.recv(65_536)) == [200]
+            strangers = [stack.enter_context(raw(few)) for _ in range(10)]
+            assert [read_all(one) for one in strangers[:8]] == [b""] * 8
+
+
+def test_new_connection_is_refused_while_all_are_at_work(engine: Engine, few: httpx.Client) -> None:
+    engine.release.clear()
+    with ExitStack() as stack:
+        working = [stack.enter_context(raw(few)) for _ in range(3)]
+        for one in working:
+            one.sendall(REQUEST)
+        until(lambda: engine.under_way == 3)
+        with raw(few) as refused:
+            answered = read_all(refused)
+        assert (statuses(answered), b"retry-after: 1" in answered) == ([503], True)
+        assert orjson.loads(answered.partition(b"\r\n\r\n")[2])["error"]["code"] == "unavailable"
+        engine.release.set()
+        assert [statuses(one.recv(65_536)) for one in working] == [[200]] * 3
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_idle_connection_is_kept_only_after_an_admitted_request(client: httpx.Client) -> None:
+    with raw(client) as stranger, raw(client) as admitted:
+        admitted.sendall(REQUEST)
+        stranger.sendall(b"GET /livez HTTP/1.1\r\nhost: h\r\n\r\n")
+        assert statuses(read_all(stranger)) == [200]  # up to its end
+        admitted.recv(65_536)
+        admitted.sendall(REQUEST)
+        assert statuses(admitted.recv(65_536)) == [200]
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_client_that_reads_a_little_at_a_time_is_dropped(
+    engine: Engine, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pause is short; all of them are too long for what was read."""
+    monkeypatch.setattr(connection, "READ_BYTES_PER_S", 10**9)
+    engine.answer = lambda _: Response(query_id="x" * 30_000_000, status="ok")
+    with raw(client) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        opened.sendall(REQUEST)
+        size, pause = 0, threading.Event()
+        with suppress(ConnectionError):
+            while part := opened.recv(1_000_000):
+                size += len(part)
+                pause.wait(0.02)
+    assert size < 30_000_000
+
+
+def test_liveness_ends_with_the_engine(engine: Engine, client: httpx.Client) -> None:
+    engine.in_the_way = "the state is opened anew"
+    assert [client.get(path).status_code for path in ("/livez", "/readyz")] == [200, 503]
+    engine.ended = "the engine has stopped"
+    assert [client.get(path).status_code for path in ("/livez", "/readyz")] == [503, 503]
+
+
+# ── bodies and credentials ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def paths_of(router: Any) -> Iterator[tuple[str, set[str]]]:
+    """Yield the path and the methods of every route, those that the API description leaves out too."""
+    for route in router.routes:
+        if (included := getattr(route, "original_router", None)) is not None:
+            yield from paths_of(included)
+        else:
+            yield route.path, route.methods
+
+
+def test_no_route_reads_a_body_before_credentials() -> None:
+    admission, reads = Everybody(), 0
+    app = build_app(Engine(), admission, Undecided(), Limits(), CollectorRegistry())
+
+    async def receive() -> Message:
+        nonlocal reads
+        reads += 1
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def ask(method: str, path: str, content_type: bytes) -> tuple[int, int]:
+        """Return the status, and how often something of the body was read."""
+        nonlocal reads
+        reads, status = 0, 0
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "headers": [(b"content-type", content_type)],
+            "query_string": b"",
+            "root_path": "",
+        }
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+
+        await app(scope, receive, send)
+        return status, reads
+
+    def refuse(*_: object) -> None:
+        raise InvalidRecord("unauthenticated", [FieldProblem("", "no credentials")])
+
+    async def ask_all() -> dict[tuple[str, str], tuple[int, int]]:
+        return {
+            (method, path): await ask(method, re.sub(r"{\w+}", "x", path), kind)
+            for path, methods in paths_of(app)
+            for method in methods
+            for kind in [b"application/x-ndjson" if path.endswith("/batch") else b"application/json"]
+        }
+
+    with_bodies = [one for one, (_, read) in asyncio.run(ask_all()).items() if read]
+    assert len(with_bodies) >= 10
+    admission.refuse = admission.refuse_unread = refuse
+    refused = asyncio.run(ask_all())
+    assert {one: refused[one] for one in with_bodies} == dict.fromkeys(with_bodies, (401, 0))
+    assert [one for one, (_, read) in refused.items() if read] == []
