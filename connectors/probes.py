@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -78,6 +79,10 @@ class _BoundedServer(ThreadingHTTPServer):
         with self._opening:
             self._open.pop(request, None)
         super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client is gone, or we closed the connection
+            super().handle_error(request, client_address)
 
     def _end(self, connection: socket.socket) -> None:
         """Have the thread of a connection find its end; the thread closes it."""

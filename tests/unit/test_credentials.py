@@ -7,10 +7,27 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from recallflow.credentials import ApiKeyText, fingerprint, hash_of, new_salt, without_credentials
-from recallflow.errors import UsageError
+from recallflow.credentials import ApiKeyText, Headers, fingerprint, hash_of, new_salt, without_credentials
+from recallflow.errors import InvalidRecord, UsageError
+from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
-from tests.unit.senders import EC_KEY, RSA_KEY, SECRET, ec_jwk, oct_jwk, rsa_jwk
+from tests.unit.senders import (
+    BEFORE_MS,
+    EC_KEY,
+    NOW_MS,
+    RSA_KEY,
+    SECRET,
+    Senders,
+    api_key,
+    bearer,
+    ec_jwk,
+    oct_jwk,
+    rsa_jwk,
+    signing_keys,
+    token,
+    token_key,
+    with_key,
+)
 
 
 def document(*keys: dict[str, Any]) -> bytes:
@@ -100,3 +117,33 @@ def test_of_two_keys_of_one_kid_the_first_counts() -> None:
 def test_anything_else_is_no_jwks_document(given: bytes) -> None:
     with pytest.raises(UsageError, match="no JWKS document"):
         read_jwks(given)
+
+
+# ── before an event is read ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def code_of(senders: Senders, headers: Headers) -> str | None:
+    """Return why credentials are nobody's; None where they are somebody's."""
+    try:
+        senders.authoriser.authenticate(Record(Position("log", 0, 0), b"", NOW_MS, headers=headers))
+    except InvalidRecord as error:
+        return error.code
+    return None
+
+
+def test_credentials_are_judged_without_an_event_whatever_tenant_they_are_of() -> None:
+    senders = Senders()
+    senders.decide(*(token_key(key) for key in signing_keys()))
+    mine, others, any_tenants = senders.key(), senders.key("globex"), senders.key("*")
+    same_name = ApiKeyText(mine.name, ApiKeyText.new().secret)
+    senders.decide(api_key(same_name, "zorg"))
+    for headers in (*map(with_key, (mine, others, any_tenants, same_name)), bearer(token())):
+        assert code_of(senders, headers) is None
+    revoked = senders.key()
+    senders.decide(api_key(revoked, revoked=True), at_ms=BEFORE_MS + 1)
+    guessed = ApiKeyText(mine.name, ApiKeyText.new().secret)
+    for headers in ((), *map(with_key, (revoked, guessed, ApiKeyText.new())), bearer(token(exp=1)), bearer("x")):
+        assert code_of(senders, headers) == "unauthenticated"
+    assert code_of(senders, with_key(mine) + bearer(token())) == "unauthenticated"
+    assert code_of(Senders("off"), ()) is None
+    assert code_of(Senders("auto"), ()) is None  # nobody has a key yet

@@ -1,6 +1,8 @@
 """`recallflow erase` on directories without Kafka, the search for remains, and the lines about Kafka's topics."""
 
 import base64
+import errno
+import os
 import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +15,8 @@ from recallflow.connectors.kafka.remains import Remains, Retention
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.owner import state_partition
+from recallflow.state.checkpoint import CACHE_BYTES
+from recallflow.state.cleaning import Cleaning
 from recallflow.state.directory import StateDirectory
 from recallflow.state.verify import verify
 from tests.unit.cli.harness import Cli, event, jsonl, parsed
@@ -197,3 +201,19 @@ def test_compacted_memory_topic_gives_a_warning() -> None:
 
 def test_topic_without_records_of_the_user_is_empty() -> None:
     assert remains_line(Remains("some.topic", None), is_memory=False) == "some.topic: nothing"
+
+
+def test_files_that_cannot_be_purged_are_told_apart_and_purged_later(
+    cli: Cli, lived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Cleaning, "_clean", refuse)
+        done = cli("erase", "acme", ANN, "--state-dir", lived)
+    assert done.returncode == 1
+    assert memories(cli, lived, ANN) == []
+    with StateDirectory.existing(lived, CACHE_BYTES) as directory:
+        directory.finish_cleaning()
+    assert_clean(cli("erase", "acme", ANN, "--verify", "--state-dir", lived))

@@ -1,14 +1,17 @@
 """What a supervisor and Prometheus ask a process."""
 
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from recallflow.connectors.probes import Probes
+from recallflow.connectors import probes as probes_module
+from recallflow.connectors.probes import CONNECTIONS_MOST, Probes
 from recallflow.errors import UsageError
 
 HOST = "127.0.0.1"
@@ -38,6 +41,24 @@ def test_readiness_follows_and_liveness_asks_nothing() -> None:
         reason = ""
         assert ask(probes.port, "/readyz?verbose=1") == (200, "ready\n")
         assert ask(probes.port, "/elsewhere")[0] == 404
+
+
+def test_idle_connections_do_not_keep_probes_from_answering() -> None:
+    with Probes(HOST, 0, Broken(), str) as probes, ExitStack() as stack:
+        before = threading.active_count()
+        idle = [stack.enter_context(socket.create_connection((HOST, probes.port))) for _ in range(100)]
+        assert [ask(probes.port, "/livez")[0] for _ in range(10)] == [200] * 10
+        assert idle[0].recv(1) == b""  # the oldest makes room
+        assert threading.active_count() <= before + 2 * CONNECTIONS_MOST
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: h"], ids=len)
+def test_connection_without_a_request_is_closed_in_time(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(probes_module, "CONNECTION_S", 0.05)
+    with Probes(HOST, 0, Broken(), str) as probes, socket.create_connection((HOST, probes.port)) as slow:
+        slow.sendall(sent)
+        while slow.recv(65_536):
+            pass
 
 
 def test_metrics_are_prometheus_text() -> None:

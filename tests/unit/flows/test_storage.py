@@ -7,14 +7,18 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 import orjson
 import pytest
 
-from recallflow.errors import StateBehind
+from recallflow.errors import StateBehind, StorageError
+from recallflow.flows import kafka
+from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
+from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.owner import Owner
 from recallflow.state import database, directory
@@ -229,3 +233,37 @@ def test_owner_stays_in_memory_while_its_batch_is_applied(tmp_path: Path) -> Non
         hot.shrink()
         assert len(hot) == 0
         assert hot.total_bytes == 0
+
+
+# ── I/O errors that pass ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+PASSING = StorageError(f"IO error: While open a file: {os.strerror(errno.EMFILE)}")
+
+
+@pytest.mark.parametrize(
+    ("begun", "error", "runs"),
+    [
+        (True, PASSING, 3),
+        (True, OSError(errno.ENFILE, os.strerror(errno.ENFILE)), 3),
+        (True, StorageError("Corruption: block checksum mismatch"), 1),
+        (False, PASSING, 1),  # a start that fails says why
+    ],
+)
+def test_member_joins_anew_after_an_io_error_that_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, error: Exception, runs: int
+) -> None:
+    count = 0
+
+    def run_once(self: KafkaFlow, _: object) -> None:
+        nonlocal count
+        count += 1
+        self._has_begun = begun
+        if count < 3:
+            raise error
+
+    monkeypatch.setattr(KafkaFlow, "_run", run_once)
+    monkeypatch.setattr(kafka, "REJOIN_S", 0.0)
+    with nullcontext() if runs == 3 else pytest.raises(type(error)):
+        KafkaFlow(Config(state_dir=tmp_path / "s")).run()
+    assert count == runs

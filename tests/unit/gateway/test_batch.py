@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import http.client
-from collections.abc import Iterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,8 +15,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
+from recallflow.connectors.http import batch
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.batch import BYTES_UNDER_WAY, LINES_UNDER_WAY
+from recallflow.connectors.http.batch import BYTES_UNDER_WAY, LINES_UNDER_WAY, lines
+from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.limits import Limits
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event
@@ -181,3 +185,98 @@ def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
 def test_other_types_are_refused(client: httpx.Client) -> None:
     answered = client.post("/memory/events/batch", json=[])
     assert (answered.status_code, answered.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+# ── slow and blank bodies ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+WITHIN_S = 10.0
+
+
+class ClockedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only when a test says so."""
+
+    now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+def read_lines(pieces: Iterator[bytes], every_s: float) -> tuple[list[bytes | Problem], float]:
+    """Read the lines of a body whose pieces come at an interval; return them, and how long they took."""
+    loop = ClockedLoop()
+
+    class Body:
+        async def stream(self) -> AsyncIterator[bytes]:
+            for piece in pieces:
+                loop.now_s += every_s
+                for _ in range(3):  # the loop looks at its timers
+                    await asyncio.sleep(0)
+                yield piece
+
+    async def read() -> list[bytes | Problem]:
+        body: Any = Body()
+        return [found async for _, found in lines(body, MOST, WITHIN_S)]
+
+    try:
+        return loop.run_until_complete(read()), loop.now_s
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("piece", [b"\n", b" ", b" \r\n", b"x", b"x" * 100], ids=repr)
+def test_slow_body_ends_whatever_trickles_in(piece: bytes) -> None:
+    found, took_s = read_lines(itertools.repeat(piece), WITHIN_S * 0.9)
+    assert took_s < 3 * WITHIN_S
+    assert isinstance(found[-1], Problem)
+    assert found[-1].body.code == "slow_body"
+
+
+def test_short_lines_at_long_intervals_end_too() -> None:
+    found, took_s = read_lines(itertools.repeat(b"{}\n"), WITHIN_S / 2)
+    assert isinstance(found[-1], Problem)
+    assert took_s < 3 * WITHIN_S
+
+
+def test_body_takes_its_time_if_lines_come_fast_enough() -> None:
+    rounds = 40
+    pieces = itertools.repeat((b"x" * (MOST - 1) + b"\n") * 8, rounds)  # 16 kB a second
+    found, took_s = read_lines(pieces, 8 * MOST / (16 * 1024) * 0.9)
+    assert (len(found), took_s > 5 * WITHIN_S) == (8 * rounds, True)
+    assert not [one for one in found if isinstance(one, Problem)]
+
+
+def test_no_body_takes_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "BODY_S", 5 * WITHIN_S)
+    found, took_s = read_lines(itertools.repeat((b"x" * (MOST - 1) + b"\n") * 100), 1.0)
+    assert isinstance(found[-1], Problem)
+    assert took_s <= 5 * WITHIN_S + 1
+
+
+def test_blank_lines_without_end_are_refused() -> None:
+    found, _ = read_lines(itertools.repeat(b"\n" * 1_000), 0.0)
+    (problem,) = found
+    assert isinstance(problem, Problem)
+    assert problem.body.code == "invalid_event"
+
+
+def test_a_blank_line_after_each_event_is_allowed() -> None:
+    found, _ = read_lines(itertools.repeat(line("a") + b"\r\n", 5_000), 0.0)
+    assert len(found) == 5_000
+    assert not isinstance(found[-1], Problem)
+
+
+def test_batches_leave_room_for_other_requests(engine: Engine) -> None:
+    limits = Limits(concurrency=4)
+    assert limits.batches == 1
+    with gateway(engine, limits=limits) as client, begun(client) as first:
+        send(first, line("a"))
+        first.sock.recv(1)  # its response has begun
+        with begun(client) as second:
+            refused = second.getresponse()
+            assert (refused.status, refused.getheader("retry-after")) == (429, "1")
+        answered = client.post("/memory/query", json={**EVENT, "type": "recall", "query": "tea?"})
+        assert answered.status_code == 200
+    with gateway(engine, limits=limits) as client:
+        for _ in range(3):  # a place is given back
+            assert len(post(client, line("a"))) == 1

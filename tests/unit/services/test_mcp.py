@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import orjson
@@ -22,6 +24,7 @@ from recallflow.decisions import History
 from recallflow.errors import DeliveryFailed, QueryTimeout, SourceError
 from recallflow.flows import mcp
 from recallflow.flows.control_file import read_control_file
+from recallflow.flows.serve_settings import ServeSettings
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
@@ -160,7 +163,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     decisions = read_control_file(control_file(folder, (KEY, {}), (ANNS_KEY, {"end_users": ["ann"]})))
 
     def serve() -> None:
-        config = config_in(folder)
+        config = config_in(folder, serve=ServeSettings(body_timeout_s=0.3))
         with mcp.embedded(config, decisions) as behind:
             mcp.serve_http(config, behind, PROD, mcp.Address("127.0.0.1", 0))
 
@@ -219,6 +222,19 @@ def test_over_http_requests_of_other_sites_and_sizes_are_refused(address: str) -
         httpx2.post(f"{address}/mcp", json=body, headers=known | {"origin": "http://evil.example"}).status_code == 403
     )
     assert httpx2.post(f"{address}/mcp", json=body | {"x": "y" * 300_000}, headers=known).status_code == 413
+
+
+def test_over_http_nothing_but_a_message_in_time_holds_a_place(address: str) -> None:
+    known = {"x-api-key": KEY.text(), "x-end-user-id": "ann", "accept": "application/json, text/event-stream"}
+    for method in ("GET", "DELETE"):
+        refused = httpx2.request(method, f"{address}/mcp", headers=known)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (405, "method_not_allowed")
+    parts = urlsplit(address)
+    with socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=30) as opened:
+        sent = b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in known.items())
+        opened.sendall(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n%s\r\n{" % sent)
+        assert opened.recv(65_536).startswith(b"HTTP/1.1 408 ")
+    assert [httpx2.get(f"{address}{path}").status_code for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
 
 
 # ── what a model is told ──────────────────────────────────────────────────────────────────────────────────────────
