@@ -10,12 +10,12 @@ from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.names import is_loopback
 from recallflow.connectors.http.server import listen, serve
-from recallflow.decisions import History
+from recallflow.decisions import History, owner_mappings
 from recallflow.flows.config import Config
 from recallflow.flows.gateway_metrics import GatewayMetrics
 from recallflow.flows.local import open_local
 from recallflow.flows.machine_metrics import registry_of
-from recallflow.flows.present import Present
+from recallflow.flows.present import Present, now_ms
 from recallflow.flows.rollouts import KeepDecision, TenantRollouts, to_file, to_topic
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.authorise import Authoriser
@@ -61,7 +61,11 @@ def _serve(config: Config, door: _Door, decisions: History, keep: KeepDecision) 
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     rollouts = TenantRollouts(door.present, decisions, keep)
-    app = build_app(door.service, door.present, rollouts, limits, registry_of(door.metrics))
+
+    def mappings(tenant_id: str) -> dict[str, str | None]:
+        return owner_mappings(decisions, tenant_id, now_ms())
+
+    app = build_app(door.service, door.present, rollouts, limits, registry_of(door.metrics), mappings)
     with listen(chosen.host, chosen.port) as listening:
         warn_where_open(chosen.host, door.authoriser)
         serve(app, listening, chosen.host, chosen.stop_timeout_s)

@@ -8,17 +8,24 @@ tenant, no workspace may be called like a user. A new mapping does not move what
 import re
 from collections.abc import Collection, Mapping
 
-_PROJECT = re.compile(r"(?:https?://)?github\.com/(?P<owner>[^/\s]+)/[^/\s]", re.IGNORECASE)
+# `github.com/OWNER/REPOSITORY` as an id, a URL (also with credentials and a port), or the SSH remote of a clone.
+_PROJECT = re.compile(
+    r"(?:(?:https?|ssh|git|git\+ssh)://)?(?:[^@/\s]+@)?(?:www\.)?github\.com(?::\d+)?[/:]/?(?P<owner>[^/:\s]+)/[^/\s]",
+    re.IGNORECASE,
+)
 
 
 def workspace_of(
     project_id: str | None, mappings: Mapping[str, str | None], organisations: Collection[str], user_id: str
 ) -> str:
-    """The `user_id` for events about a project, under workspace routing `auto`.
+    """Return the `user_id` for events about a project, under workspace routing `auto`.
 
-    `mappings`: project owner → workspace, by the tenant's `owner.mapping` events; None revokes a mapping.
-    They win over `organisations`, the ones that the user is a member of, whose workspaces are called like them. All
-    else is personal. The owner is read from `github.com/<owner>/…`; upper and lower case are alike.
+    The project's owner is read from `github.com/<owner>/…`, from its URL, or from the SSH remote of a clone
+    (`git@github.com:<owner>/…`); upper and lower case are alike. Every other project is personal.
+
+    Args:
+        mappings: project owner → workspace, by the tenant's `owner.mapping` events; None revokes a mapping.
+        organisations: those that the user is a member of. Their workspaces have their names; mappings win.
     """
     named = _PROJECT.match(project_id or "")
     if named is None:

@@ -13,26 +13,39 @@ from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.mem0 import routes as mem0
 from recallflow.connectors.http.routes import graph, memories, memory, probes, rollout
+from recallflow.connectors.http.routing import Mappings, without_mappings
 from recallflow.connectors.http.tracing import Traced
 from recallflow.service import Admission, Service
 from recallflow.version import __version__
 
 # FastAPI's own spans have URLs with all parameters, and what exceptions say: questions, and whose they are.
 UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
+# Aliases for clients of memories.sh: its SDK asks under the first prefix, its dashboard for `explore` under the other.
+SDK_PREFIX, DASHBOARD_PREFIX = "/api/sdk/v1", "/api"
 
 
 def build_app(
-    service: Service, admission: Admission, rollouts: Rollouts, limits: Limits, registry: CollectorRegistry
+    service: Service,
+    admission: Admission,
+    rollouts: Rollouts,
+    limits: Limits,
+    registry: CollectorRegistry,
+    mappings: Mappings = without_mappings,
 ) -> FastAPI:
-    """The app that answers for a service. `registry`: what /metrics shows."""
+    """Return the app that answers for a service.
+
+    Args:
+        registry: the metrics of /metrics.
+        mappings: the owner mappings of a tenant, for workspace routing.
+    """
     # No pages of documentation: theirs load scripts from elsewhere.
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
-    door = Door(service, admission, limits)
+    door = Door(service, admission, limits, mappings)
     app.include_router(probes.routes(service, registry))
-    for module in (memory, memories, graph):
+    for module in (memory, memories):
         app.include_router(module.routes(door))
-    app.include_router(rollout.routes(door, rollouts))
+    _include_graph(app, door, rollouts)
     app.include_router(explorer.routes())
     app.include_router(mem0.routes(door))
     app.add_middleware(Segments)
@@ -40,3 +53,12 @@ def build_app(
     app.add_middleware(Traced)  # around the gate: a refusal is traced as well
     openapi.describe(app)
     return app
+
+
+def _include_graph(app: FastAPI, door: Door, rollouts: Rollouts) -> None:
+    """Add the graph's routes, and again under the prefixes of existing clients."""
+    explore = graph.explore_routes(door)
+    for prefix in ("", SDK_PREFIX):
+        for router in (graph.routes(door), explore, rollout.routes(door, rollouts)):
+            app.include_router(router, prefix=prefix)
+    app.include_router(explore, prefix=DASHBOARD_PREFIX)

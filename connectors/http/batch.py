@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from recallflow.connectors.http.bodies import credentials_of, too_large
 from recallflow.connectors.http.door import Door, shown
 from recallflow.connectors.http.errors import Problem, body_of, own_failure
+from recallflow.connectors.http.routing import route_to_workspace
 from recallflow.credentials import Headers
 from recallflow.errors import RecallflowError
 from recallflow.responses import ErrorBody
@@ -100,7 +101,7 @@ async def _read(door: Door, request: Request, under_way: _UnderWay) -> None:
     try:
         async for number, line in lines(request, door.limits.body_bytes, door.limits.body_timeout_s):
             size = 0 if isinstance(line, Problem) else len(line)
-            await under_way.add(size, asyncio.create_task(_result(door, number, line, credentials)))
+            await under_way.add(size, asyncio.create_task(_result(door, request, number, line, credentials)))
     finally:
         under_way.end()
 
@@ -173,10 +174,10 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[t
             held.clear()
 
 
-async def _result(door: Door, number: int, line: bytes | Problem, credentials: Headers) -> bytes:
+async def _result(door: Door, request: Request, number: int, line: bytes | Problem, credentials: Headers) -> bytes:
     """What became of one line, as a line."""
     try:
-        said = _said(line.body) if isinstance(line, Problem) else await _stored(door, line, credentials)
+        said = _said(line.body) if isinstance(line, Problem) else await _stored(door, request, line, credentials)
     except RecallflowError as error:
         said = _said(body_of(error))
     except Exception as error:  # noqa: BLE001 one line costs no other, and asyncio's log would quote it
@@ -184,9 +185,9 @@ async def _result(door: Door, number: int, line: bytes | Problem, credentials: H
     return orjson.dumps({"line": number, **said}) + b"\n"
 
 
-async def _stored(door: Door, line: bytes, credentials: Headers) -> dict[str, object]:
+async def _stored(door: Door, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
     """Where a line was stored. Raises RecallflowError."""
-    event = door.event(line, credentials)
+    event, credentials = route_to_workspace(request, door.event(line, credentials), credentials, door.mappings)
     door.admission.check(event, credentials)
     said = shown(await door.service.store(event, credentials))
     said.pop("applied")

@@ -13,6 +13,7 @@ from recallflow.connectors.http.bodies import check_content_type, credentials_of
 from recallflow.connectors.http.connection import mark_admitted
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
 from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.routing import Mappings, route_to_workspace
 from recallflow.credentials import Headers
 from recallflow.errors import InvalidRecord, QueryTimeout
 from recallflow.events import Event, MemoryEvent
@@ -29,8 +30,8 @@ _WAITS = {None: False, "stored": False, "applied": True}
 class Door:
     """A service with who may come in, and within which limits."""
 
-    def __init__(self, service: Service, admission: Admission, limits: Limits) -> None:
-        self.service, self.admission, self.limits = service, admission, limits
+    def __init__(self, service: Service, admission: Admission, limits: Limits, mappings: Mappings) -> None:
+        self.service, self.admission, self.limits, self.mappings = service, admission, limits, mappings
         self._batches = 0
 
     @contextmanager
@@ -58,7 +59,8 @@ class Door:
 
     async def ask(self, request: Request, query: QueryEvent) -> Response:
         """The answer to a query, for whoever the request is of. Raises RecallflowError."""
-        response = await self.answer(query, credentials_of(request))
+        query, headers = route_to_workspace(request, query, credentials_of(request), self.mappings)
+        response = await self.answer(query, headers)
         mark_admitted(request.scope)
         content = response.model_dump_json(exclude_unset=True).encode()
         if response.error is None:
@@ -82,7 +84,7 @@ class Door:
 
     async def stored(self, request: Request, event: MemoryEvent, *, waits: bool) -> Stored:
         """The same, not yet an answer."""
-        headers = credentials_of(request)
+        event, headers = route_to_workspace(request, event, credentials_of(request), self.mappings)
         self.admission.check(event, headers)
         mark_admitted(request.scope)
         if waits:

@@ -89,6 +89,22 @@ _WAIT = {
     "description": "`applied`: answer once the event is applied, with its receipt, or after the time limit",
     "schema": {"enum": ["stored", "applied"], "default": "stored"},
 }
+_ROUTING = (
+    {
+        "name": "x-workspace-routing",
+        "in": "header",
+        "required": False,
+        "description": "`auto`: the event or query goes to the workspace of its `project_id`, if that has one",
+        "schema": {"enum": ["auto"]},
+    },
+    {
+        "name": "x-organisations",
+        "in": "header",
+        "required": False,
+        "description": "with `auto`: the organisations that the user is a member of, separated by commas",
+        "schema": {"type": "string", "pattern": "^[ -~]*$"},
+    },
+)
 
 
 def operation(
@@ -100,15 +116,18 @@ def operation(
     status: int = 200,
     answer: str = "Response",
     refusals: Sequence[int] = (),
+    routed: bool = True,
 ) -> dict[str, Any]:
     """What a route says of itself, beside its path. `body`: what it takes, by content type. `refusals`: statuses that
-    not every route has."""
+    not every route has. `routed`: takes the headers of workspace routing."""
     listed = [] if parameters is None else [_parameter("path", one) for one in parameters.in_path]
     listed += [] if parameters is None else [_parameter("query", one) for one in parameters.all.values()]
     why = {*_ALWAYS, *refusals} | (set() if body is None else {413, 415})
     described: dict[str, Any] = {"summary": summary, "responses": _responses(status, answer, sorted(why))}
     if waits:
         listed.append(_WAIT)
+    if routed:
+        listed += _ROUTING
     if listed:
         described["parameters"] = listed
     if body is not None:

@@ -35,6 +35,13 @@ def routes(door: Door) -> APIRouter:
     async def post_trace(request: Request) -> Response:
         return await _ask_typed(door, request, _TRACE.type)
 
+    return router
+
+
+def explore_routes(door: Door) -> APIRouter:
+    """Return the routes of the explorer's query, which are known under more prefixes than the others."""
+    router = APIRouter(route_class=Described)
+
     @router.get("/graph/explore", openapi_extra=operation("A part of the graph", parameters=_EXPLORE, refusals=_FOUND))
     async def explore(request: Request) -> Response:
         return await door.ask(request, door.query(_EXPLORE.event(request), credentials_of(request)))

@@ -27,7 +27,7 @@ _DECISION = json_body(
 def routes(door: Door, rollouts: Rollouts) -> APIRouter:
     """The routes, for what was decided."""
     router = APIRouter(route_class=Described)
-    shown = operation("What was decided of a tenant's graph", parameters=_TENANT, answer="RolloutShown")
+    shown = operation("What was decided of a tenant's graph", parameters=_TENANT, answer="RolloutShown", routed=False)
 
     @router.get("/graph/rollout", openapi_extra=shown)
     async def state(request: Request) -> Response:
@@ -37,7 +37,7 @@ def routes(door: Door, rollouts: Rollouts) -> APIRouter:
         found = rollouts.state(fields["tenant_id"], credentials_of(request))
         return Response(found.model_dump_json(), media_type=JSON)
 
-    decided = operation("Decide it anew", body=_DECISION, status=202, answer="RolloutDecision")
+    decided = operation("Decide it anew", body=_DECISION, status=202, answer="RolloutDecision", routed=False)
 
     @router.post("/graph/rollout", status_code=202, openapi_extra=decided)
     async def decide(request: Request) -> Response:

@@ -43,7 +43,7 @@ def ask(url: str, request: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.needs("curl")
 def test_the_requests_of_the_page_are_answered_as_it_says(served: Served) -> None:
     """One after the other: each is applied before the next."""
-    store, recall, listing, change, forget = requests()
+    store, recall, listing, change, forget, routed = requests()
     memory = f"curl '{ADDRESS}/memories/m-1?tenant_id=acme&user_id=ann'"
 
     status, stored = ask(served.url, store)
@@ -59,3 +59,6 @@ def test_the_requests_of_the_page_are_answered_as_it_says(served: Served) -> Non
     status, forgotten = ask(served.url, forget)
     assert (status, forgotten["position"].startswith("local:")) == (202, True)
     assert ask(served.url, memory)[0] == 404
+    assert ask(served.url, routed)[0] == 202
+    workspaces = f"curl '{ADDRESS}/memories?tenant_id=acme&user_id=webrenew'"
+    assert len(ask(served.url, workspaces)[1]["memory_page"]["memories"]) == 1
