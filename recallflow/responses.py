@@ -161,11 +161,10 @@ class RecalledMemory(Cuttable):
     """One memory of an answer, in one of its versions: `version` counts from 0, `updated_at` is the event time of that
     version, and `current` tells whether it is the latest one and counts now. Times are RFC 3339 in UTC; `rank` starts
     at 1; `explanation`: how `score` came about, null where the query asks for none, and for what the graph adds;
-    `confidence_score`: the probability to be evidence, beside all that is remembered; `relevance`: the probability to
-    be evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text
-    the passage that fits the question best; `derived_from`: the memories it was made of; `question`: the smaller
-    question that found it, where the query's own did not; `updated_by`: a later memory that probably replaces what it
-    says."""
+    `relevance`: the probability to be evidence for the question; `why`: at least one reason, the strongest first;
+    `excerpt`: of a long text the passage that fits the question best; `derived_from`: the memories it was made of;
+    `question`: the smaller question that found it, where the query's own did not; `updated_by`: a later memory that
+    probably replaces what it says."""
 
     id: str
     version: int
@@ -190,7 +189,6 @@ class RecalledMemory(Cuttable):
     rank: int
     relevance: float
     explanation: Explanation | None = None
-    confidence_score: float | None = None
     why: SkipValidation[list[Reason]]  # made of parts that are checked already
     excerpt: Span | None = None
     conflicts_with: list[str] | None = None

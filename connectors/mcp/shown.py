@@ -77,7 +77,7 @@ def _memory(memory: RecalledMemory, most: int) -> FoundMemory:
         said_by=memory.name or memory.role,
         session_id=memory.session_id,
         created_at=memory.created_at,
-        confidence=round(memory.confidence_score or 0.0, 3),
+        relevance=round(memory.relevance, 3),
     )
 
 
@@ -98,7 +98,7 @@ def _episode(info: EpisodeInfo) -> Episode:
 def _line(number: int, memory: FoundMemory) -> str:
     who = f", said by {_quoted(memory.said_by)}" if memory.said_by else ""
     cut = " (a passage)" if memory.truncated else ""
-    about = f"{_quoted(memory.kind)}, {memory.created_at}{who}, confidence {memory.confidence:.2f}"
+    about = f"{_quoted(memory.kind)}, {memory.created_at}{who}, relevance {memory.relevance:.2f}"
     return f"{number}. {_quoted(memory.content)}{cut} [{about}; memory_id {_quoted(memory.memory_id)}]"
 
 

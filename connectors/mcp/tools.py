@@ -72,7 +72,7 @@ class FoundMemory(BaseModel):
     said_by: str | None
     session_id: str | None
     created_at: str
-    confidence: float = Field(description="Probability that it bears on the question, beside all that is remembered.")
+    relevance: float = Field(description="Probability that it is evidence for the question.")
 
 
 class Found(BaseModel):

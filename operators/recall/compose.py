@@ -3,21 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from recallflow.embedder import Kind
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.graph.expand import Related
 from recallflow.operators.graph.reader import is_live
 from recallflow.operators.recall import rerank
-from recallflow.operators.recall.columns import Columns
-from recallflow.operators.recall.explain import explained, log_total, probabilities
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.updates import Replacement
-from recallflow.operators.recall.weights import chat_of
 from recallflow.operators.redaction import Redacted
 from recallflow.queries import K_MAX
 from recallflow.responses import Reason, RecalledMemory, Span, UpdatedBy, Warn
@@ -170,18 +164,6 @@ def with_updates(
     return [
         memory.model_copy(update={"updated_by": of[memory.id]}) if memory.id in of else memory for memory in memories
     ]
-
-
-def explanations(scene: Scene, ranking: Ranking, columns: Columns, kind: Kind) -> list[dict[str, Any]]:
-    """Of each ranked memory how its score came about, and where there is a signal the probability that it is
-    evidence."""
-    found: list[dict[str, Any]] = [{"explanation": part} for part in explained(ranking)]
-    if columns.values and found:
-        total = log_total(scene.semantic[scene.allowed])
-        likely = probabilities(scene.semantic[ranking.places], total, kind, chat_of(scene.index))
-        for memory, share in zip(found, np.round(likely, 6).tolist(), strict=True):
-            memory["confidence_score"] = share
-    return found
 
 
 def warnings(scene: Scene, ranking: Ranking, rows: Rows) -> list[Warn]:

@@ -156,9 +156,10 @@ def _judged(judge: Judge, scene: Scene, ranking: Ranking) -> Judged:
         return Judged(judge, 0.0, np.zeros(0))
     places = scene.best(NEAREST)
     figures = judge.figures(np.concatenate([places, ranking.places]))
-    nearest, ranked = figures.only(slice(len(places))), figures.only(slice(len(places), None))
-    answerable = judge.answerable(nearest)
-    return Judged(judge, answerable, judge.relevance(ranked), judge.hopeless(nearest, answerable))
+    nearest = figures.only(slice(len(places)))
+    relevance = judge.relevance(figures)
+    answerable = judge.answerable(nearest, highest=float(relevance[: len(places)].max()))
+    return Judged(judge, answerable, relevance[len(places) :], judge.hopeless(nearest, answerable))
 
 
 def _proximity(asked: Asked, graph: QueryGraph, understood: Understood) -> Column | None:

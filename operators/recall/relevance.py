@@ -52,6 +52,7 @@ LEARNT_AFTER = 20  # memories
 SEVERAL = 3  # people in a chat
 MATCH_B, MEAN_LENGTH = 0.75, 30.0
 NEAREST = 50  # memories that `answerable` looks at
+EVIDENCE_BETWEEN_THEM = 6.0  # a smaller factor costs AUC (decision 31)
 UNANSWERABLE = 0.2  # the warning `nothing_relevant` begins below it
 SEVERAL_WORDS = 3  # of which memories that tell of it would hold one
 TWO_WORDS = 2  # one of which they would hold, or one spelt a little like it
@@ -257,9 +258,18 @@ class Judge:
         found = self.index.words.closest(self.stems, slots, np.ones(len(self.stems)))
         return bool((found > SPELT_ALIKE).any())
 
-    def answerable(self, nearest: Figures) -> float:
-        """The probability that the memories hold an answer; `nearest` as for `evidence`."""
-        return float(probability(self.settings @ _ANSWERABLE[self.ground] @ self.evidence(nearest)))
+    def answerable(self, nearest: Figures, highest: float) -> float:
+        """Return the probability that the memories hold an answer.
+
+        One memory that is evidence is an answer, so the probability is at least that of the most relevant one. Memories
+        that are each unlikely hold an answer between them only up to `EVIDENCE_BETWEEN_THEM` times that.
+
+        Args:
+            nearest: as for `evidence`.
+            highest: the highest relevance of those.
+        """
+        likely = float(probability(self.settings @ _ANSWERABLE[self.ground] @ self.evidence(nearest)))
+        return min(max(likely, highest), EVIDENCE_BETWEEN_THEM * highest)
 
 
 class Judged(NamedTuple):

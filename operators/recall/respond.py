@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from recallflow.operators.graph.entities import NOTHING_KNOWN
-from recallflow.operators.recall import compose, episode_list, llm_steps, signal, why
+from recallflow.operators.recall import compose, episode_list, explain, llm_steps, signal, why
 from recallflow.operators.recall.context import About, context, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
@@ -63,7 +63,7 @@ def compose_answer(
     shown_with = compose.particulars(index, expanded.places, shown, expanded.relevance, current, reasons)
     explained: list[dict[str, Any]] = [{} for _ in rows]
     if query.explain:
-        explained = compose.explanations(ranked.scene, ranking, columns, asked.engine.embedder.kind)
+        explained = [{"explanation": part} for part in explain.explained(ranking)]
     memories = compose.ranked(ranking, rows, shown_with[:count], explained, {} if scored is None else scored.scores)
     memories += compose.added(items, expanded.rows[count:], shown_with[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)

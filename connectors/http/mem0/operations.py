@@ -18,7 +18,7 @@ from recallflow.connectors.http.mem0.entities import (
     owner_of,
 )
 from recallflow.connectors.http.mem0.filters import Asked, asked, entities_alone
-from recallflow.connectors.http.mem0.shown import history, score, shown
+from recallflow.connectors.http.mem0.shown import history, shown
 from recallflow.events import MemoryAdd, MemoryEvent, Message
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.queries import K_MAX
@@ -71,7 +71,7 @@ async def search(calls: Calls, body: bodies.Search) -> dict[str, Any]:
     user_id, filters = _narrowed(body)
     query = {"type": "recall", "query": body.query, "k": min(body.top_k, K_MAX), "filters": filters}
     response = await calls.ask(user_id, query)
-    recalled = {memory.id: score(memory, response.answerable) for memory in response.memories or []}
+    recalled = {memory.id: memory.relevance for memory in response.memories or []}
     wanted = [memory_id for memory_id, sure in recalled.items() if sure >= (body.threshold or 0.0)]
     results = [
         shown(user_id, version) | {"score": recalled[version["id"]]}

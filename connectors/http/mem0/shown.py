@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from recallflow.connectors.http.mem0.entities import AGENT_LABEL, mem0_id, shown_entities
-from recallflow.responses import RecalledMemory
 
 
 def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,11 +21,6 @@ def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
         "updated_at": version.get("updated_at"),
         **({} if expires is None else {"expiration_date": _last_day(expires)}),
     }
-
-
-def score(memory: RecalledMemory, answerable: float | None) -> float:
-    """How sure we are that a memory is evidence, 0 to 1: that anything remembered tells at all, and that this does."""
-    return round((memory.confidence_score or 0.0) * (1.0 if answerable is None else answerable), 6)
 
 
 def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -373,7 +373,7 @@ def test_a_stored_text_cannot_look_like_a_line_of_ours(field: str) -> None:
     assert line.isprintable()
     assert said.count("\n") == 2
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', "*", line)  # without what is quoted
-    assert re.fullmatch(r"1\. \* \[\*, 2026-01-01T00:00:00Z(, said by \*)?, confidence 0\.00; memory_id \*\]", outside)
+    assert re.fullmatch(r"1\. \* \[\*, 2026-01-01T00:00:00Z(, said by \*)?, relevance 0\.50; memory_id \*\]", outside)
 
 
 def test_a_stored_text_is_quoted_as_it_is_written() -> None:

@@ -14,7 +14,7 @@ export function answered(memory, open) {
     el("blockquote", {}, marked(content, inUnits(content, places))),
     el("h3", {}, "Why it is included"),
     el("ul", { class: "why" }, why.map((reason) => el("li", {}, el("bdi", {}, reason.text), path(reason.edge)))),
-    el("p", { class: "scores" }, score("Score", memory.score), memory.confidence_score === null || memory.confidence_score === undefined ? null : score("Confidence", memory.confidence_score), score("Relevance", memory.relevance)),
+    el("p", { class: "scores" }, score("Score", memory.score), score("Relevance", memory.relevance)),
     memory.explanation ? el("details", { class: "inner" }, el("summary", {}, "How the score came about"), factors(memory.explanation, memory)) : null,
     el("button", { type: "button", class: "small", on: { click: () => open(memory.id) } }, "Show in graph"),
   );
