@@ -5,9 +5,10 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain, islice
 from typing import cast
 
 from recallflow.background import exponential
@@ -47,14 +48,17 @@ from recallflow.operators.decode import decode
 from recallflow.operators.events import Item
 from recallflow.operators.quotas import Rates
 from recallflow.outputs import Answer, DeadLetter
+from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
 from recallflow.state.files import is_passing
+from recallflow.state.logical import known_owners
 from recallflow.state.sources import CALLERS_LOG
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
+OWNERS_KNOWN = 1_000  # that the explorer can list
 UNDER_WAY_MAX = 256  # events, and as many questions; others wait until one is through
 CLOSING_S = 20.0
 REOPEN_S, REOPEN_MOST_S = 0.5, 30.0  # pauses after I/O errors
@@ -74,15 +78,17 @@ class LocalService:
         beside: Beside | None,
         admit: Authoriser,
         finish_cleaning: Callable[[], None],
+        owners: Iterable[Owner],
     ) -> None:
         """`trust`: who is believed, for whoever judges callers beforehand. `beside`: where texts are embedded by a
         service, of those whom it `admit`s: nobody else's cost a call. `finish_cleaning` returns once no file holds
-        anything of what was erased."""
+        anything of what was erased. `owners`: those with memories at the start."""
         self.trust = trust
         self.metrics = metrics
         self._calls = calls
         self._beside, self._admit = beside, admit
         self._finish_cleaning = finish_cleaning
+        self._owners = dict.fromkeys(owners)
         self._events, self._queries = asyncio.Semaphore(UNDER_WAY_MAX), asyncio.Semaphore(UNDER_WAY_MAX)
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
@@ -128,7 +134,22 @@ class LocalService:
             raise DeliveryFailed(f"{error}; the event may have been stored") from error
         if isinstance(outcome, DeadLetter):
             raise outcome.error
+        self._note_owner(event)
         return Stored(call.record.position, Receipt.model_validate_json(outcome.body))
+
+    def _note_owner(self, event: MemoryEvent) -> None:
+        """Add the owner of an applied event to the known ones, or remove those that it erased."""
+        if not isinstance(event, UserErase):
+            if len(self._owners) < OWNERS_KNOWN:
+                self._owners[event.owner] = None
+            return
+        for owner in [*self._owners]:
+            is_users = (owner.tenant_id, owner.user_id) == (event.tenant_id, event.user_id)
+            if is_users and event.environment in (None, owner.environment):
+                del self._owners[owner]
+
+    def owners(self) -> Collection[Owner]:
+        return self._owners.keys()
 
     async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
         """What a service makes of an event's text, if there is one and it should: the engine's own verdict comes."""
@@ -170,10 +191,13 @@ def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
         beside = None if embedded.ahead is None else Beside(embedded.ahead)
         calls = Calls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
+        owners = [
+            *islice(chain.from_iterable(map(known_owners, embedded.directory.existing_partitions())), OWNERS_KNOWN)
+        ]
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
         stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, beside))
         admit = Authoriser(decisions, trust)
-        yield LocalService(calls, trust, metrics, beside, admit, embedded.directory.finish_cleaning)
+        yield LocalService(calls, trust, metrics, beside, admit, embedded.directory.finish_cleaning, owners)
 
 
 @contextmanager

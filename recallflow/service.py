@@ -1,12 +1,13 @@
 """What a door to recallflow (the HTTP gateway, the MCP server) puts questions and events to: an engine behind Kafka, or
 one in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from recallflow.credentials import Headers
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
+from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
@@ -42,6 +43,10 @@ class Service(Protocol):
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
         """Stores an event and waits until it is applied; no receipt where that is not known in time. Raises
         InvalidRecord where it was refused, and what `store` does."""
+        ...
+
+    def owners(self) -> Collection[Owner]:
+        """Return owners with memories, as far as the service knows them; a service without the state knows none."""
         ...
 
     def obstacle(self) -> str:

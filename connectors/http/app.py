@@ -46,7 +46,7 @@ def build_app(
     for module in (memory, memories):
         app.include_router(module.routes(door))
     _include_graph(app, door, rollouts)
-    app.include_router(explorer.routes())
+    app.include_router(explorer.routes(door))
     app.include_router(mem0.routes(door))
     app.add_middleware(Segments)
     app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +18,7 @@ from recallflow.connectors.kafka.outcomes import Expected, Outcomes
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
 from recallflow.events import MemoryEvent
+from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import ErrorBody, Receipt, Response
@@ -106,6 +107,9 @@ class KafkaService:
     def stopped(self) -> str:
         error = self._decisions_failure()
         return "" if error is None else f"decisions cannot be read on, start again once they can: {error}"
+
+    def owners(self) -> Collection[Owner]:
+        return ()
 
     def obstacle(self) -> str:
         if reason := self.stopped():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from recallflow.errors import UsageError
 
-PAGE = "index.html"
+PAGE, HOME, REFERENCE = "index.html", "home.html", "reference.html"
 LIBRARY = "library/d3.js"
 _PACKAGE, _INSIDE = "gravis", "gravis/_internal/plotting/third_party/d3/d3.v7.min.def.js"
 _MEDIA_TYPES = {

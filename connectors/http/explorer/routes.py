@@ -1,14 +1,23 @@
-"""GET /explore: the page, and beside it the files it is made of. What it shows it asks POST /memory/query for, with the
-credentials that its reader gives."""
+"""GET /, the start page, /docs, the readable reference of the API, and /explore with the files that they are made of.
+
+What the explorer shows it asks POST /memory/query for, with the credentials that its reader gives.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from recallflow.connectors.http.errors import Problem
-from recallflow.connectors.http.explorer.files import PAGE, File, load
+from recallflow.connectors.http.bodies import credentials_of
+from recallflow.connectors.http.door import Door
+from recallflow.connectors.http.errors import JSON, Problem
+from recallflow.connectors.http.explorer.files import HOME, PAGE, REFERENCE, File, load
+from recallflow.credentials import Headers
+from recallflow.errors import InvalidRecord
+from recallflow.owner import Owner
+from recallflow.queries import UserStats
 
 # Scripts and styles come from these files alone, none stands within the page, and no text becomes markup: a memory that
 # holds markup is shown as the text that it is, even where a script of ours would forget that.
@@ -41,10 +50,23 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def routes() -> APIRouter:
+def routes(door: Door) -> APIRouter:
     """The routes. Raises UsageError where the library that draws is not installed."""
     router = APIRouter(include_in_schema=False)
     files = load()
+
+    @router.get("/")
+    async def home(request: Request) -> Response:
+        return _sent(files[HOME], request)
+
+    @router.get("/docs")
+    async def reference(request: Request) -> Response:
+        return _sent(files[REFERENCE], request)
+
+    @router.get("/explore/owners")
+    async def owners(request: Request) -> Response:
+        found = [one._asdict() for one in permitted_owners(door, credentials_of(request))]
+        return Response(orjson.dumps({"owners": found}), media_type=JSON)
 
     @router.get("/explore")
     async def page(request: Request) -> Response:
@@ -57,6 +79,26 @@ def routes() -> APIRouter:
         return _sent(files[name], request)
 
     return router
+
+
+def permitted_owners(door: Door, headers: Headers) -> list[Owner]:
+    """Return the known owners whose memories these credentials may read.
+
+    Raises:
+        InvalidRecord: (`unauthenticated`) the credentials hold for no tenant that is known.
+    """
+    found, refused = [], None
+    for owner in sorted(door.service.owners()):
+        query = UserStats(type="user.stats", **owner._asdict())
+        try:
+            door.admission.check(query, headers)
+        except InvalidRecord as error:
+            refused = error  # a key is unknown to every tenant but its own
+        else:
+            found.append(owner)
+    if not found and refused is not None and refused.code == "unauthenticated":
+        raise refused
+    return found
 
 
 def _sent(file: File, request: Request) -> Response:

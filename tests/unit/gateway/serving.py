@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from recallflow.flows import gateway as gateway_flow
 from recallflow.flows.config import Config
 from recallflow.flows.control_file import read_control_file
 from recallflow.flows.settings import Settings
+from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
@@ -50,6 +51,7 @@ class Engine:
         self.receipt: Receipt | None = Receipt(id="m", position="memory:0:0", outcome="created", memory_id="m")
         self.in_the_way = ""
         self.ended = ""
+        self.known: list[Owner] = []
         self.under_way = 0
         self.release = threading.Event()
         self.release.set()
@@ -76,6 +78,9 @@ class Engine:
                 await asyncio.sleep(0.01)
         finally:
             self.under_way -= 1
+
+    def owners(self) -> Collection[Owner]:
+        return self.known
 
     def obstacle(self) -> str:
         return self.in_the_way

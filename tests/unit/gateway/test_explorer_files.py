@@ -5,13 +5,19 @@ import re
 import httpx
 import pytest
 
+from recallflow.credentials import Headers
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.events import Event
+from recallflow.owner import Owner
+from tests.unit.gateway.serving import Engine, Everybody
+
 FROM_ELSEWHERE = re.compile(rb"""(?:src|href|from|import|url)\s*[=(]?\s*["']?(?:https?:)?//""")
 
 
 def reached(client: httpx.Client) -> dict[str, httpx.Response]:
     """The page, and all that it and its files name, by name."""
-    found = {"": client.get("/explore")}
-    ahead = [""]
+    found = {page: client.get(page) for page in ("/", "/docs", "/explore")}
+    ahead = [*found]
     while ahead:
         text = found[ahead.pop()].text
         named = re.findall(r'"(?:explore/|\./)([\w/]+\.(?:js|css|svg))"', text) + re.findall(r'URL\("(\w+\.js)"', text)
@@ -25,7 +31,7 @@ def reached(client: httpx.Client) -> dict[str, httpx.Response]:
 def test_every_file_is_sent_under_a_strict_policy(client: httpx.Client) -> None:
     files = reached(client)
 
-    assert {"main.js", "worker.js", "library/d3.js", "colours.css", "icon.svg"} <= files.keys()
+    assert {"main.js", "reference.js", "worker.js", "library/d3.js", "colours.css", "icon.svg"} <= files.keys()
     for name, response in files.items():
         assert response.status_code == 200, name
         policy = response.headers["content-security-policy"]
@@ -54,3 +60,27 @@ def test_no_other_file_is_sent(client: httpx.Client, name: str) -> None:
 
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "not_found"
+
+
+def test_owners_are_listed_as_far_as_credentials_reach(
+    engine: Engine, everybody: Everybody, client: httpx.Client
+) -> None:
+    ann, bo, eve = (
+        Owner(tenant, "prod", user) for tenant, user in (("acme", "ann"), ("acme", "bo"), ("globex", "eve"))
+    )
+    engine.known = [eve, bo, ann]
+
+    def listed() -> list[str]:
+        return [one["user_id"] for one in client.get("/explore/owners").json()["owners"]]
+
+    def refuse(event: Event, _: Headers) -> None:
+        if event.tenant_id != "acme":
+            raise InvalidRecord("unauthenticated", [FieldProblem("", "an API key of another tenant")])
+        if event.user_id != "ann":
+            raise InvalidRecord("forbidden", [FieldProblem("user_id", "for other users")])
+
+    assert listed() == ["ann", "bo", "eve"]
+    everybody.refuse = refuse
+    assert listed() == ["ann"]
+    engine.known = [eve]
+    assert client.get("/explore/owners").status_code == 401

@@ -259,6 +259,9 @@ class Fake:
     def stopped(self) -> str:
         return ""
 
+    def owners(self) -> tuple[()]:
+        return ()
+
     async def ask(self, query: Any, *_: Any) -> Any:
         return self._result(query)
 

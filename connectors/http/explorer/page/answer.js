@@ -14,7 +14,8 @@ export function answered(memory, open) {
     el("blockquote", {}, marked(content, inUnits(content, places))),
     el("h3", {}, "Why it is included"),
     el("ul", { class: "why" }, why.map((reason) => el("li", {}, el("bdi", {}, reason.text), path(reason.edge)))),
-    el("p", { class: "scores" }, score("Score", memory.score), score("Relevance", memory.relevance)),
+    el("p", { class: "scores" }, score("Relevance", memory.relevance), score("Score", memory.score), el("span", {}, `Rank ${memory.rank}`)),
+    el("p", { class: "hint" }, "Relevance: the probability that this memory is evidence for the question. Score: what ranks it in this answer alone; it compares with no other answer. Rank: its place."),
     memory.explanation ? el("details", { class: "inner" }, el("summary", {}, "How the score came about"), factors(memory.explanation, memory)) : null,
     el("button", { type: "button", class: "small", on: { click: () => open(memory.id) } }, "Show in graph"),
   );

@@ -2,6 +2,8 @@
 import { credentials, owner } from "./session.js";
 
 const QUERY = new URL("../memory/query", import.meta.url);
+const EVENTS = new URL("../memory/events?wait=applied", import.meta.url);
+const OWNERS = new URL("owners", import.meta.url);
 const ADVICE = {
   unauthenticated: "Give an API key or a token: open the button with the name at the top.",
   forbidden: "These credentials are for other tenants, users or projects. Choose whose memories, or other credentials.",
@@ -24,13 +26,33 @@ export class Refusal extends Error {
 }
 
 /** The response to a query; raises Refusal. A signal that is given ends it early, with an AbortError. */
-export async function ask(query, signal) {
+export function ask(query, signal) {
+  return send(QUERY, { ...owner(), ...query }, signal);
+}
+
+/** Stores an event, and waits until it is applied; raises Refusal. An erasure is about the whole user. */
+export function store(event) {
+  const { project_id: project, ...whole } = owner();
+  return send(EVENTS, { ...whole, ...(project && event.type !== "user.erase" && { project_id: project }), ...event });
+}
+
+/** The owners whose memories these credentials may see, as far as the gateway knows; none where it does not answer. */
+export async function owners() {
+  try {
+    const response = await fetch(OWNERS, { headers: credentials(), credentials: "omit", referrerPolicy: "no-referrer" });
+    return response.ok ? (await response.json()).owners : [];
+  } catch {
+    return [];
+  }
+}
+
+async function send(address, content, signal) {
   let response, body;
   try {
-    response = await fetch(QUERY, {
+    response = await fetch(address, {
       method: "POST",
       headers: { "content-type": "application/json", ...credentials() },
-      body: JSON.stringify({ ...owner(), ...query }),
+      body: JSON.stringify(content),
       credentials: "omit",
       referrerPolicy: "no-referrer",
       signal,

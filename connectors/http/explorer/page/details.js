@@ -1,4 +1,5 @@
 // What is known of the node or the edge that is chosen.
+import { correct, forget } from "./change.js";
 import { byId, el, show } from "./dom.js";
 import { evidenceOf } from "./evidence.js";
 import { LINK, kindName, kindSwatch, typeName, typeSwatch } from "./palette.js";
@@ -9,10 +10,12 @@ import { when } from "./times.js";
 const SYMMETRIC = new Set(["similar_to", "contradicts"]);
 
 export class Details {
-  /** `choose({ node, edge })`: calls back with what is chosen here. `asOf()`: the time that is shown. */
-  constructor(choose, asOf) {
+  /** `choose({ node, edge })`: calls back with what is chosen here. `asOf()`: the time that is shown; `changed()`:
+   *  calls back once a memory was changed. */
+  constructor(choose, asOf, changed) {
     this.choose = choose;
     this.asOf = asOf;
+    this.changed = changed;
     this.turn = 0;
     this.nothing();
   }
@@ -39,6 +42,7 @@ export class Details {
       el("p", { class: "over" }, kindSwatch(node.kind), kindName(node.kind), marks(node.marks)),
       el("h2", {}, marked(short(graph.label(index), 120))),
       memory ? el("blockquote", {}, marked(memory.content)) : null,
+      memory ? el("p", { class: "buttons" }, el("button", { type: "button", class: "small", on: { click: () => correct(memory, this.changed) } }, "Correct…"), el("button", { type: "button", class: "small", on: { click: () => forget(memory, this.changed) } }, "Forget…")) : null,
       facts([
         ["Said by", memory && (memory.name ?? memory.role)],
         ["Kind", memory?.kind],

@@ -1,5 +1,6 @@
 // The page: what each part tells the others.
 import { clear, fail, say, wait } from "./announce.js";
+import { add } from "./change.js";
 import { connection } from "./connection.js";
 import { Details } from "./details.js";
 import { byId, el, show } from "./dom.js";
@@ -26,7 +27,7 @@ let wanted = null; // numbers of nodes that another view asks to see
 
 const moment = new Moment(() => (question.again(), load()));
 const stage = new Stage(select);
-const details = new Details(select, () => moment.query());
+const details = new Details(select, () => moment.query(), () => load());
 const outline = new Outline((node) => select({ node, edge: null }));
 const filters = new FilterForm(() => ((wanted = null), refresh()));
 const question = new Question({ asOf: () => moment.query(), name: nameOf, open: openNodes });
@@ -42,12 +43,14 @@ connection(() => {
   load();
   focusView();
 });
+byId("add").addEventListener("click", () => add(load));
 if (isComplete()) load();
 
 /** Reads the graph of the time that is shown, page by page, and shows each as soon as it is there. */
 async function load() {
   loading?.abort();
   const { signal } = (loading = new AbortController());
+  byId("add").hidden = false;
   const before = selected.node === null ? null : graph.nodes[selected.node].key;
   const next = new Graph();
   const stop = wait("Loading the graph…");

@@ -5,7 +5,16 @@ import { ask } from "./api.js";
 import { byId, el, show } from "./dom.js";
 import { traced } from "./trace.js";
 
-const MODES = ["hybrid", "balanced", "relevance", "recency", "entity_focused", "episode", "decayed", "auto"];
+const MODES = {
+  hybrid: "meaning, words, who said it and when, together; the best for most questions",
+  balanced: "relevance, age and nearness to the entities of the question",
+  relevance: "meaning alone, however old",
+  recency: "the newest first, whatever they say; does not judge whether an answer is there",
+  entity_focused: "what is linked to the people and things that the question names",
+  episode: "conversations first, then their memories",
+  decayed: "sure and recent memories; older ones count less and less",
+  auto: "one of the others, chosen by the wording of the question",
+};
 
 export class Question {
   /** `host`: { asOf(), name(key), open(keys) }: the time that is shown, what a node is called, and nodes in the graph. */
@@ -15,13 +24,20 @@ export class Question {
     this.form = el(
       "form", { class: "ask", on: { submit: (event) => (event.preventDefault(), this.ask()) } },
       el("label", { class: "grow" }, el("span", { class: "hidden" }, "Question"), el("input", { name: "query", type: "search", required: true, placeholder: "Ask these memories something", autocomplete: "off" })),
-      el("label", {}, "Mode ", el("select", { name: "mode" }, MODES.map((mode) => el("option", { value: mode }, mode.replaceAll("_", " "))))),
+      el("label", {}, "Mode ", el("select", { name: "mode", "aria-describedby": "mode-help", on: { change: () => this.explain() } }, Object.keys(MODES).map((mode) => el("option", { value: mode }, mode.replaceAll("_", " "))))),
       el("label", {}, "Answers ", el("input", { name: "k", type: "number", min: 1, max: 50, value: 10 })),
-      el("label", {}, "Hops ", el("select", { name: "hops" }, [1, 2, 3].map((hops) => el("option", { value: hops }, String(hops))))),
+      el("label", {}, "Hops ", el("select", { name: "hops", "aria-describedby": "hops-help" }, [1, 2, 3].map((hops) => el("option", { value: hops }, String(hops))))),
       el("button", { class: "main" }, "Ask"),
+      el("p", { class: "hint grow" }, (this.help = el("span", { id: "mode-help" })), " ", el("span", { id: "hops-help" }, "Hops: how many relations the graph is followed from a memory that fits, to add memories that do not share its words.")),
     );
+    this.explain();
     this.reset();
     show(byId("view-question"), this.form, this.result);
+  }
+
+  /** Says what the chosen mode looks at. */
+  explain() {
+    this.help.textContent = `Mode: ${MODES[this.form.elements.mode.value]}.`;
   }
 
   /** Forgets the last answer. */
@@ -71,18 +87,20 @@ export class Question {
       memories.length ? el("ol", { class: "cards", "aria-label": "Memories of the answer" }, memories.map((memory) => answered(memory, (id) => this.host.open([id])))) : el("p", { class: "hint" }, "No memory fits. Ask in other words, or look at another time."),
       traced({ ...trace, fallback: trace.fallback ?? fallback ?? null }, this.host.name, this.host.open),
     );
-    say(`${memories.length} memories answer the question.`);
+    say(summary(memories.length, answerable, null));
   }
 }
 
-function sureness(answerable) {
-  const share = `${Math.round(100 * answerable)} of 100`;
-  return answerable >= 0.8 ? `very likely (${share})` : answerable >= 0.5 ? `likely (${share})` : `not likely (${share})`;
-}
-
+/** What the answer is worth, in one sentence. Below an even chance it does not speak of an answer. */
 function summary(count, answerable, took) {
-  const parts = [`${count} memories`];
-  if (answerable !== null && answerable !== undefined) parts.push(`the answer is among them: ${sureness(answerable)}`);
-  if (took !== null && took !== undefined) parts.push(`${took.toFixed(1)} ms in the engine`);
-  return parts.join(" · ");
+  const share = `answerable ${Math.round(100 * answerable)} of 100`;
+  const told = answerable === null || answerable === undefined
+    ? `${count} memories`
+    : count === 0
+      ? "no memories"
+      : answerable >= 0.5
+        ? `${answerable >= 0.8 ? "an answer is very likely" : "an answer is likely"} among these ${count} memories (${share})`
+        : `probably no memory answers this; the ${count} nearest are shown (${share})`;
+  const sentence = `${told[0].toUpperCase()}${told.slice(1)}`;
+  return took === null || took === undefined ? sentence : `${sentence} · ${took.toFixed(1)} ms in the engine`;
 }
