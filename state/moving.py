@@ -115,8 +115,10 @@ def _secret(path: Path, number: int) -> StoredSecret:
 
 def _twice(numbers: Collection[int], one: Path, other: Path) -> StateError:
     return StateError(
-        f"{one} and {other} both hold {names(numbers)}: look which of them has applied more (recallflow state hash "
-        f"{one} {other}), and remove the folder of the other"
+        f"{one} and {other} both hold {names(numbers)}. Of members of one deployment, one is a leftover: look "
+        f"which has applied more (recallflow state hash {one} {other}), and remove the other folder. Directories that "
+        "were filled apart are two states, and removing either loses memories: export one (recallflow export "
+        "--memories) and replay it into the other"
     )
 
 
