@@ -10,6 +10,7 @@ The format is RFC 4155's; a line of a text that begins with `From ` is written `
 """
 
 import hashlib
+import html
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,7 +20,6 @@ from email.message import Message
 from email.parser import BytesParser
 from email.policy import compat32
 from email.utils import getaddresses, parsedate_to_datetime
-from html.parser import HTMLParser
 from typing import BinaryIO
 
 from recallflow.connectors.lines import bounded_lines
@@ -35,8 +35,9 @@ _QUOTE = re.compile(r"\s*>")
 _ATTRIBUTION = re.compile(r".{0,200}:\s*")  # "On Monday Ann wrote:", in any language
 _IDS = re.compile(r"<[^<>\s]{1,500}>")
 _QUOTED, _CUT = "quoted lines of earlier mails", "mails whose end was too long to read"
-_BLOCKS = ("p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "blockquote")
-_UNSHOWN = ("script", "style", "head", "title")
+_UNSHOWN = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style|head|title)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"</?(?:p|div|br|li|tr|h[1-6]|blockquote)\b[^<>]*>", re.IGNORECASE)
+_TAG = re.compile(r"<[/a-zA-Z!?][^<>]*>")
 
 
 def _recognises(head: Head) -> bool:
@@ -75,7 +76,11 @@ def _mails(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
 
 def mail_events(mail: bytes, scope: Scope, where: str) -> Iterator[bytes]:
     """A mail as a message of its thread: the conversation that its first reference began."""
-    parsed = BytesParser(policy=compat32).parsebytes(mail)
+    try:
+        parsed = BytesParser(policy=compat32).parsebytes(mail)
+    except RecursionError:
+        yield broken(where, "is nested too deeply", mail)
+        return
     subject, sender = _header(parsed, "Subject"), _header(parsed, "From")
     body, quoted = _unquoted(_body(parsed))
     leave_out(scope, _QUOTED, quoted)
@@ -173,30 +178,9 @@ def _unquoted(body: str) -> tuple[str, int]:
     return "\n".join(kept).strip(), quoted
 
 
-def _shown(html: str) -> str:
-    reader = _TextOfHtml()
-    reader.feed(html)
-    reader.close()
-    lines = (" ".join(line.split()) for line in "".join(reader.found).split("\n"))
+def _shown(text: str) -> str:
+    """The words of HTML, a line for each block. Each pattern passes over its text once, whatever is not closed."""
+    text = _UNSHOWN.sub("", text.replace("\n", " "))
+    text = html.unescape(_TAG.sub("", _BLOCK.sub("\n", text)))
+    lines = (" ".join(line.split()) for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
-
-
-class _TextOfHtml(HTMLParser):
-    """The words of HTML, a line for each block."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.found: list[str] = []
-        self._unshown = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
-        self._unshown += tag in _UNSHOWN
-        if tag in _BLOCKS:
-            self.found.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._unshown -= tag in _UNSHOWN and self._unshown > 0
-
-    def handle_data(self, data: str) -> None:
-        if not self._unshown:
-            self.found.append(" ".join(data.split("\n")))

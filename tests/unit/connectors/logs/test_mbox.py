@@ -75,6 +75,21 @@ def test_mails_without_date_or_content(tmp_path: Path) -> None:
     assert found.skipped == {"empty messages": 1}
 
 
+@pytest.mark.parametrize("unclosed", ["<!--", "<script>", "<p ", "<", "&"])
+def test_html_that_is_never_closed_takes_one_pass(tmp_path: Path, unclosed: str) -> None:
+    """Within the time limit of a test: the parser of the standard library takes minutes."""
+    message = mail(1)
+    message.set_content(f"<p>Kite</p>{unclosed * (1_000_000 // len(unclosed))}", subtype="html")
+    found = box(tmp_path, message, mail(2, "next"))
+    assert found.column("content")[-1] == "next"
+
+
+def test_mails_nested_without_end_are_refused_alone(tmp_path: Path) -> None:
+    deep = mail(1).as_bytes().partition(b"Content-Type")[0] + b"Content-Type: message/rfc822\n\n" * 3_000
+    found = box(tmp_path, deep, mail(2, "next"))
+    assert (found.column("content"), len(found.refused)) == (["next"], 1)
+
+
 def test_a_large_mail_is_read_as_far_as_it_is_held(tmp_path: Path) -> None:
     large = mail(1, "text")
     large.add_attachment(b"x" * 9_000_000, maintype="application", subtype="zip", filename="a.zip")
