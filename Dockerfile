@@ -8,15 +8,23 @@
 # With `run --processes auto` there is a member for each CPU that the container may use. On Kubernetes: deploy/kubernetes.
 # Relative paths, such as that of --state-dir, lie in the volume.
 
-FROM python:3.12-slim AS build
+# The tag moves as Python is patched. To pin it, look up its digest (docker buildx imagetools inspect python:3.12-slim), and
+# build with --build-arg BASE=python:3.12-slim@sha256:…
+ARG BASE=python:3.12-slim
+
+FROM ${BASE} AS build
 WORKDIR /source
 COPY . .
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 RUN python -m venv --copies /opt/recallflow
+RUN python -m pip install --no-cache-dir --require-hashes -r .ci/uv.txt
 ARG EXTRAS=kms,mcp,otel,serve,static
-RUN /opt/recallflow/bin/python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]"
+# What uv.lock names, with hashes; then the wheel of this checkout, which asks for nothing more.
+RUN uv export --quiet --frozen --no-emit-project $(echo "${EXTRAS}" | sed 's/[^,]*/--extra &/g; s/,/ /g') --output-file /requirements.txt
+RUN /opt/recallflow/bin/python -m pip install --no-cache-dir --require-hashes -r /requirements.txt
+RUN /opt/recallflow/bin/python -m pip install --no-cache-dir --no-deps /wheels/*.whl
 
-FROM python:3.12-slim
+FROM ${BASE}
 # By number, so that Kubernetes can see that it is not root.
 RUN groupadd --gid 10001 recallflow && useradd --uid 10001 --gid 10001 --home-dir /var/lib/recallflow --create-home recallflow
 COPY --from=build /opt/recallflow /opt/recallflow

@@ -52,7 +52,9 @@ def engine() -> dict[str, Any]:
 
 
 def test_its_python_has_bytewax() -> None:
-    versions = {re.match(r"python:([\d.]+)-slim", said) for name, said in STEPS if name == "FROM"}
+    assert {said.split(" ")[0] for name, said in STEPS if name == "FROM"} == {"${BASE}"}
+    (base,) = [said.partition("=")[2] for name, said in STEPS if name == "ARG" and said.startswith("BASE=")]
+    versions = {re.match(r"python:([\d.]+)-slim", base)}
     (bytewax,) = [Requirement(text) for text in PROJECT["dependencies"] if text.startswith("bytewax")]
     assert bytewax.marker is not None
     for match in versions:

@@ -1,15 +1,20 @@
 """What is installed is what is in the tree, and users can import what they are promised."""
 
 import importlib
+import re
 import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import recallflow
 from recallflow.owner import Owner
@@ -29,6 +34,52 @@ def packages() -> set[str]:
     """Every package there is in the tree."""
     tops = [ROOT / "recallflow", *(ROOT / "recallflow" / link for link in LINKS)]
     return {".".join(init.relative_to(ROOT).parts[:-1]) for top in tops for init in top.rglob("__init__.py")}
+
+
+def locked() -> dict[str, dict[str, Any]]:
+    """Return the packages of the lock file, the last one of those of several versions."""
+    found: list[dict[str, Any]] = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    return {package["name"]: package for package in found}
+
+
+def wanted(requirements: Iterable[str], extra: str | None = None) -> set[tuple[str, str, str | None]]:
+    """Return name, versions and extra of requirements; those of our own extras mean what these list."""
+    parsed = [Requirement(text) for text in requirements]
+    return {(canonicalize_name(one.name), str(one.specifier), extra) for one in parsed if one.name != "recallflow"}
+
+
+def test_lock_is_of_the_project_as_it_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = wanted(project["dependencies"])
+    asked |= {one for extra, listed in project["optional-dependencies"].items() for one in wanted(listed, extra)}
+    kept = locked()["recallflow"]["metadata"]["requires-dist"]
+    extras = re.compile(r"extra == '([^']+)'")
+    assert asked == {
+        (one["name"], str(SpecifierSet(one.get("specifier", ""))), found[1] if found else None)
+        for one in kept
+        if one["name"] != "recallflow"
+        for found in [extras.search(one.get("marker", ""))]
+    }, "uv lock"
+
+
+def test_lock_names_hashes_and_no_mirror() -> None:
+    for name, package in locked().items():
+        if name == "recallflow":
+            continue
+        assert package["source"] == {"registry": "https://pypi.org/simple"}
+        for file in (*package.get("wheels", ()), *filter(None, [package.get("sdist")])):
+            assert file["url"].startswith("https://files.pythonhosted.org/")
+            assert file["hash"].startswith("sha256:")
+    pinned = (ROOT / ".ci" / "uv.txt").read_text()
+    assert f"uv=={locked()['uv']['version']} " in pinned
+    assert all(file["hash"] in pinned for file in locked()["uv"]["wheels"])
+
+
+@pytest.mark.parametrize("file", [".ci/run", "Dockerfile"])
+def test_ci_and_image_install_what_is_locked(file: str) -> None:
+    installs = [line for line in (ROOT / file).read_text().splitlines() if " install --" in line]
+    assert installs
+    assert all("--require-hashes" in line or "--no-deps" in line for line in installs)
 
 
 def test_the_folders_are_parts_of_the_package() -> None:
