@@ -15,7 +15,7 @@ from tests.groups import share
 from tests.unit.operators.harness import codes, make_event, run_flow
 
 NOW = 1_000_000
-TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We rode far", "Tea is fine", ""]
+TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We rode far", "Tea is fine"]
 CATEGORIES, TAGS, SESSIONS, NAMES, PROJECTS = (
     ["a", "b", "c"], ["x", "y", "z"], ["s", "t", "u"], ["Ann", "Bo"], ["p", "q"],
 )  # fmt: skip
@@ -43,7 +43,7 @@ MESSAGE = st.fixed_dictionaries(
     },
 )
 MEMORY = st.fixed_dictionaries(
-    {"type": st.just("memory"), "content": st.sampled_from(TEXTS[:-1]), "timestamp": TIMES},
+    {"type": st.just("memory"), "content": st.sampled_from(TEXTS), "timestamp": TIMES},
     optional={
         "kind": st.sampled_from(["fact", "rule", "preference"]),
         "layer": st.sampled_from(["rule", "working", "long_term"]),
