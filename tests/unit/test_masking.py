@@ -54,7 +54,7 @@ def test_words_about_credentials_in_a_memory_stay() -> None:
     assert mask(said) == (said, 0)
 
 
-@pytest.mark.parametrize("credential", [KEY, TOKEN])
+@pytest.mark.parametrize("credential", [KEY, TOKEN], ids=["API key", "JWT"])
 def test_own_credential_is_masked_anywhere(credential: str) -> None:
     for body in (json.dumps({"content": f"it is {credential}, or"}), f"no json {credential}", f'{{"{credential}":'):
         written, count = mask(body.encode())
