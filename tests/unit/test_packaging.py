@@ -1,6 +1,7 @@
 """What is installed is what is in the tree, and users can import what they are promised."""
 
 import importlib
+import json
 import re
 import runpy
 import shutil
@@ -130,3 +131,36 @@ def test_a_program_that_imports_the_client_and_types_loads_neither_an_engine_nor
 def modules_of(script: str) -> list[str]:
     """The modules that a program has loaded in the end."""
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+
+
+VULNERABLE = {"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+UNFIXED = {"name": "b", "version": "1", "vulns": [{"id": "CVE-2", "fix_versions": []}]}
+SKIPPED = {"name": "c", "skip_reason": "Dependency not found"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("found", "code", "said"),
+    [
+        ([VULNERABLE, SKIPPED], 1, "CVE-1"),
+        ([UNFIXED], 0, "CVE-2"),
+        ([SKIPPED], 0, "NOT AUDITED"),  # of an index without advisories, pip-audit itself finds nothing wrong
+        (None, 0, "NOT AUDITED"),
+        ([{"name": "d", "version": "1", "vulns": []}], 0, "0 known vulnerabilities in 1 packages"),
+    ],
+)
+def test_audit_fails_for_what_can_be_fixed_and_says_what_it_did_not_see(
+    tmp_path: Path, found: list[object] | None, code: int, said: str
+) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "audit", tmp_path / ".ci")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    report = "" if found is None else json.dumps({"dependencies": found})
+    program = tmp_path / ".venv" / "bin" / "pip-audit"
+    write = f"open(sys.argv[sys.argv.index('--output') + 1], 'w').write({report!r})"
+    program.write_text(f"#!{sys.executable}\nimport sys\n{write}\nsys.exit(1)\n")
+    program.chmod(0o755)
+    done = subprocess.run([tmp_path / ".ci" / "audit", "lock.txt"], capture_output=True, text=True, check=False)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert ("NOT AUDITED" in done.stderr) is (found is None or SKIPPED in found)
