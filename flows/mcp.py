@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from prometheus_client.registry import Collector
+
 from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.routes.probes import routes
@@ -32,11 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 class Behind(NamedTuple):
-    """What the server stands before, and who judges callers by what is decided now."""
+    """What the server stands before, who judges callers by what is decided now, and what is counted."""
 
     service: Service
     authoriser: Authoriser
     present: Present
+    metrics: Collector
 
 
 class Address(NamedTuple):
@@ -60,7 +63,7 @@ def embedded(config: Config, decisions: History) -> Iterator[Behind]:
     with open_local(config, decisions) as service:
         authoriser = Authoriser(decisions, service.trust)
         _log.warning(authoriser.describe())
-        yield Behind(service, authoriser, Present(authoriser))
+        yield Behind(service, authoriser, Present(authoriser), service.metrics)
 
 
 @contextmanager
@@ -71,7 +74,7 @@ def behind_kafka(config: Config) -> Iterator[Behind]:
     decisions = History()
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     with open_behind_kafka(config, decisions) as (service, failure):
-        yield Behind(service, authoriser, Present(authoriser, failure))
+        yield Behind(service, authoriser, Present(authoriser, failure), GatewayMetrics(service))
 
 
 def serve_user(config: Config, behind: Behind, place: Place, user_id: str) -> None:
@@ -87,7 +90,7 @@ def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> Non
     server = build_server(Performer(behind.service, admission, config.serve.timeout_s), partial(caller_in, place))
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
-    registry = registry_of(GatewayMetrics(behind.service))
+    registry = registry_of(behind.metrics)
     probes = routes(behind.service, registry)
     app: Any = Gate(build_http(server, place, admission, at.host, limits, probes), limits, Traffic(registry))
     with listen(*at) as listening:
