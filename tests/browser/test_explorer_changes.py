@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.unit.gateway.serving import config_in, local_gateway
@@ -29,12 +30,18 @@ def page(engine_url: str, open_page: Callable[..., Page]) -> Page:
     return page
 
 
+def violations(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
+
+
 def open_explorer(page: Page) -> None:
     page.get_by_role("link", name="Explorer").click()
     page.locator("html[data-loaded]").wait_for(state="attached")
 
 
 def test_start_page_leads_to_a_reference_of_every_route(page: Page, engine_url: str) -> None:
+    assert violations(page) == []
     page.get_by_role("link", name="API reference").click()
     page.locator("html[data-loaded=reference]").wait_for(state="attached")
 
@@ -42,8 +49,9 @@ def test_start_page_leads_to_a_reference_of_every_route(page: Page, engine_url: 
     operations = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
     shown = page.locator("#operations summary").all_inner_texts()
     assert [any(one.startswith(name) for one in shown) for name in operations] == [True] * len(operations)
-    page.locator("#operations summary").filter(has_text="Store an event").click()
+    page.locator("#operations summary").filter(has_text="POST /memory/events Store an event").click()
     expect(page.locator("#operations pre").filter(has_text='"type":"message"').first).to_be_visible()
+    assert violations(page) == []
 
 
 def test_the_only_owner_is_shown_at_once_and_others_can_be_chosen(page: Page, engine_url: str) -> None:
@@ -66,6 +74,7 @@ def test_memories_are_added_corrected_forgotten_and_the_user_erased(page: Page, 
     open_explorer(page)
     change = page.locator("#change")
     page.get_by_role("button", name="Remember…").click()
+    assert violations(page) == []
     change.get_by_label("What to remember").fill("Ann skis in Tromsø")
     change.get_by_role("button", name="Remember").click()
     expect(page.locator("#outline")).to_contain_text("Ann skis in Tromsø")

@@ -12,13 +12,14 @@ document.documentElement.dataset.loaded = "reference";
 
 function operation(method, path, { summary, parameters = [], requestBody, responses }) {
   const bodies = Object.entries(requestBody?.content ?? {});
+  const named = `${method.toUpperCase()} ${path}`;
   return el(
     "details", { class: "operation", id: `${method}-${path}` },
     el("summary", {}, el("code", { class: "method" }, method.toUpperCase()), " ", el("code", {}, path), summary ? ` ${summary}` : ""),
-    parameters.length ? table(["Parameter", "In", "Type", ""], parameters.map((one) => [one.name, one.in, typeOf(one.schema), [one.required ? "required. " : "", one.description ?? ""].join("")])) : null,
-    bodies.map(([type, { schema, examples = {} }]) => el("div", {}, el("h3", {}, "Body ", el("code", {}, type), " ", typeOf(schema)), Object.entries(examples).map(([name, { value }]) => el("figure", {}, el("figcaption", {}, name.replaceAll("_", " ")), el("pre", { tabindex: "0" }, curl(method, path, type, value)))))),
-    el("h3", {}, "Responses"),
-    table(["Status", "", "Body"], Object.entries(responses).map(([status, { description, content = {} }]) => [status, description, Object.values(content).map(({ schema }) => typeOf(schema ?? {}))])),
+    parameters.length ? table(`Parameters of ${named}`, ["Parameter", "In", "Type", "Description"], parameters.map((one) => [one.name, one.in, typeOf(one.schema), [one.required ? "required. " : "", one.description ?? ""].join("")])) : null,
+    bodies.map(([type, { schema, examples = {} }]) => el("div", {}, el("h2", {}, "Body ", el("code", {}, type), " ", typeOf(schema)), Object.entries(examples).map(([name, { value }]) => el("figure", {}, el("figcaption", {}, name.replaceAll("_", " ")), el("pre", { tabindex: "0" }, curl(method, path, type, value)))))),
+    el("h2", {}, "Responses"),
+    table(`Responses of ${named}`, ["Status", "Meaning", "Body"], Object.entries(responses).map(([status, { description, content = {} }]) => [status, description, Object.values(content).map(({ schema }) => typeOf(schema ?? {}))])),
   );
 }
 
@@ -30,12 +31,12 @@ function schemaOf(name, schema) {
     "details", { class: "operation", id: `schema-${name}` }, el("summary", {}, el("code", {}, name)),
     schema.description ? el("p", {}, code(schema.description)) : null,
     choices ? el("p", {}, "One of ", typeOf(schema)) : null,
-    fields.length ? table(["Field", "Type", ""], fields.map(([field, of]) => [field, typeOf(of), [required.has(field) ? "required. " : "", of.description ?? ""].join("")])) : null,
+    fields.length ? table(`Fields of ${name}`, ["Field", "Type", "Description"], fields.map(([field, of]) => [field, typeOf(of), [required.has(field) ? "required. " : "", of.description ?? ""].join("")])) : null,
   );
 }
 
-function table(head, rows) {
-  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": head[0] }, el("table", {}, el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))));
+function table(label, head, rows) {
+  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label }, el("table", {}, el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))));
 }
 
 /** A type in words; the name of a schema leads to it. */
