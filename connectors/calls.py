@@ -17,17 +17,23 @@ from recallflow.records import Position, Record
 
 Outcome = Answer | Receipted | DeadLetter
 
-# A question waits for at most one batch of events.
-EVENTS_BATCH, QUERIES_BATCH = 16, 64
-# Records of a log that are not taken yet: those whose caller gave up stay among them while the engine stands.
+# A batch takes some 10 ms, for which a query of another tenant waits.
+EVENTS_BATCH, QUERIES_BATCH = 4, 1
+# Records of a tenant that are not taken yet: those whose caller gave up stay among them while the engine stands.
 QUEUED_MAX = 1_024
+SERVED_MAX = 10_000  # tenants of which is known when they had their last turn
+
+Placed = Callable[[Position], None]
 
 
 class Call:
-    """One record under way, and what came of it."""
+    """One record under way, and what came of it. `record`: there once it has its place in the log."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
+    record: Record
+
+    def __init__(self, value: bytes, headers: Headers, placed: Placed) -> None:
+        self.value, self.headers, self.placed = value, headers, placed
+        self.is_wanted = True
         self.outcome: Future[Outcome] = Future()
         self.outcome.set_running_or_notify_cancel()  # who waits may give up; what comes then has nobody to go to
 
@@ -51,8 +57,9 @@ class Calls:
         self._now_ms = 0
         self._lock = threading.Lock()
         self._next: dict[str, int] = {}
-        self._queued: dict[str, deque[Call]] = {topic: deque() for topic in self.topics}
-        self._waiting: dict[Position, Call] = {}
+        self._lines = {topic: _TenantLines() for topic in self.topics}
+        self._open = set[Call]()  # calls without an outcome, whose callers wait
+        self._taken_calls: dict[Position, Call] = {}
         self._in_flight = 0
         self.obstacle = "starting"  # why no record can be put; empty where one can
         self._ended = ""  # why no record is taken any more
@@ -65,31 +72,28 @@ class Calls:
 
     @contextmanager
     def put(
-        self, topic: str, value: bytes, headers: Headers, placed: Callable[[Position], None] = lambda _: None
+        self, topic: str, tenant_id: str, value: bytes, headers: Headers, placed: Placed = lambda _: None
     ) -> Iterator[Call]:
-        """Gives a record its place in a log, and has it taken. Within, its outcome can be waited for: a question that
-        nobody waits for any more is not asked. Raises SourceError where the engine has ended, or takes nothing.
-        `placed` is told the place before the record is taken."""
+        """Queues a record among those of its tenant. Within, its outcome can be waited for: a question that nobody
+        waits for any more is not asked. Raises SourceError where the engine has ended, or takes nothing. `placed` is
+        told the record's place in the log before the engine has it, on the engine's thread."""
+        call = Call(value, headers, placed)
         with self._lock:
             if self._ended:
                 raise SourceError(self._ended)
             if self._interrupted:
                 raise SourceError(self._interrupted)
-            if len(self._queued[topic]) >= QUEUED_MAX:
+            if self._lines[topic].count(tenant_id) >= QUEUED_MAX:
                 raise SourceError(f"the engine is behind: {QUEUED_MAX:,} wait for it; try again later")
-            self._now_ms = max(self._now_ms, self._clock_ms())  # a log's time never goes back
-            position = Position(topic, 0, self._next[topic])
-            self._next[topic] += 1
-            call = Call(Record(position, value, self._now_ms, headers=headers))
-            self._waiting[position] = call
-            placed(position)
-            self._queued[topic].append(call)
+            self._lines[topic].append(tenant_id, call)
+            self._open.add(call)
         self.wake.set()
         try:
             yield call
         finally:
             with self._news:
-                self._waiting.pop(position, None)
+                call.is_wanted = False
+                self._open.discard(call)
                 self._news.notify_all()
 
     def end(self, reason: str, patience_s: float) -> None:
@@ -97,7 +101,7 @@ class Calls:
         that takes longer than `patience_s`; then the engine ends."""
         with self._news:
             self._ended = self.obstacle = self._ended or reason
-            self._news.wait_for(lambda: not self._waiting, patience_s)
+            self._news.wait_for(lambda: not self._open, patience_s)
             self._ends = True
             self._news.notify_all()
         self.wake.set()
@@ -107,7 +111,8 @@ class Calls:
         with self._news:
             self._ended = self.obstacle = self._ended or reason
             self.stopped = reason
-            waiting, self._waiting = [*self._waiting.values()], {}
+            waiting, self._open = self._open, set()
+            self._taken_calls.clear()
             self._news.notify_all()
         for call in waiting:
             call.outcome.set_exception(SourceError(reason))
@@ -117,9 +122,9 @@ class Calls:
         with self._news:
             self._interrupted = reason
             self.obstacle = self._ended or reason
-            waiting, self._waiting = [*self._waiting.values()], {}
-            for queued in self._queued.values():
-                queued.clear()
+            waiting, self._open = self._open, set()
+            self._taken_calls.clear()
+            self._lines = {topic: _TenantLines() for topic in self.topics}
             self._in_flight = 0
             self._news.notify_all()
         for call in waiting:
@@ -147,7 +152,7 @@ class Calls:
 
     def queued(self) -> dict[str, int]:
         """Records by log that are not taken yet."""
-        return {topic: len(calls) for topic, calls in self._queued.items()}
+        return {topic: len(lines) for topic, lines in self._lines.items()}
 
     def await_begin(self) -> None:
         """Returns once records can be put, or never will be."""
@@ -167,7 +172,7 @@ class Calls:
     def take(self) -> list[Record]:
         """The next records: questions first. Raises StopIteration at the end."""
         with self._lock:
-            if self._ends and not any(self._queued.values()):
+            if self._ends and not any(map(len, self._lines.values())):
                 raise StopIteration
             events = self._taken(self.topics[1], EVENTS_BATCH)
             taken = [*self._taken(self.queries, QUERIES_BATCH), *events]
@@ -175,11 +180,20 @@ class Calls:
         return taken
 
     def _taken(self, topic: str, most: int) -> list[Record]:
-        queued, records = self._queued[topic], list[Record]()
-        while queued and len(records) < most:
-            call = queued.popleft()
-            if topic != self.queries or call.record.position in self._waiting:
-                records.append(call.record)
+        """Take records of a log, one of a tenant after the other's. They get their places in this order."""
+        lines, records = self._lines[topic], list[Record]()
+        while len(lines) and len(records) < most:
+            call = lines.popleft()
+            if topic == self.queries and not call.is_wanted:
+                continue
+            self._now_ms = max(self._now_ms, self._clock_ms())  # a log's time never goes back
+            position = Position(topic, 0, self._next[topic])
+            self._next[topic] += 1
+            call.record = Record(position, call.value, self._now_ms, headers=call.headers)
+            if call.is_wanted:
+                self._taken_calls[position] = call
+            call.placed(position)
+            records.append(call.record)
         self.given[topic] += len(records)
         return records
 
@@ -190,7 +204,40 @@ class Calls:
                 self._in_flight -= len(output.offsets)
             elif output.position.topic != self.queries or isinstance(output, Answer):  # refused, it is answered as well
                 with self._news:
-                    call = self._waiting.pop(output.position, None)
+                    call = self._taken_calls.pop(output.position, None)
+                    if call is not None:
+                        self._open.discard(call)
                     self._news.notify_all()
                 if call is not None:
                     call.outcome.set_result(output)
+
+
+class _TenantLines:
+    """Calls that are not taken, by tenant. The tenant whose last turn was the longest ago is next."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[Call]] = {}
+        self._served: dict[str, int] = {}  # tenant → the number of its last turn, in the order of these
+        self._turns = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def count(self, tenant_id: str) -> int:
+        return len(self._lines.get(tenant_id, ()))
+
+    def append(self, tenant_id: str, call: Call) -> None:
+        self._lines.setdefault(tenant_id, deque()).append(call)
+
+    def popleft(self) -> Call:
+        tenant_id = min(self._lines, key=lambda one: self._served.get(one, 0))
+        line = self._lines[tenant_id]
+        call = line.popleft()
+        if not line:
+            del self._lines[tenant_id]
+        self._turns += 1
+        self._served.pop(tenant_id, None)
+        self._served[tenant_id] = self._turns
+        if len(self._served) > SERVED_MAX:
+            del self._served[next(iter(self._served))]
+        return call

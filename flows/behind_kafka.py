@@ -10,8 +10,8 @@ from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.decisions import History
 from recallflow.flows.config import Config
+from recallflow.flows.cycles import SWITCH_S
 from recallflow.flows.present import Failure
-from recallflow.flows.serving import SWITCH_S
 
 
 class BehindKafka(NamedTuple):

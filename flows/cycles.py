@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 from threadpoolctl import threadpool_limits
 
+# Threads share the interpreter: at Python's default one waits up to 5 ms for its turn, each time.
+SWITCH_S = 0.0005
 ONE_THREAD = 1  # for each worker's arithmetic
 _USUAL = gc.get_threshold()[0]
 # Objects made and still there, several times those of a batch of messages. More than that is looked through in the

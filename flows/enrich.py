@@ -23,6 +23,7 @@ from recallflow.connectors.probes import Probes
 from recallflow.errors import StateError, UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
+from recallflow.flows.cycles import SWITCH_S
 from recallflow.flows.dataflow import recovery_store, run_dataflow
 from recallflow.flows.enrich_begin import begin_enrichment, is_answered, read_again
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
@@ -34,7 +35,6 @@ from recallflow.flows.recovery import committed, has_store
 from recallflow.flows.repeats import check_results
 from recallflow.flows.router import Router
 from recallflow.flows.serving import (
-    SWITCH_S,
     deployment_name,
     deployment_of,
     hold_in_turn,

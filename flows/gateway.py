@@ -1,6 +1,7 @@
 """The gateway: an HTTP server before an engine behind Kafka, or before one in this process."""
 
 import logging
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from recallflow.connectors.http.names import is_loopback
 from recallflow.connectors.http.server import listen, serve
 from recallflow.decisions import History, owner_mappings
 from recallflow.flows.config import Config
+from recallflow.flows.cycles import SWITCH_S
 from recallflow.flows.gateway_metrics import GatewayMetrics
 from recallflow.flows.local import open_local
 from recallflow.flows.machine_metrics import registry_of
@@ -41,6 +43,7 @@ def serve_kafka(config: Config) -> None:
 
 def serve_local(config: Config, decisions: History, control: Path | None) -> None:
     """Serves for an engine in this process, likewise. `control`: the file of decisions, if there is one."""
+    sys.setswitchinterval(SWITCH_S)
     with open_local(config, decisions) as service:
         authoriser = Authoriser(decisions, service.trust)
         _log.warning(authoriser.describe())

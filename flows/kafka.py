@@ -34,6 +34,7 @@ from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config
+from recallflow.flows.cycles import SWITCH_S
 from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.deployed import deployed
 from recallflow.flows.elsewhere import Elsewhere
@@ -48,7 +49,7 @@ from recallflow.flows.ownership import Ownership
 from recallflow.flows.question_models import SPENDING, open_question_models
 from recallflow.flows.recovery import FLOW_ID
 from recallflow.flows.router import Router
-from recallflow.flows.serving import SWITCH_S, deployment_name, routing, source_ends, stop_on_signals
+from recallflow.flows.serving import deployment_name, routing, source_ends, stop_on_signals
 from recallflow.flows.stages import Stages
 from recallflow.flows.standby import Standby
 from recallflow.flows.tally import Tally

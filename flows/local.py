@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, islice
 from typing import cast
+from weakref import WeakValueDictionary
 
 from recallflow.background import exponential
 from recallflow.connectors.calls import Calls
@@ -59,7 +60,7 @@ from recallflow.state.sources import CALLERS_LOG
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
 OWNERS_KNOWN = 1_000  # that the explorer can list
-UNDER_WAY_MAX = 256  # events, and as many questions; others wait until one is through
+UNDER_WAY_MAX = 256  # events of a tenant, and as many questions; others wait until one is through
 CLOSING_S = 20.0
 REOPEN_S, REOPEN_MOST_S = 0.5, 30.0  # pauses after I/O errors
 _LATE = "it waited for what did not come (wait_for), or there is too much to do: ask again, or give it more time"
@@ -89,14 +90,15 @@ class LocalService:
         self._beside, self._admit = beside, admit
         self._finish_cleaning = finish_cleaning
         self._owners = dict.fromkeys(owners)
-        self._events, self._queries = asyncio.Semaphore(UNDER_WAY_MAX), asyncio.Semaphore(UNDER_WAY_MAX)
+        # By topic and tenant; a tenant's goes with its last record under way.
+        self._rooms = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         query_id = query.id or uuid.uuid4().hex
         value = _encoded(query.model_copy(update={"id": query_id}))
         try:
-            async with asyncio.timeout(timeout_s), self._queries:
-                with self._calls.put(QUERIES, value, headers) as call:
+            async with asyncio.timeout(timeout_s), self._room(QUERIES, query.tenant_id):
+                with self._calls.put(QUERIES, query.tenant_id, value, headers) as call:
                     answer = cast(Answer, await asyncio.wrap_future(call.outcome))
         except TimeoutError:
             raise QueryTimeout(query_id, timeout_s, None, self.obstacle() or _LATE) from None
@@ -127,8 +129,8 @@ class LocalService:
         value = _encoded(event.model_copy(update={"receipt": True}))
         found = await self._embedded(event, headers)  # not among those under way: they wait for the engine alone
         try:
-            async with self._events:
-                with self._calls.put(EVENTS, value, headers, partial(self._keep, found)) as call:
+            async with self._room(EVENTS, event.tenant_id):
+                with self._calls.put(EVENTS, event.tenant_id, value, headers, partial(self._keep, found)) as call:
                     outcome = await asyncio.wrap_future(call.outcome)
         except SourceError as error:
             raise DeliveryFailed(f"{error}; the event may have been stored") from error
@@ -163,6 +165,12 @@ class LocalService:
             return await self._beside.embed(event)
         except EmbedderError as error:
             raise DeliveryFailed(str(error)) from error
+
+    def _room(self, topic: str, tenant_id: str) -> asyncio.Semaphore:
+        room = self._rooms.get((topic, tenant_id))
+        if room is None:
+            room = self._rooms[topic, tenant_id] = asyncio.Semaphore(UNDER_WAY_MAX)
+        return room
 
     def _keep(self, found: Matrix | str | None, position: Position) -> None:
         if self._beside is not None and found is not None:

@@ -30,9 +30,6 @@ from recallflow.records import Position
 from recallflow.signal_log import log_at_once
 from recallflow.state.directory import hold
 
-# The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
-SWITCH_S = 0.0005
-
 
 def deployment_name(config: Config, topic: str) -> str:
     """`topic`: the one that a deployment is named after, where it has no name of its own."""

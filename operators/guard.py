@@ -70,7 +70,7 @@ def once(
         if undo is not None:
             undo()
         kind = type(error).__name__
-        problem = f"internal error {error_id}: {kind} in our own code; report it with the engine's log of that id"
+        problem = f"{kind} in our own code (internal error {error_id}); report it with the engine's log of that id"
         raise InvalidRecord("internal_error", [FieldProblem("", problem)]) from None
 
 

@@ -17,6 +17,7 @@ from typing import Self
 
 from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import StateBehind
+from recallflow.events import UserErase
 from recallflow.marks import Mark, Signal
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
@@ -76,7 +77,9 @@ class StateStep:
         key = key_of_partition(resumed.partition)
         unknown = partial(behind, resumed.partition)
         asides = None if models is None else Asides(models, key, clocks.timer, answerer.receive)
-        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, asides)
+        self._queries = Queries(
+            self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, asides, shared.rotation
+        )
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = Writes(self._partition, owners, rules, expansions, forget)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
@@ -182,11 +185,14 @@ class StateStep:
                 letters = self._writes.refuse(item)
                 return [*letters, self._queries.failure(item)] if letters and item.query_id is not None else letters
             case Write():
+                event = item.event
+                covers = event.covers if isinstance(event, UserErase) else item.owner.__eq__
+                answered = self._queries.finish(covers)
                 outputs = self._writes.apply(item)
                 if outputs is not None:
-                    return outputs
+                    return [*answered, *outputs]
                 self._queue.hold(item, first=True)
-                return []
+                return answered
 
     # ------------------------------------------------------------------ a partition that is this process's for a while
 
@@ -203,6 +209,7 @@ class StateStep:
 
     def close(self) -> None:
         """Another process may have the state partition from here on. What is not through comes again where it goes."""
+        self._queries.close()
         self._directory.close_partition(self._partition.number)
         self._shared.candidates.drop_gone()  # with the owners that left
 

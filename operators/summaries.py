@@ -20,7 +20,9 @@ from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow, language_in
+from recallflow.stepped import spend
 
+SUMMARY_COST = 20
 SENTENCES = 3
 CHARACTERS = 500
 MEMORIES = 8  # of a group, whose texts are read: those with the rarest words
@@ -61,6 +63,7 @@ class Summaries:
 
     def of(self, places: Places) -> str:
         """What the memories at these places, in conversation order, come to; empty where none can be read."""
+        spend(SUMMARY_COST)
         return self.of_rows(self.telling(places, self._memories))
 
     def telling(self, places: Places, count: int) -> list[tuple[MemoryRow, int]]:

@@ -19,6 +19,7 @@ from recallflow.state.database import SharedMemory, Stored, open_database, unlog
 from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
 from recallflow.state.sealing import Sealed, Sealing, Unsealed
+from recallflow.stepped import spend
 
 
 class Counts(NamedTuple):
@@ -78,6 +79,7 @@ class Partition:
 
     def get(self, key: bytes) -> bytes | None:
         """The value as the events so far left it, committed or not."""
+        spend(1)
         if key in self._pending:
             return self._pending[key]
         value = self._stored.read(key)
@@ -85,6 +87,7 @@ class Partition:
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
         """Values in the order of `wanted`, in one batched read."""
+        spend(len(wanted))
         pending, unseal = self._pending, self._sealing.open
         stored = iter(self._stored.read([key for key in wanted if key not in pending]))
         values = ((key, pending[key]) if key in pending else (key, next(stored)) for key in wanted)
@@ -162,8 +165,13 @@ class Partition:
     def _walk(self, first: bytes, end: bytes, *, back: bool, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
         if not committed and self._may_be_pending(first, end):
             self.commit()
+        return self._opened(self._stored.between(first, end, back=back))
+
+    def _opened(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         unseal = self._sealing.open
-        return ((key, unseal(key, stored)) for key, stored in self._stored.between(first, end, back=back))
+        for key, stored in records:
+            spend(1)
+            yield key, unseal(key, stored)
 
     def _may_be_pending(self, first: bytes, end: bytes) -> bool:
         """Whether what is staged may hold keys with first ≤ key < end. Surely not, where all of those begin as nothing

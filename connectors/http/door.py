@@ -1,5 +1,6 @@
 """What routes do with a request, once they know what it asks for: judge, ask or store, and answer."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -33,6 +34,23 @@ class Door:
     def __init__(self, service: Service, admission: Admission, limits: Limits, mappings: Mappings) -> None:
         self.service, self.admission, self.limits, self.mappings = service, admission, limits, mappings
         self._batches = 0
+        self._under_way = Counter[str]()  # requests by tenant
+
+    @contextmanager
+    def slot(self, tenant_id: str) -> Iterator[None]:
+        """Count a request of a tenant among those under way. Raises Problem where the tenant has too many."""
+        most = self.limits.tenant_concurrency
+        if self._under_way[tenant_id] >= most:
+            raise Problem(
+                "too_many_requests", f"{most} requests of this tenant are under way: come back in a second", "tenant_id"
+            )
+        self._under_way[tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._under_way[tenant_id] -= 1
+            if not self._under_way[tenant_id]:
+                del self._under_way[tenant_id]
 
     @contextmanager
     def batch_slot(self) -> Iterator[None]:
@@ -72,7 +90,8 @@ class Door:
         """What the engine answers to whoever has these credentials, also an error. Raises RecallflowError."""
         self.admission.check(query, headers)
         try:
-            return await self.service.ask(query, headers, self.limits.timeout_s)
+            with self.slot(query.tenant_id):
+                return await self.service.ask(query, headers, self.limits.timeout_s)
         except QueryTimeout as error:
             if obstacle := self.service.obstacle():
                 raise Problem("unavailable", f"no answer in time: {obstacle}") from error
@@ -87,9 +106,10 @@ class Door:
         event, headers = route_to_workspace(request, event, credentials_of(request), self.mappings)
         self.admission.check(event, headers)
         mark_admitted(request.scope)
-        if waits:
-            return await self.service.apply(event, headers, self.limits.timeout_s)
-        return await self.service.store(event, headers)
+        with self.slot(event.tenant_id):
+            if waits:
+                return await self.service.apply(event, headers, self.limits.timeout_s)
+            return await self.service.store(event, headers)
 
     def query(self, body: bytes, headers: Headers) -> QueryEvent:
         """Parse a query, with the ids that its credentials name in place of those that are left out. Raises

@@ -1,7 +1,10 @@
 """What a request gets that cannot be done: `{"error": {code, message, fields}}`, under the status of its code."""
 
+import asyncio
 import logging
+import time
 import uuid
+from collections.abc import Callable
 from typing import cast
 
 import orjson
@@ -52,6 +55,8 @@ _HEADERS = {
     "unavailable": {"retry-after": str(RETRY_AFTER_S)},
     "slow_body": {"connection": "close"},
 }
+_MISTAKES = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
+REFUSALS_PER_S, REFUSAL_WAIT_S = 20, 0.25
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # what the router finds by itself
 
 _defects = DefectLog(logging.getLogger(__name__))
@@ -104,11 +109,32 @@ def refusal(body: ErrorBody) -> Response:
     return Response(content, status_of(body.code), headers_of(body.code), JSON)
 
 
+class RefusalPace:
+    """Delays of refusals. A client that sends wrong requests without a pause would keep the event loop to itself."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began_s, self._count = clock(), 0
+
+    def wait_s(self) -> float:
+        """Return how long the next refusal waits: nothing while there are few a second."""
+        now_s = self._clock()
+        if now_s - self._began_s >= 1:
+            self._began_s, self._count = now_s, 0
+        self._count += 1
+        return REFUSAL_WAIT_S if self._count > REFUSALS_PER_S else 0.0
+
+
 def add_handlers(app: FastAPI) -> None:
     """Has every error answered in our form."""
 
+    pace = RefusalPace()
+
     async def answer(_: Request, error: Exception) -> Response:
-        return refusal(body_of(cast(RecallflowError, error)))
+        body = body_of(cast(RecallflowError, error))
+        if body.code in _MISTAKES:
+            await asyncio.sleep(pace.wait_s())
+        return refusal(body)
 
     async def answer_routing(_: Request, error: Exception) -> Response:
         found = cast(HTTPException, error)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from recallflow import limits
 
+TENANT_SHARE, TENANT_LEAST = 4, 16
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -19,3 +21,8 @@ class Limits:
     def batches(self) -> int:
         """Batches that may be under way at once: a part of `concurrency`, as one may take minutes."""
         return max(1, self.concurrency // 4)
+
+    @property
+    def tenant_concurrency(self) -> int:
+        """Requests of one tenant that are under way at once: others have slots left."""
+        return max(self.concurrency // TENANT_SHARE, min(self.concurrency, TENANT_LEAST))

@@ -60,6 +60,7 @@ from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, MemoryRow
 from recallflow.state.usage import Usage
 
+ROWS_AT_ONCE = 256
 HISTORY_EDGES = 100  # shown with a memory's versions: its newest, and those to similar memories
 
 
@@ -265,12 +266,17 @@ class Answerer:
         return [None if row is None else self._limited(hot, row, within) for row in rows]
 
     def _read(self, wanted: list[bytes]) -> list[MemoryRow | DecryptionFailed | None]:
-        """The rows under these keys, in one batched read; one by one where any of them cannot be opened."""
-        try:
-            values = self._partition.get_many(wanted)
-        except DecryptionFailed:
-            return [self._read_alone(key) for key in wanted]
-        return [None if value is None else MemoryRow.decode(value) for value in values]
+        """The rows under these keys, in batched reads; one by one where any of them cannot be opened."""
+        found: list[MemoryRow | DecryptionFailed | None] = []
+        for start in range(0, len(wanted), ROWS_AT_ONCE):
+            some = wanted[start : start + ROWS_AT_ONCE]
+            try:
+                values = self._partition.get_many(some)
+            except DecryptionFailed:
+                found += [self._read_alone(key) for key in some]
+            else:
+                found += [None if value is None else MemoryRow.decode(value) for value in values]
+        return found
 
     def _read_alone(self, key: bytes) -> MemoryRow | DecryptionFailed | None:
         try:

@@ -15,6 +15,7 @@ from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
+from recallflow.operators.answers.lines import Answering, Lines
 from recallflow.operators.answers.turns import Turns
 from recallflow.operators.answers.waiting import Asked, Pasts, Waiting, unread_warning
 from recallflow.operators.events import Ask, Item, Refused, key_of
@@ -30,6 +31,7 @@ from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response, Warn
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
+from recallflow.stepped import Rotation, SteppedWork
 
 STEP = "state"
 
@@ -47,9 +49,11 @@ class Queries:
         now_ms: Callable[[], int],
         behind: Callable[[], str],
         asides: Asides | None,
+        rotation: Rotation,
     ) -> None:
         """`now_ms`: epoch milliseconds, for the deadlines of waiting queries. `behind`: what of the log answers do not
-        know yet. `asides`: the questions that are with models, if there are any."""
+        know yet. `asides`: the questions that are with models, if there are any.
+        `rotation`: whose queries have the next step."""
         self._partition = partition
         self._owners = owners
         self._answerer = answerer
@@ -62,6 +66,8 @@ class Queries:
         self._marks = Marks(partition) if rules.comes_again else None
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
         self._turns = Turns(answerer)
+        self._lines = Lines()
+        self._rotation = rotation
         self._had_turn = False  # the first of these, in this batch: it was looked up
         self._waiting: list[Waiting] = []
 
@@ -85,13 +91,20 @@ class Queries:
         outputs: list[Output] = []
         if self._had_turn:
             self._had_turn = False
-        elif self._turns:
-            if (question := self._turns.advance(is_at_work)) is not None:
-                outputs += self._opened(self._go_on if question.found is None else self._answer, question)
-        elif self._pasts and (asked := self._pasts.advance()) is not None:
-            outputs += self._opened(self._ask_models, Question(asked.ask, asked.warnings, asked.said, None))
-            self._pasts.end(asked)
+        elif self._turns and (question := self._turns.advance(is_at_work)) is not None:
+            outputs += self._opened(self._go_on if question.found is None else self._answer, question)
+        outputs += self._step(is_at_work)
         outputs += self._answer_received(is_at_work)
+        outputs += self._end_waits(is_at_work, end)
+        while end and (self._lines or self._pasts):
+            self._enter_rotation()
+            outputs += self._step(is_at_work)
+        self._enter_rotation()
+        return outputs
+
+    def _end_waits(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
+        """Answers those whose positions are applied, or whose time is up."""
+        outputs: list[Output] = []
         if not self._waiting:
             return outputs
         now_ms, waiting = self._now_ms(), self._waiting
@@ -103,6 +116,40 @@ class Queries:
             else:
                 outputs += self._begin(query.ask, query.stale(self._partition.applied))
         return outputs
+
+    def _enter_rotation(self) -> None:
+        self._rotation.update(self._partition.number, {*self._lines.tenants(), *self._pasts.tenants()})
+
+    def _step(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
+        """Takes one step for the tenant whose turn it is, if it has its turn here."""
+        if (tenant_id := self._rotation.take_turn(self._partition.number)) is None:
+            return []
+        outputs: list[Output] = []
+        match taken := self._lines.next(tenant_id):
+            case Answering():
+                outputs += self._opened(lambda _: self._answered(taken), taken.question)
+            case Question() if is_at_work(taken.ask.owner):
+                self._lines.wait(taken)
+            case Question():
+                outputs += self._opened(self._begin_answer, taken)
+        self._lines.prune()
+        if tenant_id in self._pasts.tenants() and (asked := self._pasts.advance(tenant_id)) is not None:
+            outputs += self._opened(self._ask_models, Question(asked.ask, asked.warnings, asked.said, None))
+            self._pasts.end(asked)
+        return outputs
+
+    def finish(self, covers: Callable[[Owner], bool]) -> list[Output]:
+        """Answers those at once that are being answered about owners who have an event now: no answer is of two
+        states."""
+        outputs: list[Output] = []
+        for answering in [*self._lines.take(covers)] if self._lines else ():
+            outputs += self._opened(partial(self._finished, answering), answering.question)
+        self._lines.prune()
+        return outputs
+
+    def close(self) -> None:
+        """Leaves the turns to others: what is not answered is asked anew elsewhere."""
+        self._rotation.update(self._partition.number, set())
 
     def receive(self, calls: list[int], is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Answers those that models were asked about in these calls."""
@@ -116,6 +163,7 @@ class Queries:
         """Has the questions under way of these owners asked anew: nothing that was found for them counts, and nothing
         that models said of it."""
         given_up: list[Asked | Question] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
+        given_up += self._lines.give_up(owners)
         if self._asides is not None:
             given_up += self._asides.give_up(owners)
         given_up += [question for question in self._received if question.ask.owner in owners]
@@ -124,7 +172,11 @@ class Queries:
 
     def due_ms(self) -> int | None:
         """When `advance` has something to do, in epoch milliseconds; 0 is at once."""
-        return 0 if self._turns or self._pasts else min((query.deadline_ms for query in self._waiting), default=None)
+        return (
+            0
+            if self._turns or self._pasts or self._lines
+            else min((query.deadline_ms for query in self._waiting), default=None)
+        )
 
     def failure(self, refused: Refused) -> Answer:
         """The answer to a query that was refused before it came here; its dead letter is the first output. Nothing says
@@ -142,7 +194,8 @@ class Queries:
         """The queries that wait for a past to be built, for models, or for their turns: they are asked anew."""
         received = [question.ask for question in self._received]
         with_models = self._asides.asked() if self._asides is not None else ()
-        return [*self._pasts.asked(), *received, *with_models, *self._turns.asked()]
+        in_steps = [question.ask for question in self._lines.questions()]
+        return [*self._pasts.asked(), *received, *with_models, *self._turns.asked(), *in_steps]
 
     def resume(self, waiting: list[Item]) -> None:
         """Goes on with what a snapshot holds."""
@@ -230,25 +283,54 @@ class Queries:
         return outputs
 
     def _answer(self, question: Question) -> list[Output]:
+        """Answers a question, after those of its owner that are being answered."""
+        if self._lines.has(question.ask.owner):
+            self._lines.wait(question)
+            return []
+        return self._begin_answer(question)
+
+    def _begin_answer(self, question: Question) -> list[Output]:
         ask = question.ask
-        record, drop = ask.record, partial(self._owners.drop, ask.owner)
-        reply_to: ReplyTo | None = None
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
-            # Where our own code fails at it, all is looked up again.
-            attempts = iter((question, question._replace(found=None, beside=())))
-            answer, effects = twice(STEP, record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
+        except InvalidRecord as error:
+            return self._recorded(ask, self._failure(ask, error, None, self._catching_up()))
+        if question.found is not None and not self._answerer.still_holds(question.found):
+            question = question._replace(found=None, beside=())
+        # Where our own code fails at it, all is looked up again.
+        attempts = iter((question, question._replace(found=None, beside=())))
+        drop = partial(self._owners.drop, ask.owner)
+        respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
+        answering = Answering(question, reply_to, SteppedWork(respond))
+        return self._finished(answering) if self._rules.input_ends else self._answered(answering)
+
+    def _finished(self, answering: Answering, _: Question | None = None) -> list[Output]:
+        """Takes all the steps of an answer that are left."""
+        while not (outputs := self._answered(answering, hold=False)):
+            pass
+        return outputs
+
+    def _answered(self, answering: Answering, *, hold: bool = True) -> list[Output]:
+        """Takes one step of an answer. Returns nothing where there are more to come."""
+        ask, reply_to, work = answering.question.ask, answering.reply_to, answering.work
+        try:
+            if not work.step():
+                if hold:
+                    self._lines.hold(answering)
+                return []
         except InvalidRecord as error:
             failed = self._failure(ask, error, reply_to, self._catching_up())
-            letters = [DeadLetter(record, 1, error, STEP)] if error.code == "internal_error" else []
+            letters = [DeadLetter(ask.record, 1, error, STEP)] if error.code == "internal_error" else []
             return self._recorded(ask, failed, *letters)
+        answer, effects = work.outcome
         if effects is not None:
+            drop = partial(self._owners.drop, ask.owner)
             with suppress(InvalidRecord, DecryptionFailed):  # it is answered, whatever becomes of its effects
-                once(STEP, record.position, self._stage_effects, ask, effects, undo=drop)
+                once(STEP, ask.record.position, self._stage_effects, ask, effects, undo=drop)
         if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
             return self._recorded(ask, answer)
         verdict = self._expansions.verdict(ask.owner.tenant_id)
-        verdicts = [] if verdict is None else [Verdict(record.position, 2, record.append_ms, verdict)]
+        verdicts = [] if verdict is None else [Verdict(ask.record.position, 2, ask.record.append_ms, verdict)]
         return self._recorded(ask, answer, *verdicts)
 
     def _recorded(self, ask: Ask, answer: Answer, *beside: Output) -> list[Output]:

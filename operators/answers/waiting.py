@@ -79,15 +79,19 @@ class Pasts:
         self._owners = owners
         self._embedder = embedder
         self._episode_gap_ms = episode_gap_ms
-        self._asked: deque[Asked] = deque()
-        self._built: OwnerIndex | None = None  # the past of the first of them
+        self._asked: dict[str, deque[Asked]] = {}  # by tenant
+        self._built: dict[str, OwnerIndex] = {}  # by tenant: the past of its first question
 
     def __bool__(self) -> bool:
         return bool(self._asked)
 
     def asked(self) -> list[Ask]:
         """What is asked, for the snapshot."""
-        return [asked.ask for asked in self._asked]
+        return [asked.ask for line in self._asked.values() for asked in line]
+
+    def tenants(self) -> Collection[str]:
+        """Tenants whose questions take steps."""
+        return self._asked.keys()
 
     def begin(self, ask: Ask, warnings: list[Warn], said: Said) -> bool:
         """Whether a question takes steps; then it is set aside until they are taken."""
@@ -99,40 +103,50 @@ class Pasts:
             return False
         steps = build(hot, moment, model, dimension, self._episode_gap_ms)
         next(steps)  # from here on it is of now
-        self._asked.append(Asked(ask, warnings, said, moment, steps, hot.next_change))
+        line = self._asked.setdefault(ask.owner.tenant_id, deque())
+        line.append(Asked(ask, warnings, said, moment, steps, hot.next_change))
         return True
 
-    def advance(self) -> Asked | None:
-        """Takes one step. The last one returns the question that can be answered now, its past at hand with the owner;
+    def advance(self, tenant_id: str) -> Asked | None:
+        """Takes one step of a tenant's first question.
+
+        The last one returns the question that can be answered now, its past at hand with the owner;
         where our own code fails at a step, or something cannot be opened, without it: then its answer says so."""
-        asked = self._asked[0]
+        asked, built = self._asked[tenant_id][0], self._built.pop(tenant_id, None)
         try:
-            if self._built is None:
+            if built is None:
                 once(STEP, asked.ask.record.position, self._step, asked)
                 return None
             # To answer takes long enough for a turn of its own.
             hot = self._owners.get(asked.ask.owner)
-            hot.past = asked.moment, self._built
+            hot.past = asked.moment, built
             if hot.next_change == asked.change:
-                keep(hot, asked.moment, self._built, self._episode_gap_ms)
+                keep(hot, asked.moment, built, self._episode_gap_ms)
         except (InvalidRecord, DecryptionFailed):
             pass
-        self._built = None
-        return self._asked.popleft()
+        self._asked[tenant_id].popleft()
+        if not self._asked[tenant_id]:
+            del self._asked[tenant_id]
+        return asked
 
     def give_up(self, owners: Collection[Owner]) -> list[Asked]:
         """Builds the past of these owners no further; returns their questions."""
-        if self._asked and self._asked[0].ask.owner in owners:
-            self._built = None
-        given_up = [asked for asked in self._asked if asked.ask.owner in owners]
-        self._asked = deque(asked for asked in self._asked if asked.ask.owner not in owners)
+        given_up: list[Asked] = []
+        for tenant_id, line in [*self._asked.items()]:
+            if line[0].ask.owner in owners:
+                self._built.pop(tenant_id, None)
+            given_up += [asked for asked in line if asked.ask.owner in owners]
+            left = deque(asked for asked in line if asked.ask.owner not in owners)
+            self._asked |= {tenant_id: left}
+            if not left:
+                del self._asked[tenant_id]
         return given_up
 
     def _step(self, asked: Asked) -> None:
         try:
             next(asked.steps)
         except StopIteration as ended:
-            self._built = ended.value
+            self._built[asked.ask.owner.tenant_id] = ended.value
 
     def end(self, asked: Asked) -> None:
         """The question is answered: nobody else asks about its past."""

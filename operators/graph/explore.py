@@ -16,8 +16,10 @@ from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
+from recallflow.stepped import spend
 
 BOUNDS = Bounds(visited=200, opened=64)  # more than that no page can show
+VERTICES_A_READ = 20  # that cost as much to count hops to as to read a record
 NEWEST = 10  # memories that are begun with where no node is asked for
 
 
@@ -86,10 +88,10 @@ def _nodes(
         raise InvalidRecord("invalid_event", [FieldProblem("type", way_out(error) or str(error))]) from None
     whole = nx.Graph(around.out)
     hops = nx.multi_source_dijkstra_path_length(whole, {*begin} & around.out.keys(), weight=_hops)
-    centrality = nx.closeness_centrality(whole)
     for vertex in around.out:
         if isinstance(vertex, int) and vertex not in own:
             continue
+        spend(len(whole) // VERTICES_A_READ)
         key = own[vertex] if isinstance(vertex, int) else vertex
         if (node := graph.node(key)) is not None:
             shown = explored_node(key, node)
@@ -97,7 +99,7 @@ def _nodes(
                 update={
                     "expanded": vertex in around.opened,
                     "hops": hops[vertex],
-                    "centrality": round(centrality[vertex], 6),
+                    "centrality": round(nx.closeness_centrality(whole, vertex), 6),
                 }
             )
 

@@ -25,7 +25,9 @@ from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import SIMILAR_TO, SYMMETRIC, NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
+from recallflow.stepped import spend
 
+FACT_COST = 10  # of one edge: to read what it says, or to show it
 EDGES_OF_ONE = 200  # of one node, the newest
 OPENED = 400  # nodes and memories whose edges are read
 READ = 1_000  # edges
@@ -72,6 +74,7 @@ class FactSearch:
         self._read_evidence(candidates)
         found = []
         for edge in candidates:
+            spend(FACT_COST)
             why_not = self._marks(edge)
             if (why_not or not has_weight(edge)) and not self._query.include_history:
                 continue
@@ -178,6 +181,7 @@ class FactSearch:
         return str(key) if node is None else node.name
 
     def _fact(self, found: _Found) -> Fact:
+        spend(FACT_COST)
         edge = found.edge
         rows = [self._read.get(one) for one in reversed(edge.evidence[-QUOTED:])]
         return Fact(

@@ -19,10 +19,14 @@ from recallflow.operators.graph.reader import Caps, Scope, is_form, other_end
 from recallflow.queries import HOPS_MAX, HOPS_MIN
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import SYMMETRIC, NodeKey
+from recallflow.stepped import spend
 
 Vertex: TypeAlias = int | NodeKey
 Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]
 """Vertex → neighbour → what joins them, by type: an edge, or None for a link, whose type is empty."""
+
+
+OPENING_COST = 10  # of one vertex, beside the records that are read of it
 
 
 class Neighbourhood:
@@ -134,6 +138,7 @@ class Neighbourhood:
 
     def _may_read(self) -> bool:
         self._reads += 1
+        spend(OPENING_COST)
         return self._fits(self._reads <= self._bounds.opened)
 
     def _fits(self, fits: bool) -> bool:

@@ -19,6 +19,7 @@ from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import Scope, has_weight
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
+from recallflow.stepped import spend
 
 SHARED_NODE = "shared_node"
 TYPE_WEIGHTS: Mapping[str, float] = MappingProxyType(
@@ -160,6 +161,7 @@ class Walk:
     ) -> None:
         """Extends the path to a vertex by each neighbour: to `memories` and `nodes` whose paths are extended next."""
         for other, edge in self.around.around(vertex):
+            spend(1)
             score = None
             outcome = self._refusal(other, edge)
             if outcome is None:

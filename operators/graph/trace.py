@@ -9,6 +9,7 @@ from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Fallback
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph_codec import NodeKey
+from recallflow.stepped import spend
 
 STEPS = 1_000
 
@@ -30,6 +31,7 @@ def trace(graph: QueryGraph, ranked: Places, scores: Column, hops: int, fallback
 
 def _traced(graph: QueryGraph, step: Step) -> TracedStep:
     edge = step.edge
+    spend(1)
     return TracedStep(
         hop=step.hops,
         source=_name(graph, step.source),

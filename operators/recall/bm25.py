@@ -23,12 +23,14 @@ import numpy.typing as npt
 from recallflow.state.arrays import Column, Floats, Ints, Mask, Places
 from recallflow.state.index import WINDOW, Lengths, OwnerIndex
 from recallflow.state.lexical import distinct
+from recallflow.stepped import spend
 
 K1 = 1.2
 LENIENT_B, B = 0.3, 0.75
 SQUASH = 5.0
 NOWHERE: Places = np.zeros(0, np.int64)
-_AT_ONCE = 1 << 20  # counts, of some words in all texts that hold any
+COUNTS_A_READ = 1_000  # counts that cost as much as to read a record
+_AT_ONCE = 1 << 19  # counts, of some words in all texts that hold any
 
 
 class Scores(NamedTuple):
@@ -88,6 +90,7 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
         together = up_to.take(high, axis=1) - up_to.take(low, axis=1)
         rarities_together = idf((together > 0).sum(axis=1), len(of_episodes))
         of_episodes[episodes] += bm25(together, rarities_together, index.episode_lengths, episodes)
+        spend(len(some) * width // COUNTS_A_READ)
     own, window, nameless_window = np.zeros((3, conversation.size))
     for column, score in zip((own, window, nameless_window), found, strict=True):
         column[places] = score

@@ -128,9 +128,11 @@ def compute(
     answer (default: all)."""
     conversation = index.conversation
     columns = _facts(index, question)
+    words.spend_scan(index)
     meaning = _dense(index, query)
     dense = meaning.scores
     columns |= {"dense": dense, "reply": conversation.after(dense)} | _words(index, question, dense, weights)
+    words.spend_scan(index)
     every = np.arange(conversation.size)
     chosen = every if permitted is None else permitted
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)

@@ -26,7 +26,7 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
 from recallflow.state.scoped_index import ScopedIndex
 
-AT_ONCE = 4_000  # records of one step: on a busy core well below 100 ms
+AT_ONCE = 1_000  # records of one step: some 10 ms
 SCOPES_KEPT = 2  # indexes of an owner's projects, each for senders who may read nothing else
 
 # Queries that may be about another moment than now.

@@ -41,6 +41,7 @@ from recallflow.operators.recall.stages import (
     find_nothing,
 )
 from recallflow.operators.recall.tuning import tuned
+from recallflow.operators.recall.words import spend_scan
 from recallflow.queries import HOPS_MIN, Filters
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import language_in
@@ -188,6 +189,7 @@ def _understand(asked: Asked) -> Understood:
         left_ms = query.sla_target_ms - asked.laps.elapsed_ms()
         dropped += shared.costs.drop([step for step in ahead if step not in dropped], left_ms)
     asked.laps.lap("understand")
+    spend_scan(asked.index)
     return Understood(question, intent, tuning, dropped, asked.laps.elapsed_ms())
 
 
@@ -211,6 +213,7 @@ def _permit(asked: Asked) -> Permitted:
     if (project := asked.query.project_id) is not None:
         mask &= filtering.within(Filters(project_id=project))
     places = mask.nonzero()[0]
+    spend_scan(index)
     return Permitted(places, linked.warnings(), int(standing.sum()) - len(places))
 
 
@@ -235,6 +238,7 @@ def _read_signal(asked: Asked, understood: Understood, permitted: Permitted) -> 
         if received is not None:  # it took its time before
             found = found._replace(took_ms=0.0)
     asked.laps.lap("candidates")
+    spend_scan(index)
     return Candidates(permitted.places, found)
 
 
@@ -242,6 +246,7 @@ def _compose(
     asked: Asked, understood: Understood, permitted: Permitted, candidates: Candidates, summaries: Told
 ) -> Found:
     ranked = rank_candidates(asked, understood, candidates)
+    spend_scan(asked.index)
     expanded = _expand(asked, understood, ranked)
     return compose_answer(asked, understood, permitted, candidates, ranked, expanded, summaries)
 

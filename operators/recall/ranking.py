@@ -18,6 +18,7 @@ from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.stages import Asked, Candidates, Ranked, Understood
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.recall.weights import is_notes
+from recallflow.operators.recall.words import spend_scan
 from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
@@ -49,6 +50,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     )
     graph.warn_of_unknown(query.entity_urns)
     asked.laps.lap("score")
+    spend_scan(index)
     session_id = query.session_id if moment.is_now else None
     judge = _judge(asked, understood, candidates)
     scene = Scene(
@@ -66,6 +68,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         usage=hot.usage() if moment.is_now else None,
         returned=NO_SEQS if session_id is None else hot.returned(session_id),
     )
+    spend_scan(index)
     ranking = rank(scene) if len(permitted) else Ranking(permitted, np.zeros(0))
     before: list[int] = []
     if scores:

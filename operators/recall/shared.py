@@ -27,6 +27,7 @@ from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.deadline import Costs
 from recallflow.responses import Warn
 from recallflow.state.index import Conversation
+from recallflow.stepped import Rotation
 
 CACHED = 4_096  # questions: 6 MB of vectors of 384 numbers, and 5 KB for the tokens of each
 CACHED_TOKENS = 64  # a question with more of them is not cached: nobody asks it again
@@ -229,6 +230,7 @@ class Shared:
     tokens: Callable[[], TokenCounter]
     costs: Costs
     gates: Gates
+    rotation: Rotation
 
     @classmethod
     def of(
@@ -243,4 +245,4 @@ class Shared:
         other = None if fallback is None or fallback.name == embedder.name else fallback
         questions = QuestionVectors(embedder, other, timer)
         counter = cache(lambda: token_counter(exact_tokens(), embedder))
-        return cls(questions, CandidatesCache(), counter, Costs(), Gates())
+        return cls(questions, CandidatesCache(), counter, Costs(), Gates(), Rotation())

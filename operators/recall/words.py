@@ -20,7 +20,9 @@ from recallflow.operators.recall.bm25 import idf
 from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import Conversation, OwnerIndex
+from recallflow.stepped import spend
 
+MEMORIES_A_READ = 100  # whose columns cost as much to compute as to read a record
 NAMES = ("word", "word_before")
 BEFORE = 4  # places: a power of 2
 LENT = 0.95
@@ -50,6 +52,11 @@ class Units:
         if self.tokens is not None:
             return index.tokens.closest(self.tokens, slots, self.weights)
         return index.words.closest(self.stems, slots, self.weights)
+
+
+def spend_scan(index: OwnerIndex) -> None:
+    """Spend what it costs to compute a few columns of all an owner's memories (`stepped`)."""
+    spend(index.conversation.size // MEMORIES_A_READ)
 
 
 def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from recallflow.connectors.calls import Calls
-from recallflow.credentials import ApiKeyText, Headers
+from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
 from recallflow.errors import (
     DeliveryFailed,
@@ -138,10 +138,10 @@ def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypa
     most = 0
     put = Calls.put
 
-    def counted(self: Calls, topic: str, value: bytes, headers: Headers, placed: Any) -> Any:
+    def counted(self: Calls, *arguments: Any) -> Any:
         nonlocal most
-        most = max(most, len(self._waiting))
-        return put(self, topic, value, headers, placed)
+        most = max(most, len(self._open))
+        return put(self, *arguments)
 
     monkeypatch.setattr(Calls, "put", counted)
 

@@ -48,9 +48,10 @@ class Calls:
         for event in parsed:
             self._door.admission.check(event, self._headers)
         applied = []
-        for event in parsed:
-            stored = await self._door.service.apply(event, self._headers, self._door.limits.timeout_s)
-            applied.append((event, stored.receipt))
+        with self._door.slot(self.tenant_id):
+            for event in parsed:
+                stored = await self._door.service.apply(event, self._headers, self._door.limits.timeout_s)
+                applied.append((event, stored.receipt))
         return applied
 
     async def version(self, user_id: str, memory_id: str) -> dict[str, Any]:

@@ -22,7 +22,10 @@ from starlette.types import Message
 from recallflow import descriptors
 from recallflow.connectors.http import connection
 from recallflow.connectors.http.app import build_app
+from recallflow.connectors.http.door import Door
+from recallflow.connectors.http.errors import REFUSAL_WAIT_S, REFUSALS_PER_S, Problem, RefusalPace, status_of
 from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.routing import without_mappings
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.responses import Response
 from tests.unit.gateway.serving import Engine, Everybody, Undecided, gateway
@@ -336,3 +339,26 @@ def test_no_route_reads_a_body_before_credentials() -> None:
     refused = asyncio.run(ask_all())
     assert {one: refused[one] for one in with_bodies} == dict.fromkeys(with_bodies, (401, 0))
     assert [one for one, (_, read) in refused.items() if read] == []
+
+
+def test_many_refusals_wait_and_few_do_not() -> None:
+    now_s = 0.0
+    pace = RefusalPace(lambda: now_s)
+    waits = [pace.wait_s() for _ in range(REFUSALS_PER_S + 5)]
+    assert waits == [0.0] * REFUSALS_PER_S + [REFUSAL_WAIT_S] * 5
+    now_s = 1.0
+    assert pace.wait_s() == 0.0
+
+
+def test_tenant_with_its_share_of_requests_under_way_is_refused_alone() -> None:
+    door = Door(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    with ExitStack() as under_way:
+        for _ in range(16):
+            under_way.enter_context(door.slot("noisy"))
+        with pytest.raises(Problem) as refused, door.slot("noisy"):
+            pass
+        assert status_of(refused.value.body.code) == 429
+        with door.slot("quiet"):
+            pass
+    with door.slot("noisy"):
+        pass

@@ -1,0 +1,106 @@
+"""Queries that are being answered in steps, one of an owner at a time, and those of the owner that wait for it."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from recallflow.operators.answers.asides import Question
+from recallflow.operators.recall.stages import Effects
+from recallflow.outputs import Answer
+from recallflow.owner import Owner
+from recallflow.queries import ReplyTo
+from recallflow.stepped import SteppedWork
+
+Outcome = tuple[Answer, Effects | None]
+
+
+class Answering(NamedTuple):
+    """A query whose answer is being made."""
+
+    question: Question
+    reply_to: ReplyTo | None
+    work: SteppedWork[Outcome]
+
+
+@dataclass(slots=True)
+class _Line:
+    answering: Answering | None = None
+    waiting: deque[Question] = field(default_factory=deque)
+
+
+class Lines:
+    """The queries of one state partition that take steps, by tenant and owner."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[Owner, _Line]] = {}  # by tenant; the owner whose turn it is comes first
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def tenants(self) -> Collection[str]:
+        return self._lines.keys()
+
+    def has(self, owner: Owner) -> bool:
+        """Whether a query of the owner takes steps."""
+        return owner in self._lines.get(owner.tenant_id, ())
+
+    def hold(self, answering: Answering) -> None:
+        """Keep a query until its next step."""
+        self._line(answering.question.ask.owner).answering = answering
+
+    def wait(self, question: Question) -> None:
+        """Have a query answered after those of its owner that came before it."""
+        self._line(question.ask.owner).waiting.append(question)
+
+    def next(self, tenant_id: str) -> Answering | Question | None:
+        """Take the query of a tenant that has the next step: one that is being answered, or one that waited."""
+        owners = self._lines.get(tenant_id)
+        if not owners:
+            return None
+        owner = next(iter(owners))
+        line = owners.pop(owner)
+        taken: Answering | Question | None = line.answering
+        line.answering = None
+        if taken is None:
+            taken = line.waiting.popleft()
+        owners[owner] = line  # its owner's next query, or this one's next step, comes after other owners
+        return taken
+
+    def take(self, covers: Callable[[Owner], bool]) -> Iterator[Answering]:
+        """Take the queries that are being answered of some owners."""
+        for owners in self._lines.values():
+            for owner, line in owners.items():
+                if line.answering is not None and covers(owner):
+                    answering, line.answering = line.answering, None
+                    yield answering
+
+    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+        """End the answering of these owners' queries; return the queries."""
+        given_up: list[Question] = []
+        for owner in owners:
+            if self.has(owner):
+                given_up += self._questions(self._lines[owner.tenant_id].pop(owner))
+        self.prune()
+        return given_up
+
+    def questions(self) -> list[Question]:
+        """All queries, for a snapshot."""
+        return [one for owners in self._lines.values() for line in owners.values() for one in self._questions(line)]
+
+    def prune(self) -> None:
+        """Forget owners without queries."""
+        for tenant_id, owners in [*self._lines.items()]:
+            for owner, line in [*owners.items()]:
+                if line.answering is None and not line.waiting:
+                    del owners[owner]
+            if not owners:
+                del self._lines[tenant_id]
+
+    def _line(self, owner: Owner) -> _Line:
+        return self._lines.setdefault(owner.tenant_id, {}).setdefault(owner, _Line())
+
+    @staticmethod
+    def _questions(line: _Line) -> list[Question]:
+        own = [] if line.answering is None else [line.answering.question]
+        return [*own, *line.waiting]

@@ -1,0 +1,77 @@
+"""Work that pauses between bounded pieces, so that one query does not hold up those of other tenants.
+
+Code that reads records says what a piece costs (`spend`). Within `SteppedWork` it pauses there once the step has cost
+enough; anywhere else `spend` does nothing. Where work pauses depends on what it reads alone, never on a clock.
+"""
+
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Generic, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+T = TypeVar("T")
+
+STEP_COST = 400  # records read, or as much work as that: some 5 ms
+
+
+class SteppedWork(Generic[T]):
+    """A function that is called in steps, all of them on one thread."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._greenlet = _Pausing(function)
+        self._greenlet.gr_context = copy_context()
+        self._outcome: list[T] = []
+
+    @property
+    def outcome(self) -> T:
+        """What the function returned."""
+        return self._outcome[0]
+
+    def step(self) -> bool:
+        """Go on up to the next pause. Return whether the function has returned. Raises what the function raises."""
+        self._greenlet.left = STEP_COST
+        returned = self._greenlet.switch()
+        if self._greenlet.dead:
+            self._outcome.append(returned)
+            return True
+        return False
+
+
+class _Pausing(greenlet):  # type: ignore[misc]
+    left = 0
+
+
+def spend(cost: int) -> None:
+    """Count what a piece of work costs, in records read; pause if the step has cost enough."""
+    current = getcurrent()
+    if type(current) is _Pausing:
+        current.left -= cost
+        if current.left <= 0 and current.parent is not None:
+            current.parent.switch()
+
+
+class Rotation:
+    """Turns of the tenants whose queries take several steps, over all state partitions of a process: one step each."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[int, None]] = {}  # tenant → its partitions, both in the order of their turns
+
+    def update(self, partition: int, tenants: set[str]) -> None:
+        """Set the tenants that have steps to take in a state partition."""
+        for tenant_id in tenants:
+            self._waiting.setdefault(tenant_id, {})[partition] = None
+        for tenant_id in self._waiting.keys() - tenants:
+            self._waiting[tenant_id].pop(partition, None)
+            if not self._waiting[tenant_id]:
+                del self._waiting[tenant_id]
+
+    def take_turn(self, partition: int) -> str | None:
+        """Return the tenant whose turn it is, if it has its turn in this state partition; others are next then."""
+        tenant_id = next(iter(self._waiting), None)
+        if tenant_id is None or next(iter(self._waiting[tenant_id])) != partition:
+            return None
+        partitions = self._waiting.pop(tenant_id)
+        partitions[partition] = partitions.pop(partition)
+        self._waiting[tenant_id] = partitions
+        return tenant_id
