@@ -58,7 +58,6 @@ def test_a_batch_is_embedded_in_one_call_for_each_tenant(run: Run, llm_server: L
         make_event("message", 2, id="b", role="assistant", content="Noted"),
         make_event("memory", 3, id="c", content=KETTLE),
         make_event("memory", 4, id="d", content="   . "),
-        make_event("message", 5, id="e", content=" \n"),
         make_event("memory", 6, id="f", content="Of others", tenant_id="other"),
         make_event("memory", 7, id="g", content="Brings its own", embedding=[1.0] + [0.0] * 63),
         make_event("memory.update", 8, memory_id="c", content="The kettle works"),

@@ -144,7 +144,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
         event = {"type": "api_key", "tenant_id": tenant, "name": name, "salt": "s", "hash": "h"} | fields
         history.add(at_ms, ApiKey.model_validate(event))
     table = SimpleNamespace(history=history, close=lambda: None)
-    monkeypatch.setattr("recallflow.cli.keys.control_table", lambda _: table)
+    monkeypatch.setattr("recallflow.cli.deciding.control_table", lambda _: table)
     monkeypatch.setattr("recallflow.cli.keys.check_signing", lambda _: None)
 
 

@@ -137,7 +137,7 @@ def test_ids_left_out_are_those_of_the_credentials(guarded: str, given: dict[str
 
 
 @pytest.mark.parametrize(
-    ("given", "status"), [({}, 400), (headers(TENANTS), 400), (headers(DEPLOYMENTS), 400), ({"x-api-key": FORGED}, 401)]
+    ("given", "status"), [({}, 401), (headers(TENANTS), 400), (headers(DEPLOYMENTS), 400), ({"x-api-key": FORGED}, 401)]
 )
 def test_ids_that_credentials_do_not_name_are_missed(guarded: str, given: dict[str, str], status: int) -> None:
     answer = httpx.post(f"{guarded}/memory/query", json={"type": "recall", "query": "tea?"}, headers=given, timeout=30)

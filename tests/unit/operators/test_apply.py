@@ -115,7 +115,7 @@ def test_what_a_memory_leaves_out_has_its_default() -> None:
 
 def test_a_receipt_names_the_event_its_position_and_the_memory() -> None:
     done = do(memory("a"), message(None), update("a", id="u1", summary="hot"), forget(memory_id="a"))
-    nothing_missing = {"code": None, "detail": None}
+    nothing_missing = {"code": None, "detail": None, "purged": None}
     assert done.receipts == [
         {"id": "a", "position": "lines:0:0", "outcome": "created", "memory_id": "a"} | nothing_missing,
         {"id": "lines:0:1", "position": "lines:0:1", "outcome": "created", "memory_id": "lines:0:1"} | nothing_missing,

@@ -171,7 +171,7 @@ def test_a_failed_expansion_answers_the_baseline_and_says_so(
     assert (len(answer["memories"]), answer["fallback"]) == (3, "graph_expansion_error")
     assert (answer["status"], codes(answer)) == ("degraded", ["graph_expansion_error"])
     (failure,) = status["graph_status"]["failures"]
-    assert failure["error"].startswith("KeyError")
+    assert "KeyError" in failure["error"]
     assert "rollout" not in failure["error"]
 
 

@@ -115,7 +115,7 @@ def test_a_failed_expansion_falls_back_with_a_warning() -> None:
     assert [warning.code for warning in applied.warnings] == ["graph_expansion_error"]
     (failure,) = expansions.watched(TENANT).failures
     assert (failure.at_ms, failure.query_id) == (5, "q5")
-    assert failure.error.startswith("KeyError")
+    assert "KeyError" in failure.error
     assert "what a memory says" not in failure.error
 
 
