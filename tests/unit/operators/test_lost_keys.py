@@ -204,7 +204,7 @@ def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness,
         for value in {*forged} if every else forged[:1]:
             overwrite(filled, before | {key: value})
             before = {key: anns[key]}
-            said = answers(filled.run(QUERIES, *every_question("ann")))
+            said = answers([*filled.run(QUERIES, *every_question("ann")), *filled.advance_to_end()])
             assert len(said) == len(KINDS) + 1
             assert {response["status"] for response in said} <= {"ok", "degraded"}, said
             assert SECRETS["bo"] not in str(said)
