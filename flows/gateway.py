@@ -44,7 +44,7 @@ def serve_kafka(config: Config) -> None:
 def serve_local(config: Config, decisions: History, control: Path | None) -> None:
     """Serves for an engine in this process, likewise. `control`: the file of decisions, if there is one."""
     sys.setswitchinterval(SWITCH_S)
-    with open_local(config, decisions) as service:
+    with open_local(config, decisions, lists_owners=True) as service:
         authoriser = Authoriser(decisions, service.trust)
         _log.warning(authoriser.describe())
         door = _Door(service, authoriser, Present(authoriser), service.metrics)

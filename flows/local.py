@@ -184,10 +184,10 @@ class LocalService:
 
 
 @contextmanager
-def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
+def open_local(config: Config, decisions: History, *, lists_owners: bool = False) -> Iterator[LocalService]:
     """The engine over `config.state_dir`, or one that is gone afterwards, on a thread of its own. `decisions`: what
-    operators decided. In the end no call is taken any more, and those under way are seen to their end. Raises what a
-    start can fail with."""
+    operators decided. In the end no call is taken any more, and those under way are seen to their end. `lists_owners`:
+    read at the start who has memories, for callers that list owners. Raises what a start can fail with."""
     if (warning := config.enrichment.unavailable()) is not None:
         _log.warning(warning)
     with ExitStack() as stack:
@@ -199,9 +199,8 @@ def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
         beside = None if embedded.ahead is None else Beside(embedded.ahead)
         calls = Calls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
-        owners = [
-            *islice(chain.from_iterable(map(known_owners, embedded.directory.existing_partitions())), OWNERS_KNOWN)
-        ]
+        partitions = embedded.directory.existing_partitions() if lists_owners else ()
+        owners = [*islice(chain.from_iterable(map(known_owners, partitions)), OWNERS_KNOWN)]
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
         stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, beside))
         admit = Authoriser(decisions, trust)

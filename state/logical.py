@@ -2,10 +2,12 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
+from recallflow.errors import DecryptionFailed
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -35,10 +37,14 @@ def owners(partition: Partition) -> Iterator[tuple[bytes, Head]]:
 
 
 def known_owners(partition: Partition) -> Iterator[Owner]:
-    """Yield the owners with memories in a partition; one small record is read for each, however much an owner has."""
+    """Yield the owners with memories in a partition whose names can be decrypted.
+
+    One small record is read for each, however much an owner has.
+    """
     for key, _ in partition.scan_committed(keys.USERS):
-        for _, value in partition.scan_committed(keys.head(key[-keys.OWNER_BYTES :])):
-            yield Head.decode(value).owner
+        with suppress(DecryptionFailed):
+            for _, value in partition.scan_committed(keys.head(key[-keys.OWNER_BYTES :])):
+                yield Head.decode(value).owner
 
 
 def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
