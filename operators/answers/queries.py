@@ -15,7 +15,7 @@ from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
-from recallflow.operators.answers.lines import Answering, Lines
+from recallflow.operators.answers.stepped_queries import Answering, SteppedQueries
 from recallflow.operators.answers.turns import Turns
 from recallflow.operators.answers.waiting import Asked, Pasts, Waiting, unread_warning
 from recallflow.operators.events import Ask, Item, Refused, key_of
@@ -66,7 +66,7 @@ class Queries:
         self._marks = Marks(partition) if rules.comes_again else None
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
         self._turns = Turns(answerer)
-        self._lines = Lines()
+        self._lines = SteppedQueries()
         self._rotation = rotation
         self._had_turn = False  # the first of these, in this batch: it was looked up
         self._waiting: list[Waiting] = []

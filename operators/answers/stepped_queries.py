@@ -24,16 +24,16 @@ class Answering(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Line:
+class _OwnerQueue:
     answering: Answering | None = None
     waiting: deque[Question] = field(default_factory=deque)
 
 
-class Lines:
+class SteppedQueries:
     """The queries of one state partition that take steps, by tenant and owner."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[Owner, _Line]] = {}  # by tenant; the owner whose turn it is comes first
+        self._lines: dict[str, dict[Owner, _OwnerQueue]] = {}  # by tenant; the owner whose turn it is comes first
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -97,10 +97,10 @@ class Lines:
             if not owners:
                 del self._lines[tenant_id]
 
-    def _line(self, owner: Owner) -> _Line:
-        return self._lines.setdefault(owner.tenant_id, {}).setdefault(owner, _Line())
+    def _line(self, owner: Owner) -> _OwnerQueue:
+        return self._lines.setdefault(owner.tenant_id, {}).setdefault(owner, _OwnerQueue())
 
     @staticmethod
-    def _questions(line: _Line) -> list[Question]:
+    def _questions(line: _OwnerQueue) -> list[Question]:
         own = [] if line.answering is None else [line.answering.question]
         return [*own, *line.waiting]
