@@ -37,6 +37,7 @@ from recallflow.records import Record
 
 Call = Callable[[str, bytes], None]
 ROUNDS = 10
+TENANT = "acme"
 SETTINGS = Settings()
 AT_ONCE = datetime.fromtimestamp(0, UTC)
 RESTS_S = 0.05  # where nothing is under way; a call ends it
@@ -106,7 +107,7 @@ def by_dataflow(folder: Path) -> Iterator[Call]:
 
 
 def _call(calls: Calls, topic: str, value: bytes) -> None:
-    with calls.put(topic, value, ()) as call:
+    with calls.put(topic, TENANT, value, ()) as call:
         call.outcome.result()
 
 
@@ -117,13 +118,13 @@ def by_loop(folder: Path) -> Iterator[Call]:
 
 
 def value(kind: str, number: int) -> bytes:
-    event = {"type": kind, "tenant_id": "acme", "user_id": f"u{number % 20}", "receipt": True}
+    event = {"type": kind, "tenant_id": TENANT, "user_id": f"u{number % 20}", "receipt": True}
     text = f"Parcel {number} from Porto holds {number % 7} blue lanterns and a letter about the {number % 31}. harbour."
     return orjson.dumps(event | {"content": text})
 
 
 def question(number: int) -> bytes:
-    asked = {"type": "recall", "tenant_id": "acme", "user_id": f"u{number % 20}", "query": f"Who sent parcel {number}?"}
+    asked = {"type": "recall", "tenant_id": TENANT, "user_id": f"u{number % 20}", "query": f"Who sent parcel {number}?"}
     return orjson.dumps(asked)
 
 
