@@ -79,7 +79,8 @@ class Queries:
             return []
         waiting = Waiting.of(ask)
         if waiting is None or not waiting.missing(self._partition.applied):
-            return self._begin(ask, unread_warning(ask.record))
+            unread = ask.record.unread and not self._behind()  # an engine that catches up says so in any case
+            return self._begin(ask, unread_warning(ask.record) if unread else [])
         if self._rules.input_ends:  # line by line: what is not applied at its turn is behind it, or nowhere
             return self._begin(ask, waiting.stale(self._partition.applied))
         self._waiting.append(waiting)

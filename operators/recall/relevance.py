@@ -53,6 +53,7 @@ SEVERAL = 3  # people in a chat
 MATCH_B, MEAN_LENGTH = 0.75, 30.0
 NEAREST = 50  # memories that `answerable` looks at
 EVIDENCE_BETWEEN_THEM = 6.0  # a smaller factor costs AUC (decision 31)
+EVEN = 0.5  # answers that hold from here on are not warned of
 UNANSWERABLE = 0.2  # the warning `nothing_relevant` begins below it
 SEVERAL_WORDS = 3  # of which memories that tell of it would hold one
 TWO_WORDS = 2  # one of which they would hold, or one spelt a little like it
@@ -238,14 +239,16 @@ class Judge:
         return self.relevance(self.figures(places))
 
     def hopeless(self, nearest: Figures, answerable: float) -> bool:
-        """Whether there is hardly an answer; or none of the question's words stands near the nearest, nobody whom it
-        names said any, and it has several words, where words alone can tell, or is like none of them. Of a question
-        without words of its own it cannot be told, and of one with a single word only by `answerable`: it is often
-        told in others."""
+        """Return whether to warn that most likely no memory answers.
+
+        That is so where an answer is hardly probable. It is also so where it is less probable than not, none of the
+        question's two or more words occurs near the nearest memories, nobody whom it names said any, and words alone
+        can tell or it is like none of them. A question of a single word is often answered in other words.
+        """
         if not self.holding or answerable < UNANSWERABLE:
             return bool(self.holding)
         basis, count = self.ground[0], len(self.holding)
-        if count < TWO_WORDS or nearest.of("around").any() or (nearest.of("said") > 0).any():
+        if answerable >= EVEN or count < TWO_WORDS or nearest.of("around").any() or (nearest.of("said") > 0).any():
             return False
         if basis in ("spelling", "contextual", "blended") and nearest.of("cosine").max(initial=0.0) < UNLIKE:
             return True

@@ -36,7 +36,7 @@ SAME_SENTENCE = 0.5  # of the words of the longer one
 LISTED, LISTED_SHARE = 3, 0.5  # of so many statements with as much in common each is one of a list
 CUES = ("change", "ended", "corrected", "restored", "added", "others")
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
-UPDATED = 0.45  # the least probability: the current statement is first in most cases, and facts that stand keep theirs
+UPDATED = 0.5  # the least probability: more likely than not
 BOOST = "update"
 
 Features = npt.NDArray[np.float64]

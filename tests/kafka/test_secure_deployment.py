@@ -197,16 +197,16 @@ def test_protected_deployment_survives_kills_and_an_erasure(secure: Secure, tmp_
             said = secure.run("erase", "acme", ANN, "--verify", "--timeout-s", "25")
             assert f"user {ANN} of tenant acme is erased" in said
             assert re.search(rf"^  {re.escape(str(secure.engine.topics.audit))}: [1-9]\d* records, ", said, re.M)
-            assert said.endswith("nothing was found\n")
+            assert said.count("nothing was found\n") == 1
             assert answered(acme, ANN) == []
         # Killed once more: nothing that the person said, and no name, is in the directory, nor is it told.
-        assert secure.run("erase", "acme", ANN, "--verify-only").endswith("nothing was found\n")
+        assert secure.run("erase", "acme", ANN, "--verify-only").count("nothing was found\n") == 1
         told_of = secure.run("export", "acme", ANN, "--state-dir", tmp_path / "s").splitlines()
         assert [json.loads(one)["type"] for one in told_of] == ["erased"]
         # The whole log is read again, into a directory that knows nothing of what was.
         for folder in (tmp_path / "s").glob("p*"):
             shutil.rmtree(folder)
-        assert secure.run("erase", "acme", ANN, "--verify-only").endswith("nothing was found\n")
+        assert secure.run("erase", "acme", ANN, "--verify-only").count("nothing was found\n") == 1
         with secure.running():
             told = acme.add("lighthouse", user=ANN)
             until(lambda: shows_only(["lighthouse"], acme.search("What?", user=ANN, k=50, after=told)))

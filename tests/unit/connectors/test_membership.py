@@ -326,7 +326,8 @@ def test_what_moves_is_worked_on_for_as_long_as_nobody_else_could_have_it(
     for number in range(5):
         clock.now_s += stays_s / 6
         member.commit({1: Committed(10 + number, 20, "meanwhile")})
-        until(lambda: consumer.held["queries", 1].offset == 20 and consumer.held["memory", 1].offset == 10 + number)  # noqa: B023
+        wanted = {"queries": 20, "memory": 10 + number}
+        until(lambda: all((at := consumer.held.get((topic, 1))) and at.offset == end for topic, end in wanted.items()))  # noqa: B023
     assert not flow.began.is_set()
     assert member.partitions == {0, 1}
     clock.now_s += stays_s / 3

@@ -173,6 +173,15 @@ def test_the_two_figures_of_an_answer_do_not_contradict_each_other(question: str
     found = ask(question, memories=memories, k=50)
     highest = max(relevance_of(found).values())
     assert highest <= found["answerable"] <= min(1.0, 6 * highest)
+    assert found["answerable"] < 0.5 or "nothing_relevant" not in codes(found)
+
+
+def test_answer_in_other_words_is_not_warned_of() -> None:
+    told = {"type": "memory", "tenant_id": "a", "user_id": "u", "content": "My flight to Oslo leaves on 3 June."}
+    asked = {"type": "recall", "tenant_id": "a", "user_id": "u", "query": "When does Kim fly?"}
+    (found,) = run_flow([told, asked], embedder="meaning").responses
+    assert found["answerable"] > 0.5
+    assert "nothing_relevant" not in codes(found)
 
 
 def test_what_is_told_is_relevant_and_answerable_and_the_world_is_not() -> None:
