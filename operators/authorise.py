@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from recallflow.control import ALL_TENANTS, SETTLED_MS, Control
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers, without_credentials
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, Headers, without_credentials
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.events import Event
@@ -197,6 +197,8 @@ def _read(headers: Headers | None) -> _Given:
                 "unauthenticated", TOKEN_HEADER, "is not of the scheme Bearer: send Bearer, a space, and a JWT"
             )
         token = token.strip(" ")
+        if key is None and ApiKeyText.parse(token) is not None:
+            token, key = None, token
     return _Given(token, key, end_user)
 
 

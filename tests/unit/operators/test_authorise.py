@@ -285,6 +285,12 @@ def test_an_api_key_holds_for_its_tenant_from_a_second_after_it_was_made_on(send
     assert problem(other) == problem(unknown) == problem(wrong)  # nobody learns which keys there are
 
 
+def test_api_key_as_bearer_holds_as_in_its_own_header(senders: Senders) -> None:
+    key = senders.key()
+    assert verdict(senders.judge(bearer(key.text()))) == verdict(senders.judge(with_key(key)))
+    assert verdict(senders.judge(bearer(key._replace(secret=ApiKeyText.new().secret).text()))) == "unauthenticated"
+
+
 def test_a_key_of_the_deployment_holds_for_any_tenant(senders: Senders) -> None:
     key = senders.key("*")
     for event in (EVENT, TENANT_OF_ANOTHER):
