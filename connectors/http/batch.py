@@ -39,7 +39,7 @@ class Results(Response):
         self._door, self._request = door, request
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        with self._door.batch_slot():
+        with self._door.batch_slot(credentials_of(self._request)):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for ready in results(self._door, self._request):
                 await send({"type": "http.response.body", "body": ready, "more_body": True})

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
 
 import orjson
@@ -15,7 +15,7 @@ from recallflow.connectors.http.connection import mark_admitted
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.routing import Mappings, route_to_workspace
-from recallflow.credentials import Headers
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, Headers
 from recallflow.errors import InvalidRecord, QueryTimeout
 from recallflow.events import Event, MemoryEvent
 from recallflow.parsing import QUERY_TYPES, parse, raw_event
@@ -34,34 +34,46 @@ class Door:
     def __init__(self, service: Service, admission: Admission, limits: Limits, mappings: Mappings) -> None:
         self.service, self.admission, self.limits, self.mappings = service, admission, limits, mappings
         self._batches = 0
-        self._under_way = Counter[str]()  # requests by tenant
+        self._under_way = Counter[tuple[str, object]]()  # requests by tenant, bodies and batches by credential
+
+    def slot(self, tenant_id: str) -> AbstractContextManager[None]:
+        """Count a request of a tenant among those under way. Raises Problem where the tenant has too many."""
+        return self._share(("tenant", tenant_id), self.limits.tenant_concurrency)
 
     @contextmanager
-    def slot(self, tenant_id: str) -> Iterator[None]:
-        """Count a request of a tenant among those under way. Raises Problem where the tenant has too many."""
-        most = self.limits.tenant_concurrency
-        if self._under_way[tenant_id] >= most:
-            raise Problem(
-                "too_many_requests", f"{most} requests of this tenant are under way: come back in a second", "tenant_id"
-            )
-        self._under_way[tenant_id] += 1
+    def _share(self, holder: tuple[str, object], most: int) -> Iterator[None]:
+        """Count a request among those of one holder. Raises Problem (`too_many_requests`) where it has too many."""
+        if self._under_way[holder] >= most:
+            raise Problem("too_many_requests", f"{most} requests of this {holder[0]} are under way: come back later")
+        self._under_way[holder] += 1
         try:
             yield
         finally:
-            self._under_way[tenant_id] -= 1
-            if not self._under_way[tenant_id]:
-                del self._under_way[tenant_id]
+            self._under_way[holder] -= 1
+            if not self._under_way[holder]:
+                del self._under_way[holder]
 
     @contextmanager
-    def batch_slot(self) -> Iterator[None]:
-        """Hold one of the places that batches have. Raises Problem (`too_many_requests`) where all are taken."""
+    def batch_slot(self, headers: Headers) -> Iterator[None]:
+        """Hold one of the places that batches have; one credential has at most half of them. Raises Problem
+        (`too_many_requests`) where they are taken."""
         if self._batches >= self.limits.batches:
             raise Problem("too_many_requests", "too many batches are under way: come back in a second")
         self._batches += 1
         try:
-            yield
+            with self._credential_share("batch", headers, max(1, self.limits.batches // 2)):
+                yield
         finally:
             self._batches -= 1
+
+    def body_slot(self, headers: Headers) -> AbstractContextManager[None]:
+        """Count a body that is being read among those of its credential. Raises Problem as `slot` does."""
+        return self._credential_share("body", headers, self.limits.tenant_concurrency)
+
+    def _credential_share(self, kind: str, headers: Headers, most: int) -> AbstractContextManager[None]:
+        """Bound what one credential holds before its tenant is known. Without credentials there is no one to bound."""
+        secrets = tuple(value for name, value in headers if name in (TOKEN_HEADER, KEY_HEADER))
+        return self._share((f"credential's {kind}", secrets), most) if secrets else nullcontext()
 
     def admit(self, request: Request, headers: Headers | None = None) -> None:
         """Authenticate a request before its body is read. Raises InvalidRecord (`unauthenticated`). `headers`: its
@@ -73,7 +85,9 @@ class Door:
         """The JSON that came with a request; see `admit`. Raises Problem and InvalidRecord."""
         check_content_type(request)
         self.admit(request, headers)
-        return await read_body(request, self.limits)
+        given = credentials_of(request) if headers is None else headers
+        with self.body_slot(given):
+            return await read_body(request, self.limits)
 
     async def ask(self, request: Request, query: QueryEvent) -> Response:
         """The answer to a query, for whoever the request is of. Raises RecallflowError."""

@@ -56,7 +56,8 @@ _HEADERS = {
     "slow_body": {"connection": "close"},
 }
 _MISTAKES = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
-REFUSALS_PER_S, REFUSAL_WAIT_S = 20, 0.25
+REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
+REFUSALS_HELD = 32  # delayed at once: each has a connection and a place among the requests under way
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # what the router finds by itself
 
 _defects = DefectLog(logging.getLogger(__name__))
@@ -115,6 +116,17 @@ class RefusalPace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began_s, self._count = clock(), 0
+        self._held = 0
+
+    async def wait(self) -> None:
+        """Delay a refusal, unless so many are delayed that they would keep the places of others."""
+        if not (wait_s := self.wait_s()) or self._held >= REFUSALS_HELD:
+            return
+        self._held += 1
+        try:
+            await asyncio.sleep(wait_s)
+        finally:
+            self._held -= 1
 
     def wait_s(self) -> float:
         """Return how long the next refusal waits: nothing while there are few a second."""
@@ -133,7 +145,7 @@ def add_handlers(app: FastAPI) -> None:
     async def answer(_: Request, error: Exception) -> Response:
         body = body_of(cast(RecallflowError, error))
         if body.code in _MISTAKES:
-            await asyncio.sleep(pace.wait_s())
+            await pace.wait()
         return refusal(body)
 
     async def answer_routing(_: Request, error: Exception) -> Response:

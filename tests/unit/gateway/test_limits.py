@@ -23,9 +23,17 @@ from recallflow import descriptors
 from recallflow.connectors.http import connection
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.door import Door
-from recallflow.connectors.http.errors import REFUSAL_WAIT_S, REFUSALS_PER_S, Problem, RefusalPace, status_of
+from recallflow.connectors.http.errors import (
+    REFUSAL_WAIT_S,
+    REFUSALS_HELD,
+    REFUSALS_PER_S,
+    Problem,
+    RefusalPace,
+    status_of,
+)
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.routing import without_mappings
+from recallflow.credentials import KEY_HEADER
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.responses import Response
 from tests.unit.gateway.serving import Engine, Everybody, Undecided, gateway
@@ -348,6 +356,35 @@ def test_many_refusals_wait_and_few_do_not() -> None:
     assert waits == [0.0] * REFUSALS_PER_S + [REFUSAL_WAIT_S] * 5
     now_s = 1.0
     assert pace.wait_s() == 0.0
+
+
+def test_delayed_refusals_are_few() -> None:
+    async def held() -> int:
+        pace = RefusalPace(lambda: 0.0)
+        waiting = [asyncio.ensure_future(pace.wait()) for _ in range(REFUSALS_PER_S + 2 * REFUSALS_HELD)]
+        await asyncio.sleep(0)
+        delayed = [one for one in waiting if not one.done()]
+        for one in delayed:
+            one.cancel()
+        await asyncio.gather(*delayed, return_exceptions=True)
+        return len(delayed)
+
+    assert asyncio.run(held()) == REFUSALS_HELD
+
+
+def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
+    """Its tenant is known only once the body is there."""
+    evil, honest = ((KEY_HEADER, b"evil"),), ((KEY_HEADER, b"honest"),)
+    door = Door(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    for share, most in ((door.batch_slot, 8), (door.body_slot, 16)):
+        with ExitStack() as under_way:
+            for _ in range(most):
+                under_way.enter_context(share(evil))
+            with pytest.raises(Problem) as refused, share(evil):
+                pass
+            assert status_of(refused.value.body.code) == 429
+            with share(honest):
+                pass
 
 
 def test_tenant_with_its_share_of_requests_under_way_is_refused_alone() -> None:
