@@ -12,7 +12,7 @@ from greenlet import getcurrent, greenlet
 
 T = TypeVar("T")
 
-STEP_COST = 400  # records read, or as much work as that: some 5 ms
+STEP_COST = 2_000  # records read, or as much work as that: some 25 ms
 
 
 class SteppedWork(Generic[T]):
