@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -99,15 +99,9 @@ class Ends:
 
     def _ask(self) -> Tails:
         at_ms = time.time_ns() // 1_000_000
-        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._admin.list_offsets(
-            dict.fromkeys(self._parts, latest),
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=ASK_S,
-        )
         ends: dict[str, dict[int, int]] = {}
-        for part, future in asked.items():
-            ends.setdefault(part.topic, {})[part.partition] = future.result().offset
+        for part, end in _end_offsets(self._admin, self._parts, IsolationLevel.READ_UNCOMMITTED, ASK_S):
+            ends.setdefault(part.topic, {})[part.partition] = end
         self._found = ends, at_ms
         return ends
 
@@ -124,19 +118,23 @@ class EndOffsets:
 
     def __call__(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the end offset of committed records by partition, without those that the brokers could not tell."""
-        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        ends: dict[int, int] = {}
+        parts, ends = [TopicPartition(self._topic, number) for number in partitions], dict[int, int]()
         try:
-            requests = self._admin.list_offsets(
-                {TopicPartition(self._topic, number): latest for number in partitions},
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=READ_ENDS_S,
-            )
-            for part, future in requests.items():
-                ends[part.partition] = future.result().offset
+            for part, end in _end_offsets(self._admin, parts, IsolationLevel.READ_COMMITTED, READ_ENDS_S):
+                ends[part.partition] = end
         except KafkaException as error:
             _log.warning("%s: end offsets are unknown (%s): queries do not wait", self._topic, error.args[0].str())
         return ends
+
+
+def _end_offsets(
+    admin: AdminClient, parts: Sequence[TopicPartition], isolation: IsolationLevel, timeout_s: float
+) -> Iterator[tuple[TopicPartition, int]]:
+    """Ask the brokers where partitions end, and yield each answer as it comes. Raises KafkaException."""
+    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    requests = admin.list_offsets(dict.fromkeys(parts, latest), isolation_level=isolation, request_timeout=timeout_s)
+    for part, future in requests.items():
+        yield part, future.result().offset
 
 
 def read_tails(
