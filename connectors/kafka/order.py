@@ -96,7 +96,7 @@ class Lane:
 
     def note_key(self, key: bytes | None, offset: int) -> None:
         """Remember the last record read of a key. Only the reader thread calls it."""
-        last = {} if self.last_of_key is None else self.last_of_key
+        last = self.last_of_key or {}
         if len(last) > KEYS_MOST:
             last = {key: at for key, at in last.items() if at >= self.next_offset}
         last[key] = offset

@@ -79,8 +79,8 @@ class Queries:
             return []
         waiting = Waiting.of(ask)
         if waiting is None or not waiting.missing(self._partition.applied):
-            unread = ask.record.unread and not self._behind()  # an engine that catches up says so in any case
-            return self._begin(ask, unread_warning(ask.record) if unread else [])
+            # An engine that catches up says so in any case.
+            return self._begin(ask, [] if self._behind() else unread_warning(ask.record))
         if self._rules.input_ends:  # line by line: what is not applied at its turn is behind it, or nowhere
             return self._begin(ask, waiting.stale(self._partition.applied))
         self._waiting.append(waiting)
@@ -173,11 +173,9 @@ class Queries:
 
     def due_ms(self) -> int | None:
         """When `advance` has something to do, in epoch milliseconds; 0 is at once."""
-        return (
-            0
-            if self._turns or self._pasts or self._lines
-            else min((query.deadline_ms for query in self._waiting), default=None)
-        )
+        if self._turns or self._pasts or self._lines:
+            return 0
+        return min((query.deadline_ms for query in self._waiting), default=None)
 
     def failure(self, refused: Refused) -> Answer:
         """The answer to a query that was refused before it came here; its dead letter is the first output. Nothing says
