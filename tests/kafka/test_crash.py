@@ -17,7 +17,6 @@ def test_a_static_member_survives_kills_at_every_point(broker: Cluster) -> None:
     assert report.kills == {"random": 2} | dict.fromkeys(POINTS, 1)
     assert report.compared >= 70
     assert report.waited > 0
-    assert report.stale > 0
 
 
 def test_a_dynamic_member_survives_kills(broker: Cluster) -> None:
