@@ -24,16 +24,14 @@ from unittest.mock import patch
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from bytewax import operators as op
-from bytewax.dataflow import Dataflow
-from bytewax.inputs import Source
-from bytewax.operators import KeyedStream
 from prometheus_client.parser import text_string_to_metric_families
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.flows import kafka
 from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.kafka import KafkaFlow
+from recallflow.flows.order import Read
+from recallflow.flows.recipe import MainFlow
+from recallflow.flows.runner import BatchStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.topics import Topics
 from recallflow.outputs import Done, Output, Receipted
 from recallflow.records import Record
@@ -90,7 +88,7 @@ def run_job(job: Job, answer: Connection) -> None:
     watcher = Watcher(job, run.metrics_port)
     with ExitStack() as stack:
         if job.passes_through:
-            stack.enter_context(patch.object(kafka, "build", _pass_through(job.receipts)))
+            stack.enter_context(patch.object(MainFlow, "recipe", _pass_through(job.receipts)))
         watcher.start()
         KafkaFlow(Config(job.state_dir, KafkaOptions(job.bootstrap_servers), job.topics, run=run)).run()
     watcher.join()
@@ -103,21 +101,23 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _pass_through(receipts: bool) -> Callable[..., KeyedStream[Output]]:
+def _pass_through(receipts: bool) -> Callable[[MainFlow, RecipeSource, RecipeSink], Recipe]:
     """Stands in for the engine: every record is through as soon as it is taken in."""
 
-    def through(batch: list[Record]) -> Iterable[tuple[str, Output]]:
+    def through(batch: list[Read]) -> Iterable[tuple[str, Output]]:
         offsets: dict[str, list[int]] = defaultdict(list)
         for record in batch:
+            if not isinstance(record, Record):
+                continue
             offsets[record.position.source].append(record.position.offset)
             if receipts:
                 yield "000", Receipted(record.position, 0, record.key or b"", record.value)
         yield from (("000", Done(source, tuple(found))) for source, found in offsets.items())
 
-    def build(flow: Dataflow, source: Source[Record], *_: object, **__: object) -> KeyedStream[Output]:
-        return op.flat_map_batch("through", op.input("records", flow, source), through)
+    def recipe(flow: MainFlow, source: RecipeSource, sink: RecipeSink) -> Recipe:
+        return Recipe("through", source, [BatchStep("through", through), BatchStep("route", flow.route)], sink)
 
-    return build
+    return recipe
 
 
 class Watcher(threading.Thread):

@@ -105,8 +105,8 @@ class Worker:
         outputs += timed(lambda: list(self._logic.on_batch([Batch(0, items)])[0]))
         completions, asked = self._models.runtime.completions, sum(event["type"] in QUERY_TYPES for event in events)
         while True:
-            while self._logic.notify_at() is not None:
-                outputs += timed(lambda: list(self._logic.on_notify()[0]))
+            while self._logic.due_ms() is not None:
+                outputs += timed(self._logic.on_notify)
             if sum(isinstance(output, Answer) for output in outputs) >= asked:
                 return calls, outputs
             completions.wake.wait()

@@ -1,12 +1,14 @@
 """The main dataflow: one stream of tagged events up to the state, on any source and sink."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import Source
-from bytewax.operators import KeyedStream
+from bytewax.operators import KeyedStream, StatefulBatchLogic
 from threadpoolctl import threadpool_limits
 
 from recallflow.embedder import Embedder
@@ -55,8 +57,31 @@ def build(
     batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)
     open_step = opener(directory, embedder, rules, models, behind)
 
-    def in_one_thread(resumed: Snapshot | None) -> PartitionLogic:
+    def in_one_thread(resumed: Snapshot | None) -> _LineLogic:
         threadpool_limits(ONE_THREAD)  # OpenMP's hold for the thread that sets them, and this is a worker's
-        return PartitionLogic(open_step, resumed)
+        return _LineLogic(PartitionLogic(open_step, resumed))
 
     return op.stateful_batch("state", batches, in_one_thread)
+
+
+class _LineLogic(StatefulBatchLogic[Any, Any, Any]):
+    """A partition whose snapshots Bytewax keeps."""
+
+    def __init__(self, logic: PartitionLogic) -> None:
+        self._logic = logic
+
+    def on_batch(self, values: list[Any]) -> tuple[Iterable[Any], bool]:
+        return self._logic.on_batch(values)
+
+    def on_notify(self) -> tuple[Iterable[Any], bool]:
+        return self._logic.on_notify(), StatefulBatchLogic.RETAIN
+
+    def on_eof(self) -> tuple[Iterable[Any], bool]:
+        return self._logic.on_eof(), StatefulBatchLogic.RETAIN
+
+    def notify_at(self) -> datetime | None:
+        due_ms = self._logic.due_ms()
+        return None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, UTC)
+
+    def snapshot(self) -> Snapshot | None:
+        return self._logic.snapshot()

@@ -9,9 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from bytewax import operators as op
-from bytewax.dataflow import Dataflow
-
 from recallflow.background import exponential
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.admin import TopicAsker
@@ -35,20 +32,20 @@ from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config
 from recallflow.flows.cycles import SWITCH_S
-from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.deployed import deployed
 from recallflow.flows.elsewhere import Elsewhere
 from recallflow.flows.embedding import open_embedder
 from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.engine import build
 from recallflow.flows.homes import Homes
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
+from recallflow.flows.order import opener
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.question_models import SPENDING, open_question_models
-from recallflow.flows.recovery import FLOW_ID
+from recallflow.flows.recipe import MainFlow
 from recallflow.flows.router import Router
+from recallflow.flows.runner import Recipe, run
 from recallflow.flows.serving import deployment_name, routing, source_ends, stop_on_signals
 from recallflow.flows.stages import Stages
 from recallflow.flows.standby import Standby
@@ -61,9 +58,6 @@ from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Misplaced
 from recallflow.operators.quotas import Rates
-from recallflow.operators.snapshot import partition_read
-from recallflow.outputs import Marked, Output
-from recallflow.records import Record
 from recallflow.state.directory import StateDirectory, hold
 from recallflow.state.files import is_passing
 
@@ -150,7 +144,7 @@ class KafkaFlow:
             parts = Closing()
             running, sink, membership, ownership = self._running(stack, directory, asked, parts, partitions)
             metrics.watch(running, meters)
-            flow = self._flow(running, sink, asked)
+            recipe = self._recipe(running, sink, asked)
             stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
             token_keys = self._token_keys(decisions, secrets)
@@ -163,7 +157,7 @@ class KafkaFlow:
             membership.start()
             self._has_begun = True
             try:
-                run_dataflow(flow, self.settings, 1, None)
+                run(recipe)
             finally:
                 ownership.end()
             parts.check()
@@ -329,7 +323,7 @@ class KafkaFlow:
         stack.enter_context(checkpoints.running())
         return checkpoints.restore
 
-    def _flow(self, running: Running, sink: DeliverySink, asked: _Asked) -> Dataflow:
+    def _recipe(self, running: Running, sink: DeliverySink, asked: _Asked) -> Recipe:
         replies = {topic: running.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}
         decisions = asked.table.history
         rules = self.settings.rules(asked.embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
@@ -342,36 +336,21 @@ class KafkaFlow:
         route = routing(router, running.source, running.tally.observe, journeys)
         rates = Rates(decisions, self.topics.queries, running.stamped)
 
-        def decoded(record: Record) -> Item:
-            item = running.homes.judge(decode(record, self.skips))
+        def authorise(item: Item) -> Item:
             return item if isinstance(item, Misplaced) else rates.judge(running.authoriser.authorise(item))
 
-        def routed(batch: list[tuple[str, Output | Marked]]) -> Iterable[ToSend | Marked]:
-            outputs: list[tuple[str, Any]] = []
-            for key, one in batch:
-                if isinstance(one, Marked):
-                    yield from map(_to_send, route(outputs))
-                    outputs = []
-                    yield one
-                else:
-                    outputs.append((key, one))
-            yield from map(_to_send, route(outputs))
+        def missing(number: int) -> str:
+            return running.source.catch_up.describe(f"{self.topics.memory}:{number}")
 
-        flow = Dataflow(FLOW_ID)
-        outputs = build(
-            flow,
-            running.source,
-            running.directory,
-            asked.embedder,
-            rules,
-            decode=decoded,
-            partition_of=partition_read,
-            behind=lambda number: running.source.catch_up.describe(f"{self.topics.memory}:{number}"),
-            models=asked.models,
+        steps = MainFlow(
+            decode_record=lambda record: running.homes.judge(decode(record, self.skips)),
+            authorise_item=authorise,
+            embedder=asked.embedder,
+            open_state=opener(running.directory, asked.embedder, rules, asked.models, missing),
+            route_outputs=lambda outputs: map(_to_send, route(outputs)),
             journeys=journeys,
         )
-        op.output("outputs", op.flat_map_batch("route", outputs, routed), sink)
-        return flow
+        return steps.recipe(running.source, sink)
 
     def _token_keys(self, decisions: History, secrets: MutableMapping[str, bytes]) -> TokenKeys | None:
         """What announces signing keys, after its first look; None where there is none to announce."""

@@ -16,7 +16,6 @@ from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
 from recallflow.state.files import check_room
 
-FLOW_ID = "recallflow"  # which keeps nothing there: a partition comes and goes, and says itself how far it is
 LINES_FLOW_ID = "lines"
 
 

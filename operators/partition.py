@@ -1,10 +1,7 @@
-"""The state step as Bytewax runs it: batches in, outputs out, a snapshot of each epoch, and a start from one."""
+"""The state of one partition as a keyed step: batches in, outputs out."""
 
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Self
-
-from bytewax.operators import StatefulBatchLogic
 
 from recallflow.embedder import Embedder, TokenCounter
 from recallflow.marks import Mark, Open, Signal
@@ -18,11 +15,11 @@ from recallflow.outputs import Marked, Output
 from recallflow.state.directory import StateDirectory
 
 
-class PartitionLogic(StatefulBatchLogic[Batch | Completion | Signal, Output | Marked, Snapshot | None]):
-    """One state partition's events in order. Bytewax does not say which partition it is: the step is opened with the
-    snapshot, or when it is this process's turn, or else with the first batch."""
+class PartitionLogic:
+    """One state partition's events in order. The step is opened with a snapshot, with the partition's `Open`, or else
+    with the first batch."""
 
-    def __init__(self, open_step: Callable[[Snapshot], StateStep], resumed: Snapshot | None) -> None:
+    def __init__(self, open_step: Callable[[Snapshot], StateStep], resumed: Snapshot | None = None) -> None:
         self._open_step = open_step
         self._step = None if resumed is None else open_step(resumed)
 
@@ -39,9 +36,9 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion | Signal, Output | Ma
         behind: Callable[[int], str] = lambda _: "",
         models: Models | None = None,
     ) -> Callable[[Snapshot | None], Self]:
-        """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`. `behind` says what of
-        the log a state partition's answers do not know yet, empty where they know all of it. `models`: those asked
-        about questions, if there are any."""
+        """Return a function that makes a partition's logic. `fallback` and `exact_tokens`: see `Shared`. `behind` says
+        what of the log a state partition's answers do not know yet, empty where they know all of it. `models`: those
+        asked about questions, if there are any."""
         open_step = StateStep.opener(
             directory,
             embedder,
@@ -54,7 +51,8 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion | Signal, Output | Ma
         )
         return lambda resumed: cls(open_step, resumed)
 
-    def on_batch(self, values: list[Batch | Completion | Signal]) -> tuple[Iterable[Output | Marked], bool]:
+    def on_batch(self, values: list[Batch | Completion | Signal]) -> tuple[list[Output | Marked], bool]:
+        """Return outputs, and whether the partition is closed."""
         outputs: list[Output | Marked] = []
         given: list[Batch | Completion] = []
         for value in values:
@@ -65,7 +63,7 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion | Signal, Output | Ma
             else:
                 given.append(value)
         outputs += self._take(given)
-        return outputs, StatefulBatchLogic.DISCARD if self._step is None else StatefulBatchLogic.RETAIN
+        return outputs, self._step is None
 
     def _take(self, values: list[Batch | Completion]) -> list[Output]:
         if self._step is None:
@@ -85,15 +83,15 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion | Signal, Output | Ma
             self._step = None
         return [marked]
 
-    def on_notify(self) -> tuple[Iterable[Output], bool]:
-        return self._opened.advance(), StatefulBatchLogic.RETAIN
+    def on_notify(self) -> list[Output]:
+        return self._opened.advance()
 
-    def on_eof(self) -> tuple[Iterable[Output], bool]:
-        return [] if self._step is None else self._step.end(), StatefulBatchLogic.RETAIN
+    def on_eof(self) -> list[Output]:
+        return [] if self._step is None else self._step.end()
 
-    def notify_at(self) -> datetime | None:
-        due_ms = None if self._step is None else self._step.due_ms()
-        return None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, UTC)
+    def due_ms(self) -> int | None:
+        """Return the time of the next `on_notify` in epoch milliseconds; 0 is at once."""
+        return None if self._step is None else self._step.due_ms()
 
     def snapshot(self) -> Snapshot | None:
         return None if self._step is None else self._step.snapshot()
@@ -101,5 +99,5 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion | Signal, Output | Ma
     @property
     def _opened(self) -> StateStep:
         if self._step is None:
-            raise RuntimeError("Bytewax asks for what it gave no item to")
+            raise RuntimeError("the partition is not open")
         return self._step

@@ -55,9 +55,9 @@ class State:
     def finish(self) -> list[tuple[Output, Outgoing]]:
         """What is sent once nobody waits any more."""
         outputs: list[Output] = []
-        while self._logic.notify_at() is not None:
+        while self._logic.due_ms() is not None:
             self.now_ms += 60_000
-            outputs += self._logic.on_notify()[0]
+            outputs += self._logic.on_notify()
         return self._sent(outputs)
 
     def stored(self) -> dict[Owner, str]:

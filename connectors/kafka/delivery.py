@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bytewax.outputs import DynamicSink, StatelessSinkPartition
-
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.outgoing import Identity, Outgoing
@@ -62,7 +60,7 @@ class Sent:
         return bool(found)
 
 
-class DeliverySink(DynamicSink[ToSend | Marked]):
+class DeliverySink:
     """Delivers, and tells of each mark behind which everything is acknowledged."""
 
     def __init__(
@@ -85,7 +83,7 @@ class DeliverySink(DynamicSink[ToSend | Marked]):
         self.stopping = stopping or threading.Event()
         self.closing = closing or Closing()
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> "Delivery":  # noqa: ARG002
+    def build(self) -> "Delivery":
         return Delivery(self)
 
     def expired(self, why: str) -> RecallflowError:
@@ -94,7 +92,7 @@ class DeliverySink(DynamicSink[ToSend | Marked]):
         return SinkError(why) if self.stopping.is_set() else MembershipLost(why)
 
 
-class Delivery(StatelessSinkPartition[ToSend | Marked]):
+class Delivery:
     """All of it."""
 
     def __init__(self, sink: DeliverySink) -> None:

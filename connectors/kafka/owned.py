@@ -1,7 +1,7 @@
 """The source of a process that has some of the partitions, now these and then those: records of the partitions that it
 has, and signals, which say which those are and up to where all was given.
 
-It is one part: Bytewax's own parts are fixed as long as a dataflow runs, and a partition comes and goes while the
+It is one part of the dataflow: parts are fixed as long as a dataflow runs, and a partition comes and goes while the
 others go on.
 """
 
@@ -11,10 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from bytewax.inputs import DynamicSource, StatelessSourcePartition
 from confluent_kafka import Consumer
 
 from recallflow.brokers.options import KafkaOptions
@@ -23,7 +21,7 @@ from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, MemoryEnds, Reader
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.place import Reached, Tails
-from recallflow.connectors.kafka.source import AT_ONCE, Progress, records_of
+from recallflow.connectors.kafka.source import Progress, records_of
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.marks import Mark, Open, Signal
 from recallflow.records import Record
@@ -55,7 +53,7 @@ class _Owned:
     place: bytes | None = None  # what is to be kept with the state
 
 
-class OwnedSource(DynamicSource[Any]):
+class OwnedSource:
     """Records of the memory topic and the query topic, of the partitions that `own` named and `give_up` did not."""
 
     def __init__(
@@ -168,7 +166,7 @@ class OwnedSource(DynamicSource[Any]):
 
     # ------------------------------------------------------------------ for the dataflow
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> "OwnedPart":  # noqa: ARG002
+    def build(self) -> "OwnedPart":
         for reader, topic in zip((self._hub.memories, self._hub.queries), self.topics, strict=True):
             reader.look_up(topic)
         self._began = True
@@ -287,7 +285,7 @@ class OwnedSource(DynamicSource[Any]):
         return mark
 
 
-class OwnedPart(StatelessSourcePartition[Any]):
+class OwnedPart:
     """All of it."""
 
     def __init__(self, source: OwnedSource) -> None:
@@ -295,9 +293,6 @@ class OwnedPart(StatelessSourcePartition[Any]):
 
     def next_batch(self) -> list[Any]:
         return self._source.next_batch()
-
-    def next_awake(self) -> datetime:
-        return AT_ONCE  # the hub paces
 
     def close(self) -> None:
         self._source.stop_reading()

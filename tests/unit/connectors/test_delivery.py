@@ -55,7 +55,7 @@ def sink(brokers: Brokers, sent: Sent | None = None, closing: Closing | None = N
 
     options = KafkaOptions("nowhere:1")
     made = DeliverySink(options, most_bytes={}, sent=sent or Sent(), marked=marked, closing=closing)
-    return made.build("outputs", 0, 1)
+    return made.build()
 
 
 def to_send(offset: int, number: int = 0, partition: int = 0) -> ToSend:
@@ -144,7 +144,7 @@ def sending(stopping: threading.Event | None = None, closing: Closing | None = N
         stopping=stopping,
         closing=closing,
     )
-    return made.build("outputs", 0, 1)
+    return made.build()
 
 
 def test_outputs_that_brokers_were_away_for_too_long_to_take_are_another_s_to_send(producer: FakeProducer) -> None:

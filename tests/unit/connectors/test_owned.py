@@ -36,7 +36,7 @@ class Member:
             clock_s=lambda: self.now_s,
             memory_ends=memory_ends,
         )
-        self.part = self.source.build("records", 0, 1)
+        self.part = self.source.build()
 
     def own(self, partition: int, memory: Reached = START, queries: Reached = START) -> tuple[Lane, Lane]:
         memories = lane_at(MEMORIES, partition, memory, self.kafka.end(MEMORIES, partition))

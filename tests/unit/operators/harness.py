@@ -180,11 +180,11 @@ class Harness:
 
     @property
     def is_due(self) -> bool:
-        return self._logic.notify_at() is not None
+        return self._logic.due_ms() is not None
 
     def advance(self) -> list[Output]:
         """Between two batches, as Bytewax does."""
-        return [*self._logic.on_notify()[0]]
+        return self._logic.on_notify()
 
     def advance_to_end(self) -> list[Output]:
         outputs: list[Output] = []

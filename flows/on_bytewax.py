@@ -1,0 +1,116 @@
+"""Executes recipes on Bytewax: the only module that turns sources, steps and sinks into Bytewax's classes."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bytewax import operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.inputs import DynamicSource, StatelessSourcePartition
+from bytewax.operators import StatefulBatchLogic
+from bytewax.outputs import DynamicSink, StatelessSinkPartition
+from bytewax.run import cli_main
+from threadpoolctl import threadpool_limits
+
+from recallflow.errors import RecallflowError
+from recallflow.flows.cycles import ONE_THREAD
+from recallflow.flows.runner import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource, SinkPart, SourcePart
+
+_AT_ONCE = datetime.fromtimestamp(0, UTC)  # the source itself waits for input
+_EPOCH = timedelta(days=1)  # nothing is kept at the end of an epoch
+
+
+def run_on_bytewax(recipe: Recipe) -> None:
+    """Execute a recipe in one worker. Raises the error that stopped it, without Bytewax's wrapping."""
+    try:
+        cli_main(dataflow(recipe), workers_per_process=1, epoch_interval=_EPOCH)
+    except Exception as error:  # noqa: BLE001 - the most specific one is raised again
+        found = cause(error)
+        raise found from (error if found is error else found.__cause__)
+
+
+def dataflow(recipe: Recipe) -> Dataflow:
+    """Return a recipe as a Bytewax dataflow."""
+    flow = Dataflow(recipe.name)
+    stream: Any = op.input("input", flow, _Source(recipe.source))
+    for step in recipe.steps:
+        if isinstance(step, KeyedStep):
+            stream = op.stateful_batch(step.name, stream, _builder(step.new_logic))
+        else:
+            stream = op.flat_map_batch(step.name, stream, step.function)
+    op.output("output", stream, _Sink(recipe.sink))
+    return flow
+
+
+def cause(error: BaseException) -> BaseException:
+    """Return our own error out of those that Bytewax wraps around it, or else the innermost."""
+    while error.__cause__ is not None and not isinstance(error, RecallflowError):
+        error = error.__cause__
+    return error
+
+
+def _builder(new_logic: Callable[[], KeyedLogic]) -> Callable[[None], "_Logic"]:
+    return lambda _: _Logic(new_logic())
+
+
+class _Source(DynamicSource[Any]):
+    def __init__(self, source: RecipeSource) -> None:
+        self._source = source
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> "_SourcePart":  # noqa: ARG002
+        threadpool_limits(ONE_THREAD)  # OpenMP's limit holds for the thread that sets it, and this is the worker's
+        return _SourcePart(self._source.build())
+
+
+class _SourcePart(StatelessSourcePartition[Any]):
+    def __init__(self, part: SourcePart) -> None:
+        self._part = part
+
+    def next_batch(self) -> list[Any]:
+        return self._part.next_batch()
+
+    def next_awake(self) -> datetime:
+        return _AT_ONCE
+
+    def close(self) -> None:
+        self._part.close()
+
+
+class _Logic(StatefulBatchLogic[Any, Any, None]):
+    def __init__(self, logic: KeyedLogic) -> None:
+        self._logic = logic
+
+    def on_batch(self, values: list[Any]) -> tuple[Iterable[Any], bool]:
+        return self._logic.on_batch(values)
+
+    def on_notify(self) -> tuple[Iterable[Any], bool]:
+        return self._logic.on_notify(), StatefulBatchLogic.RETAIN
+
+    def on_eof(self) -> tuple[Iterable[Any], bool]:
+        return self._logic.on_eof(), StatefulBatchLogic.RETAIN
+
+    def notify_at(self) -> datetime | None:
+        due_ms = self._logic.due_ms()
+        return None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, UTC)
+
+    def snapshot(self) -> None:
+        return None
+
+
+class _Sink(DynamicSink[Any]):
+    def __init__(self, sink: RecipeSink) -> None:
+        self._sink = sink
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> "_SinkPart":  # noqa: ARG002
+        return _SinkPart(self._sink.build())
+
+
+class _SinkPart(StatelessSinkPartition[Any]):
+    def __init__(self, part: SinkPart) -> None:
+        self._part = part
+
+    def write_batch(self, items: list[Any]) -> None:
+        self._part.write_batch(items)
+
+    def close(self) -> None:
+        self._part.close()

@@ -1,0 +1,193 @@
+"""Recipes of dataflows, and the loop that executes a recipe without Bytewax.
+
+A recipe is a source, a list of named steps, and a sink. `run` executes it on Bytewax where that is installed
+(`on_bytewax.py`), and otherwise on the calling thread (`Loop`). Steps, sources and sinks do not know which.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from recallflow.flows.cycles import computing
+
+
+class SourcePart(Protocol):
+    """An open source."""
+
+    def next_batch(self) -> list[Any]:
+        """Return the next values, after a short wait where there are none. Raises StopIteration at the end."""
+
+    def close(self) -> None: ...
+
+
+class SinkPart(Protocol):
+    """An open sink."""
+
+    def write_batch(self, items: list[Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RecipeSource(Protocol):
+    """A source; `build` opens it on the thread that reads it."""
+
+    def build(self) -> SourcePart: ...
+
+
+class RecipeSink(Protocol):
+    """A sink; `build` opens it on the thread that writes to it."""
+
+    def build(self) -> SinkPart: ...
+
+
+class KeyedLogic(Protocol):
+    """The state of one key. Each call returns outputs; the flag of `on_batch` is true where the state is to be
+    dropped."""
+
+    def on_batch(self, values: list[Any]) -> tuple[Iterable[Any], bool]: ...
+
+    def on_notify(self) -> Iterable[Any]:
+        """Called once `due_ms` is reached."""
+
+    def on_eof(self) -> Iterable[Any]:
+        """Called once at the end of the input."""
+
+    def due_ms(self) -> int | None:
+        """Return the time of the next `on_notify` in epoch milliseconds. It changes only within calls of this key."""
+
+
+class BatchStep(NamedTuple):
+    """A step without state: a function of a batch."""
+
+    name: str
+    function: Callable[[list[Any]], Iterable[Any]]
+
+
+class KeyedStep(NamedTuple):
+    """A step with one state per key: it takes and returns pairs of key and value."""
+
+    name: str
+    new_logic: Callable[[], KeyedLogic]
+
+
+class Recipe(NamedTuple):
+    """A dataflow: every value that the source gives passes through all steps in order, and what comes out is
+    written."""
+
+    name: str
+    source: RecipeSource
+    steps: Sequence[BatchStep | KeyedStep]
+    sink: RecipeSink
+
+
+def run(recipe: Recipe) -> None:
+    """Execute a recipe until its source ends, on Bytewax where it is installed. Raises the error that stopped it."""
+    with computing():
+        try:
+            from recallflow.flows.on_bytewax import run_on_bytewax
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "bytewax":
+                raise
+            run_loop(recipe)
+        else:
+            run_on_bytewax(recipe)
+
+
+def run_loop(recipe: Recipe) -> None:
+    """Execute a recipe on the calling thread until its source ends."""
+    loop = Loop(recipe)
+    try:
+        while loop.step():
+            pass
+    finally:
+        loop.close()
+
+
+def epoch_ms() -> int:
+    """Return the time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Loop:
+    """A recipe under execution on one thread. One `step` brings one batch from the source to the sink."""
+
+    def __init__(self, recipe: Recipe, now_ms: Callable[[], int] = epoch_ms) -> None:
+        self._sink = recipe.sink.build()
+        self._source = recipe.source.build()
+        self._steps = [
+            _KeyedStates(step.new_logic, now_ms) if isinstance(step, KeyedStep) else _Stateless(step.function)
+            for step in recipe.steps
+        ]
+
+    def step(self) -> bool:
+        """Process one batch and whatever is due. Return False once the source has ended."""
+        values: list[Any] = []
+        goes_on = True
+        try:
+            values = self._source.next_batch()
+        except StopIteration:
+            goes_on = False
+        for step in self._steps:
+            values = step.process(values, ends=not goes_on)
+        if values:
+            self._sink.write_batch(values)
+        return goes_on
+
+    def close(self) -> None:
+        """Close the source, then the sink."""
+        try:
+            self._source.close()
+        finally:
+            self._sink.close()
+
+
+class _Stateless:
+    """A `BatchStep` under execution."""
+
+    def __init__(self, function: Callable[[list[Any]], Iterable[Any]]) -> None:
+        self._function = function
+
+    def process(self, values: list[Any], *, ends: bool) -> list[Any]:  # noqa: ARG002 - nothing is left at the end
+        return [*self._function(values)] if values else values
+
+
+class _KeyedStates:
+    """A `KeyedStep` under execution."""
+
+    def __init__(self, new_logic: Callable[[], KeyedLogic], now_ms: Callable[[], int]) -> None:
+        self._new_logic, self._now_ms = new_logic, now_ms
+        self._logics: dict[str, KeyedLogic] = {}
+        self._due_ms: dict[str, int] = {}  # of the keys that have a time
+
+    def process(self, values: list[tuple[str, Any]], *, ends: bool) -> list[Any]:
+        outputs: list[Any] = []
+        by_key: dict[str, list[Any]] = defaultdict(list)
+        for key, value in values:
+            by_key[key].append(value)
+        for key, given in by_key.items():
+            if (logic := self._logics.get(key)) is None:
+                logic = self._logics[key] = self._new_logic()
+            made, is_over = logic.on_batch(given)
+            outputs += [(key, one) for one in made]
+            if is_over:
+                del self._logics[key]
+            self._schedule(key)
+        for key in self._due() if self._due_ms else ():
+            outputs += [(key, one) for one in self._logics[key].on_notify()]
+            self._schedule(key)
+        if ends:
+            outputs += [(key, one) for key, logic in self._logics.items() for one in logic.on_eof()]
+        return outputs
+
+    def _due(self) -> list[str]:
+        now_ms = self._now_ms()
+        return [key for key, at_ms in self._due_ms.items() if at_ms <= now_ms]
+
+    def _schedule(self, key: str) -> None:
+        logic = self._logics.get(key)
+        at_ms = None if logic is None else logic.due_ms()
+        if at_ms is None:
+            self._due_ms.pop(key, None)
+        else:
+            self._due_ms[key] = at_ms
