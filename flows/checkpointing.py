@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -23,6 +23,7 @@ from recallflow.state.folders import arriving_folder, copy_partition
 
 FAR_BEHIND = 20_000  # records: to fetch a folder takes less than to read these again
 LOOK_S = 1.0
+RESULTS = ("kept", "failed")
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Checkpoints:
         self._store, self._directory, self._topic, self._deployment = store, directory, memory_topic, deployment
         self._every_s, self._owned = every_s, owned
         self._keeper = Keeper(store, directory.path, keep)
+        self.results = Counter[str]()
         self._run_id = uuid.uuid4().hex
         self._kept: dict[int, int] = {}  # partition → what of its own log was applied when it was kept
         self._due_s: dict[int, float] = {}
@@ -124,9 +126,11 @@ class Checkpoints:
             return
         try:
             saved = self._keeper.keep(number, lambda folder: self._copied(number, folder))
-        except (CheckpointError, StorageError) as error:  # also where it was closed meanwhile
+        except (CheckpointError, StorageError, OSError) as error:  # also where it was closed meanwhile
+            self.results["failed"] += 1
             _log.warning("no checkpoint of partition %d was kept: %s", number, error)
             return
+        self.results["kept"] += 1
         self._kept[number] = saved.manifest.about.offset
         _log.info("a checkpoint of partition %d is kept: %d bytes sent", number, saved.sent_bytes)
 

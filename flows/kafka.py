@@ -29,7 +29,7 @@ from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
-from recallflow.flows.checkpointing import Checkpoints, Restore
+from recallflow.flows.checkpointing import Checkpoints
 from recallflow.flows.config import Config
 from recallflow.flows.cycles import SWITCH_S
 from recallflow.flows.deployed import deployed
@@ -88,6 +88,7 @@ class KafkaFlow:
         self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
         self._written: tuple[str, ...] = ()
         self._stopping = threading.Event()
+        self._store: CheckpointStore | None = None
         self._has_begun = False
 
     def run(self) -> None:
@@ -206,7 +207,8 @@ class KafkaFlow:
         connection = Connection(self.options, self.topics.memory, catch_up, lambda: bool(source.partitions()))
         stack.callback(connection.close)
         membership: Membership
-        restore = self._restore(stack, directory, source)
+        checkpoints = self._checkpoints(stack, directory, source)
+        restore = None if checkpoints is None else checkpoints.restore
         ownership = Ownership(
             self.options,
             self.topics,
@@ -280,6 +282,7 @@ class KafkaFlow:
             journeys=asked.journeys,
             counts={topic: described.partitions for topic, described in there.items()},
             stamped=stamped,
+            checkpoints=checkpoints,
         )
         return running, sink, membership, ownership
 
@@ -306,13 +309,14 @@ class KafkaFlow:
             stopping=source.stopping,
         )
 
-    def _restore(self, stack: ExitStack, directory: StateDirectory, source: OwnedSource) -> Restore | None:
-        """What gives a partition the folder of its newest checkpoint, where checkpoints are kept, as they are from now
-        on."""
+    def _checkpoints(self, stack: ExitStack, directory: StateDirectory, source: OwnedSource) -> Checkpoints | None:
+        """Start to keep checkpoints, if a store is named. A store that is away when the member joins anew does not end
+        the process: it is opened once."""
         if (url := self.chosen.checkpoint_to) is None:
             return None
+        self._store = self._store or CheckpointStore.open(url, self._stopping, create=True)
         checkpoints = Checkpoints(
-            CheckpointStore.open(url, source.stopping),
+            self._store,
             directory,
             self.topics.memory,
             deployment_name(self.config, self.topics.memory),
@@ -321,7 +325,7 @@ class KafkaFlow:
             owned=source.partitions,
         )
         stack.enter_context(checkpoints.running())
-        return checkpoints.restore
+        return checkpoints
 
     def _recipe(self, running: Running, sink: DeliverySink, asked: _Asked) -> Recipe:
         replies = {topic: running.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}

@@ -15,6 +15,7 @@ from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
+from recallflow.flows.checkpointing import RESULTS, Checkpoints
 from recallflow.flows.engine_metrics import counter, gauge, output_metrics, state_metrics
 from recallflow.flows.homes import REASONS, Homes
 from recallflow.flows.journeys import Journeys
@@ -42,6 +43,7 @@ class Running:
     journeys: Journeys
     counts: Mapping[str, int]  # partitions of each topic
     stamped: frozenset[str]  # topics whose records carry the time of the log
+    checkpoints: Checkpoints | None = None
 
 
 class Metrics(Collector):
@@ -97,6 +99,8 @@ class Metrics(Collector):
                 JUDGED_BY,
             )
             yield left_out_metric(self._running.table)
+            results = {} if self._running.checkpoints is None else self._running.checkpoints.results
+            yield counter("checkpoints", "Checkpoints of partitions by their result", "result", results, RESULTS)
             yield from state_metrics(self._running.directory)
             yield from model_metrics(self._meters)
 

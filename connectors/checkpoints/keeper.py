@@ -28,7 +28,7 @@ class Keeper:
 
     def keep(self, number: int, make_folder: Callable[[Path], About]) -> Saved:
         """Saves what `make_folder` puts into a folder that is not there yet, and prunes what is beyond. Raises
-        CheckpointError, and what `make_folder` raises: then the partition's generations are as before."""
+        CheckpointError, OSError and what `make_folder` raises: then the partition's generations are as before."""
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self._state_dir) as scratch:
             folder = Path(scratch) / f"p{number:03d}"
             about = make_folder(folder)

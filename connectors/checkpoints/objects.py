@@ -1,6 +1,8 @@
 """Objects of a store by name: each is there whole or not at all, and a store that is away is waited for."""
 
 import contextlib
+import errno
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +11,9 @@ from typing import NamedTuple, TypeVar
 from pyarrow import fs
 
 from recallflow.connectors.checkpoints.location import Location
-from recallflow.connectors.checkpoints.waiting import Waiting
-from recallflow.errors import UsageError
-from recallflow.private_files import make_private_folder, open_private
+from recallflow.connectors.checkpoints.waiting import StoreAway, Waiting
+from recallflow.errors import CheckpointError, UsageError
+from recallflow.private_files import FOLDER_MODE, make_private_folder, open_private
 
 _T = TypeVar("_T")
 
@@ -27,18 +29,42 @@ class Objects:
     """All calls raise CheckpointError; `get` raises FileNotFoundError for an object that is not there.
     Safe to call from several threads."""
 
-    def __init__(self, location: Location, waiting: Waiting) -> None:
-        """Raises UsageError where the bucket is not there."""
+    def __init__(self, location: Location, waiting: Waiting, *, create: bool = False) -> None:
+        """`create`: make the folder of a local store, and count the store as away while that folder is missing.
+        Raises UsageError where the bucket is missing, or the folder cannot be used."""
         self.shown = location.shown
         self._filesystem = location.filesystem
         self._root = location.root
         self._is_local = isinstance(location.filesystem, fs.LocalFileSystem)
         self._waiting = waiting
-        if not self._is_local:
+        self._expected = self._mounted = False  # of the folder: it was made here, and is a mount point
+        if self._is_local:
+            self._open_folder(Path(location.root), create=create)
+        else:
             bucket = location.root.partition("/")[0]
             (info,) = self._patiently("ask for the bucket", lambda: self._filesystem.get_file_info([bucket]))
             if info.type == fs.FileType.NotFound:  # a listing would take it for an empty one
                 raise UsageError(f"URL of checkpoints ({self.shown}): bucket: there is none of the name {bucket}")
+
+    def _open_folder(self, folder: Path, *, create: bool) -> None:
+        """Check the folder of a local store. With `create`, make it and write a file to it."""
+        if os.path.exists(folder) and not os.path.isdir(folder):  # noqa: PTH110, PTH112 - those of Path may raise
+            raise UsageError(f"URL of checkpoints ({self.shown}): path: {folder} is not a folder: name a folder")
+        if not create:
+            return
+        try:
+            make_private_folder(folder)
+            probe = folder / f"new-{uuid.uuid4().hex}"
+            open_private(probe, "wb").close()
+            probe.unlink()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise CheckpointError(f"{self.shown}: cannot write: {error}") from None
+            raise UsageError(
+                f"URL of checkpoints ({self.shown}): path: cannot write to {folder} ({error.strerror}): name a folder "
+                "that this user may write to"
+            ) from None
+        self._expected, self._mounted = True, os.path.ismount(folder)
 
     def put(self, name: str, data: bytes) -> None:
         """Data of a few MiB is one request to a service. In a folder it gets its name once it is written."""
@@ -76,7 +102,12 @@ class Objects:
             return
         folder, _, name = path.rpartition("/")
         new = f"{folder}/new-{uuid.uuid4().hex}"
-        make_private_folder(Path(folder))
+        root = Path(self._root)
+        if not self._expected:
+            make_private_folder(root)
+        below = Path(folder).relative_to(root)
+        for level in [*reversed(below.parents), below][1:]:
+            (root / level).mkdir(FOLDER_MODE, exist_ok=True)
         with open_private(Path(new), "wb") as file:
             file.write(data)
         self._filesystem.move(new, f"{folder}/{name}")
@@ -87,4 +118,20 @@ class Objects:
         return found
 
     def _patiently(self, what: str, call: Callable[[], _T]) -> _T:
-        return self._waiting.until_done(self.shown, what, call)
+        return self._waiting.until_done(self.shown, what, lambda: self._reached(call))
+
+    def _reached(self, call: Callable[[], _T]) -> _T:
+        """Call, unless the folder is away. A missing one is not made anew: it would be on the disk below the mount."""
+        self._check_there()
+        try:
+            return call()
+        except FileNotFoundError:
+            self._check_there()
+            raise
+
+    def _check_there(self) -> None:
+        """Raises StoreAway."""
+        if self._expected and not os.path.isdir(self._root):  # noqa: PTH112 - that of Path may raise
+            raise StoreAway(f"the folder {self._root} is missing")
+        if self._mounted and not os.path.ismount(self._root):
+            raise StoreAway(f"nothing is mounted at {self._root}")

@@ -71,12 +71,15 @@ class CheckpointStore:
         self._noted = set[tuple[int, str]]()
 
     @classmethod
-    def open(cls, url: str, stopping: threading.Event | None = None, patience_s: float = OUTAGE_S) -> Self:
+    def open(
+        cls, url: str, stopping: threading.Event | None = None, patience_s: float = OUTAGE_S, *, create: bool = False
+    ) -> Self:
         """Raises UsageError for a URL that is wrong, and CheckpointError where the store cannot be reached.
-        `stopping`: set by whoever wants all that is under way to end soon."""
+        `stopping`: set by whoever wants all that is under way to end soon. `create`: make the folder of a `file:` URL;
+        from then on the store counts as away while the folder is missing."""
         waiting = Waiting(stopping or threading.Event(), patience_s)
         location = waiting.until_done("checkpoints", "find the store", lambda: locate(url))
-        return cls(Objects(location, waiting))
+        return cls(Objects(location, waiting, create=create))
 
     @property
     def shown(self) -> str:

@@ -18,6 +18,12 @@ PASSING = re.compile(
 )
 
 _T = TypeVar("_T")
+
+
+class StoreAway(OSError):
+    """A folder of checkpoints that was there at the start is not reachable. It may come back, as a mounted disk may."""
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +47,7 @@ class Waiting:
                 raise
             except OSError as error:
                 said = " ".join(str(error).split())
-                if not PASSING.search(said):
+                if not (isinstance(error, StoreAway) or PASSING.search(said)):
                     raise CheckpointError(f"{shown}: cannot {what}: {said}") from None
                 if patience.ended():
                     raise CheckpointError(f"{shown}: could not {what} {patience}: {said}") from None

@@ -1,6 +1,8 @@
 """What takes the place of a partition's folder: a checkpoint that holds more of the same log, while nobody works on
 it."""
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,7 +29,7 @@ class Kept:
 
     def __init__(self, directory: StateDirectory, store: Path, topic: str) -> None:
         self.directory, self._topic = directory, topic
-        self.store = CheckpointStore.open(store.as_uri())
+        self.store = CheckpointStore.open(store.as_uri(), patience_s=0, create=True)
         self.checkpoints = Checkpoints(self.store, directory, topic, "d", every_s=1, keep=3, owned=frozenset)
 
     def apply(self, offset: int) -> None:
@@ -118,6 +120,50 @@ def test_a_checkpoint_says_no_more_than_it_holds(made: Made) -> None:
     newest = one.store.newest(2)
     assert newest is not None
     assert newest.about.offset == 5
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC], ids=os.strerror)
+def test_checkpoint_that_cannot_be_written_is_kept_later(
+    made: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    one = made("one")
+    one.apply(5)
+    with monkeypatch.context() as patch:
+        patch.setattr("recallflow.connectors.checkpoints.objects.open_private", fail)
+        one.keep()
+    assert os.strerror(number) in caplog.text
+    one.keep()
+    assert one.checkpoints.results == {"failed": 1, "kept": 1}
+
+
+def test_folder_that_disappears_fails_a_checkpoint_and_recovers(
+    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, store = made("one"), tmp_path / "store"
+    one.apply(5)
+    store.rename(tmp_path / "away")
+    one.keep()
+    assert one.restored() == 5
+    assert [record.levelname for record in caplog.records].count("WARNING") == 2  # of keeping and of restoring
+    (tmp_path / "away").rename(store)
+    one.keep()
+    assert one.checkpoints.results == {"failed": 1, "kept": 1}
+
+
+def test_full_disk_of_the_state_fails_only_the_checkpoint(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied: the folder for the copy cannot be made."""
+
+    def fail(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    one = made("one")
+    one.apply(5)
+    monkeypatch.setattr("tempfile.TemporaryDirectory", fail)
+    one.keep()
+    assert one.checkpoints.results == {"failed": 1}
 
 
 def test_one_at_a_time_restores_a_partition(made: Made) -> None:

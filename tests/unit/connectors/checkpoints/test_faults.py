@@ -1,5 +1,6 @@
 """What is cut, lost, changed or away: no generation that is not whole is taken for one, and whoever asks is told."""
 
+import errno
 import logging
 import os
 import threading
@@ -17,7 +18,7 @@ from recallflow.connectors.checkpoints.manifest import decode, encode
 from recallflow.connectors.checkpoints.objects import Objects
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.checkpoints.waiting import Waiting
-from recallflow.errors import CheckpointBroken, CheckpointError
+from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from tests.s3_server import S3Server
 from tests.unit.connectors.checkpoints.conftest import Grown, about, contents, objects
 
@@ -285,6 +286,90 @@ def test_a_disk_that_cannot_be_written_is_no_broken_checkpoint(tmp_path: Path) -
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(CheckpointError, match=r"cannot write .*p003: .*File exists"):
         store.fetch(manifest, tmp_path / "taken" / "p003")
-    (tmp_path / "closed").write_text("a file")
-    with pytest.raises(CheckpointError, match=r"file:.*closed: cannot write p003/objects/.*"):
-        CheckpointStore.open((tmp_path / "closed").as_uri()).save(3, tmp_path / "f", about(1))
+
+
+# ── a folder that cannot be used ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_regular_file_as_a_store_is_refused(tmp_path: Path, create: bool) -> None:
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(UsageError, match=r"path: .*file is not a folder: name a folder"):
+        CheckpointStore.open((tmp_path / "file").as_uri(), create=create)
+
+
+def test_store_below_a_regular_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(UsageError, match=r"path: cannot write to .*store \("):
+        CheckpointStore.open((tmp_path / "file" / "store").as_uri(), create=True)
+
+
+def test_reading_commands_make_no_folder(tmp_path: Path) -> None:
+    assert CheckpointStore.open((tmp_path / "store").as_uri()).partitions() == []
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.EACCES, UsageError), (errno.EROFS, UsageError), (errno.ENOSPC, CheckpointError)],
+    ids=["no permission", "read-only", "full"],
+)
+def test_folder_that_takes_no_file_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    monkeypatch.setattr("recallflow.connectors.checkpoints.objects.open_private", failing_with(number))
+    with pytest.raises(error, match=os.strerror(number)):
+        CheckpointStore.open((tmp_path / "store").as_uri(), create=True)
+
+
+def test_missing_folder_is_not_made_anew(tmp_path: Path, grown: MakeGrown) -> None:
+    db, root = grown(), tmp_path / "store"
+    store = CheckpointStore.open(root.as_uri(), patience_s=0, create=True)
+    store.save(3, db.folder(), db.about())
+    root.rename(tmp_path / "elsewhere")
+    for call in (lambda: store.save(3, db.folder(), db.about()), lambda: store.newest(3)):
+        with pytest.raises(CheckpointError, match=rf"within 0 s: the folder {root} is missing"):
+            call()
+    assert not root.exists()
+    (tmp_path / "elsewhere").rename(root)
+    assert store.save(3, db.folder(), db.about(created_ms=1)).sent_objects < len(objects(root))
+
+
+def test_folder_that_returns_in_time_is_waited_for(tmp_path: Path, grown: MakeGrown) -> None:
+    db, root = grown(), tmp_path / "store"
+    stopping = ReturningFolder(root)
+    store = CheckpointStore.open(root.as_uri(), stopping, create=True)
+    root.rmdir()
+    store.save(3, db.folder(), db.about())
+    assert (stopping.waits, len(store.generations(3))) == (1, 1)
+
+
+def test_unmounted_folder_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: MakeGrown) -> None:
+    db, mounted = grown(), True
+    monkeypatch.setattr(os.path, "ismount", lambda _: mounted)
+    store = CheckpointStore.open((tmp_path / "store").as_uri(), patience_s=0, create=True)
+    mounted = False
+    with pytest.raises(CheckpointError, match="nothing is mounted at"):
+        store.save(3, db.folder(), db.about())
+    mounted = True
+    store.save(3, db.folder(), db.about())
+
+
+class ReturningFolder(threading.Event):
+    """A stop signal. The folder is back when somebody has waited for it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder, self.waits = folder, 0
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002
+        self.waits += 1
+        self._folder.mkdir()
+        return False
+
+
+def failing_with(number: int) -> Callable[..., object]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
