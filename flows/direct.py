@@ -103,7 +103,7 @@ class Direct:
         """What comes out at the end of the input; all that is applied survives a power cut."""
         outputs = self._decided([output for step in self._steps.values() for output in step.end()])
         if self._sync_s is not None:
-            self._sync()
+            self._directory.sync()
         return outputs
 
     def serve(self, calls: Calls) -> None:
@@ -126,5 +126,5 @@ class Direct:
         return [*decided(self._decisions, self._observe, outputs)]
 
     def _sync(self) -> None:
-        self._directory.sync()
-        self._sync_at_s = float("inf")
+        is_covered = self._directory.begin_syncs()
+        self._sync_at_s = float("inf") if is_covered else time.monotonic() + (self._sync_s or 0.0)

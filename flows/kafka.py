@@ -202,6 +202,7 @@ class KafkaFlow:
             stopping=self._stopping,
             closing=parts,
             memory_ends=EndOffsets(self.options, self.topics.memory),
+            settle=lambda: sink.settle(),
         )
         stack.callback(source.close)
         connection = Connection(self.options, self.topics.memory, catch_up, lambda: bool(source.partitions()))

@@ -4,7 +4,8 @@
    behind one that takes several steps is held until those are through (`large.py`).
 2. At the end of the batch all effects, outputs to keep and positions become one WriteBatch; then owners over the byte
    budget leave memory.
-3. A snapshot syncs the database first, so that the database is always at or ahead of what Bytewax remembers.
+3. A snapshot syncs the database first, so that the database is always at or ahead of what Bytewax remembers. A mark
+   starts the sync and does not wait: its offsets are committed once the sync has returned.
 """
 
 import time
@@ -197,15 +198,20 @@ class StateStep:
     # ------------------------------------------------------------------ a partition that is this process's for a while
 
     def mark(self, mark: Mark) -> Marked:
-        """Where the state partition is: all that is applied is synced."""
+        """Return how far the state partition is, and start the sync of all that was applied. Of the marks before, only
+        the latest may still wait for the disk or for deliveries, and none where this is not the last."""
+        partition = self._partition
+        partition.commit()
+        # Behind a last mark comes `close`, which waits for the disk.
+        is_synced = partition.sync_check() if mark.last else self._directory.begin_sync(partition)
         if mark.place is not None:
-            self._partition.stage_place(mark.place)
-        self._sync()
+            partition.stage_place(mark.place)  # an older place only has more records read again
+        self._forget_delivered()
         found: dict[str, list[int]] = defaultdict(list)
         for item in [*self._held(), *self._queries.waiting()]:
             found[item.record.position.source].append(item.record.position.offset)
         still = {source: tuple(sorted(offsets)) for source, offsets in found.items()}
-        return Marked(self._partition.number, mark.number, still, mark.last)
+        return Marked(partition.number, mark.number, still, mark.last, is_synced)
 
     def close(self) -> None:
         """Another process may have the state partition from here on. What is not through comes again where it goes."""
@@ -234,7 +240,9 @@ class StateStep:
         it holds sealed."""
         waiting = seal_items(self._partition, b"waiting", self._queries.waiting())
         held = seal_items(self._partition, b"held", self._held())
-        self._sync()
+        self._partition.commit()
+        self._directory.sync()  # of all partitions, at the first of an epoch
+        self._forget_delivered()
         return Snapshot(
             partition=self._partition.number,
             applied=dict(self._partition.applied),
@@ -243,14 +251,11 @@ class StateStep:
             held=held,
         )
 
-    def _sync(self) -> None:
-        """Has all that was applied survive a power cut, and drops what was kept in case it comes again."""
-        self._partition.commit()
-        self._directory.sync()  # of all partitions, at the first of an epoch
-        # Nobody misses these deletions if they are lost.
+    def _forget_delivered(self) -> None:
+        """Delete what was kept in case records come again that are through and delivered since the last but one."""
         self._partition.stage(outbox.delivered(self._partition, self._through[0]))
         self._queries.forget_marks()
-        self._partition.commit()
+        self._partition.commit(needs_sync=False)
         self._through = (self._through[1], self._through_now())
 
     def _resume(self, resumed: Snapshot) -> None:

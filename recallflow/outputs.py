@@ -1,6 +1,7 @@
 """What leaves the dataflow, on its way to a sink. `position` and `number` together are an output's identity: the record
 it comes from, and which of that record's outputs it is."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from recallflow.control import GateVerdict
@@ -126,13 +127,15 @@ class Moved:
 
 @dataclass(slots=True, frozen=True)
 class Marked:
-    """The outputs of a state partition up to its mark of this number are before it. `open`: by source, the offsets of
-    records that were received and are not through, in order; `last`: the partition is closed."""
+    """A barrier behind the outputs of a state partition up to its mark of this number. `open`: by source, the offsets
+    of records that were received and are not through, in order; `last`: the partition is closed. `is_synced` tells
+    whether all that was applied before it survives a power cut."""
 
     partition: int
     number: int
     open: dict[str, tuple[int, ...]]
     last: bool
+    is_synced: Callable[[], bool]
 
 
 @dataclass(slots=True, frozen=True)

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -64,7 +64,13 @@ class StateDirectory:
     each partition belongs to one worker, and each worker has its own cache of hot owners."""
 
     def __init__(
-        self, path: Path, description: Description, at_rest: AtRest, cache_bytes: int, lock_wait_s: float
+        self,
+        path: Path,
+        description: Description,
+        at_rest: AtRest,
+        cache_bytes: int,
+        lock_wait_s: float,
+        disk: Executor | None = None,
     ) -> None:
         """Raises MasterKeyError."""
         self.path = path
@@ -82,7 +88,8 @@ class StateDirectory:
         self._partitions: dict[int, Partition] = {}
         self._opening, self._syncing = threading.Lock(), threading.Lock()
         self._hot: dict[int, HotOwners] = {}
-        self._disk = ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
+        self._disk = disk or ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
+        self._syncs: dict[int, Future[None]] = {}  # the last that began, by partition
         self._cleaner = ThreadPoolExecutor(1, "recallflow-clean")
         self._to_clean = set[Partition]()  # whose turn with the cleaner is still to come
         self._closing = threading.Event()
@@ -101,9 +108,11 @@ class StateDirectory:
         cache_bytes: int,
         lock_wait_s: float | None = None,
         at_rest: AtRest = UNENCRYPTED,
+        disk: Executor | None = None,
     ) -> Self:
-        """Opens or creates a state directory, and holds it. Raises StateInUse where another process does, StateError
-        where another version or other settings made it, and MasterKeyError where another master key did."""
+        """Opens or creates a state directory, and holds it. `disk` runs syncs, on threads by default. Raises StateInUse
+        where another process holds it, StateError where another version or other settings made it, and MasterKeyError
+        where another master key did."""
         with contextlib.ExitStack() as lock:
             lock.enter_context(hold(path, lock_wait_s, create=True))
             if not (path / DESCRIPTION).exists():
@@ -111,7 +120,7 @@ class StateDirectory:
             stored = describe(path)
             check_settings(path, stored.fingerprint, fingerprint)
             partition_wait_s = WAIT_S if lock_wait_s is None else lock_wait_s
-            directory = cls(path, stored, at_rest, cache_bytes, partition_wait_s)
+            directory = cls(path, stored, at_rest, cache_bytes, partition_wait_s, disk)
             remove_leftovers(path)
             directory._lock = lock.pop_all()
         return directory
@@ -184,6 +193,7 @@ class StateDirectory:
         with self._opening, self._syncing:
             del self._partitions[number]
             self._unfit_before += partition.unfit
+            self._end_sync(number)
             partition.sync()
             partition.close()
 
@@ -197,6 +207,7 @@ class StateDirectory:
                 partition.cleaning.end()
                 self._unfit_before += partition.unfit
                 del self._partitions[number]
+                self._end_sync(number)
                 with contextlib.suppress(StorageError):  # the error that led here says more
                     partition.close()
             self.broken = None
@@ -265,12 +276,45 @@ class StateDirectory:
         return Counts(sum(one.owners for one in found), sum(one.memories for one in found))
 
     def sync(self) -> None:
-        """Syncs all that was committed. Partitions wait for the disk in parallel, as sixteen in turn held up queries
-        for tens of milliseconds at each snapshot."""
+        """Sync all that was committed, of all partitions in parallel, and wait for it. Raises StorageError."""
         with self._syncing:  # none of them is closed meanwhile
             unsynced = [partition for partition in [*self._partitions.values()] if partition.unsynced]
             for _ in self._disk.map(Partition.sync, unsynced):
                 pass  # raises what a partition raised
+
+    def begin_sync(self, partition: Partition) -> Callable[[], bool]:
+        """Start to sync what a partition has committed. No other sync of the partition may be under way.
+
+        Returns:
+            A check that tells whether all of it survives a power cut. Where the sync fails, `broken` says so, and the
+            check never passes.
+        """
+        is_synced = partition.sync_check()
+        if not partition.unsynced:
+            return is_synced
+        begun = self._syncs[partition.number] = self._disk.submit(self._sync, partition)
+        return lambda: begun.done() and is_synced()
+
+    def begin_syncs(self) -> bool:
+        """Start to sync all partitions. Return whether that covers all that was committed: not where an earlier sync is
+        under way."""
+        unsynced = [partition for partition in self._partitions.values() if partition.unsynced]
+        free = [one for one in unsynced if one.number not in self._syncs or self._syncs[one.number].done()]
+        for partition in free:
+            self.begin_sync(partition)
+        return len(free) == len(unsynced)
+
+    def _sync(self, partition: Partition) -> None:
+        try:
+            partition.sync()
+        except StorageError as error:
+            self.broken = error
+            self.on_broken()
+
+    def _end_sync(self, number: int) -> None:
+        """Return once no disk thread uses the partition."""
+        if (begun := self._syncs.pop(number, None)) is not None and not begun.cancel():
+            wait([begun])
 
     @property
     def uncleaned(self) -> int:

@@ -1,7 +1,7 @@
 """One state partition: a RocksDB that takes the effects of events and their positions in the same atomic write."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -51,7 +51,7 @@ class Partition:
         self._pending: Values = {}
         self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
         self._stretched = 0
-        self._written = self._synced = 0  # commits: all, and those that a power cut leaves
+        self._written = self._synced = 0  # commits that need a sync: all, and those that survive a power cut
         self._failed = False
         self._logged, self._unlogged = WriteOptions(), unlogged()
         self._moved: set[str] = set()
@@ -191,11 +191,18 @@ class Partition:
         Checkpoint(self._db).create_checkpoint(str(folder))
         restrict_tree(folder)
 
-    def commit(self) -> None:
-        """Writes effects and applied positions as ONE WriteBatch, wholly or not at all. Raises StorageError."""
+    def commit(self, *, needs_sync: bool = True) -> None:
+        """Write effects and applied positions as ONE WriteBatch, wholly or not at all.
+
+        Args:
+            needs_sync: False where a power cut may lose the batch without harm.
+
+        Raises:
+            StorageError: the batch was not applied.
+        """
         if not self._pending and not self._moved:
             return
-        self._commit(WriteBatch(raw_mode=True))
+        self._commit(WriteBatch(raw_mode=True), needs_sync)
 
     def erase(
         self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, brought: Counts
@@ -213,8 +220,8 @@ class Partition:
         with self.cleaning.adding(marks):
             self._commit(batch)
 
-    def _commit(self, batch: WriteBatch) -> None:
-        """Writes what was staged behind what is in a batch."""
+    def _commit(self, batch: WriteBatch, needs_sync: bool = True) -> None:
+        """Write what was staged behind what is in a batch."""
         self._fill(batch, self._pending)
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
@@ -226,7 +233,7 @@ class Partition:
         self._pending_stretches.clear()
         self._stretched = 0
         self._moved.clear()
-        self._written += 1
+        self._written += needs_sync
 
     def _fill(self, batch: WriteBatch, values: Mapping[bytes, bytes | None]) -> WriteBatch:
         seal, put, delete = self._sealing.seal, batch.put, batch.delete
@@ -286,21 +293,26 @@ class Partition:
 
     @property
     def unsynced(self) -> bool:
-        """Whether something was committed since the last sync."""
+        """Whether a commit that needs a sync has none."""
         return self._synced < self._written
 
-    def sync(self) -> None:
-        """Makes all that was committed survive a power cut, not only a killed process. May be called from any thread:
-        what is committed meanwhile counts as unsynced."""
+    def sync_check(self) -> Callable[[], bool]:
+        """Return a check that tells whether all commits up to now survive a power cut. Any thread may call it."""
         written = self._written
-        if self._synced == written:
+        return lambda: self._synced >= written
+
+    def sync(self) -> None:
+        """Make all that was committed survive a power cut, not only a killed process. Any thread may call it: a commit
+        meanwhile counts as unsynced. Raises StorageError."""
+        written = self._written
+        if self._synced >= written:
             return
         try:
             self._db.flush_wal(True)
         except Exception as error:
             self._failed = True
             raise StorageError(_storage_message(self.number, error)) from error
-        self._synced = written
+        self._synced = max(self._synced, written)
 
     def clean(self) -> None:
         """Cleans files of what was erased; returns when none holds anything of it. Any thread may. Raises

@@ -1,4 +1,5 @@
-"""The sink of a process that has some of the partitions: no output twice, and a mark when all before it is delivered.
+"""The sink of a process that has some of the partitions: no output twice, and a mark when all before it is synced and
+delivered.
 
 Each output carries its identity in headers: the position of the record it comes from, and its number among that
 record's outputs. Whoever had a partition before may have sent some of what comes of its records; what was found in the
@@ -61,7 +62,7 @@ class Sent:
 
 
 class DeliverySink:
-    """Delivers, and tells of each mark behind which everything is acknowledged."""
+    """Delivers outputs, and commits each mark once all before it is synced and acknowledged."""
 
     def __init__(
         self,
@@ -82,9 +83,17 @@ class DeliverySink:
         self.permit, self.outage_s = permit, outage_s
         self.stopping = stopping or threading.Event()
         self.closing = closing or Closing()
+        self._delivery: Delivery | None = None
 
     def build(self) -> "Delivery":
-        return Delivery(self)
+        self._delivery = Delivery(self)
+        return self._delivery
+
+    def settle(self) -> None:
+        """Commit the marks that are synced and delivered by now. Called on the dataflow's thread between batches, as no
+        output may come for a while."""
+        if self._delivery is not None:
+            self._delivery.settle()
 
     def expired(self, why: str) -> RecallflowError:
         """An output that the brokers did not take in time is dropped, as another member may have its partition by then:
@@ -100,19 +109,33 @@ class Delivery:
         self._sender = OutputSender(
             sink.options, sink.most_bytes, sink.permit, sink.outage_s, sink.stopping, sink.expired
         )
+        self._pending: list[tuple[Marked, int]] = []  # marks with the barriers behind the outputs before them
 
     def write_batch(self, items: list[ToSend | Marked]) -> None:
-        marks: list[Marked] = []
         for item in items:
             if isinstance(item, Marked):
-                marks.append(item)
+                self._pending.append((item, self._sender.barrier()))
             elif not self._sink.sent.claim(item.outgoing.identity):
                 self._sender.deliver(item.topic, item.number, item.outgoing, _ignore)
-        if marks:
-            self._sender.flush_outputs()
-            self._sink.marked(marks)
-        else:
-            self._sender.poll_outputs()
+        if any(mark.last for mark, _ in self._pending):
+            self._sender.flush_outputs()  # a partition is handed over: nothing of it may be under way
+        self.settle()
+
+    def settle(self) -> None:
+        """Serve delivery reports, and commit the marks that are synced and delivered. Raises as `poll_outputs`."""
+        self._sender.poll_outputs()
+        if not self._pending:
+            return
+        first_open = self._sender.first_open()
+        passed, pending = list[Marked](), list[tuple[Marked, int]]()
+        for mark, barrier in self._pending:
+            if barrier < first_open and mark.is_synced():
+                passed.append(mark)
+            else:
+                pending.append((mark, barrier))
+        if passed:
+            self._pending = pending
+            self._sink.marked(passed)
 
     def close(self) -> None:
         self._sink.closing(self._sender.flush_outputs)

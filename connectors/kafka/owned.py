@@ -74,11 +74,13 @@ class OwnedSource:
         closing: Closing | None = None,
         clock_s: Callable[[], float] = time.monotonic,
         memory_ends: MemoryEnds | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
         and when that was. `finished`: what else is to be emitted, which sets `wake`. `stopping`: set by whoever wants
         it to end. `failure`: what else has failed that the source cannot go on without.
-        `memory_ends`: where memory partitions end now; with it, a query waits for the memory records before it."""
+        `memory_ends`: where memory partitions end now; with it, a query waits for the memory records before it.
+        `settle`: commits the marks that are synced and delivered; called before each batch."""
         self.topics = (memory_topic, query_topic)
         self.progress = Progress()
         self.catch_up = catch_up or CatchUp()
@@ -86,7 +88,7 @@ class OwnedSource:
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
         self.given_before: dict[str, Collection[int]] = {}  # … and those behind it that are not
         self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
-        self._finished, self._closing = finished, closing or Closing()
+        self._finished, self._closing, self._settle = finished, closing or Closing(), settle
         self._owned: dict[int, _Owned] = {}
         self._kept_warm: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
         self._given: dict[tuple[int, int], Given] = {}
@@ -175,6 +177,7 @@ class OwnedSource:
     def next_batch(self) -> list[Any]:
         if self._ended:
             raise StopIteration
+        self._settle()
         signals: list[Signal] = []
         while self._changes:
             signals += self._changes.popleft()()
@@ -271,6 +274,8 @@ class OwnedSource:
     def _due(self) -> Iterator[Signal]:
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
+            if (partition, owned.marks - 1) in self._given:
+                continue  # the mark before is not synced and delivered yet
             if now_s - owned.marked_s >= (self._mark_s if owned.moved else IDLE_S):
                 yield self._mark(partition, owned)
                 owned.marked_s, owned.moved = now_s, False

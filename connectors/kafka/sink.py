@@ -12,6 +12,7 @@ Bytewax's own Kafka sink is a `DynamicSink`: its progress is not part of the sna
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -126,15 +127,32 @@ class OutputSender(Sender):
         self._stopping = stopping
         self._outage_s = outage_s
         self._refused: list[_Refused] = []
+        self._barrier = 0
+        self._open = Counter[int]()  # outputs that are not acknowledged, by the barrier before which they were sent
+
+    def barrier(self) -> int:
+        """Return the number of a barrier behind all outputs sent so far."""
+        self._barrier += 1
+        return self._barrier - 1
+
+    def first_open(self) -> int:
+        """Return the first barrier before which an output is not acknowledged."""
+        return min(self._open, default=self._barrier)
 
     def deliver(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
         """Hands over one output. Raises SinkError where an earlier one failed."""
 
+        barrier = self._barrier
+
         def taken_in(message: Any) -> None:
+            self._open[barrier] -= 1
+            if not self._open[barrier]:
+                del self._open[barrier]
             delivered(message.offset())
             if outgoing.delivered is not None:
                 outgoing.delivered(time_ms(message))
 
+        self._open[barrier] += 1
         self.send(
             topic,
             outgoing.value,
@@ -152,6 +170,7 @@ class OutputSender(Sender):
         refused, self._refused = self._refused, []
         for one in refused:
             self._deliver_alone(one)
+        self._open.clear()  # also of outputs that were left out
 
     def poll_outputs(self) -> None:
         """Serves delivery reports, and sends again what was refused. Raises SinkError."""

@@ -247,7 +247,7 @@ def test_an_engine_that_dies_fails_every_call_and_says_so(tmp_path: Path, monkey
         def fail(_: StateDirectory) -> None:
             raise StorageError(reason)
 
-        monkeypatch.setattr(StateDirectory, "sync", fail)
+        monkeypatch.setattr(StateDirectory, "begin_syncs", fail)
         waiting = service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S)
         with pytest.raises(SourceError, match=reason):
             await waiting
@@ -268,7 +268,7 @@ def test_what_a_defect_says_may_quote_a_memory_and_is_told_nobody(
         def fail(_: StateDirectory) -> None:
             raise KeyError(memory().content)
 
-        monkeypatch.setattr(StateDirectory, "sync", fail)
+        monkeypatch.setattr(StateDirectory, "begin_syncs", fail)
         waiting = service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S)
         with pytest.raises(SourceError, match="its own code failed") as told:
             await waiting

@@ -23,6 +23,7 @@ class Brokers:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.refuse = False
+        self.barriers = self.acknowledged = 0
 
     def __call__(self, *_: object) -> "Brokers":
         return self
@@ -30,9 +31,17 @@ class Brokers:
     def deliver(self, topic: str, number: int, outgoing: Outgoing, _: Callable[[Any], None]) -> None:
         self.told.append(f"{topic}:{number} {outgoing.source}/{outgoing.number}")
 
+    def barrier(self) -> int:
+        self.barriers += 1
+        return self.barriers - 1
+
+    def first_open(self) -> int:
+        return self.acknowledged
+
     def flush_outputs(self) -> None:
         if self.refuse:
             raise SinkError("a record was refused")
+        self.acknowledged = self.barriers
         self.told.append("acknowledged")
 
     def poll_outputs(self) -> None:
@@ -62,30 +71,33 @@ def to_send(offset: int, number: int = 0, partition: int = 0) -> ToSend:
     return ToSend("responses", 3, Outgoing(f"queries:{partition}:{offset}", number, b"key", b"{}"))
 
 
-def mark(partition: int, number: int) -> Marked:
-    return Marked(partition, number, {}, last=False)
+def mark(partition: int, number: int, *, last: bool = False, is_synced: Callable[[], bool] = lambda: True) -> Marked:
+    return Marked(partition, number, {}, last, is_synced)
 
 
-def test_a_mark_is_told_when_all_before_it_is_acknowledged(brokers: Brokers) -> None:
-    to = sink(brokers)
-    to.write_batch([to_send(1), mark(0, 0), to_send(2), mark(1, 5)])
-    assert brokers.told == [
-        "responses:3 queries:0:1/0",
-        "responses:3 queries:0:2/0",
-        "acknowledged",
-        "marked 0/0, 1/5",
-    ]
+def test_mark_passes_once_all_before_it_is_acknowledged_and_synced(brokers: Brokers) -> None:
+    to, synced = sink(brokers), set[int]()
+    to.write_batch([to_send(1), mark(0, 0), mark(1, 5, is_synced=lambda: 1 in synced), to_send(2), mark(2, 7)])
+    assert brokers.told[2:] == ["polled"]
+    brokers.acknowledged = 2
+    to.settle()
+    synced.add(1)
+    to.settle()
+    brokers.acknowledged = 3
+    to.settle()
+    to.settle()
+    assert brokers.told[3:] == ["polled", "marked 0/0", "polled", "marked 1/5", "polled", "marked 2/7", "polled"]
 
 
-def test_without_a_mark_nobody_waits_for_the_brokers(brokers: Brokers) -> None:
-    sink(brokers).write_batch([to_send(1)])
-    assert brokers.told == ["responses:3 queries:0:1/0", "polled"]
+def test_last_mark_waits_for_the_brokers(brokers: Brokers) -> None:
+    sink(brokers).write_batch([to_send(1), mark(0, 0), mark(0, 1, last=True)])
+    assert brokers.told == ["responses:3 queries:0:1/0", "acknowledged", "polled", "marked 0/0, 0/1"]
 
 
 def test_a_mark_behind_an_output_that_is_refused_is_never_told(brokers: Brokers) -> None:
     brokers.refuse = True
     with pytest.raises(SinkError):
-        sink(brokers).write_batch([to_send(1), mark(0, 0)])
+        sink(brokers).write_batch([to_send(1), mark(0, 0, last=True)])
     assert brokers.told == ["responses:3 queries:0:1/0"]
 
 
@@ -151,7 +163,7 @@ def test_outputs_that_brokers_were_away_for_too_long_to_take_are_another_s_to_se
     producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
     to = sending()
     with pytest.raises(MembershipLost, match=r"^responses:3: a record was not delivered: .*timed out"):
-        to.write_batch([to_send(1), mark(0, 0)])
+        to.write_batch([to_send(1), mark(0, 0, last=True)])
 
 
 def test_who_is_to_stop_ends_with_an_output_that_expired(producer: FakeProducer) -> None:
@@ -159,13 +171,13 @@ def test_who_is_to_stop_ends_with_an_output_that_expired(producer: FakeProducer)
     stopping.set()
     producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
     with pytest.raises(SinkError, match="timed out"):
-        sending(stopping).write_batch([to_send(1), mark(0, 0)])
+        sending(stopping).write_batch([to_send(1), mark(0, 0, last=True)])
 
 
 def test_an_output_that_may_not_be_sent_ends_the_process(producer: FakeProducer) -> None:
     producer.fails[b"{}"] = [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
     with pytest.raises(SinkError, match="was not delivered"):
-        sending().write_batch([to_send(1), mark(0, 0)])
+        sending().write_batch([to_send(1), mark(0, 0, last=True)])
 
 
 def test_after_an_output_expired_nothing_is_sent_once_the_sink_is_closed(producer: FakeProducer) -> None:
