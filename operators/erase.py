@@ -147,7 +147,7 @@ def receipt(write: Write, outcome: Outcome, memory_id: str | None = None) -> Rec
     """The receipt, if the event asks for one."""
     if not write.event.receipt:
         return None
-    position = str(write.record.position)
+    position = str(write.record.known_as)
     found = Receipt(id=write.event.id or position, position=position, outcome=outcome, memory_id=memory_id)
     is_erasure = outcome == "erased" and isinstance(write.event, UserErase)
     return found.model_copy(update={"purged": False}) if is_erasure else found

@@ -1,7 +1,7 @@
 """Memory events: each is applied once, and counts as applied together with what it puts out.
 
 1. An event at or below the applied position of its source was applied before a crash: nothing changes, and what it put
-   out then is put out again, from the outbox.
+   out then is put out again, from the outbox. A second copy of a forwarded record changes nothing.
 2. It is applied through a view of its own; what it changes counts only if it succeeds. Where our own code fails at an
    event, it is refused, and its owner read from the store again.
 3. Effects, outputs to keep and the position are staged in one call: whatever is committed holds whole events.
@@ -30,6 +30,7 @@ from recallflow.outputs import Audited, DeadLetter, Receipted, Requested
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt
+from recallflow.state import keys
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition, Values
 
@@ -75,6 +76,11 @@ class Writes:
         record, owner = write.record, write.owner
         if self._partition.is_applied(record.position):
             return self._again(record)
+        if self._is_repeated(write):
+            if not record.silent:
+                self._partition.unfit[write.event.type, "repeated"] += 1
+            self.count(record.position)
+            return []
         if isinstance(write.event, UserErase):
             return self._erase(write, write.event)
         drop, view = partial(self._owners.drop, owner), None
@@ -98,7 +104,7 @@ class Writes:
         if view is None:
             self._partition.stage(kept, position)
         else:
-            view.stage(kept, position)
+            view.stage(kept | self._forwarded(write), position)
             if view.unfit is not None and not record.silent:
                 self._partition.unfit[write.event.type, view.unfit] += 1
             try:
@@ -135,8 +141,25 @@ class Writes:
         if erasure is None:
             self._partition.stage(kept, self._counted(record.position))
         else:
+            kept |= self._forwarded(write)
             erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget)
         return [] if record.silent else outputs
+
+    def _is_repeated(self, write: Write) -> bool:
+        """Return whether another copy of a forwarded record is applied: each deployment that reads a topic forwards
+        the misrouted records in it."""
+        return any(self._partition.get(key) is not None for key in self._forwarded(write))
+
+    def _forwarded(self, write: Write) -> Values:
+        """Return what marks the original of a forwarded record as applied: nothing for any other record.
+
+        The position in the header is the producer's claim. As the owner is part of the key, a false position keeps out
+        no record of another owner.
+        """
+        if (original := write.record.moved_from) is None:
+            return {}
+        keyring = self._partition.keyring
+        return {keys.forwarded(keyring.digest(keyring.owner(write.owner), str(original).encode())): b""}
 
     def count(self, position: Position) -> None:
         """Has a record that changes nothing here count as applied."""

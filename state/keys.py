@@ -58,12 +58,13 @@ read, or deleted, as one range and can never be reached from another owner's pre
     07 user(16) owner(16)                     the same, in one
     08 tenant(16)                             the tenant's key, wrapped
     09 owner(16) user(16)                     an erased owner, of whom files may still hold something
+    0a original(16)                           a record that was forwarded here and is applied
 
-`owner`, `user`, `tenant` and `name` are keyed hashes: no key holds a user's own words. Integers are big-endian, so
-that byte order is number order. `seq` numbers an owner's memories in order of arrival and never changes; `change`
-counts an owner's events that changed something; `number` is the `seq` of the message that opened the episode,
-or counts edges. A prime means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of another
-node's key.
+`owner`, `user`, `tenant`, `name` and `original` are keyed hashes: no key holds a user's own words. Integers are
+big-endian, so that byte order is number order. `seq` numbers an owner's memories in order of arrival and never changes;
+`change` counts an owner's events that changed something; `number` is the `seq` of the message that opened the
+episode, or counts edges. A prime means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of
+another node's key.
 """
 
 import struct
@@ -84,6 +85,7 @@ USERS = b"\x06"
 ERASED = b"\x07"
 TENANT_KEYS = b"\x08"
 UNCLEANED = b"\x09"
+FORWARDED = b"\x0a"
 END = b"\xff"  # behind every key
 
 HEAD = b"H"
@@ -388,6 +390,11 @@ def uncleaned(owner: bytes, user: bytes) -> bytes:
 def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
     """The owner and the user of whom something is to be cleaned."""
     return key[1 : 1 + OWNER_BYTES], key[1 + OWNER_BYTES :]
+
+
+def forwarded(original: bytes) -> bytes:
+    """Key of a record that was forwarded here, by the digest of its owner and its original position."""
+    return FORWARDED + original
 
 
 def owner(owner_: bytes) -> bytes:

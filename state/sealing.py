@@ -12,7 +12,7 @@ from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
 
 _OF_OWNERS = (keys.OWNERS[0], keys.WORK[0])
-_AS_IT_IS = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0], keys.UNCLEANED[0])
+_AS_IT_IS = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0], keys.UNCLEANED[0], keys.FORWARDED[0])
 _OWNER = slice(1, 1 + keys.OWNER_BYTES)
 _TABLE = keys.TABLE_BYTES - 1
 _OF_VECTORS = (keys.VECTORS[0], keys.PAST_VECTORS[0])

@@ -141,6 +141,8 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                 int(value)
             elif key.startswith(keys.UNCLEANED) and len(key) == 1 + 2 * keys.OWNER_BYTES:
                 counts["erasures to clean up"] += 1
+            elif key.startswith(keys.FORWARDED) and len(key) == 1 + keys.NAME_BYTES:
+                counts["forwarded records"] += 1
             elif key.startswith(keys.APPLIED):
                 counts["positions"] += 1
                 if int(value) < 0:
