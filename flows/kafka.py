@@ -1,13 +1,16 @@
 """The main dataflow against Kafka: one member of a deployment, for the partitions that it has at the time."""
 
+import atexit
 import logging
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, MutableMapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from recallflow.background import exponential
 from recallflow.connectors.checkpoints.store import CheckpointStore
@@ -27,11 +30,10 @@ from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
-from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
-from recallflow.flows.checkpointing import Checkpoints
-from recallflow.flows.config import Config
-from recallflow.flows.cycles import SWITCH_S
+from recallflow.flows.checkpointing import Checkpoints, Restore
+from recallflow.flows.config import Config, read_config
+from recallflow.flows.cycles import SWITCH_S, computing
 from recallflow.flows.deployed import deployed
 from recallflow.flows.elsewhere import Elsewhere
 from recallflow.flows.embedding import open_embedder
@@ -53,61 +55,44 @@ from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.topic_checks import ask_sizes, check_control, judged_by_senders, stamped_by_log
 from recallflow.flows.trust import trust_of
-from recallflow.operators.answers.models import Models
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Misplaced
 from recallflow.operators.quotas import Rates
+from recallflow.operators.rules import Rules
 from recallflow.state.directory import StateDirectory, hold
 from recallflow.state.files import is_passing
+
+if TYPE_CHECKING:
+    from bytewax.dataflow import Dataflow
 
 REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
 
 _log = logging.getLogger(__name__)
 
 
-class _Asked(NamedTuple):
-    """What questions are answered with, and records judged by."""
-
-    embedder: Embedder
-    models: Models | None
-    authoriser: Authoriser
-    table: ControlTable
-    journeys: Journeys
-
-
 class KafkaFlow:
-    """A member of a deployment of the main flow: where Kafka is, which topics, where the state is."""
+    """A member of a deployment of the main flow, which joins again after it lost its membership."""
 
     def __init__(self, config: Config) -> None:
         """Raises UsageError where no state directory is named."""
-        self.config = config
-        self.options, self.topics, self.settings = config.kafka, config.topics, config.engine
-        self.models = config.models
-        self.enrichment = config.enrichment
-        self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
-        self._written: tuple[str, ...] = ()
+        self._config, self._state_dir, self._chosen = config, config.named_state_dir(), config.run
         self._stopping = threading.Event()
-        self._store: CheckpointStore | None = None
         self._has_begun = False
 
     def run(self) -> None:
-        """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, partitions are handed over,
+        """Run until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, partitions are handed over,
         and everything is closed. A second signal ends the process at once. A member that was away for longer than its
-        session joins anew, and so does one that has begun and whose state met an I/O error that may pass. Raises what
+        session joins again, and so does one that has begun and whose state met an I/O error that may pass. Raises what
         stopped the flow otherwise."""
         pauses_s = exponential(REJOIN_S, REJOIN_MOST_S)
-        with ExitStack() as stack:
-            metrics = Metrics(self.chosen.serve_while_catching_up)
-            if (port := self.chosen.metrics_port) is not None:
-                stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            stack.enter_context(hold(self.state_dir, create=True))
+        with self._process() as (metrics, store):
             while not self._stopping.is_set():
                 try:
-                    self._run(metrics)
+                    self._run(metrics, store)
                 except MembershipLost as error:
                     _log.warning("%s; joining anew", error)
-                    await_brokers(self.options, self._stopping)
+                    await_brokers(self._config.kafka, self._stopping)
                 except (StorageError, OSError) as error:
                     if not (self._has_begun and is_passing(error)):
                         raise
@@ -117,259 +102,352 @@ class KafkaFlow:
                 else:
                     return
 
-    def _run(self, metrics: Metrics) -> None:
+    @contextmanager
+    def joined(self) -> Iterator[Recipe]:
+        """Join once, and give the recipe to execute."""
+        with self._process() as (metrics, store), self._joined(metrics, store) as recipe:
+            yield recipe
+
+    @contextmanager
+    def _process(self) -> Iterator[tuple[Metrics, CheckpointStore | None]]:
+        """Serve metrics, and hold the state directory, as long as the process runs."""
+        chosen = self._chosen
         with ExitStack() as stack:
-            decisions = History()
-            embedder = stack.enter_context(
-                open_embedder(self.settings, self.models.embedding, "question", decisions, self.state_dir)
-            )
-            self._written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
-            KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
-            name = deployment_name(self.config, self.topics.memory)
-            partitions = deployed(self.options, name, self.topics, self.state_dir)
-            self.settings = replace(self.settings, partitions=partitions)
-            directory = self._open_directory(stack, embedder)
-            # Before anything else is read: each record is judged by what was decided up to then.
-            secrets: dict[str, bytes] = {}  # which the first look at signing keys fills
-            authoriser = Authoriser(decisions, trust_of(self.config.auth, secrets))
-            secret = self.config.auth.control_secret
-            read = ControlTable(self.options, self.topics.control, history=decisions, secret=secret)
-            table = stack.enter_context(closing(read))
-            journeys = Journeys(Stages((self.topics.memory, self.topics.queries)), waits=self.topics.queries)
-            opened = open_question_models(
-                self.settings, self.models, embedder, table.history, self.state_dir / SPENDING, journeys.within
-            )
-            models, meters = stack.enter_context(opened)
-            check_control(self.options, self.topics.control)
-            asked = _Asked(embedder, models, authoriser, table, journeys)
-            parts = Closing()
-            running, sink, membership, ownership = self._running(stack, directory, asked, parts, partitions)
-            metrics.watch(running, meters)
-            recipe = self._recipe(running, sink, asked)
-            stop_on_signals(running.source)
-            stack.enter_context(running.watch.running())
-            token_keys = self._token_keys(decisions, secrets)
-            if token_keys is not None:
-                running.watch.call(token_keys.check)
-                stack.enter_context(token_keys.running())
-            sys.setswitchinterval(SWITCH_S)
-            _log.warning(authoriser.describe())
-            authoriser.warn()
-            membership.start()
+            metrics = Metrics(chosen.serve_while_catching_up)
+            if (port := chosen.metrics_port) is not None:
+                stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
+            stack.enter_context(hold(self._state_dir, create=True))
+            # A store that is away when the member joins again does not end the process: it is opened once.
+            url = chosen.checkpoint_to
+            store = None if url is None else CheckpointStore.open(url, self._stopping, create=True)
+            yield metrics, store
+
+    def _run(self, metrics: Metrics, store: CheckpointStore | None) -> None:
+        with self._joined(metrics, store) as recipe:
+            run(recipe)
+
+    @contextmanager
+    def _joined(self, metrics: Metrics, store: CheckpointStore | None) -> Iterator[Recipe]:
+        """Join the group, and leave it once the recipe has been executed."""
+        with ExitStack() as stack:
+            member = Member(self._config, stack, self._stopping, store)
+            metrics.watch(member.running, member.meters)
+            recipe = member.recipe()
+            member.start()
             self._has_begun = True
             try:
-                run(recipe)
+                yield recipe
             finally:
-                ownership.end()
-            parts.check()
-            membership.release()
+                member.ownership.end()
+            member.closing.check()
+            member.membership.release()
 
-    def _open_directory(self, stack: ExitStack, embedder: Embedder) -> StateDirectory:
-        at_rest = open_at_rest(self.config.encryption)
-        fingerprint = self.settings.fingerprint(embedder)
-        opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
-        return stack.enter_context(opened)
 
-    def _running(
-        self, stack: ExitStack, directory: StateDirectory, asked: _Asked, parts: Closing, partitions: int
-    ) -> tuple[Running, DeliverySink, Membership, Ownership]:
-        """The source with all that watches over it, where its outputs go, and whose it is."""
-        inputs = (self.topics.memory, self.topics.queries)
-        outputs = [*dict.fromkeys((*self._written, *inputs))]  # what is misplaced goes to its home
-        ask = TopicAsker(self.options, [*dict.fromkeys((*self.topics.read(), *outputs))])
-        there = ask.first()
-        if unknown := [str(skip) for skip in self.skips if skip.partition >= there[skip.topic].partitions]:
-            raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        known = KnownTopics.open(
-            self.state_dir, there, self.topics.read_for(), self._written, partial(source_ends, self.options, inputs)
+class Member:
+    """The parts of one membership, in the order in which they are made. The stack closes them in reverse order."""
+
+    def __init__(
+        self, config: Config, stack: ExitStack, stopping: threading.Event, store: CheckpointStore | None
+    ) -> None:
+        self.config, self.options, self.topics, self.chosen = config, config.kafka, config.topics, config.run
+        self.state_dir, self.name = config.named_state_dir(), deployment_name(config, config.topics.memory)
+        self.inputs = (self.topics.memory, self.topics.queries)
+        self.stopping, self.closing, self._stack = stopping, Closing(), stack
+        self._open_state()
+        self._open_control()
+        self._open_models()
+        self._look_at_topics()
+        self._open_source()
+        self._open_membership(store)
+        self._follow_other_members()
+        self._open_sink()
+        self.running = self._running()
+
+    def start(self) -> None:
+        """Start the threads that watch over the parts, and join the group."""
+        stop_on_signals(self.source)
+        self._stack.enter_context(self.watch.running())
+        auth = self.config.auth
+        if auth.mode != "off" and (auth.jwks is not None or auth.secret is not None):
+            announce = Decide(self.options, self.topics.control, auth.control_secret)
+            token_keys = TokenKeys(auth, key_source(auth), self.decisions, self._secrets, announce)
+            token_keys.begin()
+            self.watch.call(token_keys.check)
+            self._stack.enter_context(token_keys.running())
+        sys.setswitchinterval(SWITCH_S)
+        _log.warning(self.authoriser.describe())
+        self.authoriser.warn()
+        self.membership.start()
+
+    def recipe(self) -> Recipe:
+        """Return the dataflow from the source to the sink."""
+        router = Router(
+            self.topics,
+            lambda topic, _: self.counts[topic],
+            self.sink.most_bytes,
+            self.config.auth,
+            self.journeys.headers,
         )
-        catch_up, watch, homes = CatchUp(), Watch(ask, there), Homes(partitions)
-        stamped = stamped_by_log(self.options, inputs)
-        ends, sent = Ends(self.options, {topic: there[topic].partitions for topic in outputs}), Sent()
-        ends.ask()
-        stack.enter_context(ends.running())
-        failures: list[Callable[[], Exception | None]] = [asked.table.failure, watch.failure]
-        completions = None if asked.models is None else asked.models.runtime.completions
-        source = OwnedSource(
+        route = routing(router, self.source, self.tally.observe, self.journeys)
+        rates = Rates(self.decisions, self.topics.queries, self.stamped)
+
+        def authorise(item: Item) -> Item:
+            return item if isinstance(item, Misplaced) else rates.judge(self.authoriser.authorise(item))
+
+        def missing(number: int) -> str:
+            return self.source.catch_up.describe(f"{self.topics.memory}:{number}")
+
+        steps = MainFlow(
+            decode_record=lambda record: self.homes.judge(decode(record, self.config.skips)),
+            authorise_item=authorise,
+            embedder=self.embedder,
+            open_state=opener(self.directory, self.embedder, self._rules(), self.models, missing),
+            route_outputs=lambda outputs: map(_to_send, route(outputs)),
+            journeys=self.journeys,
+        )
+        return steps.recipe(self.source, self.sink)
+
+    def failure(self) -> Exception | None:
+        """Return the first error of a part that the dataflow needs."""
+        checks = (
+            self.table.failure,
+            self.watch.failure,
+            lambda: self.directory.broken,
+            self._unjudged,
+            self.ownership.failure,
+            self.membership.failure,
+        )
+        return next((error for check in checks if (error := check()) is not None), None)
+
+    # ------------------------------------------------------------------ the parts
+
+    def _open_state(self) -> None:
+        """The embedder, and the state directory that was made for it."""
+        config, self.decisions = self.config, History()
+        opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
+        self.embedder = self._stack.enter_context(opened)
+        KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
+        partitions = deployed(self.options, self.name, self.topics, self.state_dir)
+        self.settings, self.homes = replace(config.engine, partitions=partitions), Homes(partitions)
+        fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)
+        directory = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
+        self.directory = self._stack.enter_context(directory)
+
+    def _open_control(self) -> None:
+        """The control table, read to its end before any record, and the authorisation by it."""
+        auth, self._secrets = self.config.auth, dict[str, bytes]()  # the first look at signing keys fills it
+        self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
+        table = ControlTable(self.options, self.topics.control, history=self.decisions, secret=auth.control_secret)
+        self.table = self._stack.enter_context(closing(table))
+
+    def _open_models(self) -> None:
+        """The models for questions, whose calls belong to the spans of records."""
+        self.journeys = Journeys(Stages(self.inputs), waits=self.topics.queries)
+        opened = open_question_models(
+            self.settings,
+            self.config.models,
+            self.embedder,
+            self.decisions,
+            self.state_dir / SPENDING,
+            self.journeys.within,
+        )
+        self.models, self.meters = self._stack.enter_context(opened)
+
+    def _look_at_topics(self) -> None:
+        """The topics: their partitions, what is known of them from earlier runs, and where outputs end."""
+        check_control(self.options, self.topics.control)
+        written = self.topics.written(enriches=self.config.enrichment.wanted(self.embedder) is not None)
+        self.outputs = [*dict.fromkeys((*written, *self.inputs))]  # what is misplaced goes to its home
+        ask = TopicAsker(self.options, [*dict.fromkeys((*self.topics.read(), *self.outputs))])
+        there = ask.first()
+        self.counts = {topic: described.partitions for topic, described in there.items()}
+        if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
+            raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
+        ends = partial(source_ends, self.options, self.inputs)
+        known = KnownTopics.open(self.state_dir, there, self.topics.read_for(), written, ends)
+        self.stamped = stamped_by_log(self.options, self.inputs)
+        self.watch = Watch(ask, there)
+        self.watch.call(known.check, self.table.grow)
+        self.ends = Ends(self.options, {topic: self.counts[topic] for topic in self.outputs})
+        self.ends.ask()
+        self._stack.enter_context(self.ends.running())
+
+    def _open_source(self) -> None:
+        """The source, and the connection by which it is known what was missed while brokers were away."""
+        completions, catch_up = None if self.models is None else self.models.runtime.completions, CatchUp()
+        self.source = OwnedSource(
             self.options,
-            *inputs,
+            *self.inputs,
             mark_s=self.settings.epoch_ms / 1000,
-            tails=ends.latest,
+            tails=self.ends.latest,
             catch_up=catch_up,
             finished=list if completions is None else completions.pop_all,
             wake=None if completions is None else completions.wake,
-            failure=partial(_first, failures),
-            stopping=self._stopping,
-            closing=parts,
+            failure=self.failure,
+            stopping=self.stopping,
+            closing=self.closing,
             memory_ends=EndOffsets(self.options, self.topics.memory),
-            settle=lambda: sink.settle(),
+            settle=lambda: self.sink.settle(),
         )
-        stack.callback(source.close)
-        connection = Connection(self.options, self.topics.memory, catch_up, lambda: bool(source.partitions()))
-        stack.callback(connection.close)
-        membership: Membership
-        checkpoints = self._checkpoints(stack, directory, source)
-        restore = None if checkpoints is None else checkpoints.restore
-        ownership = Ownership(
+        self._stack.callback(self.source.close)
+        self.connection = Connection(self.options, self.topics.memory, catch_up, lambda: bool(self.source.partitions()))
+        self._stack.callback(self.connection.close)
+
+    def _open_membership(self, store: CheckpointStore | None) -> None:
+        """The membership of the group, and the ownership of the partitions that the group assigns."""
+        self.checkpoints = None if store is None else self._checkpoints(store)
+        self.sent = Sent()
+        self.ownership = Ownership(
             self.options,
             self.topics,
-            directory,
-            source,
-            sent,
-            ends,
-            lambda places: membership.commit(places),
-            lambda numbers: membership.is_committed(numbers),
-            restore=restore,
+            self.directory,
+            self.source,
+            self.sent,
+            self.ends,
+            lambda places: self.membership.commit(places),
+            lambda numbers: self.membership.is_committed(numbers),
+            restore=self._restore,
             writer=str(self.state_dir),
-            counts=lambda: asked.table.history.began_ms(("quota",)) is not None,
+            counts=lambda: self.decisions.began_ms(("quota",)) is not None,
             give_up_unanswered=self.chosen.give_up_unanswered,
             accept_repeats=self.chosen.accept_repeats,
         )
-        membership = Membership(
+        self.membership = Membership(
             self.options,
-            deployment_name(self.config, self.topics.memory),
-            *inputs,
-            ownership,
+            self.name,
+            *self.inputs,
+            self.ownership,
             self.state_dir,
             self.chosen.session_timeout_s,
             instance_id=self.chosen.instance_id,
             own=self.chosen.owned(),
-            begun=ownership.begun,
+            begun=self.ownership.begun,
         )
-        stack.callback(membership.close)
+        self._stack.callback(self.membership.close)
+
+    def _follow_other_members(self) -> None:
+        """Standby copies of other members' partitions, and folders of partitions that moved to them."""
         if self.chosen.standby:
             standby = Standby(
                 self.options,
-                membership.name,
+                self.name,
                 self.topics.memory,
-                directory,
-                source,
-                lambda: membership.member_id,
+                self.directory,
+                self.source,
+                lambda: self.membership.member_id,
                 self.chosen.standby,
-                restore=restore,
-                expected=lambda: membership.expected,
+                restore=self._restore,
+                expected=lambda: self.membership.expected,
             )
-            stack.enter_context(standby.running())
-        stack.enter_context(self._elsewhere(stack, directory, source, membership).running())
-        unstamped = [topic for topic in inputs if topic not in stamped]
-
-        def unjudged() -> Exception | None:
-            # The first key may come at any time.
-            return judged_by_senders(unstamped) if unstamped and asked.authoriser.asks() else None
-
-        failures += [lambda: directory.broken, unjudged, ownership.failure, membership.failure]
-        watch.call(known.check, asked.table.grow)
-        sink = DeliverySink(
-            self.options,
-            most_bytes=ask_sizes(self.options, inputs, outputs, judged=asked.authoriser.asks()),
-            sent=sent,
-            marked=ownership.marked,
-            permit=membership.check,
-            outage_s=membership.outage_s,
-            stopping=source.stopping,
-            closing=parts,
-        )
-        tally = Tally(self.topics.queries, source.first_offsets, source.given_before, asked.journeys.trace_id)
-        running = Running(
-            source=source,
-            directory=directory,
-            tally=tally,
-            deployment=membership,
-            watch=watch,
-            connection=connection,
-            homes=homes,
-            authoriser=asked.authoriser,
-            table=asked.table,
-            journeys=asked.journeys,
-            counts={topic: described.partitions for topic, described in there.items()},
-            stamped=stamped,
-            checkpoints=checkpoints,
-        )
-        return running, sink, membership, ownership
-
-    def _elsewhere(
-        self, stack: ExitStack, directory: StateDirectory, source: OwnedSource, membership: Membership
-    ) -> Elsewhere:
-        """What sees to folders of partitions that other members have."""
-        reader = stack.enter_context(TopicReader(self.options, {"group.id": membership.name}))
+            self._stack.enter_context(standby.running())
+        reader = self._stack.enter_context(TopicReader(self.options, {"group.id": self.name}))
         me = Holder.here(self.state_dir)
 
         def others() -> frozenset[int]:
-            found = holders(reader, self.topics.queries, directory.existing_numbers())
+            found = holders(reader, self.topics.queries, self.directory.existing_numbers())
             return frozenset(number for number, holder in found.items() if not (holder.released or holder.is_at(me)))
 
         def can_come_again(number: int) -> bool:
-            return self.chosen.checkpoint_to is not None or reader.span(self.topics.memory, number)[0] == 0
+            return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0
 
-        return Elsewhere(
-            directory,
+        elsewhere = Elsewhere(
+            self.directory,
             others=others,
-            ours=lambda: membership.expected,
-            warm=source.kept_warm,
+            ours=lambda: self.membership.expected,
+            warm=self.source.kept_warm,
             can_come_again=can_come_again,
-            stopping=source.stopping,
+            stopping=self.stopping,
+        )
+        self._stack.enter_context(elsewhere.running())
+
+    def _open_sink(self) -> None:
+        """The sink, and the count of what goes to it."""
+        judged = self.authoriser.asks()
+        self.sink = DeliverySink(
+            self.options,
+            most_bytes=ask_sizes(self.options, self.inputs, self.outputs, judged=judged),
+            sent=self.sent,
+            marked=self.ownership.marked,
+            permit=self.membership.check,
+            outage_s=self.membership.outage_s,
+            stopping=self.stopping,
+            closing=self.closing,
+        )
+        source = self.source
+        self.tally = Tally(self.topics.queries, source.first_offsets, source.given_before, self.journeys.trace_id)
+
+    # ------------------------------------------------------------------ details of parts
+
+    def _running(self) -> Running:
+        return Running(
+            source=self.source,
+            directory=self.directory,
+            tally=self.tally,
+            deployment=self.membership,
+            watch=self.watch,
+            connection=self.connection,
+            homes=self.homes,
+            authoriser=self.authoriser,
+            table=self.table,
+            journeys=self.journeys,
+            counts=self.counts,
+            stamped=self.stamped,
+            checkpoints=self.checkpoints,
         )
 
-    def _checkpoints(self, stack: ExitStack, directory: StateDirectory, source: OwnedSource) -> Checkpoints | None:
-        """Start to keep checkpoints, if a store is named. A store that is away when the member joins anew does not end
-        the process: it is opened once."""
-        if (url := self.chosen.checkpoint_to) is None:
-            return None
-        self._store = self._store or CheckpointStore.open(url, self._stopping, create=True)
+    @property
+    def _restore(self) -> Restore | None:
+        return None if self.checkpoints is None else self.checkpoints.restore
+
+    def _checkpoints(self, store: CheckpointStore) -> Checkpoints:
         checkpoints = Checkpoints(
-            self._store,
-            directory,
+            store,
+            self.directory,
             self.topics.memory,
-            deployment_name(self.config, self.topics.memory),
+            self.name,
             every_s=60 * self.chosen.checkpoint_minutes,
             keep=self.chosen.checkpoint_keep,
-            owned=source.partitions,
+            owned=self.source.partitions,
         )
-        stack.enter_context(checkpoints.running())
+        self._stack.enter_context(checkpoints.running())
         return checkpoints
 
-    def _recipe(self, running: Running, sink: DeliverySink, asked: _Asked) -> Recipe:
-        replies = {topic: running.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}
-        decisions = asked.table.history
-        rules = self.settings.rules(asked.embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
-        rules = replace(rules, skips=self.skips, wanted=self.enrichment.wanted(asked.embedder))
-        rules = replace(rules, audited=self.topics.audit is not None)
-        journeys = running.journeys
-        router = Router(
-            self.topics, lambda topic, _: running.counts[topic], sink.most_bytes, self.config.auth, journeys.headers
+    def _rules(self) -> Rules:
+        replies = {topic: self.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}
+        rules = self.settings.rules(
+            self.embedder, self.topics.queries, replies, input_ends=False, decisions=self.decisions
         )
-        route = routing(router, running.source, running.tally.observe, journeys)
-        rates = Rates(decisions, self.topics.queries, running.stamped)
-
-        def authorise(item: Item) -> Item:
-            return item if isinstance(item, Misplaced) else rates.judge(running.authoriser.authorise(item))
-
-        def missing(number: int) -> str:
-            return running.source.catch_up.describe(f"{self.topics.memory}:{number}")
-
-        steps = MainFlow(
-            decode_record=lambda record: running.homes.judge(decode(record, self.skips)),
-            authorise_item=authorise,
-            embedder=asked.embedder,
-            open_state=opener(running.directory, asked.embedder, rules, asked.models, missing),
-            route_outputs=lambda outputs: map(_to_send, route(outputs)),
-            journeys=journeys,
+        return replace(
+            rules,
+            skips=self.config.skips,
+            wanted=self.config.enrichment.wanted(self.embedder),
+            audited=self.topics.audit is not None,
         )
-        return steps.recipe(running.source, sink)
 
-    def _token_keys(self, decisions: History, secrets: MutableMapping[str, bytes]) -> TokenKeys | None:
-        """What announces signing keys, after its first look; None where there is none to announce."""
-        auth = self.config.auth
-        if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
-            return None
-        announce = Decide(self.options, self.topics.control, auth.control_secret)
-        token_keys = TokenKeys(auth, key_source(auth), decisions, secrets, announce)
-        token_keys.begin()
-        return token_keys
+    def _unjudged(self) -> Exception | None:
+        """Return an error where credentials are asked for and producers choose the times by which they hold. The first
+        key may come at any time."""
+        unstamped = [topic for topic in self.inputs if topic not in self.stamped]
+        return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
 
 
-def _first(failures: Iterable[Callable[[], Exception | None]]) -> Exception | None:
-    return next((error for failure in failures if (error := failure()) is not None), None)
+def get_flow(config_file: str) -> "Dataflow":
+    """Return the main dataflow for `python -m bytewax.run 'recallflow.flows.kafka:get_flow("recallflow.toml")'`.
+
+    The member joins here and leaves when the interpreter ends. It does not join again: a supervisor restarts it."""
+    from recallflow.flows.on_bytewax import dataflow
+
+    config, _ = read_config({}, os.environ, Path(config_file))
+    stack = ExitStack()
+    stack.enter_context(computing())
+    recipe = stack.enter_context(KafkaFlow(config).joined())
+
+    def leave() -> None:
+        error: BaseException | None = getattr(sys, "last_value", None)  # of a run that failed: nothing is handed over
+        stack.__exit__(None if error is None else type(error), error, None)
+
+    atexit.register(leave)
+    return dataflow(recipe)
 
 
 def _to_send(routed: tuple[str, Any]) -> ToSend:

@@ -255,7 +255,7 @@ def test_member_joins_anew_after_an_io_error_that_passes(
 ) -> None:
     count = 0
 
-    def run_once(self: KafkaFlow, _: object) -> None:
+    def run_once(self: KafkaFlow, *_: object) -> None:
         nonlocal count
         count += 1
         self._has_begun = begun
