@@ -24,6 +24,7 @@
     │       └── DiskFull             nothing is wrong but that there is no room: free some
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
     ├── QueryFailed          the client: the engine answered with an error
+    │   └── CatchingUp           it found nothing, and has not read all memories yet: ask again
     └── QueryTimeout         the client: no response in time (a TimeoutError too)
 
 A message says what is wrong and what to do. `InvalidRecord` alone never stops a flow; a `StateError` always does.
@@ -46,6 +47,7 @@ ErrorCode = Literal[
     "wrong_dimension",  # an embedding of another size than the configured model's
     "id_conflict",  # the memory id was used before for other content
     "not_found",  # the memory named does not exist (or was forgotten)
+    "catching_up",  # nothing is found, and the engine has not read all memories yet: ask again
     "unauthenticated",  # no credentials, or none that hold at the time of the record
     "forbidden",  # the credentials hold, but not for this
     "over_quota",  # the tenant or the user has reached a limit that the tenant's operator set
@@ -224,6 +226,11 @@ class QueryFailed(RecallflowError):
 
     def __str__(self) -> str:
         return f"query {self.query_id}: {self.error.code}: {self.error.message}"
+
+
+class CatchingUp(QueryFailed):
+    """The engine found nothing, and has not read all memories yet, after a start or an outage: ask again in a
+    moment."""
 
 
 class QueryTimeout(RecallflowError, TimeoutError):

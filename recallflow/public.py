@@ -19,6 +19,7 @@ from recallflow.control import (
     TenantSettings as TenantSettings,
 )
 from recallflow.errors import (
+    CatchingUp as CatchingUp,
     DecryptionFailed as DecryptionFailed,
     DeliveryFailed as DeliveryFailed,
     EmbedderError as EmbedderError,

@@ -223,8 +223,9 @@ class ReplyTo(Part):
 
 
 class Query(Event):
-    """What every question may carry: positions that are to be applied before it is answered, how long it waits for
-    them at most, and where its answer goes. Its id may also be called `query_id`, as in the answer."""
+    """What every question may carry: positions that are to be applied before it is answered, and where its answer goes.
+    `wait_timeout_ms`: how long it waits at most, for them or, where it finds nothing, for a log that is not applied.
+    Its id may also be called `query_id`, as in the answer."""
 
     id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*QUERY_IDS))] = None
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None

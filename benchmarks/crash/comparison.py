@@ -57,6 +57,9 @@ class Judge:
         if answer["status"] == "error" and key.number == 0 and "applied" not in answer:
             self._report.unplaced += 1
             return
+        if answer.get("error", {}).get("code") == "catching_up":
+            self._report.stale += 1
+            return
         found = list(differences(_comparable(answer), _comparable(orjson.loads(expected.value))))
         if (seen.part, seen.key, seen.headers) != (expected.part, expected.key, expected.headers):
             found.append(f"{seen.part} {seen.key!r} {seen.headers}")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.torture.checker import Findings, audit, count, expected, settled
+from benchmarks.torture.checker import Findings, ask_caught_up, audit, count, expected
 from benchmarks.torture.log import Log, Sent
 from benchmarks.torture.model import Mind, same_text
 from benchmarks.torture.reader import Output, Reader, all_of
@@ -45,11 +45,10 @@ def list_all(log: Log, reader: Reader, findings: Findings) -> None:
     open_: dict[str, str | None] = dict.fromkeys(pages)
     while open_:
         asked = {owner: _page(log, owner, after) for owner, after in open_.items()}
-        log.flush()
-        if not reader.until(lambda: settled(log, reader)):
+        answers = ask_caught_up(log, reader, asked.values())
+        if len(answers) < len(asked):
             findings.lost.append("the last questions were not all answered")
             return
-        answers = {output.answers: output.body for output in reader.outputs if output.kind == "response"}
         open_ = {}
         for owner, sent in asked.items():
             page = answers[sent.query_id].get("memory_page") or {"memories": [], "after": None}

@@ -46,12 +46,14 @@ STATUSES = {
     "over_quota": 429,
     "internal_error": 500,
     "unreadable": 500,
+    "catching_up": 503,
     "unavailable": 503,
 }
 _HEADERS = {
     "unauthenticated": {"www-authenticate": "Bearer"},
     "over_quota": {"retry-after": str(RETRY_AFTER_S)},
     "too_many_requests": {"retry-after": str(RETRY_AFTER_S)},
+    "catching_up": {"retry-after": str(RETRY_AFTER_S)},
     "unavailable": {"retry-after": str(RETRY_AFTER_S)},
     "slow_body": {"connection": "close"},
 }

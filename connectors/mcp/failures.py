@@ -10,6 +10,7 @@ from recallflow.defects import DefectLog
 from recallflow.errors import DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError
 
 _ADVICE = {
+    "catching_up": "Call again in a moment: the memory has just started, and has not read all that it holds.",
     "not_found": "Search again, and take a memory_id from the result.",
     "unauthenticated": "You cannot mend this: tell the user that the memory's credentials are not accepted.",
     "forbidden": "You cannot mend this: tell the user that the credentials are not for this.",

@@ -3,7 +3,7 @@
 A query reads what is applied; what its answer leaves behind joins the transaction. One that waits for a position is set
 aside until the position is applied or its time is up; one about the past of a large owner, until that is built; one
 that models are asked about, until they have answered or failed; one that smaller ones were made of, until each of them
-had its turn.
+had its turn; one that finds nothing while the partition is catching up, until it has caught up or its time is up.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +17,7 @@ from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
 from recallflow.operators.answers.stepped_queries import Answering, SteppedQueries
 from recallflow.operators.answers.turns import Turns
-from recallflow.operators.answers.waiting import Asked, Pasts, Waiting, unread_warning
+from recallflow.operators.answers.waiting import Absences, Asked, Pasts, Waiting, claims_absence, unread_warning
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
@@ -70,6 +70,7 @@ class Queries:
         self._rotation = rotation
         self._had_turn = False  # the first of these, in this batch: it was looked up
         self._waiting: list[Waiting] = []
+        self._absences = Absences()
 
     # ------------------------------------------------------------------ turns
 
@@ -95,6 +96,7 @@ class Queries:
         elif self._turns and (question := self._turns.advance(is_at_work)) is not None:
             outputs += self._opened(self._go_on if question.found is None else self._answer, question)
         outputs += self._step(is_at_work)
+        self._received += self._absences.release(self._now_ms(), caught_up=end or not self._behind())
         outputs += self._answer_received(is_at_work)
         outputs += self._end_waits(is_at_work, end)
         while end and (self._lines or self._pasts):
@@ -128,7 +130,7 @@ class Queries:
         outputs: list[Output] = []
         match taken := self._lines.next(tenant_id):
             case Answering():
-                outputs += self._opened(lambda _: self._answered(taken), taken.question)
+                outputs += self._opened(lambda _: self._continue(taken), taken.question)
             case Question() if is_at_work(taken.ask.owner):
                 self._lines.wait(taken)
             case Question():
@@ -164,7 +166,7 @@ class Queries:
         """Has the questions under way of these owners asked anew: nothing that was found for them counts, and nothing
         that models said of it."""
         given_up: list[Asked | Question] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
-        given_up += self._lines.give_up(owners)
+        given_up += [*self._lines.give_up(owners), *self._absences.give_up(owners)]
         if self._asides is not None:
             given_up += self._asides.give_up(owners)
         given_up += [question for question in self._received if question.ask.owner in owners]
@@ -175,7 +177,10 @@ class Queries:
         """When `advance` has something to do, in epoch milliseconds; 0 is at once."""
         if self._turns or self._pasts or self._lines:
             return 0
-        return min((query.deadline_ms for query in self._waiting), default=None)
+        due_ms = [query.deadline_ms for query in self._waiting]
+        if (look_ms := self._absences.due_ms()) is not None:
+            due_ms.append(look_ms)
+        return min(due_ms, default=None)
 
     def failure(self, refused: Refused) -> Answer:
         """The answer to a query that was refused before it came here; its dead letter is the first output. Nothing says
@@ -190,11 +195,13 @@ class Queries:
         return [query.ask for query in self._waiting]
 
     def held(self) -> list[Ask]:
-        """The queries that wait for a past to be built, for models, or for their turns: they are asked anew."""
+        """The queries that wait for a past to be built, for models, for their turns, or for the log: they are asked
+        anew."""
         received = [question.ask for question in self._received]
         with_models = self._asides.asked() if self._asides is not None else ()
         in_steps = [question.ask for question in self._lines.questions()]
-        return [*self._pasts.asked(), *received, *with_models, *self._turns.asked(), *in_steps]
+        others = [*self._turns.asked(), *self._absences.asked()]
+        return [*self._pasts.asked(), *received, *with_models, *others, *in_steps]
 
     def resume(self, waiting: list[Item]) -> None:
         """Goes on with what a snapshot holds."""
@@ -301,27 +308,36 @@ class Queries:
         drop = partial(self._owners.drop, ask.owner)
         respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
         answering = Answering(question, reply_to, SteppedWork(respond))
-        return self._finished(answering) if self._rules.input_ends else self._answered(answering)
+        return self._finished(answering) if self._rules.input_ends else self._continue(answering)
 
     def _finished(self, answering: Answering, _: Question | None = None) -> list[Output]:
-        """Takes all the steps of an answer that are left."""
-        while not (outputs := self._answered(answering, hold=False)):
+        """Take all the steps of an answer that are left."""
+        while (outputs := self._answered(answering)) is None:
             pass
         return outputs
 
-    def _answered(self, answering: Answering, *, hold: bool = True) -> list[Output]:
-        """Takes one step of an answer. Returns nothing where there are more to come."""
+    def _continue(self, answering: Answering) -> list[Output]:
+        """Take one step of an answer, and hold it where there are more to come."""
+        if (outputs := self._answered(answering)) is None:
+            self._lines.hold(answering)
+            return []
+        return outputs
+
+    def _answered(self, answering: Answering) -> list[Output] | None:
+        """Take one step of an answer. Return None where there are more to come."""
         ask, reply_to, work = answering.question.ask, answering.reply_to, answering.work
         try:
             if not work.step():
-                if hold:
-                    self._lines.hold(answering)
-                return []
+                return None
         except InvalidRecord as error:
+            if error.code == "not_found" and (behind := self._behind()):
+                return self._absent(answering, behind)
             failed = self._failure(ask, error, reply_to, self._catching_up())
             letters = [DeadLetter(ask.record, 1, error, STEP)] if error.code == "internal_error" else []
             return self._recorded(ask, failed, *letters)
         answer, effects = work.outcome
+        if claims_absence(ask.query, answer.response) and (behind := self._behind()):
+            return self._absent(answering, behind)
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)
             with suppress(InvalidRecord, DecryptionFailed):  # it is answered, whatever becomes of its effects
@@ -332,8 +348,17 @@ class Queries:
         verdicts = [] if verdict is None else [Verdict(ask.record.position, 2, ask.record.append_ms, verdict)]
         return self._recorded(ask, answer, *verdicts)
 
+    def _absent(self, answering: Answering, behind: str) -> list[Output]:
+        """Set a question aside whose answer would claim absence, or answer that the partition is catching up."""
+        ask = answering.question.ask
+        if self._absences.hold(answering.question, self._now_ms()):
+            return []
+        error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {behind}: ask again")])
+        return self._recorded(ask, self._failure(ask, error, answering.reply_to, self._catching_up()))
+
     def _recorded(self, ask: Ask, answer: Answer, *beside: Output) -> list[Output]:
         """An answer with what comes beside it, and what the access record says of it, if there is one."""
+        self._absences.end(ask.record.position)
         said = [audit.answered(ask, answer.response)] if self._rules.audited else []
         return [answer, *beside, *said]
 

@@ -1,28 +1,63 @@
-"""Queries that wait, and hold up nobody: for a position to be applied, or for the past of a large owner to be built.
+"""Queries that wait, and hold up nobody: for a position, for the past of a large owner, or for the log to be applied
+before an answer claims absence.
 
 The past is that of the query's place in line: what is committed later is not in it. Its index is built in steps,
 between which others have their turn. What waits survives a kill in the snapshot, and is asked anew after it.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
+from recallflow.operators.answers.asides import Question
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.said import Said
 from recallflow.owner import Owner
+from recallflow.queries import (
+    EpisodesList,
+    GraphExplore,
+    GraphFacts,
+    GraphStatus,
+    GraphTrace,
+    MemoriesList,
+    MemoryGet,
+    MemoryHistory,
+    Query,
+    Recall,
+    UserStats,
+)
 from recallflow.records import Position, Record
-from recallflow.responses import Warn
+from recallflow.responses import Response, Warn
 from recallflow.state.hot_owner import Owners
 from recallflow.state.index import OwnerIndex
 
 STEP = "state"
+ABSENT_BYTES_MOST = 8 * 1024 * 1024  # of questions that wait for the log, in a state partition
+ABSENT_BYTES_EACH = 2_048  # beside the record's value
+LOOK_MS = 50  # how often it is seen that the log is applied, where no batch comes
+
+# What an answer found, by the type of its query.
+FOUND: Mapping[type[Query], Callable[[Response], object]] = MappingProxyType(
+    {
+        Recall: lambda response: response.memories or response.episodes,
+        MemoryGet: lambda response: response.versions,
+        MemoryHistory: lambda response: response.versions,
+        MemoriesList: lambda response: response.memory_page and response.memory_page.memories,
+        EpisodesList: lambda response: response.episodes,
+        GraphStatus: lambda response: response.graph_status and any(response.graph_status.nodes.values()),
+        GraphTrace: lambda response: response.graph_trace and response.graph_trace.seeds,
+        GraphExplore: lambda response: response.subgraph and (response.subgraph.nodes or response.subgraph.memories),
+        GraphFacts: lambda response: response.graph_facts and response.graph_facts.facts,
+        UserStats: lambda response: response.stats and response.stats["memories"],
+    }
+)
 
 
 class Waiting:
@@ -152,3 +187,67 @@ class Pasts:
         """The question is answered: nobody else asks about its past."""
         with suppress(DecryptionFailed):
             self._owners.get(asked.ask.owner).past = None
+
+
+class Absences:
+    """The questions of one state partition whose answers would claim absence while the partition is catching up. They
+    are answered once it has caught up, or when their `wait_timeout_ms` is over."""
+
+    def __init__(self) -> None:
+        self._held: list[Question] = []
+        self._held_bytes = 0
+        self._deadlines_ms: dict[Position, int] = {}  # of all that were ever held and are not answered
+        self._look_ms = 0  # when it is seen next whether the log is applied
+
+    def hold(self, question: Question, now_ms: int) -> bool:
+        """Hold a question. Return False where its time is up, or too many are held."""
+        ask = question.ask
+        size = _size_of(ask)
+        if self._held_bytes + size > ABSENT_BYTES_MOST:
+            return False
+        deadline_ms = min(now_ms + ask.query.wait_timeout_ms, EPOCH_MS_MAX)
+        if now_ms >= self._deadlines_ms.setdefault(ask.record.position, deadline_ms):
+            return False
+        self._look_ms = self._look_ms if self._held else now_ms + LOOK_MS
+        self._held.append(question._replace(found=None, beside=()))
+        self._held_bytes += size
+        return True
+
+    def release(self, now_ms: int, *, caught_up: bool) -> list[Question]:
+        """Return the questions that are to be answered now; they are no longer held."""
+        self._look_ms = now_ms + LOOK_MS
+        return self._take(lambda ask: caught_up or now_ms >= self._deadlines_ms[ask.record.position])
+
+    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+        """Return the questions of these owners; they are no longer held."""
+        return self._take(lambda ask: ask.owner in owners)
+
+    def end(self, position: Position) -> None:
+        """Forget the deadline of a question that is answered."""
+        self._deadlines_ms.pop(position, None)
+
+    def asked(self) -> list[Ask]:
+        """Return the questions that are held."""
+        return [question.ask for question in self._held]
+
+    def due_ms(self) -> int | None:
+        """Return when `release` is to be called next, in epoch milliseconds."""
+        deadlines_ms = [self._deadlines_ms[question.ask.record.position] for question in self._held]
+        return min(self._look_ms, *deadlines_ms) if deadlines_ms else None
+
+    def _take(self, is_wanted: Callable[[Ask], bool]) -> list[Question]:
+        taken, held = list[Question](), list[Question]()
+        for question in self._held:
+            (taken if is_wanted(question.ask) else held).append(question)
+        self._held = held
+        self._held_bytes -= sum(_size_of(question.ask) for question in taken)
+        return taken
+
+
+def claims_absence(query: Query, response: Response) -> bool:
+    """Return whether an answer says that there is nothing of what was asked for."""
+    return not FOUND[type(query)](response)
+
+
+def _size_of(ask: Ask) -> int:
+    return len(ask.record.value or b"") + ABSENT_BYTES_EACH

@@ -15,6 +15,7 @@ unless the event brings an `id`.
     ├── SourceError       Kafka does not let us read responses: check topics and security settings
     ├── DeliveryFailed    Kafka did not acknowledge a record in time: it may still be stored
     ├── QueryFailed       the engine answered with an error
+    │   └── CatchingUp        it found nothing, and has not read all memories yet: ask again
     └── QueryTimeout      no response in time: is the engine running? (a TimeoutError too)
 
 Both are thin: every call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. Two threads serve a
@@ -23,6 +24,6 @@ complained of is in the message of whatever runs out of time meanwhile.
 """
 
 from recallflow.client.clients import AsyncRecallClient, RecallClient
-from recallflow.errors import DeliveryFailed, QueryFailed, QueryTimeout
+from recallflow.errors import CatchingUp, DeliveryFailed, QueryFailed, QueryTimeout
 
-__all__ = ["AsyncRecallClient", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
+__all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]

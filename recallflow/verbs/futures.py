@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from recallflow.errors import QueryFailed
+from recallflow.errors import CatchingUp, QueryFailed
 from recallflow.responses import ErrorBody, Response
 
 S = TypeVar("S")
@@ -58,6 +58,7 @@ def resolve(asked: "Future[Response]", response: Response) -> None:
     """The response of a query is there: one that is an error is raised as that."""
     if response.status == "error":
         reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
-        asked.set_exception(QueryFailed(response.query_id, reason))
+        failed = CatchingUp if reason.code == "catching_up" else QueryFailed
+        asked.set_exception(failed(response.query_id, reason))
     else:
         asked.set_result(response)

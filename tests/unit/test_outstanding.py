@@ -2,8 +2,10 @@
 
 import pytest
 
-from recallflow import UsageError
+from recallflow import CatchingUp, UsageError
 from recallflow.client.outstanding import Outstanding, Pending
+from recallflow.responses import ErrorBody, Response
+from recallflow.verbs.futures import new_future, resolve
 
 
 def test_second_query_with_pending_id_is_refused() -> None:
@@ -15,3 +17,10 @@ def test_second_query_with_pending_id_is_refused() -> None:
     outstanding.add(Pending("q", b"acme/bob", 1.0, 0.0))  # another user's query
     assert outstanding.pop(b"acme/ann", "q") is first
     outstanding.add(Pending("q", b"acme/ann", 1.0, 0.0))  # answered, so the id is free
+
+
+def test_catching_up_error_is_an_exception_of_its_own() -> None:
+    asked = new_future()
+    resolve(asked, Response(query_id="q", status="error", error=ErrorBody(code="catching_up", message="ask again")))
+    with pytest.raises(CatchingUp):
+        asked.result()

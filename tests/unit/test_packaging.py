@@ -120,7 +120,7 @@ HEAVY = ("bytewax", "faiss", "httpx", "jsonschema", "networkx", "numpy", "openai
 
 @pytest.mark.processes
 def test_a_program_that_imports_the_client_and_types_loads_neither_an_engine_nor_what_is_heavy() -> None:
-    names = "AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient"
+    names = "AsyncRecallClient, CatchingUp, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient"
     script = f"import sys; from recallflow.client import {names}; from recallflow import Found, Message"
     loaded = modules_of(f"{script}, RecallClient; print(*sys.modules)")
     assert "recallflow.client.kafka" in loaded

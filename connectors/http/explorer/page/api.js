@@ -8,6 +8,7 @@ const ADVICE = {
   unauthenticated: "Give an API key or a token: open the button with the name at the top.",
   forbidden: "These credentials are for other tenants, users or projects. Choose whose memories, or other credentials.",
   not_found: "It may have been forgotten, or was not there yet at the time that is shown.",
+  catching_up: "The engine has started, and has not read all memories yet. Try again in a moment.",
   over_quota: "The tenant asks more than its quota allows. Wait a moment, then try again.",
   too_many_requests: "The gateway is busy. Wait a moment, then try again.",
   deadline: "No answer came in time: the engine is away, or has much to do. Start it if it does not run, then try again.",

@@ -1,0 +1,149 @@
+"""While a partition catches up no answer claims absence: it waits, and then says `catching_up`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from recallflow.marks import Mark
+from recallflow.operators.answers import waiting
+from recallflow.operators.answers.waiting import ABSENT_BYTES_EACH
+from recallflow.operators.step import Clocks
+from recallflow.outputs import Marked
+from recallflow.queries import QueryEvent
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, make_event, receipts
+
+TIMEOUT_MS = 2_000
+ASKED: dict[str, dict[str, Any]] = {
+    "recall": {"query": "walnut"},
+    "memory.get": {"memory_id": "m"},
+    "memory.history": {"memory_id": "m"},
+    "memories.list": {},
+    "episodes.list": {},
+    "graph.status": {},
+    "graph.trace": {"query": "walnut"},
+    "graph.explore": {"nodes": ["m"]},
+    "graph.facts": {"entities": ["m"]},
+    "user.stats": {},
+}
+MORE: dict[str, dict[str, Any]] = {
+    "graph.explore": {"whole": True},
+    "graph.facts": {"query": "walnut"},
+    "memories.list": {"filters": {"tags": ["walnut"]}},
+    "recall": {"query": "walnut", "as_of": {"event_time": 0}},
+}
+EVERY = [*ASKED.items(), *MORE.items()]
+RELATION = make_event("graph.edges", 2, edges=[{"source": "m", "target": "n", "type": "walnut"}])
+TOLD = make_event("memory", 1, id="m", content="Ann works at Walnut", tags=["walnut"], entities=[{"name": "Walnut"}])
+
+
+class Engine(Harness):
+    """A partition that is behind its log until the test says otherwise."""
+
+    def __init__(self, path: Path) -> None:
+        self.behind, self.now_ms = "12 records of memory to go", 0
+        clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: self.now_ms)
+        super().__init__(path, clocks=clocks, behind=lambda _: self.behind, append_ms=lambda _: 10)
+
+    def ask(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
+        found = answers(self.run(QUERIES, make_event(kind, 10, **fields)))
+        return found + answers(self.advance_to_now())
+
+    def advance_to_now(self) -> list[Any]:
+        """Call the partition as often as it is due by now."""
+        outputs: list[Any] = []
+        while (due_ms := self._logic.due_ms()) is not None and due_ms <= self.now_ms:
+            outputs += self.advance()
+        return outputs
+
+    def open_queries(self) -> tuple[int, ...]:
+        """Return the offsets of queries that a mark leaves open."""
+        (mark,) = self._logic.on_batch([Mark(0, 0)])[0]
+        assert isinstance(mark, Marked)
+        return mark.open.get(f"{QUERIES}:0", ())
+
+    def pass_time(self, ms: int) -> list[dict[str, Any]]:
+        self.now_ms += ms
+        return answers(self.advance_to_now())
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine(tmp_path / "state")
+    yield made
+    made.stop()
+
+
+def test_every_kind_of_query_has_a_case() -> None:
+    kinds = {get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(get_args(QueryEvent)[0])}
+    assert kinds == {*ASKED}
+    assert {*waiting.FOUND} == {*get_args(get_args(QueryEvent)[0])}
+
+
+@pytest.mark.parametrize(("kind", "fields"), EVERY)
+def test_absence_waits_and_then_is_catching_up(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
+    assert engine.ask(kind, **fields) == []
+    assert engine.pass_time(TIMEOUT_MS - 1) == []
+    (answer,) = engine.pass_time(1)
+    assert (answer["status"], answer["error"]["code"], codes(answer)) == ("error", "catching_up", ["catching_up"])
+    assert not engine.is_due
+
+
+@pytest.mark.parametrize(("kind", "fields"), EVERY)
+def test_waiting_query_is_answered_once_caught_up(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
+    assert engine.ask(kind, **fields) == []
+    engine.behind = ""
+    (answer,) = engine.pass_time(waiting.LOOK_MS)
+    code = answer.get("error", {}).get("code")
+    assert (answer["status"], code) in {("ok", None), ("error", "not_found")}
+
+
+@pytest.mark.parametrize("kind", ["memory.history", "memories.list", "user.stats", "recall"])
+def test_memory_that_comes_in_time_is_found(engine: Engine, kind: str) -> None:
+    assert engine.ask(kind, **ASKED[kind]) == []
+    engine.run(MEMORIES, TOLD)
+    (answer,) = engine.pass_time(TIMEOUT_MS)
+    assert (answer["status"], codes(answer)) == ("degraded", ["catching_up"])
+
+
+@pytest.mark.parametrize(("kind", "fields"), [one for one in EVERY if one[1].get("as_of") is None])
+def test_what_is_found_is_answered_at_once(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
+    engine.run(MEMORIES, TOLD, make_event("message", 1, id="n", session_id="s", content="A walnut"), RELATION)
+    (answer,) = engine.ask(kind, **fields)
+    assert (answer["status"], "catching_up" in codes(answer)) == ("degraded", True)
+
+
+def test_query_that_may_not_wait_is_catching_up_at_once(engine: Engine) -> None:
+    (answer,) = engine.ask("memory.get", memory_id="m", wait_timeout_ms=0)
+    assert answer["error"]["code"] == "catching_up"
+
+
+def test_too_many_waiting_queries_are_answered_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "ABSENT_BYTES_MOST", 2 * ABSENT_BYTES_EACH + 500)
+    found = [engine.ask("memory.get", memory_id="m") for _ in range(3)]
+    assert [[one["error"]["code"] for one in answer] for answer in found] == [[], [], ["catching_up"]]
+    assert len(engine.pass_time(TIMEOUT_MS)) == 2
+    assert engine.ask("memory.get", memory_id="m") == []
+
+
+def test_question_about_an_erased_user_keeps_its_deadline(engine: Engine) -> None:
+    assert engine.ask("memories.list") == []
+    engine.now_ms += TIMEOUT_MS - 1
+    engine.run(MEMORIES, make_event("user.erase", 5))
+    (answer,) = engine.pass_time(1)
+    assert answer["error"]["code"] == "catching_up"
+
+
+def test_erasure_behind_a_memory_reports_what_it_erased(engine: Engine) -> None:
+    """Receipts come in the order of the log: they claim no absence of what is read later."""
+    (erased,) = receipts(engine.run(MEMORIES, TOLD, make_event("user.erase", 5, receipt=True)))
+    assert erased["outcome"] == "erased"
+    assert engine.ask("user.stats") == []
+
+
+def test_waiting_query_is_open_for_the_next_owner(engine: Engine) -> None:
+    engine.ask("memory.get", memory_id="m")
+    assert engine.open_queries() == (0,)
+    engine.pass_time(TIMEOUT_MS)
+    assert engine.open_queries() == ()
