@@ -41,10 +41,10 @@ class Deployment:
         self._started = 0
         self.members: list[Member] = []
 
-    def join(self) -> None:
+    def join(self, *more: str) -> None:
         self._started += 1
         words = [*self._where, str(self._directory / str(self._started)), str(self._path)]
-        command = [sys.executable, "-m", "benchmarks.toy_member", *words]
+        command = [sys.executable, "-m", "benchmarks.toy_member", *words, *more]
         self.members.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
 
     def leave(self) -> None:
@@ -59,6 +59,12 @@ class Deployment:
         """One is killed, and its supervisor starts another."""
         self.kill()
         self.join()
+
+    def die_joining(self) -> None:
+        """A member joins and is killed before its first partition; the group misses it a session later."""
+        self.join("--dies-joining")
+        self.members.pop().wait()
+        time.sleep(SESSION_S)
 
     def measured(self, happens: Callable[[], None]) -> dict[str, list[int]]:
         """Milliseconds: silences of partitions that moved, longest pauses of those that stayed."""
@@ -110,6 +116,7 @@ def run(servers: str, topics: tuple[str, str], partitions: int) -> dict[str, dic
                 "leave": deployment.measured(deployment.leave),
                 "kill": deployment.measured(deployment.kill),
                 "kill + join": deployment.measured(deployment.begin_again),
+                "join + kill": deployment.measured(deployment.die_joining),
             }
         finally:
             deployment.end()

@@ -1,6 +1,7 @@
 """A member of a deployment that owns partitions and sends nothing: it writes down when it could have.
 
     python -m benchmarks.toy_member SERVERS GROUP MEMORY QUERIES SESSION_S DIR FILE [--instance-id ID] [--own RANGES]
+        [--hold FILE] [--dies-joining]
 
 A line of FILE: what it is about, the tenure (from a gain to a hand-over), partition, time, how many sends of the
 partition there were by then. A line on standard input ends it in good order.
@@ -8,6 +9,7 @@ partition there were by then. A line on standard input ends it in good order.
 
 import argparse
 import os
+import signal
 import sys
 import threading
 import time
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.group_consumer import Committed
+from recallflow.connectors.kafka.group_consumer import Committed, GroupConsumer
 from recallflow.connectors.kafka.lease import boottime_s
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.patience import Patience
@@ -120,8 +122,11 @@ def main() -> None:
     parser.add_argument("--instance-id")
     parser.add_argument("--own", type=parse_ranges)
     parser.add_argument("--hold", type=Path)
+    parser.add_argument("--dies-joining", action="store_true", help="end when the group has admitted this member")
     chosen = parser.parse_args()
     chosen.directory.mkdir(exist_ok=True)
+    if chosen.dies_joining:
+        setattr(GroupConsumer, "_assign", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     toy = Toy(chosen.file, chosen.hold)
     membership = Membership(
         KafkaOptions(chosen.servers, {"topic.metadata.refresh.interval.ms": "500"}),

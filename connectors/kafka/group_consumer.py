@@ -96,7 +96,7 @@ class GroupConsumer:
         static = {} if instance_id is None else {"group.instance.id": instance_id}
         self._memory, self._queries = topics
         self._listener = listener
-        self._shares = strategy == SHARING
+        self._shares, self._static = strategy == SHARING, instance_id is not None
         self._complaints = Complaints()
         self._failed: KafkaError | None = None  # in a callback
         self.member_id: str | None = None  # how the coordinator knows us
@@ -107,7 +107,10 @@ class GroupConsumer:
     def join(self) -> None:
         """Begins to; `poll` goes on."""
         self._consumer = self._new_consumer(self._options)
-        self._consumer.subscribe([self._memory], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
+        self._subscribe(self._consumer)
+
+    def _subscribe(self, consumer: Any) -> None:
+        consumer.subscribe([self._memory], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
 
     def poll(self, wait_s: float) -> None:
         """Serves callbacks. Raises Fenced, OtherWay, or SourceError where Kafka refuses us."""
@@ -188,6 +191,8 @@ class GroupConsumer:
     def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
             if self._shares:
+                if self.member_id != consumer.memberid() and not (partitions and self._static):
+                    self._subscribe(consumer)  # within a rebalance, librdkafka joins again for it when that has ended
                 for partition in partitions:
                     partition.offset = OFFSET_END
                 consumer.incremental_assign(partitions)

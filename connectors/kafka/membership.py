@@ -22,8 +22,8 @@ from recallflow.brokers.options import SESSION_S, KafkaOptions
 from recallflow.connectors.kafka.group_consumer import BY_HAND, SHARING, Committed, Fenced, GroupConsumer, OtherWay
 from recallflow.connectors.kafka.hand_over import Assignee, HandOver
 from recallflow.connectors.kafka.holder import Holder
-from recallflow.connectors.kafka.lease import Lease, boottime_s
-from recallflow.connectors.kafka.members import check_alone, static_members
+from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Lease, boottime_s
+from recallflow.connectors.kafka.members import RebalanceProbe, check_alone, static_members
 from recallflow.connectors.kafka.namesake import Namesake
 from recallflow.connectors.kafka.newcomer import await_silent, check_topics
 from recallflow.connectors.kafka.own import name_of
@@ -32,9 +32,6 @@ from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, S
 
 HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up everything
 REBALANCE_MIN_S = 300.0
-# librdkafka joins a group a second after it did so last, and not before. Until soon before that nobody else could have
-# what moves, so it is worked on meanwhile.
-STAYS_S = 0.7
 POLL_S = 0.05
 PAUSE_S = 0.01
 AGAIN_S = 0.05  # a commit that came into the middle of a rebalance is sent again
@@ -59,10 +56,12 @@ class Membership:
         begun: Callable[[Committed], Committed] = lambda at: at,
         clock_s: Callable[[], float] = boottime_s,
         new_consumer: Callable[..., Any] = Consumer,
+        is_rebalancing: Callable[[], bool] | None = None,
     ) -> None:
         """`state_dir`: whose lock we hold. `instance_id`: of a static member, whose partitions are kept for it while it
         restarts. `own`: the partitions, where the group is not to assign them. `begun`: how far a partition is from
-        when it is ours, as the last owner may have said that nothing was begun; it is committed before we begin."""
+        when it is ours, as the last owner may have said that nothing was begun; it is committed before we begin.
+        `is_rebalancing`: whether the group is between two generations."""
         if own is not None and instance_id is not None:
             raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
         self.name = name
@@ -75,6 +74,7 @@ class Membership:
         self._clock_s = clock_s
         self._me = Holder.here(state_dir, self._static or "")
         self._lease = Lease(session_s, clock_s)
+        self._is_rebalancing = is_rebalancing or RebalanceProbe(options, name).is_rebalancing
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
         self._consumer = GroupConsumer(
             options,
@@ -254,8 +254,7 @@ class Membership:
                 self._renew_until(lambda: not self._coming & partitions or self._namesake.is_through)
                 self._coming -= partitions
                 if moving := self.partitions & partitions:
-                    until_s = self._clock_s() + STAYS_S
-                    self._renew_until(lambda: self._clock_s() >= until_s)
+                    self._await_receiver()
                     self._hand_over(moving)
         if self._error is not None:
             self._closing.wait()  # something may be on its way until the flow has ended
@@ -264,6 +263,13 @@ class Membership:
         self._lease.end()
         self._fail(self._lost())
         self._closing.wait()
+
+    def _await_receiver(self) -> None:
+        """Return once the next rebalance has begun: a new member begins it (`GroupConsumer`), or the coordinator does
+        when the new member's session has expired. If we began it, the coordinator would keep us in it until then, and
+        accept no commit of ours."""
+        until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
+        self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
 
     def _hand_over(self, moving: frozenset[int]) -> None:
         if not moving:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,14 @@ from confluent_kafka.cimpl import NewPartitions
 from benchmarks.broker import Cluster
 from benchmarks.toy_member import Line, read, silences
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.lease import boottime_s
 from recallflow.connectors.kafka.members import static_members
 from tests.starts import fork_server
 
 SESSION_S = 6.0  # the shortest that a broker takes by default
 PARTITIONS = 8
 GIVE_UP_S = 60.0
+QUIET_S = 2.0  # a few heartbeats on a busy machine; members that are stopped are silent for 4 s at least
 
 TOY_MEMBER = "from benchmarks.toy_member import main; main()"
 
@@ -146,6 +149,27 @@ def test_a_join_after_a_kill_waits_for_the_dead_member(site: Site) -> None:
     before = {line.partition for line in gains if line.at_s < came_s and line.tenure.startswith(f"{second.pid}.")}
     assert lost <= before
     site.check_one_owner()
+
+
+def test_member_killed_before_its_first_partition_stops_nobody(site: Site) -> None:
+    site.make()
+    first, second = site.start("one"), site.start("two")
+    site.all_send(first, second)
+    since_s = boottime_s()
+    third = site.start("three", "--dies-joining")
+    assert third.wait(GIVE_UP_S) == -signal.SIGKILL
+    killed_s = boottime_s()
+    before = {line.tenure for line in site.lines()}
+    site.until(lambda: boottime_s() > killed_s + SESSION_S + 1)
+    site.all_send(first, second)
+    sends: dict[int, list[float]] = {}
+    for line in site.lines():
+        if line.event == "send" and line.at_s > since_s:
+            sends.setdefault(line.partition, []).append(line.at_s)
+    assert max(b - a for times in sends.values() for a, b in pairwise(times)) < QUIET_S
+    assert before != {line.tenure for line in site.lines()}  # what was to move was given up, and came back
+    site.check_one_owner()
+    site.check_nothing_again()
 
 
 def test_a_restarted_static_member_keeps_its_partitions(site: Site) -> None:

@@ -41,6 +41,7 @@ class FakeConsumer:
         self.failing: KafkaError | None = None  # of commits
         self.unknown: set[tuple[str, int]] = set()
         self.closed = False
+        self.subscriptions = 0
 
     def __call__(self, options: dict[str, object]) -> "FakeConsumer":
         self.options = options
@@ -48,6 +49,7 @@ class FakeConsumer:
 
     def subscribe(self, _: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self._back = on_assign, on_revoke, on_lost
+        self.subscriptions += 1
 
     def give(self, *partitions: int) -> None:
         self._back[0](self, parts(partitions))
@@ -138,22 +140,13 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(autouse=True)
-def stays_s(monkeypatch: pytest.MonkeyPatch) -> float:
-    """What moves is handed over at once, as nobody sets the clock meanwhile; returns what it is else."""
-    usual = module.STAYS_S
-    monkeypatch.setattr(module, "STAYS_S", 0.0)
-    return usual
-
-
 @pytest.fixture
 def make(consumer: FakeConsumer, flow: Flow, clock: Clock, tmp_path: Path) -> Callable[..., Membership]:
     def new(*partitions: int, **chosen: Any) -> Membership:
         """A member that has entered, and was assigned partitions."""
         options = KafkaOptions("nowhere:9092")
-        made = Membership(
-            options, "d", "memory", "queries", flow, tmp_path, SESSION_S, clock_s=clock, new_consumer=consumer, **chosen
-        )
+        chosen = {"clock_s": clock, "new_consumer": consumer, "is_rebalancing": lambda: True} | chosen
+        made = Membership(options, "d", "memory", "queries", flow, tmp_path, SESSION_S, **chosen)
         made.enter()
         consumer.events.append(lambda: consumer.give(*partitions))
         made.step()
@@ -310,30 +303,60 @@ def test_what_moves_is_given_up_and_committed_before_another_may_have_it(
     assert consumer.held["memory", 1].metadata == "last"
 
 
-def test_what_moves_is_worked_on_for_as_long_as_nobody_else_could_have_it(
+def test_revoked_partition_works_until_next_rebalance_has_begun(
     make: Callable[..., Membership],
     consumer: FakeConsumer,
     flow: Flow,
-    clock: Clock,
-    stays_s: float,
     on_its_thread: Callable[[Membership], threading.Thread],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "STAYS_S", stays_s)
-    member = make(0, 1)
+    begun = threading.Event()
+    member = make(0, 1, is_rebalancing=begun.is_set)
     consumer.events.append(lambda: consumer.take(1))
     thread = on_its_thread(member)
     for number in range(5):
-        clock.now_s += stays_s / 6
         member.commit({1: Committed(10 + number, 20, "meanwhile")})
         wanted = {"queries": 20, "memory": 10 + number}
         until(lambda: all((at := consumer.held.get((topic, 1))) and at.offset == end for topic, end in wanted.items()))  # noqa: B023
     assert not flow.began.is_set()
     assert member.partitions == {0, 1}
-    clock.now_s += stays_s / 3
+    begun.set()
     thread.join(GIVE_UP_S)
     assert flow.given == {1}
     assert member.partitions == {0}
+
+
+def test_revoked_partition_is_released_when_no_rebalance_begins(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    flow: Flow,
+    clock: Clock,
+    on_its_thread: Callable[[Membership], threading.Thread],
+) -> None:
+    member = make(0, 1, is_rebalancing=lambda: False)
+    consumer.events.append(lambda: consumer.take(1))
+    thread = on_its_thread(member)
+    for _ in range(45):
+        assert not flow.began.is_set()
+        clock.now_s += 1
+        until(lambda: member.seconds_left() > SESSION_S - 1)
+    clock.now_s += 3
+    thread.join(GIVE_UP_S)
+    assert flow.given == {1}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "static", "joins"),
+    [((), False, 2), ((0,), False, 2), ((), True, 2), ((0,), True, 1)],
+    ids=["without a share", "with a share", "static", "static, restarted"],
+)
+def test_new_member_begins_the_second_rebalance(
+    make: Callable[..., Membership], consumer: FakeConsumer, partitions: tuple[int, ...], static: bool, joins: int
+) -> None:
+    member = make(*partitions, instance_id="a" if static else None)
+    assert consumer.subscriptions == joins
+    consumer.events.append(lambda: consumer.give(1))
+    member.step()
+    assert consumer.subscriptions == joins
 
 
 def test_what_was_not_begun_with_moves_on_as_it_came(
