@@ -126,7 +126,7 @@ def main() -> None:
     chosen = parser.parse_args()
     chosen.directory.mkdir(exist_ok=True)
     if chosen.dies_joining:
-        setattr(GroupConsumer, "_assign", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        GroupConsumer._assign = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     toy = Toy(chosen.file, chosen.hold)
     membership = Membership(
         KafkaOptions(chosen.servers, {"topic.metadata.refresh.interval.ms": "500"}),

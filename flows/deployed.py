@@ -1,10 +1,13 @@
 """What is known of a deployment before this process is part of it: what its consumer group and our directory keep."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.holder import agree
+from recallflow.connectors.kafka.newcomer import holders
 from recallflow.connectors.kafka.place import Place
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import UsageError
@@ -14,10 +17,10 @@ from recallflow.state.directory import describe
 from recallflow.state.sources import reads_topics
 
 
-def deployed(options: KafkaOptions, name: str, topics: Topics, state_dir: Path) -> int:
+def deployed(options: KafkaOptions, name: str, topics: Topics, state_dir: Path, settings: Mapping[str, object]) -> int:
     """How many partitions the deployment's state has, for ever: as its group says, or where Kafka has forgotten that, a
     directory that was of it; a new deployment takes what the topics have now. Raises SourceError, StateError, and
-    UsageError where topics do not go together."""
+    UsageError where topics do not go together, or members have committed other settings."""
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
         memory, queries = counts[topics.memory], counts[topics.queries]
@@ -26,6 +29,7 @@ def deployed(options: KafkaOptions, name: str, topics: Topics, state_dir: Path) 
                 f"{topics.memory} has {memory} partitions and {topics.queries} {queries}: a user's memories and "
                 "queries are read by one process, so give both as many (kafka-topics.sh --alter --partitions)"
             )
+        agree(name, settings, reader.ask(lambda: holders(reader, topics.queries, range(queries))).values())
         kept = kept_partitions(reader, topics.memory, memory)
         if kept is None:
             _check_memories(reader, topics.memory)

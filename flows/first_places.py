@@ -28,7 +28,7 @@ def first_places(
     ends: Ends,
     directory: StateDirectory,
     numbers: Collection[int],
-    writer: str,
+    deployment: str,
 ) -> dict[int, Place]:
     """A place for each of the partitions. Those beyond the state's were added to the topics, and are read from their
     beginning. Of any other an engine may have sent something under another deployment's name, also where a member that
@@ -59,7 +59,7 @@ def first_places(
             known = memory.below.get(f"{topics.memory}:{number}", low)
             places[number] = Place(
                 Reached(max(low, known)), Reached(max(first, asked)), own, tails, at_ms,
-                writer=writer, began=low,
+                deployment=deployment, began=low,
             )  # fmt: skip
     for source, offset in (memory.below | queries.below).items():
         _log.info("%s: what comes of records below offset %d was sent before, and is not sent again", source, offset)

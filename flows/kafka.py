@@ -227,7 +227,8 @@ class Member:
         opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
         self.embedder = self._stack.enter_context(opened)
         KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
-        partitions = deployed(self.options, self.name, self.topics, self.state_dir)
+        self._shared = config.engine.shared(self.embedder)
+        partitions = deployed(self.options, self.name, self.topics, self.state_dir, self._shared)
         self.settings, self.homes = replace(config.engine, partitions=partitions), Homes(partitions)
         fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)
         directory = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
@@ -307,7 +308,7 @@ class Member:
             lambda places: self.membership.commit(places),
             lambda numbers: self.membership.is_committed(numbers),
             restore=self._restore,
-            writer=str(self.state_dir),
+            deployment=self.name,
             counts=lambda: self.decisions.began_ms(("quota",)) is not None,
             give_up_unanswered=self.chosen.give_up_unanswered,
             accept_repeats=self.chosen.accept_repeats,
@@ -322,6 +323,7 @@ class Member:
             instance_id=self.chosen.instance_id,
             own=self.chosen.owned(),
             begun=self.ownership.begun,
+            settings=self._shared,
         )
         self._stack.callback(self.membership.close)
 

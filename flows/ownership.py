@@ -66,20 +66,20 @@ class Ownership:
         is_committed: Callable[[Collection[int]], bool],
         *,
         restore: Restore | None,
-        writer: str,
+        deployment: str,
         counts: Callable[[], bool] = lambda: False,
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
         """`commit`: has the group keep places; `is_committed`: whether it does. `restore`: gives a partition a folder
         from elsewhere, if that is still wanted at its turn, which may take long; None where there is no elsewhere.
-        `writer`: who we are, in places. `counts`: whether somebody counts the records of a second.
+        `deployment`: whose places are gone on from. `counts`: whether somebody counts the records of a second.
         `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
         come twice where those before are gone."""
         self._options, self._topics, self._directory = options, topics, directory
         self._source, self._sent, self._ends = source, sent, ends
         self._commit, self._is_committed = commit, is_committed
-        self._writer, self._counts = writer, counts
+        self._deployment, self._counts = deployment, counts
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
         self._restore = restore
@@ -166,7 +166,7 @@ class Ownership:
         """Of partitions whose place nobody knows; the group knows it when this returns."""
         if not unknown:
             return {}
-        found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer)
+        found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._deployment)
         self._commit({number: committed(place) for number, place in found.items()})
         # Before anything is asked of us: whoever came after us would begin at the end of queries that it has then.
         while not (self._over or self._is_committed(unknown)):
@@ -192,13 +192,14 @@ class Ownership:
             self._empty.clear()
 
     def _known(self, number: int, text: str | None) -> Place | None:
-        """A partition's place, as the group knows it, or else its folder."""
+        """A partition's place, as the group knows it, or else its folder, if that was this deployment's."""
         if (place := Place.found(text)) is not None:
             return place
         if number not in self._directory.existing_numbers():
             return None
         kept = self._directory.partition(number).place
-        return None if kept is None else Place.decode(kept)
+        place = None if kept is None else Place.decode(kept)
+        return place if place is not None and place.deployment == self._deployment else None
 
     def _open(self, reader: TopicReader, number: int, place: Place, sent: set[Identity]) -> None:
         partition = self._directory.partition(number)
@@ -333,7 +334,7 @@ class Ownership:
             tails=given.tails,
             at_ms=given.tails_ms,
             clean=False,
-            writer=self._writer,
+            deployment=self._deployment,
         )
         if self._sent.left(mark.partition, lambda position: self._is_done(place, position)):
             return replace(place, tails=self._tails[mark.partition], at_ms=before.at_ms)

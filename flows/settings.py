@@ -1,7 +1,7 @@
 """The settings of the engine itself: what shapes its state and its answers, with Kafka or without."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from recallflow.connectors.embedders import check_embedder, load_embedder
@@ -13,6 +13,7 @@ from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.rules import Rules
 from recallflow.reranker import Reranker
 from recallflow.state.fingerprint import Fingerprint
+from recallflow.state.keys import FORMAT_VERSION
 
 MINUTE_MS = 60_000
 YEAR_MINUTES = 365 * 24 * 60
@@ -115,6 +116,12 @@ class Settings:
             similarity_max_k=self.similarity_max_k,
             similarity_max_per_memory=self.similarity_max_per_memory,
         )
+
+    def shared(self, embedder: Embedder) -> dict[str, object]:
+        """Return the settings that shape state, by which all members of a deployment have to go."""
+        shape = asdict(self.fingerprint(embedder))
+        del shape["partitions"], shape["episode_gap_ms"]  # the first is the topic's
+        return shape | {"episode_gap_minutes": self.episode_gap_minutes, "format": FORMAT_VERSION}
 
     def rules(
         self,

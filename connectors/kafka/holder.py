@@ -3,13 +3,15 @@
 import os
 import socket
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import orjson
 
-from recallflow.errors import SourceError
+from recallflow.errors import SourceError, UsageError
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -26,7 +28,8 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that wrote a note. `renewals` tells two looks apart; `released`: it has handed over."""
+    """The process that wrote a note. `renewals` tells two looks apart; `released`: it has handed over.
+    `settings`: those that all members of the deployment share."""
 
     host: str
     directory: str
@@ -37,13 +40,19 @@ class Holder:
     renewals: int = 0
     released: bool = False
     instance: str = ""  # the name of a static member
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
-    def here(cls, state_dir: Path, instance: str = "") -> "Holder":
+    def here(
+        cls, state_dir: Path, instance: str = "", settings: Mapping[str, object] = MappingProxyType({})
+    ) -> "Holder":
         """This process."""
         since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         directory = str(state_dir.resolve())
-        return cls(socket.gethostname(), directory, directory_id(state_dir), os.getpid(), since, instance=instance)
+        return cls(
+            socket.gethostname(), directory, directory_id(state_dir), os.getpid(), since,
+            instance=instance, settings=dict(settings),
+        )  # fmt: skip
 
     @classmethod
     def parse(cls, note: str | None) -> "Holder | None":
@@ -62,3 +71,18 @@ class Holder:
 
     def __str__(self) -> str:
         return f"{self.directory} on {self.host} (process {self.pid}), since {self.since}"
+
+
+def agree(name: str, ours: Mapping[str, object], holders: Iterable[Holder]) -> bool:
+    """Return whether a member of the deployment has committed its settings. Raises UsageError where they differ from
+    ours."""
+    committed = [holder.settings for holder in holders if holder.settings]
+    for theirs in committed:
+        differing = [key for key in (*theirs, *(ours.keys() - theirs.keys())) if theirs.get(key) != ours.get(key)]
+        if differing:
+            values = "; ".join(f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in differing)
+            raise UsageError(
+                f"deployment {name} has other settings: {values}. Use those, or begin another deployment: "
+                "docs/operations.md#changing-shared-settings"
+            )
+    return bool(committed)

@@ -54,7 +54,9 @@ class RebalanceProbe:
         is under way counts as no rebalance."""
         if self._asked is None and self._clock_s() >= self._next_s:
             self._admin = self._admin or AdminClient(self._options.admin())
-            self._asked = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)[self._name]
+            self._asked = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)[
+                self._name
+            ]
             self._next_s = self._clock_s() + PROBE_S
         if self._asked is None or not self._asked.done():
             return False

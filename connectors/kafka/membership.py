@@ -8,20 +8,30 @@ One thread makes every call of the consumer, which serves one at a time: where i
 is handed over, it goes on committing, so that what stays is worked on meanwhile.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer
 
 from recallflow.brokers.options import SESSION_S, KafkaOptions
-from recallflow.connectors.kafka.group_consumer import BY_HAND, SHARING, Committed, Fenced, GroupConsumer, OtherWay
+from recallflow.connectors.kafka.group_consumer import (
+    BY_HAND,
+    SHARING,
+    Committed,
+    Fenced,
+    Found,
+    GroupConsumer,
+    OtherWay,
+)
 from recallflow.connectors.kafka.hand_over import Assignee, HandOver
-from recallflow.connectors.kafka.holder import Holder
+from recallflow.connectors.kafka.holder import Holder, agree
 from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Lease, boottime_s
 from recallflow.connectors.kafka.members import RebalanceProbe, check_alone, static_members
 from recallflow.connectors.kafka.namesake import Namesake
@@ -34,8 +44,11 @@ HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up 
 REBALANCE_MIN_S = 300.0
 POLL_S = 0.05
 PAUSE_S = 0.01
+FIRST = 0  # the partition whose owner commits the settings of a new deployment
 AGAIN_S = 0.05  # a commit that came into the middle of a rebalance is sent again
 CLOSE_S = 5.0  # leaving may take as long as the brokers are away
+
+_log = logging.getLogger(__name__)
 
 
 class Membership:
@@ -54,6 +67,7 @@ class Membership:
         instance_id: str | None = None,
         own: frozenset[int] | None = None,
         begun: Callable[[Committed], Committed] = lambda at: at,
+        settings: Mapping[str, object] = MappingProxyType({}),
         clock_s: Callable[[], float] = boottime_s,
         new_consumer: Callable[..., Any] = Consumer,
         is_rebalancing: Callable[[], bool] | None = None,
@@ -61,7 +75,7 @@ class Membership:
         """`state_dir`: whose lock we hold. `instance_id`: of a static member, whose partitions are kept for it while it
         restarts. `own`: the partitions, where the group is not to assign them. `begun`: how far a partition is from
         when it is ours, as the last owner may have said that nothing was begun; it is committed before we begin.
-        `is_rebalancing`: whether the group is between two generations."""
+        `settings`: those that all members share. `is_rebalancing`: whether the group is between two generations."""
         if own is not None and instance_id is not None:
             raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
         self.name = name
@@ -72,7 +86,8 @@ class Membership:
         self._begun = begun
         self._static = instance_id if own is None else name_of(own)
         self._clock_s = clock_s
-        self._me = Holder.here(state_dir, self._static or "")
+        self._me = Holder.here(state_dir, self._static or "", settings)
+        self._agreed = not settings  # whether the deployment's settings are known to be ours
         self._lease = Lease(session_s, clock_s)
         self._is_rebalancing = is_rebalancing or RebalanceProbe(options, name).is_rebalancing
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
@@ -96,6 +111,7 @@ class Membership:
 
         self._coming: set[int] = set()  # assigned, not gained
         self._member_id: str | None = None
+        self._waits = False  # for the deployment's settings
         self._alone = False  # whether it is known that nobody owns by hand what we do
         self._namesake = Namesake(self._me, self._lease)
         self._renew_at_s = 0.0
@@ -300,13 +316,14 @@ class Membership:
         return self._closing.is_set() and not self._releasing
 
     def _gain(self) -> None:
-        found = self._consumer.read(self._coming)
-        if found is None:
+        found = self._consumer.read(self._coming | ({FIRST} if not self._agreed else set()))
+        if found is None or not self._settings_agree(found):
             return
         if self._own is not None and not self._alone:
             check_alone(self._options, self.name, self._own)
             self._alone = True
-        places = {partition: self._begun(found[partition].committed) for partition in self._namesake.has_left(found)}
+        coming = {partition: found[partition] for partition in self._coming}
+        places = {partition: self._begun(coming[partition].committed) for partition in self._namesake.has_left(coming)}
         sent_s = self._clock_s()
         gained = self._consumer.commit(places, self._note()) if places else frozenset()
         if not gained:
@@ -315,7 +332,19 @@ class Membership:
         with self._state:
             self._owned.update({partition: places[partition] for partition in gained})
         self._coming -= gained  # after that: `expected` names them at any time
-        self._assignee.gain({partition: found[partition].committed.text or None for partition in gained})
+        self._assignee.gain({partition: coming[partition].committed.text or None for partition in gained})
+
+    def _settings_agree(self, found: Mapping[int, Found]) -> bool:
+        """Return whether the settings in the notes let us begin with partitions. Raises UsageError where they differ.
+
+        The owner of the first partition commits the settings of a new deployment, and all others wait for them. So of
+        members that start together with different settings, one begins at most."""
+        holders = [holder for at in found.values() if (holder := Holder.parse(at.note)) is not None]
+        self._agreed |= agree(self.name, self._me.settings, holders)
+        if not self._agreed and FIRST not in self._coming and not self._waits:
+            self._waits = True
+            _log.info("waiting for the owner of partition %d, which commits the deployment's settings", FIRST)
+        return self._agreed or FIRST in self._coming
 
     def _renew(self) -> None:
         """Commits what is new, or when it is time one partition: each in its turn, as Kafka forgets what is never

@@ -41,7 +41,7 @@ class Place:
 
     `tails`: what was sent for records that are not done stands there in output partitions, or behind; in one that is
     not named, anywhere. `at_ms`: when that was found out, by the writer's clock. `clean`: nothing was sent for any of
-    them. `writer`: the directory of whoever wrote this; `partitions`: of the deployment's state. `began`: the offset of
+    them. `deployment`: whose place it is; `partitions`: of the deployment's state. `began`: the offset of
     memory that the deployment began with, as retention had taken what was before.
     """
 
@@ -51,7 +51,7 @@ class Place:
     tails: Tails = field(default_factory=dict)
     at_ms: int = 0
     clean: bool = False
-    writer: str = ""
+    deployment: str = ""
     began: int = 0
 
     def encode(self) -> bytes:
@@ -64,7 +64,7 @@ class Place:
                 "tails": {topic: _spread(offsets) for topic, offsets in self.tails.items()},
                 "at_ms": self.at_ms,
                 "clean": self.clean,
-                "writer": self.writer,
+                "deployment": self.deployment,
                 "began": self.began,
             }
         )

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from recallflow.llm import EmbeddingService, RemoteEmbedder
 
 _LOCAL = """\
-{name} embeds in the engine's own process: there is nothing to compute beforehand. An engine with a new state directory
-reads the log anew, and embeds as it reads:
-    recallflow run --embedder {name} --state-dir NEW_DIR --create
+{name} embeds in the engine's own process: there is nothing to compute beforehand. A new deployment reads the log into
+new state directories, and embeds as it reads:
+    recallflow run --embedder {name} --deployment NEW_NAME --state-dir NEW_DIR --create
 Files that were replayed without Kafka are replayed once more, into a new state directory:
     recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
 
@@ -78,7 +78,7 @@ def _reembed(options: argparse.Namespace, chosen: "Config", service: "EmbeddingS
         print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were not taken")
     print(
         f"now: recallflow run --embedder openai --embedding-model {service.name} "
-        f"--embedding-dimension {service.dimension} --state-dir NEW_DIR --create"
+        f"--embedding-dimension {service.dimension} --deployment NEW_NAME --state-dir NEW_DIR --create"
     )
     return 0
 

@@ -163,6 +163,34 @@ def test_a_new_directory_sends_nothing_twice(deployment: Deployment, topics: Nam
         assert verify(new.state_dir).problems == []
 
 
+def test_other_settings_are_refused_and_change_with_a_new_deployment(
+    deployment: Deployment, topics: Names, tmp_path: Path
+) -> None:
+    """As docs/operations.md#changing-shared-settings says: directories are filled beside the old deployment, whose
+    outputs the new one goes on with."""
+    gap = ("--episode-gap-minutes", "20")
+    code, said = replace(deployment, state_dir=tmp_path / "refused", flags=gap).ends()
+    assert code == 2
+    assert "episode_gap_minutes is 30.0 there and 20.0 here" in said
+    aside = other_outputs(deployment.topics, topics, "filling.")
+    aside = replace(aside, memory=deployment.topics.memory, queries=deployment.topics.queries)
+    deployment.broker.create_topics(dict.fromkeys(aside.outputs(), 1))
+    name, new_dir = topics("new"), tmp_path / "new"
+    filling = replace(deployment, topics=aside, state_dir=new_dir, flags=(*gap, "--deployment", f"{name}-filling"))
+    with filling.running():
+        deployment.send(20)
+        filling.outputs(aside.receipts, deployment.sent)
+    with deployment.running():
+        deployment.send(20, QUERIES)
+        deployment.check_outputs()
+    new = replace(deployment, state_dir=new_dir, flags=(*gap, "--deployment", name))
+    with new.running():
+        new.check_outputs()
+        new.send(20, QUERIES)
+        new.check_outputs()
+    assert verify(new_dir).problems == []
+
+
 def test_a_deployment_begins_with_what_retention_left(fresh: Deployment) -> None:
     fresh.send(EVENTS)
     left = [fresh.remove(fresh.topics.memory, number, 5) for number in range(LOG_PARTITIONS)]

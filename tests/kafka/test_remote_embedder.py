@@ -90,7 +90,8 @@ def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Runnin
         where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50",
                  "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
         service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
-        embedder = ["--embedder", "openai"] if flow == "run" else []
+        deployment = f"{model}-{platform.topics.memory}"  # each model has its own
+        embedder = ["--embedder", "openai", "--deployment", deployment] if flow == "run" else []
         environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}
         process = fork_server().start(COMMAND, [flow, *embedder, *service, *where, *named], environment)
         with watched(process):

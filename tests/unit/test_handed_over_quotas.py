@@ -94,7 +94,7 @@ class Deployment:
             ignored,
             lambda _: True,
             restore=None,
-            writer="here",
+            deployment="d",
             counts=lambda: True,
         )
         with TopicReader(KafkaOptions("nowhere:1"), new_consumer=self._kafka.consumer) as reader:

@@ -56,7 +56,7 @@ class Life:
             self._commit,
             lambda _: next(self.accepted),
             restore=None,
-            writer="here",
+            deployment="d",
         )
         made._places[0], made._tails[0] = place, place.tails
         made._handed[0] = threading.Event()

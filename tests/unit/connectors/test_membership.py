@@ -2,6 +2,7 @@
 that calls back when the test says so."""
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from tests.unit.connectors.clock import Clock
 
 SESSION_S = 45.0
 GIVE_UP_S = 30.0
+SHARED: dict[str, object] = {"gap": 20.0, "embedder": "hash"}
 
 
 def parts(numbers: Collection[int]) -> list[TopicPartition]:
@@ -145,10 +147,12 @@ def make(consumer: FakeConsumer, flow: Flow, clock: Clock, tmp_path: Path) -> Ca
     def new(*partitions: int, **chosen: Any) -> Membership:
         """A member that has entered, and was assigned partitions."""
         options = KafkaOptions("nowhere:9092")
-        chosen = {"clock_s": clock, "new_consumer": consumer, "is_rebalancing": lambda: True} | chosen
-        made = Membership(options, "d", "memory", "queries", flow, tmp_path, SESSION_S, **chosen)
+        usual: dict[str, Any] = {"clock_s": clock, "new_consumer": consumer, "is_rebalancing": lambda: True}
+        chosen = usual | chosen
+        assignee = chosen.pop("assignee", flow)
+        made = Membership(options, "d", "memory", "queries", assignee, tmp_path, SESSION_S, **chosen)
         made.enter()
-        consumer.events.append(lambda: consumer.give(*partitions))
+        chosen["new_consumer"].events.append(lambda: chosen["new_consumer"].give(*partitions))
         made.step()
         return made
 
@@ -579,3 +583,47 @@ def test_partitions_of_ones_own_are_those_whatever_the_group_assigns(
 def test_partitions_of_ones_own_are_a_name_already(make: Callable[..., Membership]) -> None:
     with pytest.raises(UsageError, match="give an instance id or partitions"):
         make(0, own=frozenset({0}), instance_id="a")
+
+
+def committed_by(tmp_path: Path, partition: int, settings: dict[str, object]) -> TopicPartition:
+    other = Holder.here(tmp_path, settings=settings)
+    return TopicPartition("queries", partition, 3, replace(other, released=True).encode())
+
+
+@pytest.mark.parametrize("partition", [0, 2], ids=["of the first partition", "of a partition that comes later"])
+def test_other_settings_in_a_note_refuse_the_member(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow, tmp_path: Path, partition: int
+) -> None:
+    consumer.held["queries", partition] = committed_by(tmp_path, partition, {"gap": 30.0, "embedder": "hash"})
+    consumer.held["queries", 0] = consumer.held.get(("queries", 0)) or committed_by(tmp_path, 0, SHARED)
+    member = make(settings=SHARED)
+    consumer.events.append(lambda: consumer.give(partition or 1))
+    with pytest.raises(UsageError, match=re.escape("other settings: gap is 30.0 there and 20.0 here. ")):
+        member.step()
+    assert flow.gained == {}
+    assert not member.held
+
+
+def test_settings_of_a_new_deployment_come_from_the_first_partition(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow, tmp_path: Path
+) -> None:
+    member = make(1, settings=SHARED)
+    member.step()
+    assert (flow.gained, consumer.commits) == ({}, [])
+    consumer.held["queries", 0] = committed_by(tmp_path, 0, SHARED)
+    member.step()
+    assert flow.gained.keys() == {1}
+    assert note(consumer, 1).settings == SHARED
+
+
+def test_members_that_start_together_with_different_settings_one_begins(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
+) -> None:
+    second_flow, second_consumer = Flow(), FakeConsumer()
+    second_consumer.held = consumer.held
+    second = make(1, settings={"gap": 30.0, "embedder": "hash"}, new_consumer=second_consumer, assignee=second_flow)
+    make(0, settings=SHARED)
+    assert flow.gained.keys() == {0}
+    with pytest.raises(UsageError):
+        second.step()
+    assert second_flow.gained == {}

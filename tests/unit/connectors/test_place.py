@@ -66,5 +66,5 @@ def test_what_another_version_left_beside_an_offset_is_no_place(text: str | None
 
 
 def test_what_we_left_beside_an_offset_is_one() -> None:
-    place = Place(Reached(3), Reached(4), 16, writer="d")
+    place = Place(Reached(3), Reached(4), 16, deployment="d")
     assert Place.found(place.text()) == place
