@@ -208,7 +208,8 @@ class Ownership:
         memory = self._lane(reader, self._topics.memory, number, place.memory, first, place.began)
         queries = self._lane(reader, self._topics.queries, number, place.queries, place.queries.first)
         queries.queue = Turns(place.queries.ahead)
-        self._places[number], self._tails[number] = place, place.tails
+        self._places[number] = replace(place, generation=place.generation + 1)
+        self._tails[number] = place.tails
         self._handed[number] = threading.Event()
         self._coming.pop(number, None)
         unmark_elsewhere(partition.path)

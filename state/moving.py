@@ -13,8 +13,8 @@ the same command goes on where it was; until then the source refuses to open the
 
 import contextlib
 import shutil
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from recallflow.state.folders import (
     arriving_folder,
     copy_partition,
     held_numbers,
+    mark_elsewhere,
     mark_moving,
     moves_to,
     names,
@@ -34,7 +35,8 @@ from recallflow.state.folders import (
     read_secret,
     unmark_moving,
 )
-from recallflow.state.sources import needs_store, note_move
+from recallflow.state.partition import Partition
+from recallflow.state.sources import needs_store, note_move, read_logs
 
 
 class Move(NamedTuple):
@@ -43,6 +45,52 @@ class Move(NamedTuple):
     number: int
     source: Path
     target: Path
+
+
+class OlderCopy(NamedTuple):
+    """The folder of a partition that `path` holds, and of which `newest` holds a newer copy."""
+
+    number: int
+    path: Path
+    newest: Path
+
+
+class Merge(NamedTuple):
+    moves: list[Move]
+    older: list[OlderCopy]
+
+
+Progress = tuple[int, int, int]
+ReadProgress = Callable[[bytes], Progress]  # of a stored place: generation, next memory offset, first open query
+_NO_PROGRESS: Progress = (0, 0, 0)
+
+
+class _Copy(NamedTuple):
+    """One of several folders of a partition. `logs`: ids of the topics that its directory reads; `reach`: applied
+    offsets of the partition's own log, and of sources that are no topics."""
+
+    path: Path
+    partition: Partition
+    logs: dict[str, str]
+    reach: dict[str, int]
+    progress: Progress
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind all that is applied of its own log."""
+        return 1 + max((offset for source, offset in self.reach.items() if _topic(source) in self.logs), default=-1)
+
+    def is_older_than(self, newest: "_Copy") -> bool:
+        """Return whether `newest` surely has all that this copy has.
+
+        A later owner goes on from where the partition was handed over. If a copy of an earlier owner has applied more
+        than the later one knew of, the log may have lost records since.
+        """
+        if not self.logs or self.logs != newest.logs:
+            return False
+        contains = all(newest.reach.get(source, -1) >= offset for source, offset in self.reach.items())
+        generation, known, _ = self.progress
+        return contains and not (generation > newest.progress[0] and newest.next_offset > known)
 
 
 def move(source: Path, target: Path, numbers: Collection[int], at_rest: AtRest, *, create: bool = False) -> list[Move]:
@@ -62,15 +110,21 @@ def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest
         return _carry_out([one for target in targets for one in _plan(source, target, targets[target])], at_rest)
 
 
-def merge(sources: Sequence[Path], target: Path, at_rest: AtRest) -> list[Move]:
-    """Moves all partitions of directories into one, which need not be there yet."""
+def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: ReadProgress, *, now_ms: int) -> Merge:
+    """Move all partitions of directories into one, which need not be there yet.
+
+    Members that were stopped one after the other may hold copies of one partition. The newest is moved, with the latest
+    place; the others are marked as older and stay. Raises StateError where copies cannot be compared.
+    """
     with _held([*sources, target]):
+        older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
         holders: dict[int, Path] = {}
         for path in sources:
             for number in held_numbers(path):
                 if (other := holders.setdefault(number, path)) != path:
                     raise _twice([number], other, path)
-        return _carry_out([one for path in sources for one in _plan(path, target, held_numbers(path))], at_rest)
+        plan = [one for path in sources for one in _plan(path, target, held_numbers(path))]
+        return Merge(_carry_out(plan, at_rest), older)
 
 
 @contextlib.contextmanager
@@ -81,6 +135,64 @@ def _held(paths: Iterable[Path]) -> Iterator[None]:
             if (path / DESCRIPTION).exists():
                 stack.enter_context(hold(path))
         yield
+
+
+# ── several copies of one partition ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgress, now_ms: int) -> list[OlderCopy]:
+    """Mark all copies of a partition but the newest, which gets the latest place. Nothing is marked where any cannot be
+    compared. A folder on its way to another directory is none of them."""
+    holders = defaultdict[int, list[Path]](list)
+    for path in {path.resolve(): path for path in paths}.values():
+        for number in held_numbers(path):
+            if moves_to(partition_folder(path, number)) is None:
+                holders[number].append(path)
+    several = {number: found for number, found in holders.items() if len(found) > 1}
+    older = list[OlderCopy]()
+    with contextlib.ExitStack() as stack:
+        directories = dict[Path, StateDirectory]()
+        for path in {path: None for found in several.values() for path in found}:
+            first = next(iter(directories.values()), None)
+            if first is not None:
+                check_same(first.path, first.fingerprint, path, describe(path).fingerprint)
+            directories[path] = stack.enter_context(StateDirectory.existing(path, CACHE_BYTES, at_rest))
+        for number, found in several.items():
+            newest, *others = _by_age([_copy(directories[path], number, progress_of) for path in found])
+            older += [OlderCopy(number, one.path, newest.path) for one in others]
+            latest = max((newest, *others), key=lambda one: one.progress)
+            if latest.partition.place is not None and latest.progress > newest.progress:
+                newest.partition.stage_place(latest.partition.place)
+                newest.partition.commit()
+                newest.partition.sync()
+    for one in older:
+        mark_elsewhere(partition_folder(one.path, one.number), now_ms)
+    return older
+
+
+def _copy(directory: StateDirectory, number: int, progress_of: ReadProgress) -> _Copy:
+    partition, logs = directory.partition(number), read_logs(directory.path)
+    # Of another partition of its topic a copy counts positions that producers named.
+    reach = {
+        source: offset
+        for source, offset in partition.applied.items()
+        if _topic(source) not in logs or source.endswith(f":{number}")
+    }
+    progress = _NO_PROGRESS if partition.place is None else progress_of(partition.place)
+    return _Copy(directory.path, partition, logs, reach, progress)
+
+
+def _by_age(copies: list[_Copy]) -> list[_Copy]:
+    """Sort copies of one partition, the newest first. Raises StateError."""
+    found = sorted(copies, key=lambda one: (sum(one.reach.values()) + len(one.reach), one.progress), reverse=True)
+    for one in found[1:]:
+        if not one.is_older_than(found[0]):
+            raise _twice([one.partition.number], found[0].path, one.path)
+    return found
+
+
+def _topic(source: str) -> str:
+    return source.rpartition(":")[0]
 
 
 # ── what may move ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -115,10 +227,10 @@ def _secret(path: Path, number: int) -> StoredSecret:
 
 def _twice(numbers: Collection[int], one: Path, other: Path) -> StateError:
     return StateError(
-        f"{one} and {other} both hold {names(numbers)}. Of members of one deployment, one is a leftover: look "
-        f"which has applied more (recallflow state hash {one} {other}), and remove the other folder. Directories that "
-        "were filled apart are two states, and removing either loses memories: export one (recallflow export "
-        "--memories) and replay it into the other"
+        f"{one} and {other} both hold {names(numbers)}, and neither is known to be an older copy of the other. Of "
+        "members of one deployment, one is a leftover: look which has applied more (recallflow state hash "
+        f"{one} {other}), and remove the other folder. Directories that were filled apart are two states, and removing "
+        "either loses memories: export one (recallflow export --memories) and replay it into the other"
     )
 
 

@@ -16,6 +16,14 @@ def reads_topics(state_dir: Path) -> bool:
     return (state_dir / TOPICS).exists()
 
 
+def read_logs(state_dir: Path) -> dict[str, str]:
+    """Return the id of each topic that a directory reads, by name. Empty where it was never given topics to read."""
+    if not reads_topics(state_dir):
+        return {}
+    known = read_checked(state_dir / TOPICS)
+    return {topic: known["ids"].get(topic, "") for topic in known["read"].values()}
+
+
 def has_moved(state_dir: Path) -> bool:
     """Whether partitions of a directory were moved to another, or came from one."""
     return (state_dir / MOVED).exists()

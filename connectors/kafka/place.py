@@ -42,7 +42,8 @@ class Place:
     `tails`: what was sent for records that are not done stands there in output partitions, or behind; in one that is
     not named, anywhere. `at_ms`: when that was found out, by the writer's clock. `clean`: nothing was sent for any of
     them. `deployment`: whose place it is; `partitions`: of the deployment's state. `began`: the offset of
-    memory that the deployment began with, as retention had taken what was before.
+    memory that the deployment began with, as retention had taken what was before. `generation`: how many owners the
+    partition has had.
     """
 
     memory: Reached
@@ -53,6 +54,7 @@ class Place:
     clean: bool = False
     deployment: str = ""
     began: int = 0
+    generation: int = 0
 
     def encode(self) -> bytes:
         """All of it, as a partition's folder keeps it."""
@@ -66,6 +68,7 @@ class Place:
                 "clean": self.clean,
                 "deployment": self.deployment,
                 "began": self.began,
+                "generation": self.generation,
             }
         )
 
@@ -106,6 +109,13 @@ class Place:
         else:
             queries = Reached(still[AHEAD_MOST], 0, tuple(still[:AHEAD_MOST]))
         return replace(self, queries=queries, tails={}, clean=False)
+
+
+def progress_of(stored: bytes) -> tuple[int, int, int]:
+    """Return generation, next memory offset and first open query of a place that a folder keeps: later places of a
+    partition are larger. Zeros for what another version wrote."""
+    place = Place.found(stored.decode())
+    return (0, 0, 0) if place is None else (place.generation, place.memory.next_offset, place.queries.first)
 
 
 def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> Reached:

@@ -1,6 +1,7 @@
 """`recallflow state move | split | merge`: partitions that go to another directory, while nobody uses either."""
 
 import argparse
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,8 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     merging = actions.add_parser(
         "merge",
         help="bring the state partitions of several directories into one",
-        description="Moves all state partitions of directories into one, which is made where it is not there yet.",
+        description="Moves all state partitions of directories into one, which is made where it is not there yet. Of a "
+        "partition that several members of a deployment hold, the newest copy is moved, and the older ones stay.",
         examples=("recallflow state merge memory --into whole",),
     )
     merging.add_argument("sources", type=Path, nargs="+", metavar="FROM", help="state directories")
@@ -71,9 +73,15 @@ def run_split(options: argparse.Namespace) -> int:
 
 
 def run_merge(options: argparse.Namespace) -> int:
+    from recallflow.connectors.kafka.place import progress_of
+    from recallflow.state.folders import names
     from recallflow.state.moving import merge
 
-    return _said(merge(options.sources, options.into, _at_rest(options)))
+    now_ms = time.time_ns() // 1_000_000
+    moves, older = merge(options.sources, options.into, _at_rest(options), progress_of, now_ms=now_ms)
+    for number, path, newest in older:
+        print(f"{names([number])}: {path} holds an older copy than {newest}; it is left behind")
+    return _said(moves, [one.path for one in older if one.path != options.into])
 
 
 def _numbers(flag: str, text: str) -> Collection[int]:
@@ -89,14 +97,14 @@ def _at_rest(options: argparse.Namespace) -> "AtRest":
     return open_at_rest(config(options).encryption)
 
 
-def _said(moved: "Sequence[Move]") -> int:
-    from recallflow.state.folders import names, numbers_in
+def _said(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> int:
+    from recallflow.state.folders import held_numbers, names
 
     for number, source, target in moved:
         print(f"{names([number])}: {source} → {target}")
     if not moved:
         print("nothing was left to move")
-    for source in dict.fromkeys(one.source for one in moved):
-        if not numbers_in(source):
+    for source in dict.fromkeys([*(one.source for one in moved), *passed_over]):
+        if not held_numbers(source):
             note(f"{source} holds no state partition any more: it may be removed")
     return 0

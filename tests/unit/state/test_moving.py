@@ -1,6 +1,7 @@
 """State partitions move between directories as wholes, and what is spread is hashed as if it were together."""
 
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import orjson
 import pytest
 
 from recallflow.cli import main
+from recallflow.connectors.kafka.place import Place, Reached, progress_of
 from recallflow.errors import (
     DiskFull,
     MasterKeyError,
@@ -25,7 +27,7 @@ from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.combined import combined_hash
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.folders import mark_elsewhere, mark_moving, numbers_in, partition_folder
+from recallflow.state.folders import held_numbers, mark_elsewhere, mark_moving, numbers_in, partition_folder
 from recallflow.state.moving import merge, move, split
 from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
@@ -33,6 +35,17 @@ from tests.unit.operators.harness import HASHING
 from tests.unit.state.member import EVERY, OTHER, PARTITIONS, SEALED, USERS, Member, told
 
 pytestmark = pytest.mark.slow
+
+
+def stop_member(path: Path, *numbers: int, generation: int = 1, known: int = 0, topic_id: str = "1") -> None:
+    """Give partitions of a directory what `run` leaves in it: its topics, and a place for each partition."""
+    write_checked(path / TOPICS, {"read": {"--memory-topic": "log"}, "ids": {"log": topic_id}})
+    with StateDirectory.existing(path, 2**20) as directory:
+        for number in numbers:
+            partition = directory.partition(number)
+            place = Place(Reached(known), Reached(0), PARTITIONS, generation=generation)
+            partition.stage_place(place.encode())
+            partition.commit()
 
 
 def fill(path: Path, *numbers: int, at_rest: AtRest = UNENCRYPTED, events: int = 3) -> str:
@@ -154,7 +167,7 @@ def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="p001 cannot go to two directories"):
         split(a, {b: [1], tmp_path / "c": [1]}, UNENCRYPTED)
     with pytest.raises(StateError, match="both hold p002"):
-        merge([a, b], tmp_path / "c", UNENCRYPTED)
+        merge([a, b], tmp_path / "c", UNENCRYPTED, progress_of, now_ms=0)
     assert not (tmp_path / "c").exists()
     assert (numbers_in(a), numbers_in(b), numbers_in(tmp_path / "part")) == ([*EVERY], [2], [0])
 
@@ -169,8 +182,92 @@ def test_what_another_went_on_with_stays_behind(tmp_path: Path, whole: str) -> N
     with pytest.raises(StateError, match="whole does not hold p001"):
         move(a, tmp_path / "c", [1], UNENCRYPTED, create=True)
     move(b, a, [1], UNENCRYPTED)  # where an old one lies
-    merge([a, b], tmp_path / "one", UNENCRYPTED)
+    merge([a, b], tmp_path / "one", UNENCRYPTED, progress_of, now_ms=0)
     assert combined_hash([tmp_path / "one"], UNENCRYPTED).hash == whole
+
+
+# ── several copies of one partition ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("target", ["older", "newer", "new"])
+def test_merge_takes_the_newest_of_several_copies(tmp_path: Path, whole: str, target: str) -> None:
+    fill(tmp_path / "older", *EVERY, events=2)
+    fill(tmp_path / "newer", *EVERY)
+    stop_member(tmp_path / "older", *EVERY)
+    stop_member(tmp_path / "newer", *EVERY, generation=2)
+    sources = [tmp_path / name for name in ("older", "newer") if name != target]
+    merged = merge(sources, tmp_path / target, UNENCRYPTED, progress_of, now_ms=0)
+    newest = tmp_path / "newer"
+    assert merged.older == [(number, tmp_path / "older", newest) for number in EVERY]
+    assert [one.number for one in merged.moves] == ([] if target == "newer" else [*EVERY])
+    assert combined_hash([tmp_path / target], UNENCRYPTED).hash == whole
+    assert verify(tmp_path / target, UNENCRYPTED).problems == []
+    assert [number for path in sources for number in held_numbers(path)] == []
+    assert merge(sources, tmp_path / target, UNENCRYPTED, progress_of, now_ms=0) == ([], [])
+
+
+def test_newest_copy_gets_the_latest_place(tmp_path: Path, whole: str) -> None:
+    """The later owner was stopped while it read the log up to where the partition was handed over to it."""
+    fill(tmp_path / "first", *EVERY)
+    fill(tmp_path / "later", 1, events=1)
+    with StateDirectory.existing(tmp_path / "first", 2**20) as directory:
+        handed_over = 1 + directory.partition(1).applied["log:1"]
+    stop_member(tmp_path / "first", *EVERY, known=handed_over)
+    stop_member(tmp_path / "later", 1, generation=2, known=handed_over)
+    merge([tmp_path / "first", tmp_path / "later"], tmp_path / "one", UNENCRYPTED, progress_of, now_ms=0)
+    assert combined_hash([tmp_path / "one"], UNENCRYPTED).hash == whole
+    with StateDirectory.existing(tmp_path / "one", 2**20) as directory:
+        place = directory.partition(1).place
+        assert place is not None
+        assert progress_of(place)[0] == 2
+
+
+def other_topic(a: Path) -> None:
+    stop_member(a, *EVERY, topic_id="2")
+
+
+def no_topic(a: Path) -> None:
+    (a / TOPICS).unlink()
+
+
+def callers(a: Path) -> None:
+    """Somebody told the stopped member's directory something."""
+    with StateDirectory.existing(a, 2**20) as directory:
+        directory.partition(1).stage({}, Position("local", 0, 3))
+        directory.partition(1).commit()
+
+
+def log_got_shorter(a: Path) -> None:
+    """A later owner knew less of the log than is applied in the other copy."""
+    stop_member(a, 1, generation=3, known=1)
+
+
+@pytest.mark.parametrize("differ", [other_topic, no_topic, callers, log_got_shorter])
+def test_copies_that_cannot_be_compared_are_refused(tmp_path: Path, differ: Callable[[Path], None]) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    fill(a, *EVERY, events=1)
+    fill(b, *EVERY, events=2)
+    for path in (a, b):
+        stop_member(path, *EVERY)
+    differ(a)
+    with pytest.raises(StateError, match=r"both hold p00[01]") as raised:
+        merge([a, b], tmp_path / "c", UNENCRYPTED, progress_of, now_ms=0)
+    assert all(str(path) in str(raised.value) for path in (a, b))
+    assert (held_numbers(a), held_numbers(b)) == ([*EVERY], [*EVERY])
+    assert not (tmp_path / "c").exists()
+
+
+def test_merge_command_names_older_copies(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old", tmp_path / "whole"
+    fill(old, 2, events=1)
+    for path, numbers in ((old, [2]), (new, [*EVERY])):
+        stop_member(path, *numbers)
+    assert main(["state", "merge", str(old), str(new), "--into", str(tmp_path / "one")]) == 0
+    out, err = capfd.readouterr()
+    assert f"p002: {old} holds an older copy than {new}; it is left behind" in out
+    assert all(f"{path} holds no state partition any more" in err for path in (old, new))
+    assert main(["state", "hash", str(tmp_path / "one")]) == 0
+    assert capfd.readouterr().out == f"{whole}\n"
 
 
 @pytest.mark.usefixtures("whole", "no_lock_wait")
