@@ -95,6 +95,10 @@ class Fleet:
         """The hash of what all of them hold together. Nobody may run."""
         return command("state", "hash", *self.directories())
 
+    def merge(self, target: Path) -> list[Ended]:
+        """Bring all partitions into one new directory, and hash it. Nobody may run."""
+        return [command("state", "merge", *self.directories(), "--into", target), command("state", "hash", target)]
+
     def verify(self) -> list[Ended]:
         """What `state verify` says of each directory. Nobody may run."""
         return [command("state", "verify", "--state-dir", path) for path in self.directories()]

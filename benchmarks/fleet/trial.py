@@ -141,16 +141,20 @@ class Trial:
         self.rest(self.plan.session_s)
 
     def _compare(self) -> None:
-        """The state of all members together with that of one engine that nothing happened to."""
-        for ended in self.fleet.stop_all():
-            if ended.code or not ended.plain:
-                self.report.broken.append(f"the last stop: {ended}")
+        """Compare the state of all members with that of one engine that nothing happened to.
+
+        Members stop one after the other: the partitions of each move to those that are left.
+        """
+        stopped = [ended for number in self.fleet.at_work() for ended in self.fleet.stop(number)]
+        self.report.broken += [f"the last stop: {ended}" for ended in stopped if ended.code or not ended.plain]
         self.report.broken += [f"verify: {ended.out[-500:]} {ended}" for ended in self.fleet.verify() if ended.code]
         alone = undisturbed(self.topics, self.folder, len(self.log.of(["memory"])), *self.plan.shape())
         checker.sent_home_once(self.log, self.report.findings)
         ours, theirs = self.fleet.hash(), alone.state("hash")
-        self.report.broken += [f"hash: {ended}" for ended in (ours, theirs) if ended.code]
-        self.report.state_equal = not (ours.code or theirs.code) and ours.out == theirs.out
+        merge, merged = self.fleet.merge(self.folder / "merged")
+        failed = [f"hash: {ended}" for ended in (ours, theirs, merge, merged) if ended.code]
+        self.report.broken += failed
+        self.report.state_equal = not failed and ours.out == theirs.out == merged.out
 
     def close(self) -> None:
         self.report.records = len(self.log.sent)

@@ -99,6 +99,7 @@ class Deployment:
         )
         with TopicReader(KafkaOptions("nowhere:1"), new_consumer=self._kafka.consumer) as reader:
             owned._open(reader, 0, self._place, set())
+        assert owned._places[0].generation == self._place.generation + 1
         ((_, memory, queries),) = (call.args for call in source.own.call_args_list)
         return memory, queries
 
