@@ -61,7 +61,8 @@ class Merge(NamedTuple):
 
 
 Progress = tuple[int, int, int]
-ReadProgress = Callable[[bytes], Progress]  # of a stored place: generation, next memory offset, first open query
+# Of a stored place: its deployment, and generation, next memory offset and first open query.
+ReadProgress = Callable[[bytes], tuple[str, Progress]]
 _NO_PROGRESS: Progress = (0, 0, 0)
 
 
@@ -73,6 +74,7 @@ class _Copy(NamedTuple):
     partition: Partition
     logs: dict[str, str]
     reach: dict[str, int]
+    deployment: str
     progress: Progress
 
     @property
@@ -86,7 +88,7 @@ class _Copy(NamedTuple):
         A later owner goes on from where the partition was handed over. If a copy of an earlier owner has applied more
         than the later one knew of, the log may have lost records since.
         """
-        if not self.logs or self.logs != newest.logs:
+        if not self.logs or self.logs != newest.logs or len({self.deployment, newest.deployment} - {""}) > 1:
             return False
         contains = all(newest.reach.get(source, -1) >= offset for source, offset in self.reach.items())
         generation, known, _ = self.progress
@@ -178,8 +180,8 @@ def _copy(directory: StateDirectory, number: int, progress_of: ReadProgress) -> 
         for source, offset in partition.applied.items()
         if _topic(source) not in logs or source.endswith(f":{number}")
     }
-    progress = _NO_PROGRESS if partition.place is None else progress_of(partition.place)
-    return _Copy(directory.path, partition, logs, reach, progress)
+    deployment, progress = ("", _NO_PROGRESS) if partition.place is None else progress_of(partition.place)
+    return _Copy(directory.path, partition, logs, reach, deployment, progress)
 
 
 def _by_age(copies: list[_Copy]) -> list[_Copy]:

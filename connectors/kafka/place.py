@@ -111,11 +111,13 @@ class Place:
         return replace(self, queries=queries, tails={}, clean=False)
 
 
-def progress_of(stored: bytes) -> tuple[int, int, int]:
-    """Return generation, next memory offset and first open query of a place that a folder keeps: later places of a
-    partition are larger. Zeros for what another version wrote."""
+def progress_of(stored: bytes) -> tuple[str, tuple[int, int, int]]:
+    """Return the deployment of a place that a folder keeps, and its generation, next memory offset and first open
+    query: later places of a partition are larger. Return no deployment and zeros for what another version wrote."""
     place = Place.found(stored.decode())
-    return (0, 0, 0) if place is None else (place.generation, place.memory.next_offset, place.queries.first)
+    if place is None:
+        return "", (0, 0, 0)
+    return place.deployment, (place.generation, place.memory.next_offset, place.queries.first)
 
 
 def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> Reached:

@@ -37,13 +37,15 @@ from tests.unit.state.member import EVERY, OTHER, PARTITIONS, SEALED, USERS, Mem
 pytestmark = pytest.mark.slow
 
 
-def stop_member(path: Path, *numbers: int, generation: int = 1, known: int = 0, topic_id: str = "1") -> None:
+def stop_member(
+    path: Path, *numbers: int, generation: int = 1, known: int = 0, topic_id: str = "1", name: str = "d"
+) -> None:
     """Give partitions of a directory what `run` leaves in it: its topics, and a place for each partition."""
     write_checked(path / TOPICS, {"read": {"--memory-topic": "log"}, "ids": {"log": topic_id}})
     with StateDirectory.existing(path, 2**20) as directory:
         for number in numbers:
             partition = directory.partition(number)
-            place = Place(Reached(known), Reached(0), PARTITIONS, generation=generation)
+            place = Place(Reached(known), Reached(0), PARTITIONS, deployment=name, generation=generation)
             partition.stage_place(place.encode())
             partition.commit()
 
@@ -219,11 +221,15 @@ def test_newest_copy_gets_the_latest_place(tmp_path: Path, whole: str) -> None:
     with StateDirectory.existing(tmp_path / "one", 2**20) as directory:
         place = directory.partition(1).place
         assert place is not None
-        assert progress_of(place)[0] == 2
+        assert progress_of(place)[1][0] == 2
 
 
 def other_topic(a: Path) -> None:
     stop_member(a, *EVERY, topic_id="2")
+
+
+def other_deployment(a: Path) -> None:
+    stop_member(a, *EVERY, name="other")
 
 
 def no_topic(a: Path) -> None:
@@ -242,7 +248,7 @@ def log_got_shorter(a: Path) -> None:
     stop_member(a, 1, generation=3, known=1)
 
 
-@pytest.mark.parametrize("differ", [other_topic, no_topic, callers, log_got_shorter])
+@pytest.mark.parametrize("differ", [other_topic, other_deployment, no_topic, callers, log_got_shorter])
 def test_copies_that_cannot_be_compared_are_refused(tmp_path: Path, differ: Callable[[Path], None]) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     fill(a, *EVERY, events=1)

@@ -62,7 +62,7 @@ def test_what_is_spread_and_brought_together_is_what_it_was(
             assert {number: one.name for one in spread for number in numbers_in(one)} == where
         spread = [one for one in there.values() if one.exists()]
         assert combined_hash(spread, UNENCRYPTED).hash == hashed
-        merge(spread, Path(folder) / "again", UNENCRYPTED, lambda _: (0, 0, 0), now_ms=0)
+        merge(spread, Path(folder) / "again", UNENCRYPTED, lambda _: ("", (0, 0, 0)), now_ms=0)
         assert held(Path(folder) / "again") == held(path)
         assert combined_hash([Path(folder) / "again"], UNENCRYPTED).hash == hashed
         assert verify(Path(folder) / "again", UNENCRYPTED).problems == []
