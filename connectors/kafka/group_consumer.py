@@ -96,7 +96,7 @@ class GroupConsumer:
         static = {} if instance_id is None else {"group.instance.id": instance_id}
         self._memory, self._queries = topics
         self._listener = listener
-        self._shares, self._static = strategy == SHARING, instance_id is not None
+        self._shares, self._is_new = strategy == SHARING, True
         self._complaints = Complaints()
         self._failed: KafkaError | None = None  # in a callback
         self.member_id: str | None = None  # how the coordinator knows us
@@ -104,8 +104,9 @@ class GroupConsumer:
         self._new_consumer, self._options = new_consumer, options.consumer() | chosen | static
         self._consumer: Any = None
 
-    def join(self) -> None:
-        """Begins to; `poll` goes on."""
+    def join(self, is_new: bool) -> None:
+        """Begin to join; `poll` goes on. `is_new`: the group has no static member of our name, whose place we take."""
+        self._is_new = is_new
         self._consumer = self._new_consumer(self._options)
         self._subscribe(self._consumer)
 
@@ -191,7 +192,7 @@ class GroupConsumer:
     def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
             if self._shares:
-                if self.member_id != consumer.memberid() and not (partitions and self._static):
+                if self._is_new and self.member_id != consumer.memberid():
                     self._subscribe(consumer)  # within a rebalance, librdkafka joins again for it when that has ended
                 for partition in partitions:
                     partition.offset = OFFSET_END

@@ -38,7 +38,7 @@ from recallflow.connectors.kafka.namesake import Namesake
 from recallflow.connectors.kafka.newcomer import await_silent, check_topics
 from recallflow.connectors.kafka.own import name_of
 from recallflow.connectors.kafka.patience import Patience
-from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, UsageError
+from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
 
 HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up everything
 REBALANCE_MIN_S = 300.0
@@ -222,7 +222,7 @@ class Membership:
         with self._keeping_failures():
             await_silent(self._options, self.name, self._topics[1], self._me, self._lease, self._closing)
             if not self._closing.is_set():
-                self.enter()
+                self.enter(self._is_new())
             while not self._closing.is_set():
                 self.step()
             if self._releasing and self._error is None:
@@ -233,9 +233,16 @@ class Membership:
         with self._keeping_failures():
             self._consumer.leave()
 
-    def enter(self) -> None:
-        """Joins the group; `step` goes on."""
-        self._consumer.join()
+    def enter(self, is_new: bool = True) -> None:
+        """Join the group; `step` goes on. `is_new`: it has no static member of our name."""
+        self._consumer.join(is_new)
+
+    def _is_new(self) -> bool:
+        if self._static is None:
+            return True
+        with suppress(SourceError):
+            return self._static not in static_members(self._options, self.name)
+        return False
 
     def step(self) -> None:
         """Serves what the group says, and renews when it is time. Raises Fenced, OtherWay or RecallflowError."""

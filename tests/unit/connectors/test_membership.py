@@ -149,9 +149,9 @@ def make(consumer: FakeConsumer, flow: Flow, clock: Clock, tmp_path: Path) -> Ca
         options = KafkaOptions("nowhere:9092")
         usual: dict[str, Any] = {"clock_s": clock, "new_consumer": consumer, "is_rebalancing": lambda: True}
         chosen = usual | chosen
-        assignee = chosen.pop("assignee", flow)
+        assignee, is_new = chosen.pop("assignee", flow), chosen.pop("is_new", True)
         made = Membership(options, "d", "memory", "queries", assignee, tmp_path, SESSION_S, **chosen)
-        made.enter()
+        made.enter(is_new)
         chosen["new_consumer"].events.append(lambda: chosen["new_consumer"].give(*partitions))
         made.step()
         return made
@@ -348,15 +348,11 @@ def test_revoked_partition_is_released_when_no_rebalance_begins(
     assert flow.given == {1}
 
 
-@pytest.mark.parametrize(
-    ("partitions", "static", "joins"),
-    [((), False, 2), ((0,), False, 2), ((), True, 2), ((0,), True, 1)],
-    ids=["without a share", "with a share", "static", "static, restarted"],
-)
+@pytest.mark.parametrize(("is_new", "joins"), [(True, 2), (False, 1)], ids=["new", "restarted static member"])
 def test_new_member_begins_the_second_rebalance(
-    make: Callable[..., Membership], consumer: FakeConsumer, partitions: tuple[int, ...], static: bool, joins: int
+    make: Callable[..., Membership], consumer: FakeConsumer, is_new: bool, joins: int
 ) -> None:
-    member = make(*partitions, instance_id="a" if static else None)
+    member = make(is_new=is_new)
     assert consumer.subscriptions == joins
     consumer.events.append(lambda: consumer.give(1))
     member.step()
