@@ -34,9 +34,9 @@ def _at_applied(passed: Callable[[], None]) -> None:
     """RocksDB has taken a batch; nothing of it is produced."""
     commit = Partition.commit
 
-    def committed(self: Partition) -> None:
+    def committed(self: Partition, **chosen: bool) -> None:
         writes = bool(self._moved)
-        commit(self)
+        commit(self, **chosen)
         if writes:
             passed()
 
@@ -44,26 +44,26 @@ def _at_applied(passed: Callable[[], None]) -> None:
 
 
 def _at_produced(passed: Callable[[], None]) -> None:
-    """The broker has acknowledged new outputs; nobody knows so."""
-    send, flush = OutputSender.deliver, OutputSender.flush_outputs
+    """The broker has acknowledged new outputs, and the state is synced; how far it is was not committed."""
+    send, commit = OutputSender.deliver, Ownership.marked
     sent = [0]
 
     def counted(self: OutputSender, *args: Any) -> None:
         sent[0] += 1
         send(self, *args)
 
-    def flushed(self: OutputSender) -> None:
-        flush(self)
+    def marked(self: Ownership, *args: Any) -> None:
         if sent[0]:
             sent[0] = 0
             passed()
+        commit(self, *args)
 
     patch.object(OutputSender, "deliver", counted).start()
-    patch.object(OutputSender, "flush_outputs", flushed).start()
+    patch.object(Ownership, "marked", marked).start()
 
 
 def _at_marked(passed: Callable[[], None]) -> None:
-    """A partition's state is synced up to a mark, and how far it is was not committed."""
+    """The sync of a partition's state up to a mark has begun, and how far it is was not committed."""
     mark = StateStep.mark
 
     def marked(self: StateStep, *args: Any) -> Any:
