@@ -227,7 +227,7 @@ class Member:
         opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
         self.embedder = self._stack.enter_context(opened)
         KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
-        self._shared = config.engine.shared(self.embedder)
+        self._shared = config.engine.shared_settings(self.embedder)
         partitions = deployed(self.options, self.name, self.topics, self.state_dir, self._shared)
         self.settings, self.homes = replace(config.engine, partitions=partitions), Homes(partitions)
         fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)

@@ -117,7 +117,7 @@ class Settings:
             similarity_max_per_memory=self.similarity_max_per_memory,
         )
 
-    def shared(self, embedder: Embedder) -> dict[str, object]:
+    def shared_settings(self, embedder: Embedder) -> dict[str, object]:
         """Return the settings that shape state, by which all members of a deployment have to go."""
         shape = asdict(self.fingerprint(embedder))
         del shape["partitions"], shape["episode_gap_ms"]  # the first is the topic's
