@@ -18,8 +18,7 @@ from benchmarks.locomo import DEPTHS, Conversation, Turn, load, measure, shared
 from benchmarks.softmax import SHOWN
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder, embed_texts
-from recallflow.flows.embedded import Embedded
-from recallflow.flows.lines import run_lines
+from recallflow.flows.embedded import Embedded, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall.columns import CUT, Cut, compute
 from recallflow.operators.recall.pipeline import participants, vocabulary

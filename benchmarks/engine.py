@@ -32,8 +32,7 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import ONE_THREAD, looking_between_batches
-from recallflow.flows.embedded import Embedded, process
-from recallflow.flows.lines import run_lines
+from recallflow.flows.embedded import Embedded, process, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 

@@ -25,8 +25,7 @@ from benchmarks.kinds import KINDS
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.flows.embedded import Embedded
-from recallflow.flows.lines import run_lines
+from recallflow.flows.embedded import Embedded, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory

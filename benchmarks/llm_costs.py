@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from bytewax import operators as op
-from bytewax.dataflow import Dataflow
-from bytewax.testing import TestingSink, TestingSource
 
 from benchmarks.conversation_events import TENANT, message_lines, model_path
 from benchmarks.locomo import Conversation
@@ -29,16 +26,15 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.fields import parse_time
-from recallflow.flows.dataflow import run_dataflow
-from recallflow.flows.engine import build
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.flows.settings import Settings
+from recallflow.flows.state_loop import StateLoop
 from recallflow.llm import Spent
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.results import Asked
-from recallflow.outputs import Marked, Output, Requested
+from recallflow.outputs import Output, Requested
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
@@ -97,7 +93,7 @@ def show(figures: dict[str, Any]) -> None:
 def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSettings) -> list[Asked]:
     """What the main flow asks the enrichment flow, as if the messages came when they were said."""
     settings = Settings(partitions=1)
-    decisions, outputs = History(), list[tuple[str, Output | Marked]]()
+    decisions, outputs = History(), list[Output]()
     for name, about in CATEGORIES.items():
         decisions.add(0, Category(type="category", tenant_id=TENANT, name=name, description=about))
     records = [Record(Position(MESSAGES, 0, number), line, _said_ms(line)) for number, line in enumerate(lines)]
@@ -106,14 +102,13 @@ def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSetti
         tempfile.TemporaryDirectory() as folder,
         StateDirectory.open(Path(folder) / "state", fingerprint, settings.cache_bytes) as directory,
     ):
-        directory.partitions()
         rules = settings.rules(embedder, QUERIES, input_ends=False, decisions=decisions)
-        flow = Dataflow("requests")
-        source = TestingSource(records, AT_ONCE)
-        made = build(flow, source, directory, embedder, replace(rules, wanted=enrichment.wanted(embedder)))
-        op.output("outputs", made, TestingSink(outputs))
-        run_dataflow(flow, settings, 1, None)
-    bodies = [output.body for _, output in outputs if isinstance(output, Requested)]
+        wanted = replace(rules, wanted=enrichment.wanted(embedder))
+        loop = StateLoop(directory, embedder, wanted, None, observe=outputs.append)
+        for start in range(0, len(records), AT_ONCE):
+            loop.apply(records[start : start + AT_ONCE])
+        loop.end()
+    bodies = [output.body for output in outputs if isinstance(output, Requested)]
     parsed = map(EnrichmentRequest.model_validate_json, bodies)
     return [Asked(Position("enrichment.requests", 0, number), one) for number, one in enumerate(parsed)]
 

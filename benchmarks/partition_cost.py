@@ -59,14 +59,14 @@ def fill(folder: Path, memories: int, owners: int, answer: Connection) -> None:
     """Makes a partition in a process of its own. Sends microseconds of the processor for a message."""
     lines = events(load(shared("data", "locomo_dev.json")), memories * owners, owners)
     with Embedded.open(ONE_PARTITION, folder) as embedded, computing():
-        direct = embedded.direct(embedded.rules(QUERY_TOPIC, input_ends=False))
-        direct.begin([EVENTS_TOPIC, QUERY_TOPIC])
+        loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
+        loop.begin([EVENTS_TOPIC, QUERY_TOPIC])
         began_s = time.process_time()
         for start in range(0, len(lines), BATCH):
-            direct.run([_record(EVENTS_TOPIC, at, line) for at, line in enumerate(lines[start : start + BATCH], start)])
-            direct.turn()
+            loop.apply([_record(EVENTS_TOPIC, at, line) for at, line in enumerate(lines[start : start + BATCH], start)])
+            loop.advance()
         spent_s = time.process_time() - began_s
-        direct.end()
+        loop.end()
     answer.send(spent_s / len(lines) * 1e6)
 
 
@@ -79,15 +79,15 @@ def ask_owners(folder: Path, owners: int, costs: Connection) -> None:
     with computing():
         began_s, spent_s = time.perf_counter(), time.process_time()
         with Embedded.open(ONE_PARTITION, folder) as embedded:
-            direct = embedded.direct(embedded.rules(QUERY_TOPIC, input_ends=False))
-            offset = direct.begin([EVENTS_TOPIC, QUERY_TOPIC])[QUERY_TOPIC]
+            loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
+            offset = loop.begin([EVENTS_TOPIC, QUERY_TOPIC])[QUERY_TOPIC]
             opened = {"s": time.perf_counter() - began_s, "cpu_s": time.process_time() - spent_s}
 
             def spent_ms(line: bytes) -> float:
                 nonlocal offset
                 offset += 1
                 began_s = time.process_time()
-                outputs = direct.run([_record(QUERY_TOPIC, offset, line)])
+                outputs = loop.apply([_record(QUERY_TOPIC, offset, line)])
                 taken_ms = (time.process_time() - began_s) * 1000
                 (answer,) = (one for one in outputs if isinstance(one, Answer))
                 if orjson.loads(answer.body)["status"] != "ok":

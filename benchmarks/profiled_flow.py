@@ -29,8 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.kafka import KafkaFlow
-from recallflow.flows.order import Read
-from recallflow.flows.recipe import MainFlow
+from recallflow.flows.recipe import MainFlow, Read
 from recallflow.flows.runner import BatchStep, Recipe, RecipeSink, RecipeSource
 from recallflow.flows.topics import Topics
 from recallflow.outputs import Done, Output, Receipted
@@ -50,7 +49,6 @@ STEPS = {
     "by_partition (snapshot.py)": "key",
     "PartitionLogic.on_batch (partition.py)": "state: apply",
     "Partition.commit (partition.py)": "state: WriteBatch to RocksDB",
-    "PartitionLogic.snapshot (partition.py)": "state: snapshot",
     "StateDirectory.sync (directory.py)": "state: sync of the log",
     "SinkPart.write_batch (sink.py)": "sink: produce",
     "SinkPart.snapshot (sink.py)": "sink: flush",

@@ -19,8 +19,7 @@ from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation, Question
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import NO_FLOATS, TextVectors, embed_texts
-from recallflow.flows.embedded import Embedded
-from recallflow.flows.lines import run_lines
+from recallflow.flows.embedded import Embedded, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary

@@ -31,9 +31,9 @@ from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.decode import decode
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.events import Batch
-from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
+from recallflow.operators.step import StateStep
 from recallflow.outputs import Answer, DeadLetter, Output
 from recallflow.parsing import QUERY_TYPES
 from recallflow.records import Position, Record
@@ -82,8 +82,7 @@ class Worker:
         self._offset = 0
 
     def _open(self, rules: Rules) -> None:
-        build = PartitionLogic.builder(self._directory, self._embedder, rules, models=self._models)
-        self._logic = build(None)
+        self._step = StateStep.opener(self._directory, self._embedder, rules, models=self._models)(0)
 
     def enrich(self) -> None:
         """From here on, events ask for all that the enrichment flow does."""
@@ -102,16 +101,16 @@ class Worker:
 
         records = [self._record(event) for event in events]
         items = timed(lambda: prepare(self._embedder, [decode(record) for record in records]))
-        outputs += timed(lambda: list(self._logic.on_batch([Batch(0, items)])[0]))
+        outputs += timed(lambda: self._step.take([Batch(0, items)]))
         completions, asked = self._models.runtime.completions, sum(event["type"] in QUERY_TYPES for event in events)
         while True:
-            while self._logic.due_ms() is not None:
-                outputs += timed(self._logic.on_notify)
+            while self._step.due_ms() is not None:
+                outputs += timed(self._step.advance)
             if sum(isinstance(output, Answer) for output in outputs) >= asked:
                 return calls, outputs
             completions.wake.wait()
             completions.wake.clear()
-            outputs += timed(lambda: list(self._logic.on_batch([*completions.pop_all()])[0]))
+            outputs += timed(lambda: self._step.take(completions.pop_all()))
 
     def _record(self, event: Event) -> Record:
         self._offset += 1

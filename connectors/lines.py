@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import BinaryIO, Protocol
 
-from recallflow.checked import Checked
 from recallflow.outputs import Answer, DeadLetter, Receipted
 
 Delivered = Answer | Receipted | DeadLetter
@@ -50,7 +49,7 @@ class IteratorFeed:
 
 
 class PumpFeed:
-    """Lines that may be slow to come: a thread reads ahead, so that the dataflow never blocks on its input."""
+    """Lines that may be slow to come: a thread reads ahead, so that the loop never blocks on its input."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self._queue: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_BATCHES * BATCH_RECORDS)
@@ -61,7 +60,7 @@ class PumpFeed:
             for line in lines:
                 self._queue.put([line])
             self._queue.put(StopIteration())
-        except BaseException as error:  # noqa: BLE001 handed to the dataflow, which raises it
+        except BaseException as error:  # noqa: BLE001 handed to the loop, which raises it
             self._queue.put(error)
 
     def take(self) -> list[bytes]:
@@ -78,13 +77,6 @@ class PumpFeed:
                 raise got
             batch += got
         return batch
-
-
-class Offsets(Checked, dict[str, int]):
-    """The next offset of each topic that was ever read into a state directory."""
-
-    def _fields(self) -> tuple[dict[str, int]]:
-        return (dict(self),)
 
 
 class Turns:

@@ -39,8 +39,8 @@ STANDBY_MAX = 10
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How `recallflow run` shares its deployment with other members, and what it shows of itself. `workers` is of
-    `replay` alone, and `wait` of `enrich`.
+    """How `recallflow run` shares its deployment with other members, and what it shows of itself. `wait` is of
+    `enrich` alone.
 
     `deployment`: whose partitions its members share; None names it after the memory topic. `processes`: members on this
     machine, or "auto": one a CPU. `own`: partitions of its own, as `0-7`, where the group is not to assign them;
@@ -50,7 +50,6 @@ class RunSettings:
     None serves nothing."""
 
     processes: int | Literal["auto"] = 1
-    workers: int = 1
     deployment: str | None = None
     session_timeout_s: float = SESSION_S
     wait: bool = False
@@ -73,7 +72,6 @@ class RunSettings:
         refuse_unless(
             self,
             ("processes", "1 to 1,000", self.processes == AUTO or 1 <= self.processes <= PROCESSES_MAX),
-            ("workers", "at least 1", self.workers >= 1),
             ("standby", "0 to 10", 0 <= self.standby <= STANDBY_MAX),
             ("checkpoint_minutes", "more than 0", self.checkpoint_minutes > 0),
             ("checkpoint_keep", "at least 1", self.checkpoint_keep >= 1),

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,16 +10,14 @@ from recallflow.errors import RecallflowError, StateFormatError, UsageError
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.finding import Finding, fail, ok, warn
-from recallflow.flows.recovery import check_snapshots, has_store
 from recallflow.private_files import open_to_others
-from recallflow.state.directory import DESCRIPTION, RECOVERY, describe, kept_fingerprint
+from recallflow.state.directory import DESCRIPTION, describe, kept_fingerprint
 from recallflow.state.fingerprint import check_settings
 from recallflow.state.lock import holder
 from recallflow.state.looking import unpurged_owners
 
 FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
 FREE_GOOD_SHARE = 0.1
-COPIED_MOST_BYTES = 1024 * 1024 * 1024  # of a recovery store, which is read as a copy
 OTHER_DIRECTORY = "give settings and master key that it was made with, or another directory (--state-dir)"
 NEW_DIRECTORY = "keep it until recallflow run has filled another one (--state-dir) from the log"
 RESTORE = "restore a checkpoint (recallflow state restore)"
@@ -90,8 +87,6 @@ def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterato
     yield ok("lock", "nobody holds it")
     if (path / DESCRIPTION).exists():
         yield from _tried("erasures", lambda: _erasures(path), RESTORE)
-    if has_store(path):
-        yield from _tried("recovery store", lambda: _recovery(path), RESTORE)
 
 
 def _permissions(path: Path) -> Iterator[Finding]:
@@ -150,17 +145,6 @@ def _erasures(path: Path) -> Finding:
         todo = "start the engine, which cleans them, or: recallflow erase … --verify"
         return warn("erasures", f"files may still hold something of {left} erased users", todo)
     return ok("erasures", "nothing is left to clean")
-
-
-def _recovery(path: Path) -> Finding:
-    size_bytes = sum(file.stat().st_size for file in (path / RECOVERY).iterdir())
-    if size_bytes > COPIED_MOST_BYTES:
-        what = f"{size_bytes:,} bytes are too many to be looked through"
-        return warn("recovery store", what, "recallflow state verify")
-    with tempfile.TemporaryDirectory(prefix="recallflow-") as copied:  # to open SQLite's files may change them
-        shutil.copytree(path / RECOVERY, Path(copied) / RECOVERY)
-        check_snapshots(Path(copied))
-    return ok("recovery store", f"{size_bytes:,} bytes, all readable")
 
 
 def _disk(path: Path) -> Finding:

@@ -1,27 +1,24 @@
-"""A state directory and its models, open in this process; and what comes of lines of events that are at hand."""
+"""A state directory and its models, open in this process; and lines of events that are applied to it."""
 
 import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from recallflow.connectors.lines import Delivered, IteratorFeed, Turns
+from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, Turns
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.flows.behind import check_not_behind, open_all
 from recallflow.flows.cycles import computing
-from recallflow.flows.direct import Direct
 from recallflow.flows.embedding import Ahead, open_embedder
 from recallflow.flows.model_settings import ModelSettings
-from recallflow.flows.order import BeforeApplied
 from recallflow.flows.question_models import open_question_models
-from recallflow.flows.recovery import check_snapshots, has_store
 from recallflow.flows.settings import Settings
+from recallflow.flows.state_loop import BeforeApplied, StateLoop
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
 from recallflow.operators.decode import decode
@@ -62,37 +59,70 @@ def process(
     models: ModelSettings | None = None,
     at_rest: AtRest = UNENCRYPTED,
 ) -> Processed:
-    """What comes of lines of events, one after the other, on a state directory or one that is gone afterwards."""
-    processed = Processed()
-    with Embedded.open(settings, state_dir, decisions, models, at_rest) as embedded, computing():
-        ahead = None if embedded.ahead is None else embedded.ahead.embed
-        direct = embedded.direct(embedded.rules(), ahead=ahead)
-        first = offset = direct.begin([ONE_RUNS_LOG])[ONE_RUNS_LOG]
-        while direct.rest_s() == 0:
-            direct.turn()
-        for taken in _turns(lines):
-            now_ms = time.time_ns() // 1_000_000
-            numbered = enumerate(taken, offset)
-            records = [
-                Record(Position(ONE_RUNS_LOG, 0, at), line, now_ms, append_logged=False) for at, line in numbered
-            ]
-            offset += len(taken)
-            # State partitions put out what is theirs one after the other.
-            outputs = [output for output in direct.run(records) if not isinstance(output, Done)]
-            for output in sorted(outputs, key=lambda output: output.position.offset):
-                processed.add(output.position.offset - first + 1, output)
-        if offset > first:
-            direct.pass_over(Position(ONE_RUNS_LOG, 0, offset - 1))
-        direct.end()
+    """Apply lines of events to a state directory, or to a temporary one. Return their outputs."""
+    processed, first = Processed(), list[int]()
+
+    def open_feed(offset: int) -> Feed:
+        first.append(offset)
+        return IteratorFeed(iter(lines))
+
+    def deliver(offset: int, outputs: list[Delivered]) -> None:
+        for output in outputs:
+            processed.add(offset - first[0] + 1, output)
+
+    with Embedded.open(settings, state_dir, decisions, models, at_rest) as embedded:
+        run_lines(embedded, ONE_RUNS_LOG, open_feed, deliver, rewinds=False)
     return processed
 
 
-def _turns(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lines in batches: what an answer changes holds for the line behind it."""
-    turns = Turns(IteratorFeed(iter(lines)), ends_turn)
-    with contextlib.suppress(StopIteration):
-        while True:
-            yield turns.take()
+def run_lines(
+    embedded: "Embedded",
+    topic: str,
+    open_feed: Callable[[int], Feed],
+    deliver: Delivery,
+    *,
+    rewinds: bool,
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> None:
+    """Apply the lines of a feed until it ends, and hand over the outputs of each line, in the order of the lines.
+
+    Args:
+        embedded: The engine.
+        topic: The name of the feed in positions.
+        open_feed: Returns the feed from an offset on.
+        deliver: Called for every line with its offset and outputs.
+        rewinds: The feed can be read again, as a file can. It resumes at the lowest offset that a state partition may
+            lack, and outputs are kept until they are delivered: they come again after a kill. Other feeds bring new
+            lines only, which get the offsets behind all that are applied.
+        clock_ms: The append times of lines.
+    """
+    ahead = None if embedded.ahead is None else embedded.ahead.embed
+    with computing():
+        loop = embedded.loop(replace(embedded.rules(), comes_again=rewinds), ahead=ahead)
+        offset = loop.resume(topic) if rewinds else loop.begin([topic])[topic]
+        while loop.idle_s() == 0:
+            loop.advance()
+        feed = Turns(open_feed(offset), ends_turn)
+        with contextlib.suppress(StopIteration):
+            while True:
+                lines, now_ms = feed.take(), clock_ms()
+                records = [
+                    Record(Position(topic, 0, at), line, now_ms, append_logged=False)
+                    for at, line in enumerate(lines, offset)
+                ]
+                outputs: dict[int, list[Delivered]] = {at: [] for at in range(offset, offset + len(lines))}
+                for output in loop.apply(records) if records else ():
+                    if not isinstance(output, Done):
+                        outputs[output.position.offset].append(output)
+                for at, delivered in outputs.items():
+                    deliver(at, delivered)
+                offset += len(lines)
+                loop.advance()
+                if loop.is_sync_due():
+                    loop.settle(Position(topic, 0, offset - 1)) if rewinds else loop.begin_sync()
+        loop.end()
+        if rewinds and offset:
+            loop.settle(Position(topic, 0, offset - 1))
 
 
 def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:
@@ -136,25 +166,28 @@ class Embedded:
             ahead = None
             if isinstance(embedder, RemoteEmbedder):
                 ahead = stack.enter_context(Ahead.of(embedder, directory))
-            if has_store(path):
-                check_snapshots(path)
-                check_not_behind(directory)
-            open_all(directory)
+            directory.open_all()
             yield cls(directory, embedder, settings, state_dir is not None, decisions, asked, ahead)
 
-    def direct(
+    def loop(
         self,
         rules: Rules,
         *,
         decode: Callable[[Record], Item] = decode,
         observe: Callable[[Output], None] = lambda _: None,
         ahead: BeforeApplied | None = None,
-    ) -> Direct:
-        """The engine without a dataflow, for the thread that calls."""
+    ) -> StateLoop:
+        """Return the loop over the state partitions, for the calling thread."""
         sync_s = self.settings.epoch_ms / 1000 if self.lasting else None
-        models = self.asked
-        return Direct(
-            self.directory, self.embedder, rules, sync_s, decode=decode, observe=observe, models=models, ahead=ahead
+        return StateLoop(
+            self.directory,
+            self.embedder,
+            rules,
+            sync_s,
+            decode=decode,
+            observe=observe,
+            models=self.asked,
+            ahead=ahead,
         )
 
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:

@@ -7,14 +7,7 @@ import orjson
 
 from recallflow.events import PRODUCTION
 from recallflow.fields import EPOCH_MS_MIN, format_time
-from recallflow.flows.behind import STATE_STEP
-from recallflow.flows.recovery import committed, has_store
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused
-from recallflow.operators.sealed import open_records
-from recallflow.operators.snapshot import Snapshot
 from recallflow.owner import Owner, state_partition
-from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
@@ -45,12 +38,6 @@ def export(
             yield from _of_owner(partition, owner, vectors=vectors)
             yield from _pending_outputs(partition, owner)
     yield from _erasures(partition, tenant_id, user_id, environments)
-    for kind, record in _waiting(directory, number):
-        event = decode(record)
-        if isinstance(event, Refused) or (event.owner.tenant_id, event.owner.user_id) != (tenant_id, user_id):
-            continue
-        if not wanted or event.owner.environment in wanted:
-            yield {"type": kind, "position": str(record.position), "event": orjson.loads(record.value)}
 
 
 def _of_owner(partition: Partition, owner: Owner, *, vectors: bool) -> Iterator[Fields]:
@@ -70,18 +57,6 @@ def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: 
         owner = key[len(keys.erased(user)) :]
         where = {"environment": names.get(owner)} if owner else {}
         yield {"type": "erased", **where, "until": format_time(int(until_ms))}
-
-
-def _waiting(directory: StateDirectory, number: int) -> Iterator[tuple[str, Record]]:
-    """What the recovery store keeps of a state partition: queries that wait, and events that are not applied yet."""
-    if not has_store(directory.path):
-        return
-    partition = directory.partition(number)
-    for snapshot in committed(directory.path, STATE_STEP).values():
-        if isinstance(snapshot, Snapshot) and snapshot.partition == number:
-            for kind, sealed in (("waiting", snapshot.waiting), ("held", snapshot.held)):
-                for record in open_records(partition, kind.encode(), sealed):
-                    yield kind, record
 
 
 def _pending_outputs(partition: Partition, owner: Owner) -> Iterator[Fields]:

@@ -42,7 +42,6 @@ from recallflow.flows.homes import Homes
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
-from recallflow.flows.order import opener
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.question_models import SPENDING, open_question_models
 from recallflow.flows.recipe import MainFlow
@@ -51,6 +50,7 @@ from recallflow.flows.runner import Recipe, run
 from recallflow.flows.serving import deployment_name, routing, source_ends, stop_on_signals
 from recallflow.flows.stages import Stages
 from recallflow.flows.standby import Standby
+from recallflow.flows.state_loop import opener
 from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.topic_checks import ask_sizes, check_control, judged_by_senders, stamped_by_log

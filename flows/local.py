@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import cast
@@ -34,13 +35,13 @@ from recallflow.errors import (
 from recallflow.events import MemoryEvent, UserErase
 from recallflow.flows.config import Config
 from recallflow.flows.cycles import computing
-from recallflow.flows.direct import Direct
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.embedding_beside import Beside
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.local_metrics import LocalMetrics
 from recallflow.flows.present import record_now
 from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.state_loop import StateLoop
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.trust import trust_of
 from recallflow.limits import RECORD_BYTES
@@ -222,10 +223,10 @@ def _running(
     def judge(record: Record) -> Item:
         return rates.judge(authoriser.authorise(decode(record)))
 
-    def open_engine() -> Direct:
-        rules = embedded.rules(calls.queries, input_ends=False)
+    def open_engine() -> StateLoop:
+        rules = replace(embedded.rules(calls.queries, input_ends=False), comes_again=False)
         ahead = None if beside is None else beside.attach
-        return embedded.direct(rules, decode=judge, observe=metrics.tally.observe, ahead=ahead)
+        return embedded.loop(rules, decode=judge, observe=metrics.tally.observe, ahead=ahead)
 
     def run() -> None:
         try:
@@ -254,7 +255,7 @@ def _running(
         raise failures[0]
 
 
-def _serve(embedded: Embedded, calls: Calls, open_engine: Callable[[], Direct]) -> None:
+def _serve(embedded: Embedded, calls: Calls, open_engine: Callable[[], StateLoop]) -> None:
     """Serve calls until they end. After an error whose cause may go by itself, the state is opened from the disk again
     and the engine goes on: what it had applied is there, and callers are told to send the rest again."""
     embedded.directory.on_broken = calls.wake.set

@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import look_for_cycles
 from recallflow.flows.journeys import Journeys
-from recallflow.flows.order import Read, ToState
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.async_call import Completion
-from recallflow.operators.events import Item
+from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.operators.snapshot import Snapshot, by_partition, key_of_partition, partition_read
+from recallflow.operators.routing import by_partition, key_of_partition, partition_read
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Marked, Output
 from recallflow.records import Record
 
 FLOW_ID = "recallflow"
+
+Read = Record | Completion | Signal
+ToState = Batch | Completion | Signal
 
 
 @dataclass
@@ -33,7 +35,7 @@ class MainFlow:
     decode_record: Callable[[Record], Item]
     authorise_item: Callable[[Item], Item]
     embedder: Embedder
-    open_state: Callable[[Snapshot], StateStep]
+    open_state: Callable[[int], StateStep]
     route_outputs: Callable[[list[tuple[str, Output]]], Iterable[object]]
     journeys: Journeys
     began_s: float = 0.0  # of the batch that is being prepared

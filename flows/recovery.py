@@ -16,8 +16,6 @@ from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
 from recallflow.state.files import check_room
 
-LINES_FLOW_ID = "lines"
-
 
 def has_store(state_dir: Path) -> bool:
     """Whether there is a recovery store: its folder alone is none."""

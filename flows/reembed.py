@@ -45,8 +45,9 @@ from recallflow.operators.events import Ask, Decoded, Item, Refused, Write
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
+from recallflow.operators.routing import by_partition, partition_hashed
 from recallflow.operators.rules import Rules
-from recallflow.operators.snapshot import by_partition, partition_hashed
+from recallflow.operators.step import StateStep
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
@@ -176,7 +177,7 @@ class _Replay:
         self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
         self._embedder = embedder
         self._skips = rules.skips
-        self._build = PartitionLogic.builder(directory, embedder, rules)
+        self._open_step = StateStep.opener(directory, embedder, rules)
         self._logics: dict[str, PartitionLogic] = {}
 
     def apply(self, messages: Sequence[Any]) -> None:
@@ -193,7 +194,7 @@ class _Replay:
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partition_of):
             if key not in self._logics:
-                self._logics[key] = self._build(None)
+                self._logics[key] = PartitionLogic(self._open_step)
             self._logics[key].on_batch([batch])
 
     def _is_home(self, item: Write | Ask) -> bool:

@@ -117,15 +117,11 @@ def _known(folder: Path, who: Sought, at_rest: AtRest) -> Known:
 
 
 def _of_nobody(pieces: Pieces) -> set[int]:
-    """Pieces that a new directory has: words of RocksDB, of Bytewax and of our own."""
+    """Pieces that a new directory has: words of RocksDB and of our own."""
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())
         with StateDirectory.open(Path(folder), fingerprint, CACHE_BYTES) as directory:
             directory.partitions()
-            with contextlib.suppress(ModuleNotFoundError):  # without Bytewax nobody makes a recovery store here
-                from recallflow.flows.dataflow import recovery_store
-
-                recovery_store(Path(folder))
         search_folder(Path(folder), pieces, Known(), findings)
     return {number for found in findings.found.values() for number in found}

@@ -1,55 +1,21 @@
 """The state of one partition as a keyed step: batches in, outputs out."""
 
 from collections.abc import Callable
-from typing import Self
 
-from recallflow.embedder import Embedder, TokenCounter
 from recallflow.marks import Mark, Open, Signal
-from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.events import Batch
-from recallflow.operators.rules import Rules
-from recallflow.operators.snapshot import Snapshot
-from recallflow.operators.step import Clocks, StateStep
+from recallflow.operators.step import StateStep
 from recallflow.outputs import Marked, Output
-from recallflow.state.directory import StateDirectory
 
 
 class PartitionLogic:
-    """One state partition's events in order. The step is opened with a snapshot, with the partition's `Open`, or else
-    with the first batch."""
+    """One state partition's events in order. The step is opened with the partition's `Open`, or else with the first
+    batch."""
 
-    def __init__(self, open_step: Callable[[Snapshot], StateStep], resumed: Snapshot | None = None) -> None:
+    def __init__(self, open_step: Callable[[int], StateStep]) -> None:
         self._open_step = open_step
-        self._step = None if resumed is None else open_step(resumed)
-
-    @classmethod
-    def builder(
-        cls,
-        directory: StateDirectory,
-        embedder: Embedder,
-        rules: Rules,
-        clocks: Clocks | None = None,
-        *,
-        fallback: Embedder | None = None,
-        exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
-        behind: Callable[[int], str] = lambda _: "",
-        models: Models | None = None,
-    ) -> Callable[[Snapshot | None], Self]:
-        """Return a function that makes a partition's logic. `fallback` and `exact_tokens`: see `Shared`. `behind` says
-        what of the log a state partition's answers do not know yet, empty where they know all of it. `models`: those
-        asked about questions, if there are any."""
-        open_step = StateStep.opener(
-            directory,
-            embedder,
-            rules,
-            clocks,
-            fallback=fallback,
-            exact_tokens=exact_tokens,
-            behind=behind,
-            models=models,
-        )
-        return lambda resumed: cls(open_step, resumed)
+        self._step: StateStep | None = None
 
     def on_batch(self, values: list[Batch | Completion | Signal]) -> tuple[list[Output | Marked], bool]:
         """Return outputs, and whether the partition is closed."""
@@ -70,12 +36,12 @@ class PartitionLogic:
             batches = [value for value in values if isinstance(value, Batch)]
             if not batches:  # at most completions of a step that was closed
                 return []
-            self._step = self._open_step(Snapshot.empty(batches[0].partition))
+            self._step = self._open_step(batches[0].partition)
         return self._step.take(values) if values else []
 
     def _obey(self, signal: Signal) -> list[Marked]:
         if isinstance(signal, Open):
-            self._step = self._open_step(Snapshot.empty(signal.partition))
+            self._step = self._open_step(signal.partition)
             return []
         marked = self._opened.mark(signal)
         if signal.last:
@@ -92,9 +58,6 @@ class PartitionLogic:
     def due_ms(self) -> int | None:
         """Return the time of the next `on_notify` in epoch milliseconds; 0 is at once."""
         return None if self._step is None else self._step.due_ms()
-
-    def snapshot(self) -> Snapshot | None:
-        return None if self._step is None else self._step.snapshot()
 
     @property
     def _opened(self) -> StateStep:

@@ -4,8 +4,7 @@
    behind one that takes several steps is held until those are through (`large.py`).
 2. At the end of the batch all effects, outputs to keep and positions become one WriteBatch; then owners over the byte
    budget leave memory.
-3. A snapshot syncs the database first, so that the database is always at or ahead of what Bytewax remembers. A mark
-   starts the sync and does not wait: its offsets are committed once the sync has returned.
+3. A mark starts the sync and does not wait: its offsets are committed once the sync has returned.
 """
 
 import time
@@ -17,7 +16,6 @@ from itertools import chain
 from typing import Self
 
 from recallflow.embedder import Embedder, TokenCounter
-from recallflow.errors import StateBehind
 from recallflow.events import UserErase
 from recallflow.marks import Mark, Signal
 from recallflow.operators import outbox
@@ -26,19 +24,19 @@ from recallflow.operators.answers.asides import Asides
 from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
 from recallflow.operators.async_call import Completion
-from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Batch, Item, Misplaced, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.said import Kind
 from recallflow.operators.recall.shared import Shared
+from recallflow.operators.routing import key_of_partition
 from recallflow.operators.rules import Rules
-from recallflow.operators.sealed import open_records, seal_items
-from recallflow.operators.snapshot import Snapshot, key_of_partition
 from recallflow.operators.writes import Writes
 from recallflow.outputs import Done, Marked, Moved, Output
 from recallflow.owner import Owner
+from recallflow.records import Position
+from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
 
@@ -52,7 +50,7 @@ class Clocks:
 
 
 class StateStep:
-    """One state partition, from a snapshot on."""
+    """One open state partition."""
 
     def __init__(
         self,
@@ -61,22 +59,21 @@ class StateStep:
         rules: Rules,
         clocks: Clocks,
         behind: Callable[[int], str],
-        resumed: Snapshot,
+        number: int,
         models: Models | None = None,
     ) -> None:
         """`behind`: what of the log the state partition's answers do not know yet. `models`: those asked about
-        questions, if any. Raises StateBehind where the store lacks what the snapshot says is applied."""
+        questions, if any."""
         self._directory, self._rules, self._shared = directory, rules, shared
-        self._partition = directory.partition(resumed.partition)
-        _check_not_behind(self._partition, resumed)
+        self._partition = directory.partition(number)
         self._hot_owners = directory.hot_owners()
         owners = self._hot_owners.of(self._partition)
         self._embedder = shared.questions.embedder
         expansions = Expansions(rules.decisions, shared.gates, enabled=rules.graph_enabled)
         asked = frozenset[Kind]() if models is None else models.there
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
-        key = key_of_partition(resumed.partition)
-        unknown = partial(behind, resumed.partition)
+        key = key_of_partition(number)
+        unknown = partial(behind, number)
         asides = None if models is None else Asides(models, key, clocks.timer, answerer.receive)
         self._queries = Queries(
             self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, asides, shared.rotation
@@ -84,10 +81,8 @@ class StateStep:
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = Writes(self._partition, owners, rules, expansions, forget)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
-        self._received = dict(resumed.received)
-        self._resume(resumed)
-        # Up to where each source was through at the last two snapshots: the older one's epoch is surely committed by
-        # the next.
+        self._received: dict[str, int] = {}
+        # Up to where each source was through at the last two marks: places of the older one are surely committed.
         self._through: tuple[dict[str, int], dict[str, int]] = ({}, self._through_now())
 
     @classmethod
@@ -102,12 +97,12 @@ class StateStep:
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
         behind: Callable[[int], str] = lambda _: "",
         models: Models | None = None,
-    ) -> Callable[[Snapshot], Self]:
+    ) -> Callable[[int], Self]:
         """What opens state partitions, which share what they answer with. `fallback` and `exact_tokens`: see
         `Shared`."""
         given = clocks or Clocks()
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
-        return lambda resumed: cls(directory, shared, rules, given, behind, resumed, models)
+        return lambda number: cls(directory, shared, rules, given, behind, number, models)
 
     # ------------------------------------------------------------------ batches
 
@@ -132,8 +127,7 @@ class StateStep:
                 outputs += self._apply(item)
         self._received |= {source: found[-1] for source, found in offsets.items()}
         outputs += self.advance()
-        # A log that ends is answered line by line: nobody else is there to have a turn, and what is through is through
-        # before a snapshot says so.
+        # A log that ends is answered line by line: nobody else is there to have a turn.
         while self._rules.input_ends and self._has_steps():
             outputs += self.advance()
         outputs += [Done(source, tuple(found)) for source, found in offsets.items()]
@@ -219,11 +213,10 @@ class StateStep:
         self._directory.close_partition(self._partition.number)
         self._shared.candidates.drop_gone()  # with the owners that left
 
-    # ------------------------------------------------------------------ logs that nobody reads again
+    # ------------------------------------------------------------------ lines, and records of callers
 
     def go_on(self, source: str) -> None:
-        """Goes on with events of a log that took steps when the process ended: no snapshot and no source brings them
-        again."""
+        """Hold events of a log whose steps were under way when the process ended, where no source brings them again."""
         for item in prepare(self._embedder, self._writes.begun(source)):
             self._queue.hold(item)
 
@@ -233,23 +226,17 @@ class StateStep:
         offsets = [position.offset for position in held if position.source == source]
         return 1 + max(self._partition.applied.get(source, -1), *offsets, -1)
 
-    # ------------------------------------------------------------------ snapshots
+    def settled(self, source: str) -> int:
+        """Return the last offset of a log up to which all is applied and delivered; -1 where there is none."""
+        return int(self._partition.get(keys.settled(source)) or -1)
 
-    def snapshot(self) -> Snapshot:
-        """What to resume from. All that it says is applied is synced, and survives a power cut; so are the keys of what
-        it holds sealed."""
-        waiting = seal_items(self._partition, b"waiting", self._queries.waiting())
-        held = seal_items(self._partition, b"held", self._held())
-        self._partition.commit()
-        self._directory.sync()  # of all partitions, at the first of an epoch
-        self._forget_delivered()
-        return Snapshot(
-            partition=self._partition.number,
-            applied=dict(self._partition.applied),
-            received=dict(self._received),
-            waiting=waiting,
-            held=held,
-        )
+    def settle(self, position: Position) -> None:
+        """Store that a log is applied and delivered up to a position, and delete the outputs that were kept of it."""
+        stale = outbox.delivered(self._partition, {position.source: position.offset})
+        self._partition.stage(stale | {keys.settled(position.source): b"%d" % position.offset})
+        self._partition.commit(needs_sync=False)
+
+    # ------------------------------------------------------------------ durability
 
     def _forget_delivered(self) -> None:
         """Delete what was kept in case records come again that are through and delivered since the last but one."""
@@ -258,15 +245,8 @@ class StateStep:
         self._partition.commit(needs_sync=False)
         self._through = (self._through[1], self._through_now())
 
-    def _resume(self, resumed: Snapshot) -> None:
-        waiting = open_records(self._partition, b"waiting", resumed.waiting)
-        held = open_records(self._partition, b"held", resumed.held)
-        self._queries.resume([decode(record) for record in waiting])
-        for item in prepare(self._embedder, [decode(record, self._rules.skips) for record in held]):
-            self._queue.hold(item)
-
     def _held(self) -> list[Item]:
-        """What was received and is not through: it comes again with the snapshot."""
+        """Return the items that are received and not finished."""
         return [*self._queue.items(), *self._queries.held()]
 
     def _through_now(self) -> dict[str, int]:
@@ -285,13 +265,3 @@ def _forget(
     queries.begin_anew(owners)
     shared.candidates.drop_gone()
     directory.clean(partition)
-
-
-def _check_not_behind(partition: Partition, resumed: Snapshot) -> None:
-    for source, offset in resumed.applied.items():
-        stored = partition.applied.get(source, -1)
-        if stored < offset:
-            raise StateBehind(
-                f"state partition {resumed.partition} has applied {source} up to {stored}, but the recovery store "
-                f"says {offset}: events would be missing. Restore a checkpoint"
-            )

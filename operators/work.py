@@ -9,9 +9,11 @@ log and whatever is about its owner, so that nobody sees half of it. Where a ste
 the state is the same, whenever a process was killed.
 """
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -23,9 +25,8 @@ from recallflow.operators.episodes import join
 from recallflow.operators.events import Write, event_time
 from recallflow.operators.graph.sync import attempt, sync
 from recallflow.operators.graph.write import GraphWriter
-from recallflow.operators.snapshot import decode_record, encode_record
 from recallflow.operators.view import View
-from recallflow.records import Record
+from recallflow.records import Position, Principal, Record, Refusal
 from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.rows import Entry, Episode
@@ -205,3 +206,45 @@ def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
     moment = Episode(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
     into, *merged = join(view.episodes(session_id), moment, gap_ms).changed
     return (merged[0].id, into.id) if merged else None
+
+
+# ---------------------------------------------------------------------- records of stored steps
+
+
+def encode_record(record: Record) -> list[Any]:
+    """Return the fields of a record, as JSON stores them."""
+    headers = None if record.headers is None else [[name, _text(value)] for name, value in record.headers]
+    flags = record.append_logged, record.silent, record.tombstone
+    plain = [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
+    verdict = (one and [*one] for one in (record.principal, record.refusal))
+    return [*plain, *verdict]
+
+
+def decode_record(encoded: list[Any]) -> Record:
+    """Return the record of fields that `encode_record` returned."""
+    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone, *verdict = encoded
+    sender, refusal = verdict
+    return Record(
+        position=Position(topic, partition, offset),
+        value=base64.b64decode(value),
+        append_ms=append_ms,
+        key=_bytes(key),
+        append_logged=append_logged,
+        headers=None if headers is None else tuple((name, _bytes(text)) for name, text in headers),
+        silent=silent,
+        tombstone=tombstone,
+        principal=None if sender is None else _principal(*sender),
+        refusal=None if refusal is None else Refusal(*refusal),
+    )
+
+
+def _principal(name: str, projects: list[str] | None) -> Principal:
+    return Principal(name, None if projects is None else tuple(projects))
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

@@ -19,7 +19,7 @@
     │   ├── SettingsMismatch     created with other settings: use those, or a new one
     │   ├── StateInUse           another process holds it: stop that process
     │   ├── OutputsGone          outputs would be sent again: restore a newer checkpoint, or accept it
-    │   ├── StateBehind          older than the recovery store: restore a checkpoint
+    │   ├── PartitionMissing     the folder of a state partition is lost: restore a checkpoint
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
     │       └── DiskFull             nothing is wrong but that there is no room: free some
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
@@ -191,8 +191,8 @@ class OutputsGone(StateError):
     """What was sent since the last snapshot is gone from its topic: it would be sent again."""
 
 
-class StateBehind(StateError):
-    """A state partition holds less than was applied according to the recovery store: events would be missing unseen."""
+class PartitionMissing(StateError):
+    """The folder of a state partition is lost."""
 
 
 class StorageError(StateError):

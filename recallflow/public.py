@@ -31,7 +31,7 @@ from recallflow.errors import (
     RecallflowError as RecallflowError,
     SettingsMismatch as SettingsMismatch,
     SourceError as SourceError,
-    StateBehind as StateBehind,
+    PartitionMissing as PartitionMissing,
     StateError as StateError,
     StateFormatError as StateFormatError,
     StateInUse as StateInUse,

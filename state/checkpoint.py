@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from recallflow.errors import StateError, StorageError
 from recallflow.private_files import make_private_folder, restrict_tree
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
-from recallflow.state.directory import DESCRIPTION, RECOVERY, RESTORING, StateDirectory, describe, hold
+from recallflow.state.directory import DESCRIPTION, RESTORING, StateDirectory, describe, hold
 from recallflow.state.files import read_checked, sync, sync_tree, write_checked
 from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
@@ -28,24 +27,17 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
 
     1. The directory is held until the end: nothing moves while it is copied. Files are clean of what was erased.
     2. Everything is written into a folder beside the target: RocksDB checkpoints (hard links where the disk is the
-       same), the recovery store of lines, and the small files that flows keep.
+       same), and the small files that flows keep.
     3. That folder is synced and renamed: a crash leaves no target, never half of one.
     """
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
-        if directory.has_read_a_log() and not any((state_dir / RECOVERY).glob("*.sqlite3")):
-            raise StateError(
-                f"{state_dir} has lost its recovery store ({RECOVERY}/), and a checkpoint without one could not be "
-                "gone on with: replay everything into a new directory"
-            )
+        directory.check_complete()  # a copy of an incomplete directory would pass for a whole one
         if state_dir.resolve() in target.resolve().parents:
             raise StateError(f"{target} is inside {state_dir}: give a folder that is not lost together with it")
         directory.finish_cleaning()  # what was erased is not to be in the copy
         with _writing(target), _renamed(target) as new:
             for partition in directory.existing_partitions():
                 _copy_database(partition, partition_folder(new, partition.number))
-            make_private_folder(new / RECOVERY)
-            for file in (state_dir / RECOVERY).glob("*.sqlite3"):
-                copy_sqlite(file, new / RECOVERY / file.name)
             for file in state_dir.glob("*.json"):
                 shutil.copy2(file, new)
             write_checked(new / HELD, {"partitions": directory.existing_numbers()})
@@ -95,7 +87,7 @@ def _check_whole(source: Path, fingerprint: Fingerprint) -> None:
     except FileNotFoundError:  # a directory that was copied by other means
         numbers = range(fingerprint.partitions)
     folders = [partition_folder(source, number) for number in numbers]
-    if missing := [folder.name for folder in (*folders, source / RECOVERY) if not folder.is_dir()]:
+    if missing := [folder.name for folder in folders if not folder.is_dir()]:
         raise StateError(f"{source} is no whole checkpoint: {', '.join(missing)} missing. Restore another one")
 
 
@@ -135,7 +127,7 @@ def _writing(target: Path) -> Iterator[None]:
     """Raises the system's errors about a disk as StorageError."""
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except OSError as error:
         raise StorageError(f"cannot write {target}: {error}") from error
 
 
@@ -146,12 +138,6 @@ def _copy_database(partition: Partition, folder: Path) -> None:
             write_secret(folder, secret)
     except Exception as error:  # rocksdict raises bare Exception
         raise StorageError(f"state partition {partition.number} could not be copied to {folder}: {error}") from error
-
-
-def copy_sqlite(source: Path, target: Path) -> None:
-    """Copies through SQLite, as what was committed last may still be in the write-ahead log beside the file."""
-    with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
-        old.backup(new)
 
 
 def _link_or_copy(source: str, target: str) -> None:

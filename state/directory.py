@@ -15,9 +15,8 @@ import orjson
 
 from recallflow import descriptors
 from recallflow.background import exponential
-from recallflow.errors import StateError, StorageError
+from recallflow.errors import PartitionMissing, StateError, StorageError
 from recallflow.private_files import make_private_folder, restrict
-from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
 from recallflow.state.database import SharedMemory
@@ -27,6 +26,7 @@ from recallflow.state.folders import (
     check_whole,
     elsewhere_since_ms,
     held_numbers,
+    names,
     numbers_in,
     partition_folder,
     put_folder,
@@ -38,7 +38,7 @@ from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition, other_format
-from recallflow.state.sources import has_moved, needs_store, reads_topics
+from recallflow.state.sources import has_moved, reads_topics
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
@@ -235,17 +235,23 @@ class StateDirectory:
             remove_folder(self.path, number)
             return True
 
-    def pass_over(self, position: Position) -> None:
-        """Has all of a log up to a position count as applied: nothing of it is held. A question at its end leaves
-        nothing else that says where the next record stands."""
-        there = self.partitions() if self.begins else self.existing_partitions()
-        partition = max(there, key=lambda one: one.applied.get(position.source, -1))
-        partition.stage({}, position)
-        partition.commit()
+    def open_all(self) -> None:
+        """Open all state partitions that a directory of one process has, or those that a shared one holds. Raise
+        PartitionMissing."""
+        self.check_complete()
+        self.begins = not self.is_shared_out()
+        for partition in self.partitions() if self.begins else self.existing_partitions():
+            if self.begins and partition.get(keys.COMPLETE) is None:
+                partition.stage({keys.COMPLETE: b""})
+                partition.commit()
 
-    def has_read_a_log(self) -> bool:
-        """Whether events of a log stand in it, of which a recovery store keeps the place."""
-        return any(map(needs_store, self.existing_partitions()))
+    def check_complete(self) -> None:
+        """Raise PartitionMissing where a folder is lost. A shared directory may hold some of them."""
+        lost = {*range(self.fingerprint.partitions)} - {*numbers_in(self.path)}
+        if not lost or self.is_shared_out():
+            return
+        if any(one.get(keys.COMPLETE) is not None for one in self.existing_partitions()):
+            raise PartitionMissing(f"{self.path} has lost {names(lost)}: put the folders back, or restore a checkpoint")
 
     def is_shared_out(self) -> bool:
         """Whether what it lacks may be elsewhere: partitions were moved, or `run` filled it, of which every process has

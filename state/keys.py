@@ -7,6 +7,8 @@ read, or deleted, as one range and can never be reached from another owner's pre
        format                                 format version and partition number
        applied: source                        last applied offset of each source partition
        counts                                 how many owners and current memories there are
+       settled: source                        last offset of a replayed file whose outputs are all delivered
+       complete                               all folders of the directory were created, in one process's directory
        place                                  how far the log is read and answered (whoever reads it says what)
     01 owner(16) table(1) …                   one owner's
        H                                      head: who the owner is, next sequence number, ingestion clock,
@@ -74,7 +76,9 @@ FORMAT_VERSION = 9
 
 FORMAT = b"\x00format"
 APPLIED = b"\x00applied:"
+SETTLED = b"\x00settled:"
 COUNTS = b"\x00counts"
+COMPLETE = b"\x00complete"
 PLACE = b"\x00place"
 OWNERS = b"\x01"
 OUTBOX = b"\x02"
@@ -141,6 +145,11 @@ _LAST = 2**64 - 1
 def applied(source: str) -> bytes:
     """Key of the applied position of one source partition (`topic:partition`)."""
     return APPLIED + source.encode()
+
+
+def settled(source: str) -> bytes:
+    """Return the key of the settled position of one source partition."""
+    return SETTLED + source.encode()
 
 
 def table(owner: bytes, name: bytes) -> bytes:

@@ -36,7 +36,7 @@ from recallflow.state.folders import (
     unmark_moving,
 )
 from recallflow.state.partition import Partition
-from recallflow.state.sources import needs_store, note_move, read_logs
+from recallflow.state.sources import note_move, read_logs
 
 
 class Move(NamedTuple):
@@ -252,14 +252,6 @@ def _check_room(plan: Iterable[Move]) -> None:
             )
 
 
-def _check_place(number: int, source: StateDirectory) -> None:
-    if moves_to(partition_folder(source.path, number)) is None and needs_store(source.partition(number)):
-        raise StateError(
-            f"{names([number])} of {source.path} cannot move: how far its log is read stands in one recovery store for "
-            "all partitions. Read the log into the other directory too, or start recallflow run on this one"
-        )
-
-
 # ── moving ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -273,8 +265,6 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
                     opened = StateDirectory.open(path, fingerprint, CACHE_BYTES, at_rest=at_rest)
                     directories[path] = stack.enter_context(opened)
         _check_room(plan)
-        for number, source, _ in plan:
-            _check_place(number, directories[source])
         for source, target in {(one.source, one.target) for one in plan}:
             note_move(source, target)
         for number, source, target in plan:

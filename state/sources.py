@@ -1,10 +1,8 @@
-"""Whose records a state directory holds: of which logs nobody needs to know how far they are read, who keeps it of the
-others, and whether the directory may have only some of the partitions."""
+"""The logs whose records a state directory holds, and whether it may hold only some of the partitions."""
 
 from pathlib import Path
 
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.partition import Partition
 
 CALLERS_LOG, ONE_RUNS_LOG = "local", "lines"  # as positions name what callers put, and the lines of one command
 TOPICS = "topics.json"  # what a state directory knows of the topics that it reads, from before the first record on
@@ -35,11 +33,3 @@ def note_move(source: Path, target: Path) -> None:
         write_checked(path / MOVED, {})
     if reads_topics(source) and not reads_topics(target):
         write_checked(target / TOPICS, read_checked(source / TOPICS))
-
-
-def needs_store(partition: Partition) -> bool:
-    """Whether only a recovery store keeps how far a log is read. What callers put, and a command's lines, was through
-    when they ended; `run` keeps its place in the group, and in the partition."""
-    through = {f"{topic}:0" for topic in (CALLERS_LOG, ONE_RUNS_LOG)}
-    by_run = partition.place is not None or reads_topics(partition.path.parent)
-    return not by_run and bool(partition.applied.keys() - through)

@@ -17,6 +17,7 @@ from recallflow.state import graph_check, keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
+from recallflow.state.files import read_checked
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.made_check import MadeCheck
 from recallflow.state.partition import Counts, Partition
@@ -85,7 +86,20 @@ def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         for number in directory.existing_numbers():
             _verify_partition(directory, number, report)
+        report.problems += _directory_problems(directory)
     return report
+
+
+def _directory_problems(directory: StateDirectory) -> Iterator[str]:
+    """Yield the damage of small files, and lost folders of state partitions."""
+    checks: list[Callable[[], object]] = [partial(read_checked, path) for path in sorted(directory.path.glob("*.json"))]
+    for check in (*checks, directory.check_complete):
+        try:
+            check()
+        except (StateInUse, DiskFull):
+            raise
+        except (StateError, MasterKeyError) as error:
+            yield str(error)
 
 
 def _verify_partition(directory: StateDirectory, number: int, report: Report) -> None:
@@ -147,7 +161,9 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                 counts["positions"] += 1
                 if int(value) < 0:
                     yield f"applied position of {key[len(keys.APPLIED) :].decode()} is {int(value)}"
-            elif key not in (keys.FORMAT, keys.COUNTS, keys.PLACE):
+            elif key.startswith(keys.SETTLED):
+                int(value)
+            elif key not in (keys.FORMAT, keys.COUNTS, keys.COMPLETE, keys.PLACE):
                 yield f"{key.hex()}: a key of no table"
         except _UNDECODABLE as error:
             yield f"{key.hex()}: cannot be decoded: {error}"

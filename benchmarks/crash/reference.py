@@ -14,9 +14,9 @@ from recallflow.flows.router import Router
 from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Batch, Item
-from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.outputs import Done, Marked
+from recallflow.operators.step import StateStep
+from recallflow.outputs import Done
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
@@ -32,8 +32,8 @@ class Reference:
         self._embedder = load_embedder(SETTINGS.embedder)
         self._directory = StateDirectory.open(folder, SETTINGS.fingerprint(self._embedder), SETTINGS.cache_bytes)
         rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
-        build = PartitionLogic.builder(self._directory, self._embedder, rules)
-        self._logics = [build(None) for _ in range(PARTITIONS)]
+        open_step = StateStep.opener(self._directory, self._embedder, rules)
+        self._steps = [open_step(number) for number in range(PARTITIONS)]
         self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS, dict.fromkeys(topics.outputs(), UNKNOWN_BYTES))
         self.outputs: dict[Key, Found] = {}
 
@@ -43,20 +43,19 @@ class Reference:
         lines = [(r.position.partition, r.position.offset, 0, r) for r in memories]
         lines += [(memory_partition(r.key), at, 1, _unwaiting(r)) for r, at in queries]
         lines.sort(key=lambda line: line[:3])
-        for partition, logic in enumerate(self._logics):
+        for partition, step in enumerate(self._steps):
             records = [line[3] for line in lines if line[0] == partition]
             for start in range(0, len(records), BATCH):
                 items = prepare(self._embedder, [decode(record) for record in records[start : start + BATCH]])
-                self._feed(logic, partition, items)
+                self._feed(step, partition, items)
         return state_hash(self._directory)
 
     def close(self) -> None:
         self._directory.close()
 
-    def _feed(self, logic: PartitionLogic, partition: int, items: list[Item]) -> None:
-        outputs, _ = logic.on_batch([Batch(partition, items)])
-        for output in outputs:
-            if not isinstance(output, Done | Marked):
+    def _feed(self, step: StateStep, partition: int, items: list[Item]) -> None:
+        for output in step.take([Batch(partition, items)]):
+            if not isinstance(output, Done):
                 part, outgoing = self._router.route(output)
                 self.outputs[_key(part, outgoing)] = _found(part, outgoing)
 

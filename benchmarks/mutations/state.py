@@ -12,11 +12,11 @@ from recallflow.decisions import History
 from recallflow.flows.router import Router
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
+from recallflow.marks import Mark
 from recallflow.operators.events import Batch, Item
-from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.operators.step import Clocks
-from recallflow.outputs import Done, Marked, Output
+from recallflow.operators.step import Clocks, StateStep
+from recallflow.outputs import Done, Output
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -26,11 +26,11 @@ TOPICS = Topics(memory="memories", queries="queries")
 SETTINGS = Settings(partitions=1)
 REPLIES = {TOPICS.responses: 1}
 _PACKED = (keys.SEGMENT, keys.REACH, keys.RENEWED)  # made of the others, whenever there is time
-_SNAPSHOT_BATCHES = 10
+_MARK_BATCHES = 10
 
 
 class State:
-    """A state directory of one partition, with the logic that works on it."""
+    """A state directory of one partition, with the step that works on it."""
 
     def __init__(self, path: Path, decisions: History) -> None:
         self.now_ms = 0
@@ -39,25 +39,24 @@ class State:
         self._directory = StateDirectory.open(path, fingerprint, SETTINGS.cache_bytes)
         rules = SETTINGS.rules(self._embedder, TOPICS.queries, REPLIES, input_ends=False, decisions=decisions)
         clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: self.now_ms)
-        self._logic = PartitionLogic.builder(self._directory, self._embedder, rules, clocks)(None)
+        self._step = StateStep.opener(self._directory, self._embedder, rules, clocks)(0)
         self._router = Router(TOPICS, lambda *_: 1, dict.fromkeys(TOPICS.written(), UNKNOWN_BYTES))
         self._batches = 0
 
     def apply(self, items: Sequence[Item]) -> list[tuple[Output, Outgoing]]:
         """What is sent for a batch."""
-        found, _ = self._logic.on_batch([Batch(0, prepare(self._embedder, [*items]))])
-        outputs = [output for output in found if not isinstance(output, Marked)]
+        outputs = self._step.take([Batch(0, prepare(self._embedder, [*items]))])
         self._batches += 1
-        if self._batches % _SNAPSHOT_BATCHES == 0:
-            self._logic.snapshot()
+        if self._batches % _MARK_BATCHES == 0:
+            self._step.mark(Mark(0, self._batches))
         return self._sent(outputs)
 
     def finish(self) -> list[tuple[Output, Outgoing]]:
         """What is sent once nobody waits any more."""
         outputs: list[Output] = []
-        while self._logic.due_ms() is not None:
+        while self._step.due_ms() is not None:
             self.now_ms += 60_000
-            outputs += self._logic.on_notify()
+            outputs += self._step.advance()
         return self._sent(outputs)
 
     def stored(self) -> dict[Owner, str]:
@@ -78,7 +77,7 @@ class State:
         return found.hexdigest()
 
     def close(self) -> None:
-        del self._logic
+        del self._step
         self._directory.close()
 
     def _sent(self, outputs: list[Output]) -> list[tuple[Output, Outgoing]]:

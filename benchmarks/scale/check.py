@@ -24,9 +24,9 @@ from benchmarks.scale.shape import Load, Shape
 from benchmarks.scale.worker import Query, Worker
 from recallflow.connectors.kafka.hub import BUDGET_S, STARVED_S
 from recallflow.flows.cycles import computing
-from recallflow.flows.direct import Direct
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.settings import Settings
+from recallflow.flows.state_loop import StateLoop
 from recallflow.records import Position, Record
 
 EVENTS_TOPIC, QUERY_TOPIC = "events", "queries"
@@ -48,12 +48,12 @@ Row = dict[str, Any]
 class Engine:
     """The engine with its state, and a clock that only its work and `rest_until` move."""
 
-    def __init__(self, direct: Direct, lines: Sequence[bytes], questions: Sequence[bytes]) -> None:
+    def __init__(self, loop: StateLoop, lines: Sequence[bytes], questions: Sequence[bytes]) -> None:
         self.now_s = 0.0
-        self._direct = direct
+        self._loop = loop
         self._lines, self._questions = lines, questions
         self._events = self._queries = 0
-        self._next = direct.begin([EVENTS_TOPIC, QUERY_TOPIC])
+        self._next = loop.begin([EVENTS_TOPIC, QUERY_TOPIC])
 
     def tell(self, count: int) -> float:
         """Applies the next messages. Returns what that cost."""
@@ -74,7 +74,7 @@ class Engine:
         began_s = time.process_time()
         offset = self._next[topic]
         self._next[topic] += len(lines)
-        self._direct.run(
+        self._loop.apply(
             [Record(Position(topic, 0, at), line, now_ms, append_logged=False) for at, line in enumerate(lines, offset)]
         )
         spent_s = time.process_time() - began_s
@@ -90,10 +90,10 @@ def against_engine(seed: int, *, quick: bool) -> list[Row]:
     lines = events(conversations, USERS * memories * 8, USERS)
     first, more = lines[: USERS * memories], lines[USERS * memories :]
     with tempfile.TemporaryDirectory() as folder, Embedded.open(Settings(), Path(folder) / "state") as embedded:
-        direct = embedded.direct(embedded.rules(QUERY_TOPIC, input_ends=False))
+        loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
         with computing():
-            Engine(direct, first, []).tell(len(first))
-            engine = Engine(direct, more, recalls(conversations, USERS))
+            Engine(loop, first, []).tell(len(first))
+            engine = Engine(loop, more, recalls(conversations, USERS))
             rows = [row for busy in BUSY for row in _at(engine, busy, queries, seed)]
     return rows
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.stages import Effects
-from recallflow.records import Record
+from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition, Values
@@ -53,8 +53,16 @@ class Marks:
         return dict.fromkeys(self._generations.popleft())
 
 
-def stage_effects(partition: Partition, marks: Marks | None, hot: HotOwner, ask: Ask, effects: Effects) -> None:
-    """Stages what an answer leaves behind, unless it is in. `marks`: None where no query comes again."""
+def stage_effects(
+    partition: Partition,
+    marks: Marks | None,
+    hot: HotOwner,
+    ask: Ask,
+    effects: Effects,
+    position: Position | None = None,
+) -> None:
+    """Stage the effects of an answer unless they are in, with a `position` that becomes applied. `marks`: None where no
+    query comes again, or its position tells."""
     staged = {} if marks is None else marks.mark(ask.record)
     if staged is None:
         return
@@ -64,7 +72,7 @@ def stage_effects(partition: Partition, marks: Marks | None, hot: HotOwner, ask:
         if effects.session_id is not None:
             returned = _latest_last(hot.returned(effects.session_id).tolist(), effects.seqs)
             staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
-    partition.stage(staged)
+    partition.stage(staged, position)
 
 
 def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) -> bool:

@@ -18,7 +18,7 @@ from recallflow.operators.answers.effects import Marks, stage_effects
 from recallflow.operators.answers.stepped_queries import Answering, SteppedQueries
 from recallflow.operators.answers.turns import Turns
 from recallflow.operators.answers.waiting import Absences, Asked, Pasts, Waiting, claims_absence, unread_warning
-from recallflow.operators.events import Ask, Item, Refused, key_of
+from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.recall.said import NOTHING, Wanted
@@ -63,7 +63,7 @@ class Queries:
         self._behind = behind
         self._asides = asides
         self._received: list[Question] = []
-        self._marks = Marks(partition) if rules.comes_again else None
+        self._marks = Marks(partition) if rules.comes_again and not rules.input_ends else None
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
         self._turns = Turns(answerer)
         self._lines = SteppedQueries()
@@ -188,7 +188,7 @@ class Queries:
         response = Response(query_id=str(refused.query_id), status="error", error=ErrorBody.of(refused.error))
         return _output(refused.record.position, 1, key_of(refused), response, None)
 
-    # ------------------------------------------------------------------ snapshots
+    # ------------------------------------------------------------------ marks
 
     def waiting(self) -> list[Ask]:
         """The queries that wait for a position."""
@@ -203,14 +203,8 @@ class Queries:
         others = [*self._turns.asked(), *self._absences.asked()]
         return [*self._pasts.asked(), *received, *with_models, *others, *in_steps]
 
-    def resume(self, waiting: list[Item]) -> None:
-        """Goes on with what a snapshot holds."""
-        self._waiting = [found for item in waiting if isinstance(item, Ask) and (found := Waiting.of(item)) is not None]
-        if len(self._waiting) < len(waiting):
-            raise ValueError("a snapshot holds a waiting query that is none")
-
     def forget_marks(self) -> None:
-        """A snapshot is taken: marks of the answers before the last one but one are not asked for any more."""
+        """Delete the marks of answers from before the last mark but one."""
         if self._marks is not None:
             self._partition.stage(self._marks.next_generation())
 
@@ -359,6 +353,8 @@ class Queries:
     def _recorded(self, ask: Ask, answer: Answer, *beside: Output) -> list[Output]:
         """An answer with what comes beside it, and what the access record says of it, if there is one."""
         self._absences.end(ask.record.position)
+        if self._rules.input_ends:
+            self._partition.stage({}, ask.record.position)
         said = [audit.answered(ask, answer.response)] if self._rules.audited else []
         return [answer, *beside, *said]
 
@@ -374,7 +370,10 @@ class Queries:
         return _output(question.ask.record.position, 0, key_of(question.ask), response, reply_to)
 
     def _stage_effects(self, ask: Ask, effects: Effects) -> None:
-        stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects)
+        """Stage the effects of an answer. In a log that ends, the query's position marks that they are in."""
+        position = ask.record.position if self._rules.input_ends else None
+        if position is None or not self._partition.is_applied(position):
+            stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects, position)
 
     def _failure(self, ask: Ask, error: InvalidRecord, reply_to: ReplyTo | None, warnings: list[Warn]) -> Answer:
         body = ErrorBody.of(error)

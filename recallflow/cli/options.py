@@ -74,7 +74,6 @@ FLAGS = {
     "engine.cache_bytes": Flag("--cache-bytes", "SIZE", "owners held in memory, such as 2G", "512MiB"),
     "engine.epoch_ms": Flag("--epoch-ms", "MS", "time between two snapshots", "500"),
     "run.processes": Flag("--processes", "N", "members that share the work; auto: one a CPU", "1"),
-    "run.workers": Flag("--workers", "N", "threads of the dataflow", "1"),
     "run.deployment": Flag(
         "--deployment", "NAME", "whose members share its partitions (default: recallflow-MEMORY_TOPIC)"
     ),

@@ -99,7 +99,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     add_create(parser)
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
     parser.add_argument("--json", action="store_true", help="what was done, or would be, as JSON lines")
-    add_kafka(parser, *ENGINE, "run.workers", "topics.memory")
+    add_kafka(parser, *ENGINE, "topics.memory")
     add_owner(parser)
     parser.set_defaults(run=run, user=None)
 
@@ -216,7 +216,6 @@ def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json
 def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
     """How many records were refused."""
     from recallflow.cli.output import note
-    from recallflow.flows import lines  # noqa: F401 - which not every Python has: no directory is made in vain
     from recallflow.flows.embedded import Embedded
     from recallflow.flows.encryption import open_at_rest
 
@@ -226,17 +225,17 @@ def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pac
     at_rest = open_at_rest(chosen.encryption)
     with Embedded.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:
         for job in jobs:
-            done = _replay(embedded, job, chosen.run.workers, pace)
+            done = _replay(embedded, job, pace)
             _tell(done, as_json=as_json)
             refused += done.refused
     return refused
 
 
-def _replay(embedded: "Embedded", job: Job, workers: int, pace: "Pace | None") -> Replayed:
+def _replay(embedded: "Embedded", job: Job, pace: "Pace | None") -> Replayed:
     from recallflow.cli.pace import Meter, PacedFeed
     from recallflow.connectors.lines import Feed, IteratorFeed
     from recallflow.connectors.logs.identity import log_name
-    from recallflow.flows.lines import run_lines
+    from recallflow.flows.embedded import run_lines
 
     counts: Counter[str] = Counter()
     with Meter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
@@ -247,7 +246,7 @@ def _replay(embedded: "Embedded", job: Job, workers: int, pace: "Pace | None") -
             return IteratorFeed(values) if pace is None else PacedFeed(values, pace)
 
         name = log_name(job.log, job.scope)
-        run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True, workers=workers)
+        run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True)
         done = meter.events - counts["refused"], counts["refused"], counts["before"], job.scope.skipped, meter.rate()
     return Replayed(job.shown, *done, job.rejects.path)
 

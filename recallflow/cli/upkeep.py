@@ -43,14 +43,10 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    from recallflow.flows.check import start_problems
-    from recallflow.state.directory import hold
     from recallflow.state.verify import verify
 
     state_dir, at_rest = _opened(options)
-    with hold(state_dir):
-        report = verify(state_dir, at_rest)
-        report.problems += start_problems(state_dir, at_rest)
+    report = verify(state_dir, at_rest)
     if options.json:
         json_line({"partitions": report.partitions, "records": report.records, "problems": report.problems})
     else:
@@ -59,14 +55,10 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
-    from recallflow.flows import behind
     from recallflow.state.checkpoint import checkpoint
-    from recallflow.state.directory import hold
 
     state_dir, at_rest = _opened(options)
-    with hold(state_dir):
-        behind.check(state_dir, at_rest)  # a copy of a directory that lacks something would pass for a whole one
-        checkpoint(state_dir, options.target, at_rest)
+    checkpoint(state_dir, options.target, at_rest)
     print(f"{options.target}: checkpoint of {state_dir}")
     return 0
 

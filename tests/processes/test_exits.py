@@ -1,7 +1,6 @@
 """A command that fails ends with exit status 1 and one line; a traceback only with --debug."""
 
 import re
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,19 +11,16 @@ import orjson
 import pytest
 
 from recallflow.cli.failures import hooked
-from recallflow.connectors import line_parts
-from recallflow.state.directory import RECOVERY
+from recallflow.flows import embedded
 
 # Break a function, `module.Class.method`, and run the command.
 CHILD = """
-import importlib, os, resource, signal, sys
+import importlib, os, signal, sys
 from recallflow.cli import main
 
 what, place = sys.argv.pop(1), sys.argv.pop(1)
 
 def fail(*_):
-    if what == "disk":
-        return resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY))
     if what == "stop":
         os.kill(os.getpid(), signal.SIGTERM)
     raise {"type": TypeError, "memory": MemoryError, "keyboard": KeyboardInterrupt, "stop": AssertionError}[what]
@@ -53,17 +49,9 @@ LINES = b"".join(
         {"type": "recall", "query": "Where?"},
     )
 )
-SOURCE, SINK = "connectors.line_parts.LinePart.next_batch", "connectors.line_parts.InOrder.write_batch"
-SOURCE_CLOSES = "connectors.line_parts.LinePart.close"
-PLACES = [
-    "connectors.line_parts.LineSource.build_part",
-    SOURCE,
-    "connectors.line_parts.LinePart.snapshot",
-    SINK,
-    "operators.partition.PartitionLogic.on_batch",
-    "operators.partition.PartitionLogic.snapshot",
-    "state.directory.StateDirectory.sync",
-]
+SOURCE = "connectors.lines.Turns.take"
+STEP = "operators.step.StateStep.take"
+PLACES = [SOURCE, STEP, "flows.state_loop.StateLoop.begin", "state.directory.StateDirectory.sync"]
 Broken = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
@@ -77,7 +65,7 @@ def broken(tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> Bro
         state = ["--create", "--state-dir", str(tmp_path / "s")]
         command = {
             "pipe": ["pipe", "--partitions", "2", *state],
-            "replay": ["replay", str(log), "--embedded", "--partitions", "2", "--workers", "2", *state],
+            "replay": ["replay", str(log), "--embedded", "--partitions", "2", *state],
             "demo": ["demo"],
             "run": ["run", "--bootstrap-servers", "127.0.0.1:9", *state],
         }[words[0]]
@@ -98,7 +86,7 @@ def the_line(done: subprocess.CompletedProcess[bytes]) -> str:
 
 @pytest.mark.parametrize(
     ("command", "place"),
-    [*(("pipe", place) for place in PLACES), ("replay", PLACES[4]), ("demo", "operators.step.StateStep.take")],
+    [*(("pipe", place) for place in PLACES), ("replay", STEP), ("demo", STEP)],
 )
 def test_defect_gives_one_line(broken: Broken, command: str, place: str) -> None:
     line = the_line(broken("type", place, command))
@@ -107,43 +95,27 @@ def test_defect_gives_one_line(broken: Broken, command: str, place: str) -> None
 
 
 def test_defect_is_located(broken: Broken) -> None:
-    line = the_line(broken("type", "connectors.line_parts.Position.__new__", "pipe"))
-    source = Path(line_parts.__file__).read_text().splitlines()
+    line = the_line(broken("type", "flows.embedded.Position.__new__", "pipe"))
+    source = Path(embedded.__file__).read_text().splitlines()
     number = next(n for n, text in enumerate(source, 1) if "Record(Position(" in text)
-    assert f"TypeError in connectors/line_parts.py:{number};" in line
+    assert f"TypeError in flows/embedded.py:{number};" in line
 
 
 def test_debug_option_shows_tracebacks(broken: Broken) -> None:
-    done = broken("type", SINK, "pipe", "--debug")
+    done = broken("type", STEP, "pipe", "--debug")
     assert done.returncode == 1
     assert b"Traceback (most recent call last)" in done.stderr
-    assert b"panicked at" in done.stderr  # native code
     assert done.stderr.splitlines()[-1].startswith(b"recallflow: a defect of recallflow: TypeError")
 
 
-def test_inconsistent_recovery_store_gives_one_line(broken: Broken, tmp_path: Path) -> None:
-    """As after half of a manual restore."""
-    assert broken("type", SOURCE_CLOSES, "pipe").returncode == 0
-    (store,) = (tmp_path / "s" / RECOVERY).glob("*.sqlite3")
-    with sqlite3.connect(store) as file:
-        file.execute("UPDATE parts SET part_count = 2")
-    assert "Restore a checkpoint" in the_line(broken("type", SOURCE_CLOSES, "pipe"))
-
-
 def test_memory_error_is_named(broken: Broken) -> None:
-    assert the_line(broken("memory", SINK, "pipe")).startswith("recallflow: out of memory: ")
+    assert the_line(broken("memory", STEP, "pipe")).startswith("recallflow: out of memory: ")
 
 
-@pytest.mark.parametrize("place", [SOURCE_CLOSES, SINK])
+@pytest.mark.parametrize("place", [SOURCE, STEP])
 def test_interrupt_writes_nothing(broken: Broken, place: str) -> None:
     done = broken("keyboard", place, "pipe")
-    assert (done.returncode, done.stderr) in ((130, b""), (0, b""))
-
-
-def test_full_disk_under_the_recovery_store_gives_one_line(broken: Broken) -> None:
-    """No file may grow larger than the state partitions need."""
-    line = the_line(broken("disk", "connectors.line_parts.InOrder.snapshot", "pipe"))
-    assert line.startswith("recallflow: the recovery store could not be written (")
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 @pytest.mark.parametrize("place", ["flows.kafka.KafkaFlow.run", "connectors.kafka.topic_reader.TopicReader.partitions"])

@@ -17,8 +17,7 @@ from recallflow.connectors.kafka.outgoing import Outgoing
 from recallflow.flows.router import Router
 from recallflow.flows.topics import Topics
 from recallflow.operators import guard
-from recallflow.operators.sealed import open_records
-from recallflow.operators.snapshot import Snapshot, decode_record, encode_record
+from recallflow.operators.work import decode_record, encode_record
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.records import Position, Record
 from tests.groups import share
@@ -135,17 +134,11 @@ def test_every_output_of_any_record_can_be_sent_and_comes_again(found: Found) ->
         engine.kill()  # everything was applied and committed, nothing delivered
         again = engine.take(came)
         assert [*map(plain, again)] == [*map(plain, first)]
-        snapshot = engine.snapshot()
-        waiting = who_waits(engine, snapshot)
-        assert waiting
-        engine.kill(snapshot)
-        assert who_waits(engine, engine.snapshot()) == waiting
+        place = engine.mark()
+        assert place.unfinished
+        engine.kill(place)
+        assert engine.mark() == place
         engine.stop()
-
-
-def who_waits(engine: Harness, snapshot: Snapshot) -> list[Record]:
-    """The queries that wait, which are sealed anew in each snapshot."""
-    return open_records(engine.directory.partition(0), b"waiting", snapshot.waiting)
 
 
 @given(st.tuples(keys, headers, anything))

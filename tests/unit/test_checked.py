@@ -5,20 +5,16 @@ import pickle
 import pytest
 
 from recallflow.checked import Checked, unpickled
-from recallflow.connectors import lines
 from recallflow.connectors.kafka.order import Place
 from recallflow.connectors.kafka.sink import Delivered
 from recallflow.connectors.kafka.source import Offsets
 from recallflow.errors import StorageError
 from recallflow.operators import async_call
 from recallflow.operators.async_call import logic
-from recallflow.operators.snapshot import Snapshot
 
 KINDS: list[Checked | None] = [
     Offsets({"memory.events:0": Place(1_900_017, 70_000, 5, (1_900_019,)), "query.events:0": Place(255)}),
-    lines.Offsets({"stdin": 1_900_017}),
     Delivered(1_900_017, ((b"memory.events:0:5", b"1"),), "an id"),
-    Snapshot(3, {"memory.events:0": 1_900_016}, {"query.events:0": 254}, (b"sealed",), (b"held",)),
     logic.Snapshot("key", (("item", async_call.Completed("item", 300)), ("another", None))),
     None,
 ]

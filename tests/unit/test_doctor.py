@@ -127,15 +127,6 @@ def test_foreign_folder_and_impossible_path_fail(diagnose: Diagnosis, tmp_path: 
     assert failed(diagnose("--state-dir", tmp_path / "letters" / "a.txt" / "s")) == {"state directory"}
 
 
-def test_damaged_recovery_store_fails(diagnose: Diagnosis, state: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text('{"type": "message", "tenant_id": "acme", "user_id": "ann", "role": "user", "content": "tea"}\n')
-    assert main(["replay", str(log), "--embedded", "--state-dir", str(state)]) == 0
-    file = next((state / "recovery").glob("*.sqlite3"))
-    file.write_bytes(b"x" * 4096)
-    assert failed(diagnose("--state-dir", state)) == {"recovery store"}
-
-
 @pytest.mark.parametrize(("name", "status"), [("FREE_LEAST_BYTES", "FAIL"), ("FREE_GOOD_BYTES", "WARN")])
 def test_full_disk_is_reported(
     diagnose: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: str

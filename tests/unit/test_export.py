@@ -2,7 +2,6 @@
 
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -13,23 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.flows import export as exporting
-from recallflow.flows.behind import STATE_STEP
 from recallflow.flows.embedded import process
 from recallflow.flows.export import export
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import decode
-from recallflow.operators.sealed import seal_items
-from recallflow.operators.snapshot import Snapshot
 from recallflow.owner import Owner, state_partition
-from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.person import HASHES, READERS, REPEATING, Person
 from recallflow.state.person_graph import REPEATING as GRAPH_REPEATING
 from recallflow.state.person_graph import PersonGraph
 from recallflow.state.verify import TABLES
-from tests.dataflow import through_dataflow
 
 Cli = Callable[..., CompletedProcess[str]]
 
@@ -146,26 +138,6 @@ def test_without_an_environment_all_are_told_each_with_its_name(lived: Path) -> 
     found = exported(lived, "acme", "ann")
     assert [one["environment"] for one in found if one["type"] == "person"] == ["prod", "staging"]
     assert found == exported(lived, "acme", "ann")  # in the same order
-
-
-def test_what_waits_and_what_is_not_delivered_is_told_of_its_user_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [
-        orjson.dumps({"type": "memory", "id": f"{tag}-1", "content": tag, "receipt": True, **USERS[tag]})
-        for tag in ("anna", "bert")
-    ]
-    assert not through_dataflow(lines, Settings(partitions=1), tmp_path / "s").rejected
-    asked = [orjson.dumps({"type": "recall", "query": f"{tag} waits", **USERS[tag]}) for tag in ("anna", "bert")]
-    asks = [decode(Record(Position("queries", 0, at), value, 0)) for at, value in enumerate(asked)]
-    with StateDirectory.existing(tmp_path / "s", CACHE_BYTES) as directory:
-        waiting = seal_items(directory.partition(0), b"waiting", asks)
-        snapshot = replace(Snapshot.empty(0), waiting=waiting)
-        monkeypatch.setattr(exporting, "committed", lambda _, step: {"000": snapshot} if step == STATE_STEP else {})
-        found = [*export(directory, "acme", "ann")]
-    assert [one["event"] for one in found if one["type"] == "waiting"] == [orjson.loads(asked[0])]
-    assert [one["output"]["memory_id"] for one in found if one["type"] == "pending_output"] == ["anna-1"]
-    assert not any("bert" in one for one in strings(found))
 
 
 def test_of_who_was_erased_it_is_told_up_to_when(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from recallflow.decisions import History
 from recallflow.errors import (
     DeliveryFailed,
     InvalidRecord,
+    PartitionMissing,
     QueryTimeout,
     SettingsMismatch,
     SourceError,
-    StateBehind,
     StorageError,
 )
 from recallflow.flows import local
@@ -290,13 +290,13 @@ def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
         open_local(Config(state_dir=tmp_path / "state", engine=Settings(episode_gap_minutes=3)), History()),
     ):
         pass
-    behind = StateBehind("events would be missing")
+    behind = PartitionMissing("events would be missing")
 
     def refuse(*_: Any) -> None:
         raise behind
 
     monkeypatch.setattr(Calls, "begin", refuse)  # on the dataflow's thread
-    with pytest.raises(StateBehind), open_local(config(tmp_path), History()):
+    with pytest.raises(PartitionMissing), open_local(config(tmp_path), History()):
         pass
 
 

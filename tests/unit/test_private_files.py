@@ -17,7 +17,6 @@ from recallflow.private_files import OTHERS, open_to_others
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import arriving_folder, copy_partition
-from tests.dataflow import through_dataflow
 from tests.event_log import CACHE_BYTES
 
 LINE = b'{"type": "message", "tenant_id": "acme", "user_id": "ann", "role": "user", "content": "tea"}'
@@ -78,7 +77,7 @@ def use_existing_folder(root: Path) -> None:
 
 
 def use_dataflow(root: Path) -> None:
-    through_dataflow([LINE], ONE, root / "state")
+    process([LINE], ONE, root / "state")
 
 
 def use_copies(root: Path) -> None:

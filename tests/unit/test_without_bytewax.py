@@ -77,10 +77,11 @@ assert erase_directory(Config(engine=Settings(partitions=2)), path, [erased]).he
 
 COMMANDS = """
 import contextlib, io
+from pathlib import Path
 from recallflow.cli import main
 
-def shown(*words):
-    sys.stdin = io.TextIOWrapper(io.BytesIO(b"What is Maya's new job?\\n"))  # the demo reads it
+def shown(*words, given="What is Maya's new job?\\n"):  # the demo reads it
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()))
     with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)) as out:
         assert main([*words]) == 0, words
     return out.buffer.getvalue().decode()
@@ -96,6 +97,12 @@ assert len(shown("state", "hash", *directory).strip()) == 64
 shown("forget", memory_id, *directory)
 assert "kettle" not in shown("list", *directory)
 shown("remember", "The lamp is broken too", *directory)
+told = '{"type": "memory", "id": "%s", "content": "The radio is broken", "tenant_id": "default", "user_id": "user"}\\n'
+Path(sys.argv[1] + ".jsonl").write_text(told % "read")
+shown("replay", sys.argv[1] + ".jsonl", "--embedded", *directory)
+asked = '{"type": "memory.get", "id": "q", "memory_id": "%s", "tenant_id": "default", "user_id": "user"}\\n'
+found = shown("pipe", *directory, given=told % "piped" + asked % "piped" + asked % "read")
+assert found.count("The radio is broken") == 2, found
 shown("erase", "default", "user", "--verify", *directory)
 assert shown("demo")
 assert shown("demo", "--interactive")

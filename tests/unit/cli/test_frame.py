@@ -213,18 +213,6 @@ def test_refused_command_creates_no_directory(
     assert not (tmp_path / "memory").exists()
 
 
-def test_replay_without_bytewax_creates_no_directory(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], log: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name == "recallflow.flows.lines" or name.startswith("bytewax")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("recallflow.flows.lines", raising=False)
-    monkeypatch.setitem(sys.modules, "bytewax", None)  # as on a Python without a wheel of Bytewax
-    assert main(["replay", log, "--embedded", "--state-dir", str(tmp_path / "memory"), "--create"]) == 2
-    assert "Bytewax" in capfd.readouterr().err
-    assert not (tmp_path / "memory").exists()
-
-
 def test_directory_is_created_on_request_and_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["remember", "tea", "--state-dir", str(tmp_path / "empty")]) == 0

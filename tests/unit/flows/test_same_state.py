@@ -1,4 +1,4 @@
-"""The same log gives the same state and answers, whole or in pieces, by a dataflow, by calls or by callers.
+"""The same log gives the same state and answers, whole or in pieces, as lines or by callers.
 
 A log that differs gives another hash; queries and refused lines leave no trace in it.
 """
@@ -11,31 +11,23 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from bytewax import operators as op
-from bytewax.dataflow import Dataflow
-from bytewax.testing import TestingSink, TestingSource
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from recallflow.connectors.calls import Calls
 from recallflow.decisions import History
-from recallflow.errors import InvalidRecord, StateBehind
+from recallflow.errors import InvalidRecord, PartitionMissing
 from recallflow.flows.config import Config
-from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.embedded import Embedded, process
-from recallflow.flows.engine import build
 from recallflow.flows.local import QUERIES as QUERY_TOPIC
 from recallflow.flows.local import LocalService, open_local
 from recallflow.flows.settings import Settings
-from recallflow.outputs import Answer, Marked, Output
+from recallflow.outputs import Answer
 from recallflow.parsing import asks, parse
 from recallflow.records import Record
 from recallflow.state.folders import partition_folder
-from tests.dataflow import through_dataflow
 from tests.event_log import CHANGES, CREATIONS, QUERIES, comparable, final_questions, hash_of, kind_of, make_log
 from tests.groups import share
-
-Way = Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]
 
 THREE = Settings(partitions=3)
 NAMELESS = ("message", "memory", "memory.update", "memory.forget", "recall", "memory.get")
@@ -43,11 +35,7 @@ LINES = 90
 ANSWER_S = 60.0
 
 
-def by_dataflow(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    return through_dataflow(lines, THREE, state_dir).responses
-
-
-def by_calls(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+def by_lines(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
     return process(lines, THREE, state_dir).responses
 
 
@@ -84,7 +72,7 @@ class Whole(NamedTuple):
 def whole_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Whole]:
     def make(seed: int, nameless: Sequence[str] = ()) -> Whole:
         lines, state_dir = make_log(seed, LINES, nameless), tmp_path_factory.mktemp("whole")
-        return Whole(lines, comparable(by_dataflow(state_dir, lines)), hash_of(state_dir))
+        return Whole(lines, comparable(by_lines(state_dir, lines)), hash_of(state_dir))
 
     return make
 
@@ -93,24 +81,22 @@ def whole_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Whole]:
 @given(
     seed=st.integers(0, 1_000),
     cuts=st.lists(st.integers(1, LINES - 1), max_size=3, unique=True).map(sorted),
-    first=st.sampled_from([by_dataflow, by_calls]),
 )
-@example(seed=0, cuts=[80], first=by_dataflow)  # line 80 is a query, and a line behind it has its position for an id
+@example(seed=0, cuts=[80])  # line 80 is a query, and a line behind it has its position for an id
 def test_log_in_pieces_gives_the_same_state_and_answers(
-    tmp_path_factory: pytest.TempPathFactory, whole_of: Callable[..., Whole], seed: int, cuts: list[int], first: Way
+    tmp_path_factory: pytest.TempPathFactory, whole_of: Callable[..., Whole], seed: int, cuts: list[int]
 ) -> None:
     """Default ids come of positions, also behind a piece that ends with a query or a refused line."""
     whole, state_dir = whole_of(seed, NAMELESS), tmp_path_factory.mktemp("turns")
-    ways = [by_dataflow, by_calls] if first is by_dataflow else [by_calls, by_dataflow]
     answers: list[dict[str, Any]] = []
-    for number, (start, end) in enumerate(pairwise([0, *cuts, LINES])):
-        answers += ways[number % 2](state_dir, whole.lines[start:end])
+    for start, end in pairwise([0, *cuts, LINES]):
+        answers += by_lines(state_dir, whole.lines[start:end])
     assert comparable(answers) == whole.answers
     assert hash_of(state_dir) == whole.state_hash
 
 
-def test_callers_get_the_state_and_answers_of_a_dataflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dataflow reads the records that the callers sent, with their times."""
+def test_callers_get_the_state_and_answers_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records that callers sent are applied again, with their times, several in a batch."""
     records: list[Record] = []
     take = Calls.take
 
@@ -120,16 +106,13 @@ def test_callers_get_the_state_and_answers_of_a_dataflow(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Calls, "take", noted)
     answers = by_callers(tmp_path / "called", make_log(1, LINES, NAMELESS))
-    found: list[tuple[str, Output | Marked]] = []
-    flow = Dataflow("flow")
-    with Embedded.open(THREE, tmp_path / "flow") as embedded:
-        rules = embedded.rules(QUERY_TOPIC, input_ends=False)
-        source = TestingSource(records, 7)
-        op.output("out", build(flow, source, embedded.directory, embedded.embedder, rules), TestingSink(found))
-        run_dataflow(flow, THREE, 1, None)
-    responses = {one.position: orjson.loads(one.body) for _, one in found if isinstance(one, Answer)}
+    with Embedded.open(THREE, tmp_path / "batches") as embedded:
+        loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
+        found = [one for at in range(0, len(records), 7) for one in loop.apply(records[at : at + 7])]
+        found += loop.end()
+    responses = {one.position: orjson.loads(one.body) for one in found if isinstance(one, Answer)}
     assert comparable([responses[position] for position in sorted(responses)]) == comparable(answers)
-    assert hash_of(tmp_path / "flow") == hash_of(tmp_path / "called")
+    assert hash_of(tmp_path / "batches") == hash_of(tmp_path / "called")
 
 
 def test_queries_and_refused_lines_leave_no_trace(tmp_path: Path) -> None:
@@ -152,12 +135,12 @@ def test_queries_and_refused_lines_leave_no_trace(tmp_path: Path) -> None:
 
 
 def test_lost_state_partition_is_refused(tmp_path: Path) -> None:
-    by_calls(tmp_path / "s", make_log(1, 30))
+    by_lines(tmp_path / "s", make_log(1, 30))
     partition_folder(tmp_path / "s", 1).rename(tmp_path / "elsewhere")
-    with pytest.raises(StateBehind, match="p001"):
-        by_calls(tmp_path / "s", [])
+    with pytest.raises(PartitionMissing, match="p001"):
+        by_lines(tmp_path / "s", [])
     (tmp_path / "elsewhere").rename(partition_folder(tmp_path / "s", 1))
-    assert by_calls(tmp_path / "s", []) == []
+    assert by_lines(tmp_path / "s", []) == []
 
 
 # ── another log ───────────────────────────────────────────────────────────────────────────────────────────────────

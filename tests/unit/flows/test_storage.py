@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 import orjson
 import pytest
 
-from recallflow.errors import StateBehind, StorageError
+from recallflow.errors import PartitionMissing, StorageError
 from recallflow.flows import kafka
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
@@ -22,9 +21,8 @@ from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.owner import Owner
 from recallflow.state import database, directory
-from recallflow.state.directory import RECOVERY, StateDirectory, describe
+from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.hot_owner import HotOwner, HotOwners
-from tests.dataflow import through_dataflow
 from tests.event_log import CACHE_BYTES
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -45,7 +43,7 @@ def get(number: int) -> bytes:
 
 
 def run(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    return through_dataflow(lines, TWO, state_dir).responses
+    return process(lines, TWO, state_dir).responses
 
 
 def filled_partition(state_dir: Path) -> Path:
@@ -65,29 +63,11 @@ def full_for_rocksdb(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr(database, "Rdict", refuse)
 
 
-def full_for_sqlite(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise sqlite3.OperationalError(message)
-
-    used: Any = shutil.disk_usage
-    monkeypatch.setattr(sqlite3, "connect", refuse)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: used(path)._replace(free=0))
-
-
-@pytest.mark.parametrize(
-    ("fails", "says"),
-    [
-        (full_for_rocksdb, "appending to file: /s/p000/000012.log"),
-        (full_for_rocksdb, "open a file for lock: /s/p000/LOCK"),
-        (full_for_sqlite, "disk I/O error"),
-        (full_for_sqlite, "database or disk is full"),
-    ],
-)
+@pytest.mark.parametrize("says", ["appending to file: /s/p000/000012.log", "open a file for lock: /s/p000/LOCK"])
 def test_full_disk_is_named_and_nothing_harmful_advised(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cli: Cli,
-    fails: Callable[[pytest.MonkeyPatch, str], None],
     says: str,
 ) -> None:
     state_dir = tmp_path / "s"
@@ -99,7 +79,7 @@ def test_full_disk_is_named_and_nothing_harmful_advised(
         ("remember", "Tea."),
     ):
         with monkeypatch.context() as while_full:
-            fails(while_full, says)
+            full_for_rocksdb(while_full, says)
             done = cli(*words, "--state-dir", state_dir)
         assert (done.returncode, done.stdout) == (1, "")
         assert "is full" in done.stderr
@@ -110,38 +90,14 @@ def test_full_disk_is_named_and_nothing_harmful_advised(
 # ── lost and damaged files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_partition_older_than_the_recovery_store_is_refused(tmp_path: Path) -> None:
-    state_dir = tmp_path / "s"
-    run(state_dir, [event(0)])
-    partition = filled_partition(state_dir)
-    shutil.copytree(partition, tmp_path / "backup")
-    run(state_dir, [event(n) for n in range(3, 30, 3)])
-    shutil.rmtree(partition)
-    shutil.copytree(tmp_path / "backup", partition)
-    with pytest.raises(StateBehind, match=f"{partition.name} is behind"):
-        process([], TWO, state_dir)
-
-
 def test_missing_partition_is_refused_and_not_created(tmp_path: Path) -> None:
     state_dir = tmp_path / "s"
     run(state_dir, [event(0)])
     shutil.rmtree(gone := filled_partition(state_dir))
     for _ in range(2):
-        with pytest.raises(StateBehind, match=f"{gone.name} is missing"):
+        with pytest.raises(PartitionMissing, match=f"lost {gone.name}"):
             process([], TWO, state_dir)
         assert not gone.exists()
-
-
-@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
-def test_lost_recovery_store_is_made_again(tmp_path: Path, left: str) -> None:
-    """A kill can fall between the creation of its folder and that of its files."""
-    state_dir = tmp_path / "s"
-    run(state_dir, [event(0), event(1)])
-    shutil.rmtree(state_dir / RECOVERY)
-    if left == "an empty folder":
-        (state_dir / RECOVERY).mkdir()
-    answers = run(state_dir, [event(2), get(0), get(1), get(2), event(0)])
-    assert [answer["versions"][0]["id"] for answer in answers] == ["m0", "m1", "m2"]
 
 
 @pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst"])

@@ -1,10 +1,10 @@
-"""The state step without Bytewax: lines of two logs in, outputs out; resumed from any snapshot, and killed anywhere."""
+"""The state step without Bytewax: lines of two logs in, outputs out; killed anywhere, and resumed from any mark."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -17,18 +17,17 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
+from recallflow.marks import Mark
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
-from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.tuning import tuned
-from recallflow.operators.snapshot import Snapshot
-from recallflow.operators.step import Clocks
-from recallflow.outputs import Answer, DeadLetter, Marked, Output, Receipted
+from recallflow.operators.step import Clocks, StateStep
+from recallflow.outputs import Answer, DeadLetter, Output, Receipted
 from recallflow.queries import Mode, Recall
 from recallflow.records import Position, Record
 from recallflow.state import keys
@@ -58,6 +57,13 @@ class FlatEmbedder:
         return np.tile(np.array([1, 0, 0, 0], np.float32), (len(texts), 1))
 
 
+class ReadPlace(NamedTuple):
+    """The offset of each log from which a next process reads, and the records before it that are not finished."""
+
+    offsets: dict[str, int]
+    unfinished: list[Position]
+
+
 class Harness:
     """One state partition on a directory of its own. The logs `memories` and `queries` stay, whoever is killed; with
     `one_log`, all is in `memories`, which ends."""
@@ -85,6 +91,7 @@ class Harness:
         self.path, self._at_rest = path, at_rest
         self.lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
         self._read = dict.fromkeys(self.lines, 0)
+        self._taken: dict[Position, Record] = {}
         self._embedder = embedder
         self._settings = settings or Settings(partitions=1)
         chosen = self._settings.rules(embedder, None if one_log else QUERIES, input_ends=one_log)
@@ -95,23 +102,21 @@ class Harness:
 
     # ------------------------------------------------------------------ lives
 
-    def start(self, snapshot: Snapshot | None = None) -> None:
-        """Begins from a snapshot, on all that was committed until now; logs are read from there."""
+    def start(self) -> None:
+        """Open the state partition with all that is committed."""
         fingerprint = self._settings.fingerprint(self._embedder)
         cache_bytes, at_rest = self._settings.cache_bytes, self._at_rest
         self.directory = StateDirectory.open(self.path, fingerprint, cache_bytes, at_rest=at_rest)
-        build = PartitionLogic.builder(
+        open_step = StateStep.opener(
             self.directory, self._embedder, self._rules, self._clocks, fallback=self._fallback, behind=self._behind,
             models=self._models,
         )  # fmt: skip
-        self._logic = build(snapshot)
+        self._step = open_step(0)
         OPEN.add(self)
-        if snapshot is not None:
-            self._read |= {source.rpartition(":")[0]: offset + 1 for source, offset in snapshot.received.items()}
 
     def stop(self) -> None:
         OPEN.discard(self)
-        del self._logic  # and with it what reads the store
+        del self._step  # and with it what reads the store
         self.directory.close()
 
     def restart(self, **rules: Any) -> None:
@@ -120,16 +125,19 @@ class Harness:
         self.stop()
         self.start()
 
-    def kill(self, snapshot: Snapshot | None = None) -> None:
-        """Begins again from a snapshot, with all that was committed since."""
+    def kill(self, place: ReadPlace | None = None) -> list[Output]:
+        """Open the state again, and read logs from a place, or from their beginnings. Return the outputs of the
+        unfinished records."""
         self.stop()
-        self._read = dict.fromkeys(self.lines, 0)
-        self.start(snapshot)
+        self._read = dict.fromkeys(self.lines, 0) | (place.offsets if place else {})
+        self.start()
+        return self.take([self._taken[position] for position in place.unfinished]) if place else []
 
-    def snapshot(self) -> Snapshot:
-        taken = self._logic.snapshot()
-        assert taken is not None
-        return taken
+    def mark(self) -> ReadPlace:
+        """Sync the state. Return the place of the next process."""
+        sources = self._step.mark(Mark(0, 0)).open
+        unfinished = [Position.parse(f"{source}:{offset}") for source, found in sources.items() for offset in found]
+        return ReadPlace(dict(self._read), unfinished)
 
     # ------------------------------------------------------------------ batches
 
@@ -155,8 +163,10 @@ class Harness:
 
     def take(self, records: Iterable[Record]) -> list[Output]:
         """What comes out for a batch."""
-        items = prepare(self._embedder, [self._decode(record) for record in records])
-        return self._put_out(Batch(0, items)) if items else []
+        taken = {record.position: record for record in records}
+        self._taken |= taken
+        items = prepare(self._embedder, [self._decode(record) for record in taken.values()])
+        return self._step.take([Batch(0, items)]) if items else []
 
     def complete(self, calls: int = 1) -> list[Output]:
         """What comes out once so many of the reranker's calls have ended."""
@@ -167,10 +177,7 @@ class Harness:
             completions.wake.wait()
             completions.wake.clear()
             finished += completions.pop_all()
-        return self._put_out(*finished)
-
-    def _put_out(self, *values: Batch | Completion) -> list[Output]:
-        return [one for one in self._logic.on_batch([*values])[0] if not isinstance(one, Marked)]
+        return self._step.take(finished)
 
     def _made(self, topic: str, number: int, line: bytes, fields: Mapping[str, Any]) -> Record:
         record = Record(Position(topic, 0, number), line, self._append_ms(number))
@@ -180,11 +187,11 @@ class Harness:
 
     @property
     def is_due(self) -> bool:
-        return self._logic.due_ms() is not None
+        return self._step.due_ms() is not None
 
     def advance(self) -> list[Output]:
-        """Between two batches, as Bytewax does."""
-        return self._logic.on_notify()
+        """Take one step between two batches."""
+        return self._step.advance()
 
     def advance_to_end(self) -> list[Output]:
         outputs: list[Output] = []

@@ -10,7 +10,6 @@ from recallflow.marks import Mark
 from recallflow.operators.answers import waiting
 from recallflow.operators.answers.waiting import ABSENT_BYTES_EACH
 from recallflow.operators.step import Clocks
-from recallflow.outputs import Marked
 from recallflow.queries import QueryEvent
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, make_event, receipts
 
@@ -53,15 +52,13 @@ class Engine(Harness):
     def advance_to_now(self) -> list[Any]:
         """Call the partition as often as it is due by now."""
         outputs: list[Any] = []
-        while (due_ms := self._logic.due_ms()) is not None and due_ms <= self.now_ms:
+        while (due_ms := self._step.due_ms()) is not None and due_ms <= self.now_ms:
             outputs += self.advance()
         return outputs
 
     def open_queries(self) -> tuple[int, ...]:
         """Return the offsets of queries that a mark leaves open."""
-        (mark,) = self._logic.on_batch([Mark(0, 0)])[0]
-        assert isinstance(mark, Marked)
-        return mark.open.get(f"{QUERIES}:0", ())
+        return self._step.mark(Mark(0, 0)).open.get(f"{QUERIES}:0", ())
 
     def pass_time(self, ms: int) -> list[dict[str, Any]]:
         self.now_ms += ms

@@ -10,9 +10,8 @@ import pytest
 
 from recallflow.control import SETTLED_MS
 from recallflow.credentials import ApiKeyText, Headers
-from recallflow.operators import large, work
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.snapshot import decode_record, encode_record
+from recallflow.operators.work import decode_record, encode_record
 from recallflow.outputs import Answer, Output
 from recallflow.records import Position, Principal, Record, Refusal
 from recallflow.signing_keys import read_key
@@ -143,50 +142,6 @@ def test_a_log_of_expired_tokens_and_revoked_keys_is_rebuilt_with_the_same_verdi
     assert {"created", "unauthenticated"} <= set(by_sender[0] + by_sender[1])
     for number in (0, 1, 2, 3, 4):
         assert len(set(by_sender[number])) == 2, number
-
-
-def test_a_record_that_waits_keeps_its_verdict(
-    make_engine: Callable[[Senders], Engine], senders: Senders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes again from a snapshot, without the credentials that it was judged by."""
-    monkeypatch.setattr(work, "LOOKED_AT", 2)
-    monkeypatch.setattr(work, "SHARE", 1)
-    monkeypatch.setattr(large, "AT_ONCE", 1)
-    engine, good = make_engine(senders), bearer(token(projects=["x"]))
-    for number in range(9):
-        engine.send(MEMORIES, message(number, session_id="gone", project_id="x"), good)
-    engine.read(MEMORIES)
-    forget = {"type": "memory.forget", "tenant_id": "acme", "user_id": "ann", "filter": {"session_id": "gone"}}
-    engine.send(MEMORIES, forget | {"receipt": True}, bearer(token()))
-    engine.send(MEMORIES, message(20, content="Not mine."), ())
-    engine.send(MEMORIES, message(21, content="Mine.", project_id="x"), good)
-    engine.send(MEMORIES, message(22), bearer(token(end_users=["bob"])))
-    engine.read(MEMORIES)
-    assert engine.is_due
-    snapshot = engine.snapshot()
-    senders.decide(token_key(signing_keys()[0], revoked=True))  # who asked anew would refuse all of them
-    engine.kill(snapshot)
-    assert came(engine.advance_to_end()) == [
-        (9, "forgotten"),
-        (10, "unauthenticated"),
-        (11, "created"),
-        (12, "forbidden"),
-    ]
-    engine.send(QUERIES, QUERY | {"type": "memory.get", "memory_id": "m20"}, (), NOW_MS)
-    assert answers(engine.read(QUERIES))[0]["error"]["code"] == "unauthenticated"
-
-
-def test_a_question_that_waits_keeps_its_verdict(make_engine: Callable[[Senders], Engine], senders: Senders) -> None:
-    engine = make_engine(senders)
-    for number, headers in enumerate((bearer(token(projects=["x"])), ())):
-        engine.send(QUERIES, QUERY | {"id": f"q{number}", "wait_for": f"{MEMORIES}:0:0"}, headers)
-    assert [one["query_id"] for one in answers(engine.read(QUERIES))] == ["q1"]
-    snapshot = engine.snapshot()
-    senders.decide(token_key(signing_keys()[0], revoked=True))
-    engine.kill(snapshot)
-    engine.senders = Senders("off")
-    engine.send(MEMORIES, message(0, project_id="x"), ())
-    assert [(one["query_id"], one["status"]) for one in answers(engine.read(MEMORIES))] == [("q0", "ok")]
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from recallflow.operators.answers import queries
 from recallflow.operators.answers.effects import IDS_MOST, RETURNED_MOST, Marks
-from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import Clocks
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.logical import state_hash
 from recallflow.state.partition import Partition
 from tests.groups import share
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained, make_event, run_flow
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, ReadPlace, answers, explained, make_event, run_flow
 
 NOW_MS = 1_000_000
 
@@ -200,7 +199,7 @@ def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs) -> None:
 @pytest.mark.parametrize("snapshots", [0, 1])
 def test_a_query_answered_again_after_a_kill_counts_once(logs: Logs, snapshots: int, fields: dict[str, Any]) -> None:
     logs.answer()
-    snapshot = logs.snapshot() if snapshots else None
+    snapshot = logs.mark() if snapshots else None
     logs.write(QUERIES, ask(**fields), ask(query="green tea"))
     before = logs.answer()
     logs.kill(snapshot)
@@ -212,12 +211,12 @@ def test_a_query_answered_again_after_a_kill_counts_once(logs: Logs, snapshots: 
 def test_a_query_that_waited_counts_once_however_late_it_is_answered(logs: Logs) -> None:
     logs.write(QUERIES, ask(wait_for="memories:0:2", wait_timeout_ms=60_000))
     assert logs.answer() == []
-    snapshots = [logs.snapshot() for _ in range(5)]
+    snapshots = [logs.mark() for _ in range(5)]
     logs.write(MEMORIES, make_event("message", id="c", content="a tandem"))
     logs.write(QUERIES, ask(query="green tea"))
     assert len(logs.answer()) == 2
-    logs.kill(snapshots[-1])
-    assert len(logs.answer()) == 2  # the one that waited is in the snapshot, the other in the log
+    again = answers(logs.kill(snapshots[-1]))  # the one that waited
+    assert len([*again, *logs.answer()]) == 2
     assert counts(logs, "a", "b", "c") == [1, 1, 0]
 
 
@@ -226,7 +225,7 @@ def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs) -> Non
     logs.answer()
     kept = []
     for _ in range(4):
-        logs.snapshot()
+        logs.mark()
         kept.append(logs.marks())
     # Written before the first snapshot, which is surely committed by the third.
     assert kept == [2, 2, 0, 0]
@@ -235,14 +234,14 @@ def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs) -> Non
 def test_marks_found_at_the_start_count_as_of_then(logs: Logs) -> None:
     logs.write(QUERIES, ask())
     logs.answer()
-    snapshot = logs.snapshot()
-    logs.snapshot()
+    snapshot = logs.mark()
+    logs.mark()
     logs.kill(snapshot)
     logs.write(QUERIES, ask())
     logs.answer()
     kept = []
     for _ in range(3):
-        snapshot = logs.snapshot()
+        snapshot = logs.mark()
         kept.append(logs.marks())
     assert kept == [2, 2, 0]
 
@@ -256,7 +255,7 @@ def test_kills_change_nothing(tmp_path_factory: pytest.TempPathFactory, steps: l
     """The same logs give the same usage and the same answers, killed at any moments from any surely committed snapshot
     or not."""
     killed, whole = (Logs(tmp_path_factory.mktemp("logs") / "s") for _ in range(2))
-    snapshots: list[Snapshot | None] = [None]
+    snapshots: list[ReadPlace | None] = [None]
     for logs in (killed, whole):
         logs.write(MEMORIES, make_event("message", id="first", content="a red bike with tea"))
         logs.answer()
@@ -276,8 +275,8 @@ def test_kills_change_nothing(tmp_path_factory: pytest.TempPathFactory, steps: l
             case "judge":
                 event = MEMORIES, make_event("memory.feedback", memory_id=f"m{number}", useful=number % 3 > 0)
             case "snapshot":
-                snapshots = [*snapshots, killed.snapshot()][-2:]
-                whole.snapshot()
+                snapshots = [*snapshots, killed.mark()][-2:]
+                whole.mark()
             case "kill":
                 killed.kill(snapshots[0] if number % 2 else snapshots[-1])
                 snapshots = snapshots[-1:] if number % 2 == 0 else snapshots[:1]

@@ -268,7 +268,7 @@ def test_wherever_it_is_killed_the_log_gives_the_same_state(engine: Harness, tmp
     whole.run(MEMORIES, *LOG)
     engine.write(MEMORIES, *LOG)
     engine.read(MEMORIES, cut)
-    snapshot = engine.snapshot()
+    snapshot = engine.mark()
     engine.read(MEMORIES)
     engine.kill(snapshot)
     engine.read(MEMORIES)

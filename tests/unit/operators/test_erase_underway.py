@@ -13,8 +13,6 @@ from recallflow.operators.graph.gate import Seen
 from recallflow.operators.graph.gates import Failure, Gates
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.sealed import open_records
-from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import Output
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
@@ -173,7 +171,7 @@ def test_nothing_is_written_of_an_erased_user(make_engine: MakeEngine, monkeypat
     engine.run(MEMORIES, *TOLD)
     engine.run(QUERIES, ask(), ask(include_history=True))
     engine.run(MEMORIES, ERASE)
-    engine.snapshot()
+    engine.mark()
     engine.restart()
     left = [key for key, _ in engine.records() if key.startswith((keys.OWNERS, keys.OWNER_KEYS, keys.USERS, keys.WORK))]
     assert left == []
@@ -220,7 +218,7 @@ def test_user_of_many_environments_is_erased_in_steps(
     without = engine.hash()
     places = [f"place{n}" for n in range(10)]
     engine.run(MEMORIES, *(make_event("memory", 1, id="m", content="walnut", environment=place) for place in places))
-    snapshot = engine.snapshot()
+    snapshot = engine.mark()
     gone = make_event("user.erase", 2 * DAY_MS, receipt=True)
     late = make_event("memory", DAY_MS, id="late", content="walnut", environment="place3", receipt=True)
     found = receipts(engine.run(MEMORIES, gone, late))
@@ -261,27 +259,11 @@ def test_what_is_held_behind_an_erasure_is_not_lost_with_the_key(make_engine: Ma
         make_event("memory", 3 * DAY_MS, id="m3", content="lantern"),
     ]
     engine.run(MEMORIES, forget, *held)
-    snapshot = engine.snapshot()
-    assert len(snapshot.held) == 4
+    snapshot = engine.mark()
+    assert len(snapshot.unfinished) == 4
     while not any(key.startswith(keys.ERASED) for key, _ in engine.records()):
         engine.advance()
     engine.kill(snapshot)
     engine.advance_to_end()
     (response,) = answers(engine.run(QUERIES, ask(query="walnut or lantern")))
     assert {*ids(response)} == {"m3"}
-
-
-def test_nothing_of_an_erased_user_opens_in_an_older_snapshot(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    engine.run(MEMORIES, *TOLD, make_event("memory", user_id="bo", id="b", content="tea"))
-    for user in ("ann", "bo"):
-        asked = ask(query=f"secret of {user}", user_id=user, wait_for=f"{MEMORIES}:0:1000")
-        engine.run(QUERIES, asked | {"wait_timeout_ms": 60_000})
-    snapshot: Snapshot = engine.snapshot()
-    assert len(snapshot.waiting) == 2
-    assert b"secret" not in b"".join([*snapshot.waiting, *snapshot.held])
-    engine.run(MEMORIES, ERASE)
-    opened = open_records(engine.directory.partition(0), b"waiting", snapshot.waiting)
-    assert [b"secret of bo" in record.value for record in opened] == [True]
-    engine.kill(snapshot)
-    assert len(engine.snapshot().waiting) == 1

@@ -13,7 +13,6 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Misplaced
 from recallflow.operators.prepare import prepare
-from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Moved, Output, Receipted
 from recallflow.owner import state_partition
@@ -58,7 +57,7 @@ class Deployment:
         self._next = [0] * PARTITIONS
         self.directory = StateDirectory.open(path, SETTINGS.fingerprint(HASHING), 2**20, at_rest=SEALED)
         open_step = StateStep.opener(self.directory, HASHING, SETTINGS.rules(HASHING, "queries"), CLOCKS)
-        self._steps = [open_step(Snapshot.empty(number)) for number in range(PARTITIONS)]
+        self._steps = [open_step(number) for number in range(PARTITIONS)]
 
     def read(self, partition: int) -> list[Output]:
         """Apply the rest of a partition, and append what is to be forwarded. Return the other outputs."""

@@ -264,13 +264,13 @@ def test_kept_candidates_are_those_of_later(
 def test_parked_query_survives_a_kill_and_is_answered_once(open_engine: Open, language: Language) -> None:
     engine = open_engine(told=True)
     assert answers(engine.run(QUERIES, ask(id="q", **STEPS))) == []
-    snapshot = engine.snapshot()
+    snapshot = engine.mark()
     engine.kill(snapshot)
     again = engine.advance_to_end()
     found = answers([*again, *engine.complete(2)])  # the completion of the killed run is dropped
     assert [response["query_id"] for response in found] == ["q"]
     assert len(language.asked) == 4
-    assert engine.snapshot().held == ()
+    assert engine.mark().unfinished == []
 
 
 def test_queries_over_the_concurrency_limit_skip_the_model(

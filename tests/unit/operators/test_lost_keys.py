@@ -1,7 +1,6 @@
 """What cannot be opened is never answered as something else, stops nothing, and concerns its own user alone."""
 
 import itertools
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.errors import DecryptionFailed
 from recallflow.operators import erase
 from recallflow.operators.redaction import REDACTED
-from recallflow.operators.sealed import open_records
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Output
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.at_rest import AtRest
 from recallflow.state.directory import StateDirectory
-from recallflow.state.partition import Partition
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, make_event
 
@@ -138,7 +135,7 @@ def test_what_is_written_for_who_has_lost_its_key_is_refused_as_unreadable(fille
     assert [letter.error.code for letter in refused] == ["unreadable"] * len(events)
     assert filled.directory.partition(0).applied["memories:0"] == before + len(events) - 1
     assert letters(filled.run(MEMORIES, make_event("message", 16, id="b9", user_id="bo", content="tea"))) == []
-    filled.snapshot()
+    filled.mark()
     overwrite(filled, whole)
     assert letters(filled.run(MEMORIES, make_event("message", 17, id="back", content="more"))) == []
     assert problems_of(filled) == []
@@ -157,7 +154,7 @@ def test_a_new_owner_of_a_tenant_whose_key_is_lost_is_refused_and_other_tenants_
     overwrite(filled, {place: whole[:-1] + bytes([whole[-1] ^ 1])})
     new = make_event("message", 10, user_id="cy", content="tea")
     assert [letter.error.code for letter in letters(filled.run(MEMORIES, new))] == ["unreadable"]
-    filled.snapshot()
+    filled.mark()
     assert letters(filled.run(MEMORIES, make_event("message", 11, tenant_id="other", content="tea"))) == []
 
 
@@ -213,7 +210,7 @@ def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness,
                 make_event("memory.update", next(number), memory_id="annfact", content=SECRETS["ann"]),
             ]
             codes |= {letter.error.code for letter in letters(filled.run(MEMORIES, *events))}
-            filled.snapshot()
+            filled.mark()
     assert codes == {"unreadable"}
 
 
@@ -223,67 +220,13 @@ def given_up(engine: Harness, now_ms: list[int]) -> list[Output]:
     return engine.advance()
 
 
-def test_a_snapshot_holds_nothing_that_can_be_read(filled: Harness, now_ms: list[int]) -> None:
-    question = make_event("recall", 900_000, id="q1", query="Where is my violin?", wait_for=FAR, wait_timeout_ms=60_000)
-    strangers = question | {"user_id": "nobody-knows", "query": "What is violet?", "id": "q2"}
-    filled.run(QUERIES, question, strangers)
-    snapshot = filled.snapshot()
-    assert len(snapshot.waiting) == 2
-    kept = pickle.dumps(snapshot)
-    for said in (b"violin", b"nobody-knows", b"violet", b"ann", b"acme"):
-        assert said not in kept
-    filled.kill(snapshot)
-    assert len(filled.snapshot().waiting) == 2
-    found = answers(given_up(filled, now_ms))
-    assert {one["query_id"]: one["warnings"][-1]["code"] for one in found} == {"q1": "stale_read", "q2": "stale_read"}
-
-
-def test_what_waits_for_who_has_lost_its_key_waits_no_more(filled: Harness, now_ms: list[int]) -> None:
-    waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "kettle"}
-    asked = [make_event("recall", 900_000, id=f"q-{user}", user_id=user, **waits) for user in SECRETS]
-    filled.run(QUERIES, *asked)
-    snapshot = filled.snapshot()
-    lose_key(filled, ANN)
-    filled.kill(snapshot)
-    assert [one["query_id"] for one in answers(given_up(filled, now_ms))] == ["q-bo"]
-
-
 def test_who_has_lost_its_key_may_still_wait(filled: Harness, now_ms: list[int]) -> None:
     lose_key(filled, ANN)
     waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "violin"}
     filled.run(QUERIES, make_event("recall", 900_000, id="q", **waits))
-    snapshot = filled.snapshot()
-    assert b"violin" not in pickle.dumps(snapshot)
-    filled.kill(snapshot)
+    filled.kill(filled.mark())
     (response,) = answers(given_up(filled, now_ms))
     assert (response["query_id"], response["status"], response["memories"]) == ("q", "degraded", [])
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_what_waits_opens_in_the_snapshot_of_its_own_state_partition_alone(filled: Harness, lost: bool) -> None:
-    if lost:  # it is sealed with the directory's key, which all state partitions have
-        lose_key(filled, ANN)
-    waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "violin"}
-    filled.run(QUERIES, make_event("recall", 900_000, id="q", **waits))
-    sealed = filled.snapshot().waiting
-    own, other = map(filled.directory.partition, (0, 1))
-    assert [b"violin" in record.value for record in open_records(own, b"waiting", sealed)] == [True]
-    assert open_records(own, b"held", sealed) == open_records(other, b"waiting", sealed) == []
-
-
-def test_key_of_a_waiting_query_is_synced_first(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is synced before the snapshot says what was sealed with it."""
-    synced: list[bool] = []
-    before = Partition.sync
-
-    def sync(self: Partition) -> None:
-        before(self)
-        synced.append(bool([*self.scan(keys.OWNER_KEYS)]))
-
-    monkeypatch.setattr(Partition, "sync", sync)
-    engine.run(QUERIES, make_event("recall", 0, id="q", query="violin?", wait_for=FAR, wait_timeout_ms=60_000))
-    assert len(engine.snapshot().waiting) == 1
-    assert synced[0]
 
 
 def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness) -> None:

@@ -7,13 +7,12 @@ import pytest
 
 from recallflow.flows.settings import Settings
 from recallflow.operators import outbox
-from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import DeadLetter, Receipted
 from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.searching import Pieces
-from tests.unit.operators.harness import MEMORIES, Harness, make_event, receipts
+from tests.unit.operators.harness import MEMORIES, Harness, ReadPlace, make_event, receipts
 
 EACH = 4  # events between two snapshots: receipts, and one that is refused by the state
 
@@ -47,10 +46,10 @@ def test_outputs_come_again_from_any_recent_snapshot(tmp_path: Path, whole: int,
     engine = Harness(tmp_path / "s")
     engine.write(MEMORIES, *(event(at) for at in range(whole * EACH)))
     first = []
-    snapshots: list[Snapshot | None] = [None]
+    snapshots: list[ReadPlace | None] = [None]
     for _ in range(whole):
         first += came(engine)
-        snapshots.append(engine.snapshot())
+        snapshots.append(engine.mark())
     assert len(first) == whole * EACH
     engine.kill(snapshots[whole - back])  # within the last snapshot, or right behind it
     again = [output for _ in range(back) for output in came(engine)]
@@ -62,7 +61,7 @@ def test_the_outbox_does_not_grow(tmp_path: Path) -> None:
     engine.write(MEMORIES, *(event(at) for at in range(8 * EACH)))
     for _ in range(8):
         came(engine)
-        engine.snapshot()
+        engine.mark()
         assert kept(engine) <= 2 * EACH
 
 

@@ -405,9 +405,7 @@ def test_a_kill_forgets_nobodys_projects(story: Story) -> None:
     story.tell(memory("q", 0))
     asked = {"tenant_id": "acme", "user_id": "ann"} | RECALL | {"timestamp": 0, "wait_for": f"{MEMORIES}:0:1"}
     assert answers(story.run(QUERIES, asked, principal=OF_P)) == []
-    snapshot: Any = story.snapshot()
-    story.stop()
-    story.start(snapshot)
+    story.kill(story.mark())
     outputs: Callable[[], list[Output]] = story.advance_to_end
     (answer,) = answers(story.tell(memory("p", 1)) + outputs())
     assert [one["id"] for one in answer["memories"]] == ["p1"]

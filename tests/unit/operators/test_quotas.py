@@ -13,7 +13,6 @@ from recallflow.errors import OverQuota
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.operators.quotas import Rates
-from recallflow.operators.snapshot import decode_record, encode_record
 from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.records import Position, Record
 
@@ -73,18 +72,6 @@ def test_a_refusal_names_the_quota_and_a_query_gets_an_answer() -> None:
     assert isinstance(query, Refused)
     assert QUERIES_PER_S in str(query.error)
     assert query.query_id == "queries:0:0"
-
-
-def test_what_is_refused_and_waits_stays_refused() -> None:
-    """It comes again from a snapshot, and nobody counts it then."""
-    for topic in (MEMORIES, QUERIES):
-        decided = limited((0, "acme", EVENTS_PER_S, 0), (0, "acme", QUERIES_PER_S, 0))
-        (item,) = judged(Rates(decided, QUERIES, STAMPED), record(0, 10_000, topic=topic))
-        again = decode(decode_record(encode_record(item.record)))
-        assert isinstance(item, Refused)
-        assert isinstance(again, Refused)
-        assert (again.error.code, str(again.error)) == ("over_quota", str(item.error))
-        assert again.query_id == item.query_id
 
 
 def test_a_quota_holds_for_what_is_appended_a_second_after_it() -> None:

@@ -74,7 +74,7 @@ def test_event_of_the_owner_comes_after_the_answer_that_began_before_it(engine: 
 def test_query_in_steps_is_asked_anew_after_a_kill(engine: Harness) -> None:
     assert ask(engine, "graph.trace", "t1", **TRACE) == []
     assert ask(engine, "graph.trace", "t2", **TRACE) == []
-    engine.kill(engine.snapshot())
+    engine.kill(engine.mark())
     assert sorted(one["query_id"] for one in answers([*engine.advance(), *engine.advance_to_end()])) == ["t1", "t2"]
 
 

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
-import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from recallflow.connectors.hash_embedder import HashEmbedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Matrix
-from recallflow.flows.embedded import Embedded
-from recallflow.flows.lines import run_lines
+from recallflow.flows.embedded import Embedded, run_lines
 from recallflow.flows.settings import Settings
 
 OWNERS = 12
@@ -32,8 +30,7 @@ class Looking(HashEmbedder):
         return super().embed(texts)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_native_library_has_one_thread_where_the_state_is_worked_on(tmp_path: Path, workers: int) -> None:
+def test_every_native_library_has_one_thread_where_the_state_is_worked_on(tmp_path: Path) -> None:
     lines = [
         orjson.dumps(
             {"type": kind, "tenant_id": "t", "user_id": f"u{number}", "query": f"Who drinks tea {number}?"} | fields
@@ -44,9 +41,7 @@ def test_every_native_library_has_one_thread_where_the_state_is_worked_on(tmp_pa
     looking = Looking()
     with threadpool_limits(4), Embedded.open(Settings(), tmp_path / "state") as embedded:
         embedded.embedder = looking
-        run_lines(
-            embedded, "lines", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False, workers=workers
-        )
+        run_lines(embedded, "lines", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         after = {one["num_threads"] for one in threadpool_info()}
-    assert [*looking.threads.values()] == [{1}] * workers
+    assert [*looking.threads.values()] == [{1}]
     assert after == {4}  # as before

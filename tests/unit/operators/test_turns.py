@@ -132,13 +132,13 @@ def test_a_question_between_its_turns_survives_a_kill_and_is_answered_once(engin
     begin(engine, ask(id="q", rewrite=True))
     for _ in range(turn):
         engine.advance()
-    snapshot = engine.snapshot()
-    assert len(snapshot.held) == 1
+    snapshot = engine.mark()
+    assert len(snapshot.unfinished) == 1
     engine.kill(snapshot)
     asked_again = answers(engine.advance())
     found = [*asked_again, *answers(engine.complete()), *turns_to_end(engine)[1]]
     assert [response["query_id"] for response in found] == ["q"]
-    assert engine.snapshot().held == ()
+    assert engine.mark().unfinished == []
 
 
 def test_the_past_of_a_large_owner_is_built_once_for_all_its_questions(engine: Harness) -> None:

@@ -11,14 +11,13 @@ import pytest
 from recallflow.operators import large, work
 from recallflow.operators.answers import waiting
 from recallflow.operators.recall import moment
-from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import Done, Output
 from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.graph_codec import decode_neighbours
 from recallflow.state.index import OwnerIndex
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, make_event, receipts
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, ReadPlace, answers, letters, make_event, receipts
 
 MINUTE_MS = 60_000
 GONE, LEFT = 9, 4  # messages of Ann's that are forgotten, and that are not
@@ -29,7 +28,7 @@ class Engine(Harness):
 
     def __init__(self, path: Path) -> None:
         self.outputs: list[Output] = []
-        self.last: Snapshot | None = None
+        self.last: ReadPlace | None = None
         super().__init__(path, record={"headers": (("h", b"1"),)})
 
     def take(self, records: Iterable[Record]) -> list[Output]:
@@ -40,8 +39,8 @@ class Engine(Harness):
         self.outputs += (found := super().advance())
         return found
 
-    def snapshot(self) -> Snapshot:
-        self.last = super().snapshot()
+    def mark(self) -> ReadPlace:
+        self.last = super().mark()
         return self.last
 
     def answers(self) -> dict[str, list[str]]:
@@ -189,11 +188,11 @@ def test_a_kill_between_two_steps_changes_nothing(
     def run(engine: Engine, kill: bool) -> None:
         engine.run(MEMORIES, *said())
         if snapshot_after == "memories":
-            engine.snapshot()
+            engine.mark()
         engine.run(MEMORIES, large, behind)
         assert engine.is_due
         if snapshot_after == "the event":
-            engine.snapshot()
+            engine.mark()
         for _ in range(steps):
             engine.advance()
         if kill:
@@ -231,7 +230,7 @@ def test_a_forget_with_an_id_spares_what_came_after_it(make_engine: Callable[[],
 def test_steps_whose_event_never_comes_again_keep_nobody_waiting(make_engine: Callable[[], Engine]) -> None:
     engine = make_engine()
     engine.run(MEMORIES, *said())
-    engine.snapshot()
+    engine.mark()
     engine.run(MEMORIES, make_event("memory.forget", filter=FORGET))
     engine.lines[MEMORIES][-1] = orjson.dumps(make_event("message", id="other", content="tea"))  # lines fed anew
     engine.kill(engine.last)
@@ -337,7 +336,7 @@ def test_past_is_built_in_steps_as_of_the_query(
     assert [*engine.answers()] == ["now"]
     if kill:
         engine.advance()
-        engine.snapshot()
+        engine.mark()
         engine.kill(engine.last)
     else:
         engine.run(MEMORIES, make_event("memory", 61 * MINUTE_MS, id="later", content="tea"))
@@ -378,7 +377,7 @@ def test_snapshot_of_an_ending_log_holds_no_line(tmp_path: Path) -> None:
     refused = [make_event("memory.feedback", memory_id=f"m{n}", useful=True) for n in range(3)]
     forget = make_event("memory.forget", filter={"older_than": MINUTE_MS})
     outputs = engine.run(MEMORIES, forget, *refused, make_event("recall", MINUTE_MS, query="walnut"))
-    assert engine.snapshot().held == ()
+    assert engine.mark().unfinished == []
     engine.stop()
     assert [letter.position.offset for letter in letters(outputs[:3])] == [10, 11, 12]
     (answer,) = answers(outputs[3:])

@@ -13,7 +13,7 @@ from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
 from recallflow.operators.prepare import prepare
-from recallflow.operators.snapshot import Snapshot, by_partition, partition_hashed
+from recallflow.operators.routing import by_partition, partition_hashed
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Output
 from recallflow.records import Position, Record
@@ -69,7 +69,7 @@ class Member:
 
     def take(self, *numbers: int) -> None:
         for number in numbers:
-            self._steps[number] = self._open_step(Snapshot.empty(number))
+            self._steps[number] = self._open_step(number)
             partition = self.directory.partition(number)
             self._offsets[number] = 1 + partition.applied.get(f"log:{number}", -1)
 

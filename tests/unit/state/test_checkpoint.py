@@ -7,14 +7,10 @@ import orjson
 import pytest
 
 from recallflow.cli import main
-from recallflow.connectors.lines import IteratorFeed
 from recallflow.errors import StateError, StateInUse
-from recallflow.flows.embedded import Embedded
-from recallflow.flows.lines import run_lines
-from recallflow.flows.settings import Settings
 from recallflow.records import Position
 from recallflow.state.checkpoint import checkpoint, restore
-from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe
+from recallflow.state.directory import DESCRIPTION, StateDirectory, describe
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import partition_folder
 from recallflow.state.lock import LOCK
@@ -31,15 +27,6 @@ CACHE_BYTES = 1024 * 1024
 def hash_of(path: Path) -> str:
     with StateDirectory.open(path, describe(path)[0], CACHE_BYTES) as directory:
         return state_hash(directory)
-
-
-@pytest.fixture
-def logged(state_dir: Path) -> Path:
-    """A directory that a log was read into, so that there is a recovery store."""
-    line = orjson.dumps(make_event("message", id="read", user_id="eve", content="read from a log"))
-    with Embedded.open(Settings(partitions=2, embedder="hash"), state_dir) as embedded:
-        run_lines(embedded, "stdin", lambda _: IteratorFeed(iter([line])), lambda *_: None, rewinds=False)
-    return state_dir
 
 
 def test_what_is_restored_is_what_was_copied(state_dir: Path, tmp_path: Path) -> None:
@@ -89,7 +76,7 @@ def test_an_empty_folder_is_filled(state_dir: Path, tmp_path: Path) -> None:
     assert hash_of(tmp_path / "new") == hash_of(state_dir)
 
 
-@pytest.mark.parametrize("damage", ["folder", "table", "swapped", "store"])
+@pytest.mark.parametrize("damage", ["folder", "table", "swapped"])
 def test_a_checkpoint_that_is_not_whole_is_refused_and_leaves_nothing(
     state_dir: Path, tmp_path: Path, damage: str
 ) -> None:
@@ -99,8 +86,6 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_leaves_nothing(
         second.rename(tmp_path / "elsewhere")
     elif damage == "table":
         next(second.glob("*.sst")).unlink()
-    elif damage == "store":
-        (tmp_path / "copy" / RECOVERY).rename(tmp_path / "elsewhere")
     else:
         first.rename(tmp_path / "aside")
         second.rename(first)
@@ -122,25 +107,19 @@ def test_a_checkpoint_that_was_looked_into_is_one_still(state_dir: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("no_lock_wait")
-def test_what_is_in_use_is_not_restored_from(logged: Path, tmp_path: Path) -> None:
+def test_what_is_in_use_is_not_restored_from(state_dir: Path, tmp_path: Path) -> None:
     with (
-        StateDirectory.open(logged, describe(logged)[0], CACHE_BYTES),
+        StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES),
         ThreadPoolExecutor() as pool,
         pytest.raises(StateInUse),
     ):
-        pool.submit(restore, logged, tmp_path / "new").result()
+        pool.submit(restore, state_dir, tmp_path / "new").result()
     assert not (tmp_path / "new").exists()
 
 
-def test_a_directory_without_its_recovery_store_is_not_copied(logged: Path, tmp_path: Path) -> None:
-    (logged / RECOVERY).rename(tmp_path / "lost")
-    with pytest.raises(StateError, match="recovery store"):
-        checkpoint(logged, tmp_path / "copy")
-
-
-def test_the_commands_say_what_they_did(logged: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def state(action: str, *arguments: str, of: Path = logged) -> tuple[int, str, str]:
-        code = main(["state", action, "--state-dir", str(of), *arguments])
+def test_the_commands_say_what_they_did(state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def state(action: str, *arguments: str, of: Path | None = None) -> tuple[int, str, str]:
+        code = main(["state", action, "--state-dir", str(of or state_dir), *arguments])
         return code, *capfd.readouterr()
 
     assert state("checkpoint", str(tmp_path / "copy"))[0] == 0
@@ -154,10 +133,10 @@ def test_the_commands_say_what_they_did(logged: Path, tmp_path: Path, capfd: pyt
     partition_folder(tmp_path / "new", 0).rmdir()
     code, out, _ = state("verify", of=tmp_path / "new")
     assert code == 1
-    assert "p000 is missing: " in out
+    assert "has lost p000" in out
     code, _, err = state("checkpoint", str(tmp_path / "lame"), of=tmp_path / "new")
     assert code == 1
-    assert "p000 is missing: " in err
+    assert "has lost p000" in err
     assert not (tmp_path / "lame").exists()
     assert (tmp_path / "copy" / DESCRIPTION).exists()
 
@@ -173,9 +152,7 @@ def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
     assert hash_of(tmp_path / "copy") == before
 
 
-def test_a_directory_that_only_callers_filled_is_whole_without_a_recovery_store(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_directory_of_callers_is_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def run(*words: str | Path | int) -> str:
         code = main([str(word) for word in words])
         out, err = capfd.readouterr()
@@ -193,14 +170,14 @@ def test_a_directory_that_only_callers_filled_is_whole_without_a_recovery_store(
 def test_a_directory_of_run_has_its_partitions_alone(
     state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Others may have the rest, and no recovery store says how far its log is read."""
+    """Others may have the rest."""
     with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
         for partition in directory.existing_partitions():
             partition.stage({}, Position("memory.events", partition.number, 7))
             partition.commit()
         directory.forget_folder(0)
     assert main(["state", "verify", "--state-dir", str(state_dir)]) == 1  # as far as anybody knows, of lines
-    assert "lost its recovery store" in capfd.readouterr().out
+    assert "has lost p000" in capfd.readouterr().out
     write_checked(state_dir / TOPICS, {})
 
     for copied, restored in ((state_dir, "first"), (tmp_path / "first", "second")):

@@ -319,16 +319,6 @@ def test_what_does_not_fit_on_the_disk_does_not_move(
         shutil.rmtree(target, ignore_errors=True)
 
 
-def test_a_log_whose_place_is_in_a_recovery_store_stays_together(tmp_path: Path) -> None:
-    with Member.on(tmp_path / "a") as member:
-        partition = member.directory.partition(1)
-        partition.stage({}, Position("file-1", 0, 7))
-        partition.commit()
-    with pytest.raises(StateError, match="recovery"):
-        move(tmp_path / "a", tmp_path / "b", [1], UNENCRYPTED, create=True)
-    assert numbers_in(tmp_path / "a") == [1]
-
-
 def test_every_command_takes_a_directory_with_some_partitions(
     tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

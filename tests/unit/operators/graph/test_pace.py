@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Embedded
-from recallflow.flows.lines import run_lines
+from recallflow.flows.embedded import Embedded, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared

@@ -1,0 +1,192 @@
+"""The loop that runs the engine on one thread, without Bytewax: read, apply, commit, hand over.
+
+The applied position of each state partition is committed in the same write batch as the effects. Records at or below it
+change nothing when a log is read again. A log that can be read again resumes at its settled position.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from recallflow.connectors.calls import Calls
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.lines import Delivered
+from recallflow.connectors.token_counters import load_tiktoken
+from recallflow.embedder import Embedder
+from recallflow.flows.cycles import look_for_cycles
+from recallflow.operators.answers.models import Models
+from recallflow.operators.async_call import Completion
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch, Item
+from recallflow.operators.prepare import prepare
+from recallflow.operators.routing import by_partition, key_of_partition, partition_hashed
+from recallflow.operators.rules import Rules
+from recallflow.operators.step import StateStep
+from recallflow.outputs import Audited, Done, Moved, Output, Requested, Verdict
+from recallflow.records import Position, Record
+from recallflow.state.directory import StateDirectory
+
+BeforeApplied = Callable[[Sequence[Item]], list[Item]]
+
+
+def opener(
+    directory: StateDirectory,
+    embedder: Embedder,
+    rules: Rules,
+    models: Models | None = None,
+    behind: Callable[[int], str] = lambda _: "",
+) -> Callable[[int], StateStep]:
+    """Return a function that opens state partitions by number.
+
+    Args:
+        directory: The state directory.
+        embedder: Embeds texts.
+        rules: Settings of the state step.
+        models: Models that queries may call.
+        behind: Tells what of the log the answers of a state partition lack.
+    """
+    fallback = load_embedder("hash")
+    return StateStep.opener(
+        directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=behind, models=models
+    )
+
+
+class StateLoop:
+    """All state partitions of a directory, for the thread that makes it."""
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        embedder: Embedder,
+        rules: Rules,
+        sync_s: float | None,
+        *,
+        decode: Callable[[Record], Item] = decode,
+        observe: Callable[[Output], None] = lambda _: None,
+        models: Models | None = None,
+        ahead: BeforeApplied | None = None,
+    ) -> None:
+        """Open the state partitions.
+
+        Args:
+            directory: The state directory.
+            embedder: Embeds texts.
+            rules: Settings of the state step.
+            sync_s: The time after which commits are synced; None where the directory is temporary.
+            decode: Decodes and authorises a record.
+            observe: Sees every output.
+            models: Models that queries may call.
+            ahead: Completes prepared items before they are applied.
+        """
+        self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
+        self._embedder, self._decode, self._ahead = embedder, decode, ahead
+        partitions = directory.fingerprint.partitions
+        self._partition_of = partial(partition_hashed, partitions=partitions)
+        open_step = opener(directory, embedder, rules, models)
+        numbers = range(partitions) if directory.begins else directory.existing_numbers()
+        self._steps = {key_of_partition(number): open_step(number) for number in numbers}
+        self._sync_s, self._sync_at_s = sync_s, float("inf")
+
+    def begin(self, topics: Iterable[str]) -> dict[str, int]:
+        """Finish events of logs that no source brings again, and return the first unused offset of each log."""
+        sources = {topic: f"{topic}:0" for topic in topics}
+        for step in self._steps.values():
+            for source in sources.values():
+                step.go_on(source)
+        steps = self._steps.values()
+        return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
+
+    def resume(self, topic: str) -> int:
+        """Return the lowest offset of a log that a state partition may lack, or whose outputs may be undelivered."""
+        return min((step.settled(f"{topic}:0") + 1 for step in self._steps.values()), default=0)
+
+    def apply(self, read: Sequence[Record | Completion]) -> list[Delivered | Done]:
+        """Apply and commit a batch. Return its outputs."""
+        look_for_cycles()  # hardly anything of the batch before is left
+        given: dict[str, list[Batch | Completion]] = defaultdict(list)
+        for one in read:
+            if isinstance(one, Completion):
+                given[one.key].append(one)
+        for key, batch in by_partition(self._prepared(read), self._partition_of):
+            given[key].append(batch)
+        for missing in given.keys() - self._steps.keys():
+            self._directory.partition(int(missing))  # raises StateError
+        outputs = [output for key, values in given.items() for output in self._steps[key].take(values)]
+        if self._sync_s is not None:
+            self._sync_at_s = min(self._sync_at_s, time.monotonic() + self._sync_s)
+        return self._decided(outputs)
+
+    def advance(self) -> list[Delivered | Done]:
+        """Take one step in each state partition that is due. Raise StorageError where the directory is broken."""
+        if (error := self._directory.broken) is not None:
+            raise error
+        now_ms = time.time_ns() // 1_000_000
+        due = [step for step in self._steps.values() if (at := step.due_ms()) is not None and at <= now_ms]
+        return self._decided([output for step in due for output in step.advance()])
+
+    def is_sync_due(self) -> bool:
+        """Return whether commits have waited long enough for the disk."""
+        return time.monotonic() >= self._sync_at_s
+
+    def begin_sync(self) -> None:
+        """Start to sync the directory."""
+        is_covered = self._directory.begin_syncs()
+        self._sync_at_s = float("inf") if is_covered else time.monotonic() + (self._sync_s or 0.0)
+
+    def settle(self, position: Position) -> None:
+        """Sync the directory, and resume a log behind a position from now on: all of it is applied and delivered."""
+        self._directory.sync()
+        for step in self._steps.values():
+            step.settle(position)
+        self._sync_at_s = float("inf")
+
+    def idle_s(self) -> float | None:
+        """Return the time until the next step or sync; None where nothing is due."""
+        due_ms = [at for step in self._steps.values() if (at := step.due_ms()) is not None]
+        idle_s = [(at - time.time_ns() / 1_000_000) / 1_000 for at in due_ms]
+        if self._sync_at_s < float("inf"):
+            idle_s.append(self._sync_at_s - time.monotonic())
+        return max(0.0, min(idle_s)) if idle_s else None
+
+    def end(self) -> list[Delivered | Done]:
+        """Return the outputs that are left at the end of the input. All commits are synced."""
+        outputs = self._decided([output for step in self._steps.values() for output in step.end()])
+        if self._sync_s is not None:
+            self._directory.sync()
+        return outputs
+
+    def serve(self, calls: Calls) -> None:
+        """Apply and answer the records of callers until they end."""
+        calls.begin(self.begin(calls.topics))
+        with suppress(StopIteration):
+            while True:
+                calls.wake.clear()
+                read: list[Record | Completion] = [*calls.take(), *self._finished()]
+                calls.deliver(self.apply(read) if read else [])
+                calls.deliver(self.advance())
+                if self.is_sync_due():
+                    self.begin_sync()
+                if not read:
+                    calls.wake.wait(self.idle_s())
+        calls.deliver(self.end())
+
+    def _finished(self) -> list[Completion]:
+        return [] if self._models is None else self._models.runtime.completions.pop_all()
+
+    def _prepared(self, read: Sequence[Record | Completion]) -> list[Item]:
+        """Decode records, analyse and embed their texts."""
+        items = prepare(self._embedder, [self._decode(one) for one in read if isinstance(one, Record)])
+        return items if self._ahead is None else self._ahead(items)
+
+    def _decided(self, outputs: Iterable[Output]) -> list[Delivered | Done]:
+        """Apply verdicts at once, as no log brings them back, and drop outputs that have no reader here."""
+        found: list[Delivered | Done] = []
+        for output in outputs:
+            self._observe(output)
+            if isinstance(output, Verdict):
+                self._decisions.add(output.at_ms, output.event)
+            elif not isinstance(output, Requested | Audited | Moved):
+                found.append(output)
+        return found
