@@ -4,9 +4,8 @@
 
 1. Plain questions while every call of a model hangs, beside the same questions while none is made: p95, of each round,
    and the median of the rounds. The hanging calls are those of further questions, which want every model step.
-2. Calls of 200 ms, 100 under way, with the async operator and without (benchmarks/async_operator.py).
-3. Questions that want every model step, each step the slowest in its turn: the time beyond the slowest call.
-4. What the enrichment flow asks for the development conversations, with batching and without (benchmarks/llm_costs.py).
+2. Questions that want every model step, each step the slowest in its turn: the time beyond the slowest call.
+3. What the enrichment flow asks for the development conversations, with batching and without (benchmarks/llm_costs.py).
 
 Models are a service in a process of its own, over HTTP (benchmarks/model_server.py); the engine is in this process,
 without Kafka (benchmarks/live.py).
@@ -19,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks import async_operator, llm_costs, llm_questions
+from benchmarks import llm_costs, llm_questions
 from benchmarks.locomo import load, shared
 
 BATCH_SIZES = [1, 8]
@@ -36,11 +35,9 @@ def main() -> None:
     costs = llm_costs.measure(few if chosen.quick else conversations, BATCH_SIZES)
     figures: dict[str, Any] = {
         "questions": llm_questions.measure(conversations, quick=chosen.quick),
-        "calls": async_operator.measure(quick=chosen.quick),
         "costs": costs,
     }
     llm_questions.show(figures["questions"])
-    async_operator.show(figures["calls"])
     llm_costs.show(costs)
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))

@@ -42,7 +42,7 @@ READ_S = 0.05
 OTHER = "Bytewax, and waiting for the interpreter"
 
 STEPS = {
-    "KafkaPart.next_batch (source.py)": "source: records",
+    "OwnedSource.next_batch (owned.py)": "source: records",
     "Hub.wait (hub.py)": "source: nothing to read",
     "decode (decode.py)": "decode",
     "prepare (prepare.py)": "prepare: words and vectors",
@@ -50,8 +50,8 @@ STEPS = {
     "PartitionLogic.on_batch (partition.py)": "state: apply",
     "Partition.commit (partition.py)": "state: WriteBatch to RocksDB",
     "StateDirectory.sync (directory.py)": "state: sync of the log",
-    "SinkPart.write_batch (sink.py)": "sink: produce",
-    "SinkPart.snapshot (sink.py)": "sink: flush",
+    "Delivery.write_batch (delivery.py)": "sink: produce",
+    "OutputSender.flush_outputs (delivery.py)": "sink: flush",
 }
 
 
@@ -113,7 +113,7 @@ def _pass_through(receipts: bool) -> Callable[[MainFlow, RecipeSource, RecipeSin
         yield from (("000", Done(source, tuple(found))) for source, found in offsets.items())
 
     def recipe(flow: MainFlow, source: RecipeSource, sink: RecipeSink) -> Recipe:
-        return Recipe("through", source, [BatchStep("through", through), BatchStep("route", flow.route)], sink)
+        return Recipe("through", source, [BatchStep("through", through), BatchStep("route", flow.route_outputs)], sink)
 
     return recipe
 

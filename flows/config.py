@@ -39,8 +39,7 @@ STANDBY_MAX = 10
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How `recallflow run` shares its deployment with other members, and what it shows of itself. `wait` is of
-    `enrich` alone.
+    """How `recallflow run` shares its deployment with other members, and what it shows of itself.
 
     `deployment`: whose partitions its members share; None names it after the memory topic. `processes`: members on this
     machine, or "auto": one a CPU. `own`: partitions of its own, as `0-7`, where the group is not to assign them;
@@ -52,7 +51,6 @@ class RunSettings:
     processes: int | Literal["auto"] = 1
     deployment: str | None = None
     session_timeout_s: float = SESSION_S
-    wait: bool = False
     own: str | None = None
     instance_id: str | None = None
     accept_repeats: bool = False

@@ -2,186 +2,233 @@
 
 import logging
 import sys
+import threading
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
-
-from bytewax import operators as op
-from bytewax.dataflow import Dataflow
-from bytewax.recovery import RecoveryConfig
 
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.deployment import Deployment
+from recallflow.connectors.kafka.delivery import DeliverySink, Sent
 from recallflow.connectors.kafka.hub import Ways
-from recallflow.connectors.kafka.source import KafkaSource
+from recallflow.connectors.kafka.membership import Membership
+from recallflow.connectors.kafka.owned import OwnedSource
+from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
-from recallflow.errors import StateError, UsageError
-from recallflow.flows.begin import Begin
+from recallflow.errors import MembershipLost, UsageError
 from recallflow.flows.config import Config
 from recallflow.flows.cycles import SWITCH_S
-from recallflow.flows.dataflow import recovery_store, run_dataflow
-from recallflow.flows.enrich_begin import begin_enrichment, is_answered, read_again
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
-from recallflow.flows.enrich_models import EnrichmentModels, open_models
-from recallflow.flows.enrich_steps import FLOW_ID, Reader, UnderWay, build
+from recallflow.flows.enrich_models import open_models
+from recallflow.flows.enrich_steps import Reader, recipe
+from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
-from recallflow.flows.recovery import committed, has_store
-from recallflow.flows.repeats import check_results
+from recallflow.flows.ownership import NoFolders, Ownership
 from recallflow.flows.router import Router
-from recallflow.flows.serving import (
-    deployment_name,
-    deployment_of,
-    hold_in_turn,
-    routing,
-    sink_of,
-    source_ends,
-    stop_on_signals,
-)
+from recallflow.flows.runner import Recipe, epoch_ms, run
+from recallflow.flows.serving import deployment_name, routing, stop_on_signals
 from recallflow.flows.stages import Stages
+from recallflow.flows.topic_checks import ask_sizes
 from recallflow.operators.async_call import Completions, Runtime
+from recallflow.operators.enrichment.step import Enricher
 from recallflow.records import Position
-from recallflow.state.directory import DESCRIPTION
+from recallflow.state.directory import DESCRIPTION, hold
 
-PENDING_TO_CAPACITY = 4  # requests that are read and not answered, for each call that may be under way
-NEW_DIRECTORY = "start with another --state-dir, which goes on with what is left"
-BATCHES_STEP, CALLS_STEP, SINK_STEP = (f"{FLOW_ID}.{step}" for step in ("batches.batch", "ask.call", "records"))
+OPEN_TO_CAPACITY = 4  # open requests for each call that may be under way …
+OPEN_MOST = 1_000  # … and as many as the metadata of an offset can name
+WAYS = Ways(
+    "go on without them (recallflow enrich --give-up-unanswered)",
+    "start with another --deployment, which goes on with what is left",
+    "let them come twice (recallflow enrich --accept-repeats)",
+)
 
 _log = logging.getLogger(__name__)
 
 
 class EnrichFlow:
-    """A deployment of the enrichment flow."""
+    """A member of a deployment of the enrichment flow."""
 
     def __init__(self, config: Config) -> None:
-        """Raises UsageError where no state directory is named, or nothing is to be asked."""
-        self.config, self.topics, self.state_dir = config, config.topics, config.named_state_dir()
+        """Raises UsageError where no state directory is named."""
+        self._config, self._state_dir = config, config.named_state_dir()
+        self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Runs until SIGTERM or SIGINT: what is under way then is asked again after the next start. A second signal
-        ends the process at once. Raises what stopped the flow otherwise."""
+        """Run until SIGTERM or SIGINT. The next owner of a partition asks its open requests again. A second signal ends
+        the process at once. A member that was away for longer than its session joins again. Raises the error that
+        stopped the flow."""
+        chosen = self._config.run
         with ExitStack() as stack:
             metrics = EnrichmentMetrics()
-            if (port := self.config.run.metrics_port) is not None:
-                stack.enter_context(Probes(self.config.run.metrics_host, port, metrics.registry, metrics.obstacle))
-            runtime = stack.enter_context(Runtime(Completions(), self.config.llm.capacity, timeout_s=None))
-            deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.enrichment)))
-            stack.enter_context(hold_in_turn(self.state_dir, deployment, wait=self.config.run.wait))
-            deployment.await_turn()
-            if (self.state_dir / DESCRIPTION).exists():
-                raise UsageError(f"{self.state_dir} holds memories: give the enrichment flow a --state-dir of its own")
-            secret = self.config.auth.control_secret
-            opened = ControlTable(self.config.kafka, self.topics.control, secret=secret)
-            table = stack.enter_context(closing(opened))
-            models = stack.enter_context(open_models(self.config, runtime, table.history))
-            begin, recovery = self._begin()
-            deployment.join()
-            _log.info("deployment %s is ours", deployment_name(self.config, self.topics.enrichment))
-            parts = Closing()
-            running, known = self._running(stack, deployment, table, begin, runtime, models, parts)
-            metrics.watch(running)
-            flow = self._flow(running, known, begin, deployment, runtime, models, parts)
-            stop_on_signals(running.source)
-            stack.enter_context(running.watch.running())
+            if (port := chosen.metrics_port) is not None:
+                stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
+            stack.enter_context(hold(self._state_dir, create=True))
+            if (self._state_dir / DESCRIPTION).exists():
+                raise UsageError(f"{self._state_dir} holds memories: give the enrichment flow a --state-dir of its own")
+            while not self._stopping.is_set():
+                try:
+                    self._run(metrics)
+                except MembershipLost as error:
+                    _log.warning("%s; joining anew", error)
+                    await_brokers(self._config.kafka, self._stopping)
+                else:
+                    return
+
+    def _run(self, metrics: EnrichmentMetrics) -> None:
+        with ExitStack() as stack:
+            member = EnrichmentMember(self._config, stack, self._stopping)
+            metrics.watch(member.running)
+            stop_on_signals(member.source)
+            stack.enter_context(member.watch.running())
             sys.setswitchinterval(SWITCH_S)
-            run_dataflow(flow, self.config.engine, 1, recovery)
-            parts.check()
-            _log.info("%s", running.tally.describe())
-            deployment.release()
+            member.membership.start()
+            try:
+                run(member.recipe())
+            finally:
+                member.ownership.end()
+            member.closing.check()
+            _log.info("%s", member.tally.describe())
+            member.membership.release()
 
-    def _begin(self) -> tuple[Begin, RecoveryConfig]:
-        """What was done when the state directory was new, and the recovery store."""
-        begin = Begin.read(self.state_dir)
-        if begin is not None and has_store(self.state_dir):
-            check_results(self.state_dir, self.config.kafka, self.topics.results, SINK_STEP, begin)
-        else:
-            begin = None  # without its store a directory is a new one
-        recovery = recovery_store(self.state_dir)
-        if begin is None:
-            begin = begin_enrichment(self.config.kafka, self.topics)
-            begin.write(self.state_dir)
-        return begin, recovery
 
-    def _running(
-        self,
-        stack: ExitStack,
-        deployment: Deployment,
-        table: ControlTable,
-        begin: Begin,
-        runtime: Runtime,
-        models: EnrichmentModels,
-        parts: Closing,
-    ) -> tuple[EnrichmentRunning, KnownTopics]:
-        """The source with all that watches over it, and what is known of the topics."""
-        options, topics = self.config.kafka, self.topics
-        read_for = topics.enrichment_read_for()
-        ask = TopicAsker(options, [*dict.fromkeys((*read_for.values(), *topics.enrichment_written()))])
-        found = ask.first()
-        ends = partial(source_ends, options, (topics.enrichment, topics.results))
-        known = KnownTopics.open(self.state_dir, found, read_for, topics.enrichment_written(), ends)
-        catch_up, watch = CatchUp(), Watch(ask, found)
-        connection = stack.enter_context(closing(Connection(options, topics.enrichment, catch_up)))
-        # Results come before requests, as queries do before memories: what is found out waits for nobody.
-        source = KafkaSource(
-            options,
-            topics.enrichment,
-            topics.results,
-            parts=known.parts,
-            sent=begin.sent,
+class EnrichmentMember:
+    """The parts of one membership, in the order in which they are made. The stack closes them in reverse order."""
+
+    def __init__(self, config: Config, stack: ExitStack, stopping: threading.Event) -> None:
+        self.config, self.options, self.topics, self.chosen = config, config.kafka, config.topics, config.run
+        self.state_dir, self.name = config.named_state_dir(), deployment_name(config, config.topics.enrichment)
+        # Results are read as memories are. Requests are read as queries are: each is answered by itself, in any order.
+        self.inputs = (self.topics.results, self.topics.enrichment)
+        self.stopping, self.closing, self._stack = stopping, Closing(), stack
+        self.tally, self.journeys = EnrichmentTally(), Journeys(Stages(self.inputs))
+        self._open_models()
+        self._look_at_topics()
+        self._open_source()
+        self._open_membership()
+        self.sink = DeliverySink(
+            self.options,
+            most_bytes=ask_sizes(self.options, self.inputs, self.topics.enrichment_written()),
+            sent=self.sent,
+            marked=self.ownership.marked,
+            permit=self.membership.check,
+            outage_s=self.membership.outage_s,
+            stopping=stopping,
+            closing=self.closing,
+        )
+        self.running = EnrichmentRunning(
+            self.state_dir,
+            self.source,
+            self.tally,
+            self.membership,
+            self.watch,
+            self.connection,
+            self.models,
+            self.table,
+            self.journeys,
+        )
+
+    def recipe(self) -> Recipe:
+        """Return the dataflow from the source to the sink."""
+        settings, journeys = self.config.enrichment, self.journeys
+        enricher = Enricher(
+            self.runtime,
+            self.models.enrich,
+            settings.batch_size,
+            settings.batch_wait_ms,
+            journeys.within,
+            self.tally.answered,
+            epoch_ms,
+        )
+        router = Router(
+            self.topics, lambda topic, _: self.counts[topic], self.sink.most_bytes, self.config.auth, journeys.headers
+        )
+        reader = Reader(self.topics.enrichment, self._is_answered, journeys)
+        route = routing(router, self.source, self.tally.observe, journeys)
+        return recipe(self.source, reader, enricher, route, self.sink)
+
+    def failure(self) -> Exception | None:
+        """Return the first error of a part that the dataflow needs."""
+        checks = (self.table.failure, self.watch.failure, self.ownership.failure, self.membership.failure)
+        return next((error for check in checks if (error := check()) is not None), None)
+
+    def _is_answered(self, position: Position) -> bool:
+        """Return whether an earlier owner of the partition sent the result of a request."""
+        return self.sent.claim((str(position).encode(), b"0"))
+
+    # ------------------------------------------------------------------ the parts
+
+    def _open_models(self) -> None:
+        """The control table, and the models that are asked by its decisions."""
+        self.runtime = self._stack.enter_context(Runtime(Completions(), self.config.llm.capacity, timeout_s=None))
+        table = ControlTable(self.options, self.topics.control, secret=self.config.auth.control_secret)
+        self.table = self._stack.enter_context(closing(table))
+        self.models = self._stack.enter_context(open_models(self.config, self.runtime, self.table.history))
+
+    def _look_at_topics(self) -> None:
+        """The topics: their partitions, their ids, and where outputs end."""
+        read, written = self.topics.enrichment_read_for(), self.topics.enrichment_written()
+        ask = TopicAsker(self.options, [*dict.fromkeys((*read.values(), *written))])
+        there = ask.first()
+        self.counts = {topic: described.partitions for topic, described in there.items()}
+        self.watch = Watch(ask, there)
+        self.watch.call(KnownTopics.open(self.state_dir, there, read).check, self.table.grow)
+        self.ends = Ends(self.options, {topic: self.counts[topic] for topic in written})
+        self.ends.ask()
+        self._stack.enter_context(self.ends.running())
+
+    def _open_source(self) -> None:
+        """The source, and the connection that tells whether the brokers can be reached."""
+        catch_up = CatchUp()
+        self.source = OwnedSource(
+            self.options,
+            *self.inputs,
+            mark_s=self.config.engine.epoch_ms / 1000,
+            tails=self.ends.latest,
             catch_up=catch_up,
-            failure=lambda: deployment.failure() or table.failure() or watch.failure(),
-            in_flight_max=PENDING_TO_CAPACITY * self.config.llm.capacity,
-            ways=Ways(NEW_DIRECTORY, NEW_DIRECTORY),
-            closing=parts,
-            wake=runtime.completions.wake,
+            finished=self.runtime.completions.pop_all,
+            wake=self.runtime.completions.wake,
+            failure=self.failure,
+            stopping=self.stopping,
+            closing=self.closing,
+            queries_in_flight_max=min(OPEN_TO_CAPACITY * self.config.llm.capacity, OPEN_MOST),
+            ways=WAYS,
+            settle=lambda: self.sink.settle(),
         )
-        stack.callback(source.close)
-        source.progress.gave(topics.enrichment, len(self._pending()))
-        watch.call(known.check, table.grow, source.grow)
-        tally = EnrichmentTally()
-        journeys = Journeys(Stages((topics.enrichment, topics.results)))
-        running = EnrichmentRunning(
-            self.state_dir, source, tally, deployment, watch, connection, models, table, journeys
-        )
-        return running, known
+        self._stack.callback(self.source.close)
+        self.connection = Connection(self.options, self.inputs[0], catch_up, lambda: bool(self.source.partitions()))
+        self._stack.callback(self.connection.close)
 
-    def _pending(self) -> list[Position]:
-        """Requests that were read by an earlier run, and are asked again. Raises StateError where an earlier
-        version kept what they say."""
-        held = [one for held in committed(self.state_dir, BATCHES_STEP).values() for one in held.items]
-        calls = committed(self.state_dir, CALLS_STEP).values()
-        pending = [*held, *(one for call in calls for batch in call.pending for one in batch)]
-        if not all(isinstance(one, UnderWay) for one in pending):
-            raise StateError(f"{self.state_dir} holds requests of an earlier version, in the clear: {NEW_DIRECTORY}")
-        return [one.position for one in pending]
-
-    def _flow(
-        self,
-        running: EnrichmentRunning,
-        known: KnownTopics,
-        begin: Begin,
-        deployment: Deployment,
-        runtime: Runtime,
-        models: EnrichmentModels,
-        parts: Closing,
-    ) -> Dataflow:
-        inputs, written = running.source.topics, self.topics.enrichment_written()
-        stopping = running.source.stopping
-        sink = sink_of(self.config.kafka, begin, known, deployment, stopping, parts, inputs=inputs, written=written)
-        journeys = running.journeys
-        router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth, journeys.headers)
-        reader = Reader(self.topics.enrichment, partial(is_answered, begin.answered), journeys)
-        flow = Dataflow(FLOW_ID)
-        resumed = read_again(self.config.kafka, self._pending())
-        outputs = build(
-            flow, running.source, runtime, models.enrich, self.config.enrichment, reader, running.tally, resumed
+    def _open_membership(self) -> None:
+        """The membership of the group, and the ownership of the partitions that the group assigns."""
+        self.sent = Sent()
+        self.ownership = Ownership(
+            self.options,
+            self.inputs,
+            NoFolders(),
+            self.source,
+            self.sent,
+            self.ends,
+            lambda places: self.membership.commit(places),
+            lambda numbers: self.membership.is_committed(numbers),
+            first_places=partial(first_enrichment_places, self.options, self.topics, self.ends, self.name),
+            deployment=self.name,
+            ways=WAYS,
+            by_tenants=False,
+            give_up_unanswered=self.chosen.give_up_unanswered,
+            accept_repeats=self.chosen.accept_repeats,
         )
-        route = routing(router, running.source, running.tally.observe, journeys)
-        routed: Any = op.flat_map_batch("route", outputs, route)
-        op.output("records", routed, sink)
-        return flow
+        self.membership = Membership(
+            self.options,
+            self.name,
+            *self.inputs,
+            self.ownership,
+            self.state_dir,
+            self.chosen.session_timeout_s,
+            begun=self.ownership.begun,
+        )
+        self._stack.callback(self.membership.close)

@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.deployment import Deployment
-from recallflow.connectors.kafka.source import KafkaSource
+from recallflow.connectors.kafka.membership import Membership
+from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
@@ -76,9 +76,9 @@ class EnrichmentRunning:
     """The parts of a flow that its metrics are read from."""
 
     state_dir: Path
-    source: KafkaSource
+    source: OwnedSource
     tally: EnrichmentTally
-    deployment: Deployment
+    deployment: Membership
     watch: Watch
     connection: Connection
     models: EnrichmentModels

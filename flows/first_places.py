@@ -8,15 +8,21 @@ engine.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.outgoing import identity_of
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.place import Place, Reached
 from recallflow.connectors.kafka.tails import Ends
-from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.sent import Sent, sent_before
 from recallflow.flows.topics import Topics
+from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
 _log = logging.getLogger(__name__)
@@ -27,8 +33,8 @@ def first_places(
     topics: Topics,
     ends: Ends,
     directory: StateDirectory,
-    numbers: Collection[int],
     deployment: str,
+    numbers: Collection[int],
 ) -> dict[int, Place]:
     """A place for each of the partitions. Those beyond the state's were added to the topics, and are read from their
     beginning. Of any other an engine may have sent something under another deployment's name, also where a member that
@@ -69,3 +75,64 @@ def first_places(
 def _least(part: str, memory: Sent, queries: Sent, end: int) -> int:
     found: Mapping[str, int] = memory.tails
     return min(found.get(part, end), queries.tails.get(part, end))
+
+
+def first_enrichment_places(
+    options: KafkaOptions, topics: Topics, ends: Ends, deployment: str, numbers: Collection[int]
+) -> dict[int, Place]:
+    """Return a place for each of the partitions of requests and results. Requests with an output are done; all others
+    are open, whoever had the partition. Raises SourceError."""
+    now, at_ms = ends.latest()
+    sent = sent_before(options, topics.results, (topics.memory, topics.receipts, topics.dead_letters))
+    answered = answered_requests(options, topics)
+    places: dict[int, Place] = {}
+    with TopicReader(options, UNCOMMITTED) as reader:
+        spans = reader.spans((topics.results, topics.enrichment))
+        for number in numbers:
+            low = spans[topics.results, number][0]
+            results = max(low, sent.below.get(f"{topics.results}:{number}", low))
+            requests = answered.get(number, Reached(spans[topics.enrichment, number][0]))
+            tails = {
+                topic: {part: sent.tails.get(part_name(topic, part), end) for part, end in lasts.items()}
+                for topic, lasts in now.items()
+            }
+            places[number] = Place(
+                Reached(results), requests, len(now[topics.results]), tails, at_ms, deployment=deployment
+            )
+    return places
+
+
+def answered_requests(options: KafkaOptions, topics: Topics) -> dict[int, Reached]:
+    """Return how far each partition of requests is answered, by the outputs in their topics. Where retention removed
+    the first results, requests that are older than the first one left count as answered."""
+    with TopicReader(options, UNCOMMITTED) as reader:
+        spans = {number: span for (_, number), span in reader.spans((topics.enrichment,)).items() if span[0] < span[1]}
+        marks = {number: np.zeros(high - low, np.bool_) for number, (low, high) in spans.items()}
+        outputs = reader.spans((topics.results, topics.dead_letters)) if spans else {}
+        for (topic, number), (low, _) in outputs.items():
+            for message in reader.read_to_end(topic, number, low):
+                if topic == topics.results and message.offset() == low > 0:
+                    for asked, mark in marks.items():
+                        older = reader.offset_at(topics.enrichment, asked, time_ms(message))
+                        mark[: max(0, older - spans[asked][0])] = True
+                for position in _sources(message):
+                    low_asked, high_asked = spans.get(position.partition, (0, 0))
+                    if position.topic == topics.enrichment and low_asked <= position.offset < high_asked:
+                        marks[position.partition][position.offset - low_asked] = True
+    return {number: _reached(mark, spans[number][0]) for number, mark in marks.items()}
+
+
+def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> Reached:
+    answered = np.flatnonzero(mark)
+    after = int(answered[-1]) + 1 if len(answered) else 0
+    still = np.flatnonzero(~mark[:after]) + low
+    return Reached(low + after, 0, tuple(still.tolist()))
+
+
+def _sources(message: Any) -> Iterator[Position]:
+    """Yield the record that an output comes from, if the output names it."""
+    for source, _ in identity_of(message):
+        try:
+            yield Position.parse(source.decode())
+        except ValueError:  # not written by recallflow
+            return

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallflow.background import exponential
 from recallflow.connectors.checkpoints.store import CheckpointStore
@@ -20,7 +20,7 @@ from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.decide import Decide
-from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
+from recallflow.connectors.kafka.delivery import DeliverySink, Sent
 from recallflow.connectors.kafka.holder import Holder
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.newcomer import holders
@@ -38,16 +38,17 @@ from recallflow.flows.deployed import deployed
 from recallflow.flows.elsewhere import Elsewhere
 from recallflow.flows.embedding import open_embedder
 from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.first_places import first_places
 from recallflow.flows.homes import Homes
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
-from recallflow.flows.ownership import Ownership
+from recallflow.flows.ownership import Ownership, StateFolders
 from recallflow.flows.question_models import SPENDING, open_question_models
 from recallflow.flows.recipe import MainFlow
 from recallflow.flows.router import Router
 from recallflow.flows.runner import Recipe, run
-from recallflow.flows.serving import deployment_name, routing, source_ends, stop_on_signals
+from recallflow.flows.serving import deployment_name, routing, stop_on_signals
 from recallflow.flows.stages import Stages
 from recallflow.flows.standby import Standby
 from recallflow.flows.state_loop import opener
@@ -188,7 +189,6 @@ class Member:
             self.config.auth,
             self.journeys.headers,
         )
-        route = routing(router, self.source, self.tally.observe, self.journeys)
         rates = Rates(self.decisions, self.topics.queries, self.stamped)
 
         def authorise(item: Item) -> Item:
@@ -202,7 +202,7 @@ class Member:
             authorise_item=authorise,
             embedder=self.embedder,
             open_state=opener(self.directory, self.embedder, self._rules(), self.models, missing),
-            route_outputs=lambda outputs: map(_to_send, route(outputs)),
+            route_outputs=routing(router, self.source, self.tally.observe, self.journeys),
             journeys=self.journeys,
         )
         return steps.recipe(self.source, self.sink)
@@ -264,8 +264,7 @@ class Member:
         self.counts = {topic: described.partitions for topic, described in there.items()}
         if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        ends = partial(source_ends, self.options, self.inputs)
-        known = KnownTopics.open(self.state_dir, there, self.topics.read_for(), written, ends)
+        known = KnownTopics.open(self.state_dir, there, self.topics.read_for())
         self.stamped = stamped_by_log(self.options, self.inputs)
         self.watch = Watch(ask, there)
         self.watch.call(known.check, self.table.grow)
@@ -300,13 +299,14 @@ class Member:
         self.sent = Sent()
         self.ownership = Ownership(
             self.options,
-            self.topics,
-            self.directory,
+            self.inputs,
+            StateFolders(self.directory, self.topics.memory),
             self.source,
             self.sent,
             self.ends,
             lambda places: self.membership.commit(places),
             lambda numbers: self.membership.is_committed(numbers),
+            first_places=partial(first_places, self.options, self.topics, self.ends, self.directory, self.name),
             restore=self._restore,
             deployment=self.name,
             counts=lambda: self.decisions.began_ms(("quota",)) is not None,
@@ -450,9 +450,3 @@ def get_flow(config_file: str) -> "Dataflow":
 
     atexit.register(leave)
     return dataflow(recipe)
-
-
-def _to_send(routed: tuple[str, Any]) -> ToSend:
-    part, outgoing = routed
-    topic, _, number = part.rpartition(":")
-    return ToSend(topic, int(number), outgoing)

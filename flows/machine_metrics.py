@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow.state.directory import RECOVERY
 from recallflow.version import __version__
 
 
@@ -21,7 +20,7 @@ def registry_of(collector: Collector) -> CollectorRegistry:
 
 
 def presence(obstacle: str) -> Iterator[Metric]:
-    """What is known of a flow from its first moment on, also of one that stands by."""
+    """Yield the metrics that a flow has from its first moment on."""
     yield GaugeMetricFamily("recallflow_ready", "Whether /readyz says so", not obstacle)
     build = GaugeMetricFamily("recallflow_build_info", "Always 1; the version is its label", labels=["version"])
     build.add_metric([__version__], 1)
@@ -29,9 +28,7 @@ def presence(obstacle: str) -> Iterator[Metric]:
 
 
 def disk_metrics(state_dir: Path) -> Iterator[Metric]:
-    """The room under a state directory, and what of it the recovery store takes."""
+    """Yield the room on the disk of a state directory."""
     disk = shutil.disk_usage(state_dir)
     yield GaugeMetricFamily("recallflow_disk_free_bytes", "Free on the disk of the state directory", disk.free)
     yield GaugeMetricFamily("recallflow_disk_size_bytes", "Size of the disk of the state directory", disk.total)
-    stored = sum(file.stat().st_size for file in (state_dir / RECOVERY).glob("*.sqlite3"))
-    yield GaugeMetricFamily("recallflow_recovery_store_bytes", "Bytes of the recovery store's databases", stored)

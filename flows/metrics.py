@@ -9,10 +9,8 @@ from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
-from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
 from recallflow.flows.checkpointing import RESULTS, Checkpoints
@@ -105,14 +103,12 @@ class Metrics(Collector):
             yield from model_metrics(self._meters)
 
 
-def obstacle_of(source: KafkaSource | OwnedSource, connection: Connection, deployment: Deployment | Membership) -> str:
+def obstacle_of(source: OwnedSource, connection: Connection, deployment: Membership) -> str:
     """Why a flow does not work yet, or any more; empty where it does."""
     if not source.ready():
         return "stopping" if source.stopping.is_set() else "starting"
     if not connection.connected:
         return "Kafka is away"
-    if isinstance(deployment, Deployment) or isinstance(source, KafkaSource):
-        return "" if deployment.held else "the deployment is not held"
     if not deployment.joined:
         return "not a member of the deployment yet"
     opening = deployment.expected - source.partitions()
@@ -124,7 +120,7 @@ def left_out_metric(table: ControlTable) -> Metric:
     return counter("control_events_left_out", "Control events that do not count", "reason", table.left_out, LEFT_OUT)
 
 
-def input_metrics(source: KafkaSource | OwnedSource) -> Iterator[Metric]:
+def input_metrics(source: OwnedSource) -> Iterator[Metric]:
     """What was read, and what waits to be."""
     yield counter("records", "Records taken from the input topics", "topic", source.progress.given, source.topics)
     yield gauge("in_flight_records", "Records taken that are not through", source.progress.in_flight())
@@ -144,4 +140,4 @@ def input_metrics(source: KafkaSource | OwnedSource) -> Iterator[Metric]:
     retried = sum(reader.retried for reader in readers)
     yield CounterMetricFamily("recallflow_retried_reads", "Reads that Kafka failed and that were tried again", retried)
     snapshot_s = source.progress.oldest_snapshot_s()
-    yield gauge("snapshot_timestamp_seconds", "When what is the furthest behind had its mark or snapshot", snapshot_s)
+    yield gauge("snapshot_timestamp_seconds", "When the partition that is the furthest behind had its mark", snapshot_s)

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import Sent
 from recallflow.connectors.kafka.group_consumer import Committed
-from recallflow.connectors.kafka.hub import WAYS, gone
+from recallflow.connectors.kafka.hub import WAYS, Ways, gone
 from recallflow.connectors.kafka.messages import append_ms
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.outgoing import Identity, identity_of
@@ -28,8 +28,6 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.kafka.turns import Turns
 from recallflow.errors import OutputsGone, SourceError
 from recallflow.flows.checkpointing import Restore
-from recallflow.flows.first_places import first_places
-from recallflow.flows.topics import Topics
 from recallflow.outputs import Marked
 from recallflow.ranges import ranges_of
 from recallflow.records import Position
@@ -51,35 +49,88 @@ class _Arrival(NamedTuple):
     sign: object
 
 
+class PartitionFolders(Protocol):
+    """Local state of partitions, as far as ownership needs it."""
+
+    def place(self, number: int) -> bytes | None:
+        """Return the place that the folder keeps, encoded."""
+
+    def first_offset(self, number: int, place: Place) -> int:
+        """Return the offset of the first record of memory to be read."""
+
+    def open(self, number: int) -> str:
+        """Take the folder into use. Return its contents in words, empty if there are none."""
+
+
+class StateFolders:
+    """The folders of a state directory."""
+
+    def __init__(self, directory: StateDirectory, memory_topic: str) -> None:
+        self._directory, self._topic = directory, memory_topic
+
+    def place(self, number: int) -> bytes | None:
+        existing = self._directory.existing_numbers()
+        return self._directory.partition(number).place if number in existing else None
+
+    def first_offset(self, number: int, place: Place) -> int:
+        applied = self._directory.partition(number).applied.get(f"{self._topic}:{number}", -1)
+        return min(place.memory.first, max(place.began, applied + 1))
+
+    def open(self, number: int) -> str:
+        partition = self._directory.partition(number)
+        unmark_elsewhere(partition.path)
+        held = partition.counts
+        return f"{held.memories} memories of {held.owners} owners" if held.owners else ""
+
+
+class NoFolders:
+    """Partitions without local state."""
+
+    def place(self, number: int) -> None:  # noqa: ARG002
+        return None
+
+    def first_offset(self, number: int, place: Place) -> int:  # noqa: ARG002
+        return place.memory.first
+
+    def open(self, number: int) -> str:  # noqa: ARG002
+        return ""
+
+
 class Ownership:
     """The partitions of one process. `gain` and `give_up` are called by the membership, `marked` by the sink."""
 
     def __init__(
         self,
         options: KafkaOptions,
-        topics: Topics,
-        directory: StateDirectory,
+        topics: tuple[str, str],
+        folders: PartitionFolders,
         source: OwnedSource,
         sent: Sent,
         ends: Ends,
         commit: Callable[[Mapping[int, Committed]], None],
         is_committed: Callable[[Collection[int]], bool],
         *,
-        restore: Restore | None,
+        first_places: Callable[[Collection[int]], dict[int, Place]],
         deployment: str,
+        restore: Restore | None = None,
+        ways: Ways = WAYS,
+        by_tenants: bool = True,
         counts: Callable[[], bool] = lambda: False,
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`commit`: has the group keep places; `is_committed`: whether it does. `restore`: gives a partition a folder
-        from elsewhere, if that is still wanted at its turn, which may take long; None where there is no elsewhere.
-        `deployment`: whose places are gone on from. `counts`: whether somebody counts the records of a second.
+        """`topics`: of memory and of queries. `commit`: has the group keep places; `is_committed`: whether it does.
+        `first_places`: the places of partitions without a committed one. `deployment`: whose places are gone on from.
+        `restore`: gives a partition a folder from elsewhere, if that is still wanted at its turn, which may take long;
+        None where there is no elsewhere. `ways`: remedies for records that are gone. `by_tenants`: queries are given by
+        tenants in turn, not in the order of the log. `counts`: whether somebody counts the records of a second.
         `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
         come twice where those before are gone."""
-        self._options, self._topics, self._directory = options, topics, directory
+        self._options, self._folders, self._new_places, self._ways = options, folders, first_places, ways
+        self._memory, self._queries = topics
         self._source, self._sent, self._ends = source, sent, ends
         self._commit, self._is_committed = commit, is_committed
-        self._deployment, self._counts = deployment, counts
+        self._deployment, self._counts, self._by_tenants = deployment, counts, by_tenants
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
         self._restore = restore
@@ -166,7 +217,7 @@ class Ownership:
         """Of partitions whose place nobody knows; the group knows it when this returns."""
         if not unknown:
             return {}
-        found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._deployment)
+        found = self._new_places(unknown)
         self._commit({number: committed(place) for number, place in found.items()})
         # Before anything is asked of us: whoever came after us would begin at the end of queries that it has then.
         while not (self._over or self._is_committed(unknown)):
@@ -195,30 +246,26 @@ class Ownership:
         """A partition's place, as the group knows it, or else its folder, if that was this deployment's."""
         if (place := Place.found(text)) is not None:
             return place
-        if number not in self._directory.existing_numbers():
-            return None
-        kept = self._directory.partition(number).place
+        kept = self._folders.place(number)
         place = None if kept is None else Place.decode(kept)
         return place if place is not None and place.deployment == self._deployment else None
 
     def _open(self, reader: TopicReader, number: int, place: Place, sent: set[Identity]) -> None:
-        partition = self._directory.partition(number)
-        applied = partition.applied.get(f"{self._topics.memory}:{number}", -1)
-        first = min(place.memory.first, max(place.began, applied + 1))
-        memory = self._lane(reader, self._topics.memory, number, place.memory, first, place.began)
-        queries = self._lane(reader, self._topics.queries, number, place.queries, place.queries.first)
-        queries.queue = Turns(place.queries.ahead)
+        first = self._folders.first_offset(number, place)
+        memory = self._lane(reader, self._memory, number, place.memory, first, place.began)
+        queries = self._lane(reader, self._queries, number, place.queries, place.queries.first)
+        if self._by_tenants:
+            queries.queue = Turns(place.queries.ahead)
         self._places[number] = replace(place, generation=place.generation + 1)
         self._tails[number] = place.tails
         self._handed[number] = threading.Event()
         self._coming.pop(number, None)
-        unmark_elsewhere(partition.path)
+        held = self._folders.open(number)
         self._sent.learn(number, sent)
-        held = partition.counts
-        if held.owners or memory.next_offset or memory.end:
+        if held or memory.next_offset or memory.end:
             _log.info(
-                "partition %d is ours, with %d memories of %d owners; %s goes on from offset %d, %s from %d",
-                number, held.memories, held.owners, memory.source, memory.next_offset, queries.source,
+                "partition %d is ours%s; %s goes on from offset %d, %s from %d",
+                number, held and f", with {held}", memory.source, memory.next_offset, queries.source,
                 place.queries.first,
             )  # fmt: skip
         else:
@@ -228,12 +275,14 @@ class Ownership:
     def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, least: int = 0) -> Lane:
         """A log to be read on from `first`, and nothing of it before `least`. Raises SourceError."""
         low, high = reader.span(topic, number)
-        of_queries = topic == self._topics.queries
+        of_queries = topic == self._queries
         if first < low and of_queries and self._give_up_unanswered:
-            _log.warning("%s:%d: %d queries are gone from the topic and given up", topic, number, low - first)
+            _log.warning(
+                "%s:%d: %d unanswered records are gone from the topic and given up", topic, number, low - first
+            )
             at, first = Reached(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
         if first < low:
-            way = WAYS.queries if of_queries else WAYS.memories
+            way = self._ways.queries if of_queries else self._ways.memories
             raise SourceError(gone(f"{topic}:{number}", f"{low - first} records from offset {first} on are", way))
         if at.next_offset > high:
             raise SourceError(
@@ -290,15 +339,14 @@ class Ownership:
         if self._accept_repeats or (lost := self._ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
             return
         raise OutputsGone(
-            f"{lost} lacks outputs from after the last mark: what comes of records since then may be sent again. "
-            "Restore nothing, and let them come twice: recallflow run --accept-repeats"
+            f"{lost} lacks outputs from after the last mark, so that outputs may be sent again: {self._ways.outputs}"
         )
 
     def _is_done(self, place: Place, position: Position) -> bool:
         """Whether what comes of a record is not looked for."""
-        if position.topic == self._topics.memory:
+        if position.topic == self._memory:
             return position.offset < place.memory.first
-        return position.topic != self._topics.queries or place.queries.is_done(position.offset)
+        return position.topic != self._queries or place.queries.is_done(position.offset)
 
     # ------------------------------------------------------------------ for the sink
 
@@ -321,11 +369,11 @@ class Ownership:
     def _place(self, mark: Marked, given: Given) -> Place:
         """Where a partition is, from what was given of it up to a mark and what was not through by then."""
         before = self._places[mark.partition]
-        held = mark.open.get(f"{self._topics.memory}:{mark.partition}", ())
+        held = mark.open.get(f"{self._memory}:{mark.partition}", ())
         memory = given.memory._replace(
             next_offset=max(before.memory.next_offset, min((given.memory.next_offset, *held))), open=(), ahead=()
         )
-        asked = mark.open.get(f"{self._topics.queries}:{mark.partition}", ())
+        asked = mark.open.get(f"{self._queries}:{mark.partition}", ())
         still = tuple(sorted({*given.queries.open, *asked}))
         ahead = tuple(offset for offset in given.queries.ahead if offset not in asked)
         place = replace(

@@ -5,7 +5,7 @@ Nothing branches off before the state, and nothing is keyed finer than a state p
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from recallflow.embedder import Embedder
@@ -36,7 +36,7 @@ class MainFlow:
     authorise_item: Callable[[Item], Item]
     embedder: Embedder
     open_state: Callable[[int], StateStep]
-    route_outputs: Callable[[list[tuple[str, Output]]], Iterable[object]]
+    route_outputs: Callable[[list[tuple[str, Output | Marked]]], Iterable[object]]
     journeys: Journeys
     began_s: float = 0.0  # of the batch that is being prepared
 
@@ -46,7 +46,7 @@ class MainFlow:
             BatchStep("authorise", self.authorise),
             BatchStep("prepare", self.prepare),
             KeyedStep("state", lambda: PartitionLogic(self.open_state)),
-            BatchStep("route", self.route),
+            BatchStep("route", self.route_outputs),
         ]
         return Recipe(FLOW_ID, source, steps, sink)
 
@@ -77,15 +77,3 @@ class MainFlow:
         prepared = prepare(self.embedder, items)
         self.journeys.begin(prepared, self.began_s)
         return [*finished, *before, *by_partition(prepared, partition_read), *after]
-
-    def route(self, batch: list[tuple[str, Output | Marked]]) -> Iterator[object]:
-        """Return records to send, and marks behind the outputs that they follow."""
-        outputs: list[tuple[str, Output]] = []
-        for key, one in batch:
-            if isinstance(one, Marked):
-                yield from self.route_outputs(outputs)
-                outputs = []
-                yield one
-            else:
-                outputs.append((key, one))
-        yield from self.route_outputs(outputs)

@@ -6,9 +6,8 @@
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
     │   └── MasterKeyError       the master key is missing, another one, or cannot be asked: give the right one
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
-    │   ├── DeploymentLost       another engine took over while we were cut off: let one of them run
+    │   ├── DeploymentLost       another process joined under our instance id: let one of them run
     │   └── MembershipLost       our partitions may be another's by now: the flow begins anew, with others
-    ├── DeploymentHeld       another holds the enrichment deployment: stop it, or stand by
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
     ├── RerankerError        a reranker cannot be loaded or used: answers go without it
@@ -116,10 +115,6 @@ class DeploymentLost(SourceError):
 class MembershipLost(SourceError):
     """Another member of the deployment may own by now what we owned. Nothing more may be sent of it; whoever joins anew
     goes on."""
-
-
-class DeploymentHeld(RecallflowError):
-    """Another engine works for the deployment."""
 
 
 class SinkError(RecallflowError):

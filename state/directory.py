@@ -42,7 +42,6 @@ from recallflow.state.sources import has_moved, reads_topics
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
-RECOVERY = "recovery"
 PURGE_AGAIN_S, PURGE_AGAIN_MOST_S = 0.5, 30.0
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.crash.layout import PARTITIONS
-from recallflow.connectors.kafka.delivery import Sent
+from recallflow.connectors.kafka.delivery import OutputSender, Sent
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.sink import OutputSender
 from recallflow.flows.ownership import Ownership
 from recallflow.operators import outbox
 from recallflow.operators.step import StateStep

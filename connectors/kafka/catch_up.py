@@ -75,7 +75,7 @@ class CatchUp:
             if log is None:
                 return  # of another topic, or of a file
             for offset in offsets:
-                if offset < log.first:  # given by an earlier run, and kept with its snapshot
+                if offset < log.first:  # given by an earlier run
                     continue
                 log.open -= 1
                 log.open_below -= offset < log.target

@@ -6,18 +6,25 @@ record's outputs. Whoever had a partition before may have sent some of what come
 tails of output topics is dropped when it comes.
 """
 
+import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.closing import Closing
+from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.outgoing import Identity, Outgoing
-from recallflow.connectors.kafka.patience import OUTAGE_S
-from recallflow.connectors.kafka.sink import OutputSender, Permit
+from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
+from recallflow.connectors.kafka.sender import FLUSH_STEP_S, Sender
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.outputs import Marked
 from recallflow.records import Position
+
+_log = logging.getLogger(__name__)
+
+Permit = Callable[[Callable[[], Patience]], None]
 
 
 class ToSend(NamedTuple):
@@ -116,7 +123,7 @@ class Delivery:
             if isinstance(item, Marked):
                 self._pending.append((item, self._sender.barrier()))
             elif not self._sink.sent.claim(item.outgoing.identity):
-                self._sender.deliver(item.topic, item.number, item.outgoing, _ignore)
+                self._sender.deliver(item)
         if any(mark.last for mark, _ in self._pending):
             self._sender.flush_outputs()  # a partition is handed over: nothing of it may be under way
         self.settle()
@@ -142,5 +149,95 @@ class Delivery:
         self._sender.drop(self._sink.stopping)  # before others are given what is ours
 
 
-def _ignore(_: Any) -> None:
-    """Where an output stands is found out by whoever looks for it."""
+class OutputSender(Sender):
+    """Sender of outputs. An output that the brokers refuse is sent again alone, then replaced by its stand-in, because
+    brokers refuse a batch as a whole."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        most_bytes: Mapping[str, int],
+        permit: Permit,
+        outage_s: float,
+        stopping: threading.Event,
+        expired: Callable[[str], RecallflowError] = SinkError,
+    ) -> None:
+        def patience() -> Patience:
+            return Patience(outage_s, stopping)
+
+        super().__init__(
+            options,
+            most_bytes,
+            then="it is sent again on restart",
+            permit=lambda: permit(patience),
+            expired=expired,
+            chosen={"message.timeout.ms": round(1000 * outage_s)},
+        )
+        self._stopping = stopping
+        self._outage_s = outage_s
+        self._refused: list[tuple[ToSend, str]] = []  # with the reason
+        self._barrier = 0
+        self._open = Counter[int]()  # outputs that are not acknowledged, by the barrier before which they were sent
+
+    def barrier(self) -> int:
+        """Return the number of a barrier behind all outputs sent so far."""
+        self._barrier += 1
+        return self._barrier - 1
+
+    def first_open(self) -> int:
+        """Return the first barrier before which an output is not acknowledged."""
+        return min(self._open, default=self._barrier)
+
+    def deliver(self, item: ToSend) -> None:
+        """Hand over one output. Raise SinkError if an earlier one failed."""
+        outgoing, barrier = item.outgoing, self._barrier
+
+        def acknowledged(message: Any) -> None:
+            self._open[barrier] -= 1
+            if not self._open[barrier]:
+                del self._open[barrier]
+            if outgoing.delivered is not None:
+                outgoing.delivered(time_ms(message))
+
+        self._open[barrier] += 1
+        self.send(
+            item.topic,
+            outgoing.value,
+            outgoing.key,
+            partition=item.number,
+            headers=outgoing.all_headers,
+            delivered=acknowledged,
+            refused=lambda why: self._refused.append((item, why)),
+        )
+
+    def flush_outputs(self) -> None:
+        """Return when the brokers acknowledged every output or its stand-in. Raise SinkError."""
+        self._flush()
+        refused, self._refused = self._refused, []
+        for item, reason in refused:
+            self._deliver_alone(item, reason)
+        self._open.clear()  # also of outputs that were left out
+
+    def poll_outputs(self) -> None:
+        """Serve delivery reports and resend refused outputs. Raise SinkError."""
+        self.poll()
+        if self._refused:
+            self.flush_outputs()
+
+    def _deliver_alone(self, item: ToSend, reason: str) -> None:
+        if self._is_accepted(item):
+            return
+        where = f"{item.topic}:{item.number}: an output of {item.outgoing.source}"
+        _log.error("%s was refused: %s", where, reason)
+        stand_in = item.outgoing.instead and item.outgoing.instead(reason)
+        if stand_in is None or not self._is_accepted(item._replace(outgoing=stand_in)):
+            _log.error("%s is left out: the topic takes nothing in its place either; check the topic's settings", where)
+
+    def _is_accepted(self, item: ToSend) -> bool:
+        """Send one record alone. Return whether the brokers accepted it."""
+        self.deliver(item)
+        self._flush()
+        return not (self._refused and self._refused.pop())
+
+    def _flush(self) -> None:
+        self.flush(Patience(self._outage_s + FLUSH_STEP_S, self._stopping))  # queued records expire a moment before

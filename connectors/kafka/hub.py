@@ -45,10 +45,11 @@ MemoryEnds = Callable[[Collection[int]], Mapping[int, int]]
 
 
 class Ways(NamedTuple):
-    """What to do where records are gone from a topic before they were read: from that of queries, of memories."""
+    """Remedies for records that retention removed: unread queries, unread memories, outputs since the last place."""
 
     queries: str = "a checkpoint does not help: go on without them (recallflow run --give-up-unanswered)"
     memories: str = "restore a checkpoint that reaches into what is left"
+    outputs: str = "restore nothing, and let them come twice: recallflow run --accept-repeats"
 
 
 WAYS = Ways()
@@ -251,18 +252,21 @@ class Hub:
         failure: Callable[[], Exception | None] = lambda: None,
         *,
         in_flight_max: int = IN_FLIGHT_MAX,
+        queries_room: Callable[[], int] = lambda: BATCH_MAX,
         ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
         memory_ends: MemoryEnds | None = None,
     ) -> None:
         """`wake` ends a wait: whoever else has news for this worker sets it too. `failure` is what else has failed that
-        the source cannot go on without. `in_flight_max`: of memory records that were given and are not through."""
+        the source cannot go on without. `in_flight_max`: of memory records that were given and are not through.
+        `queries_room`: how many more queries may be in flight."""
         self.wake = wake or threading.Event()
         self.queries = Reader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
         self.memories = Reader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
         self._in_flight = in_flight
         self._in_flight_max = in_flight_max
+        self._queries_room = queries_room
         self._failure = failure
         self._clock_s = clock_s
         self._parts = 0
@@ -307,14 +311,14 @@ class Hub:
     def queries_allowed(self) -> int:
         """How many queries a part may give now, of each partition."""
         busy = max(1, sum(1 for lane in self.queries.lanes.values() if lane.queue))
-        return -(-self._queries_batch // busy)
+        return max(0, -(-min(self._queries_batch, self._queries_room()) // busy))
 
     def count_asked(self, queries: int) -> None:
         self._asked += queries
 
     def memories_allowed(self) -> int:
         """How many memory events a part may give now."""
-        asked = (self._asked or self.queries.waiting()) and not self.queries.is_blocked()
+        asked = (self._asked or self._queries_wait()) and not self.queries.is_blocked()
         if asked and self._clock_s() - self._fed_s < STARVED_S:
             return 0
         busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.givable()))
@@ -328,9 +332,13 @@ class Hub:
         """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
         if len(self._cycle) == 1 and part in self._cycle:
             givable = self.memories.waiting() and self._room() > 0
-            if not (self.queries.waiting() or givable):
+            if not (self._queries_wait() or givable):
                 self.wake.wait(WAIT_S)
             self.wake.clear()
+
+    def _queries_wait(self) -> bool:
+        """Return whether there is a query that may be given now."""
+        return self._queries_room() > 0 and self.queries.waiting()
 
     def _room(self) -> int:
         """How many more memory records may be in flight."""

@@ -28,8 +28,8 @@ def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection
     if memory != queries:
         less, more = (topics[0], queries) if memory < queries else (topics[1], memory)
         raise UsageError(
-            f"{topics[0]} has {memory} partitions and {topics[1]} {queries}, but the queries of an owner have to be in "
-            f"the partition of its memories: add partitions to {less}, up to {more}"
+            f"{topics[0]} has {memory} partitions and {topics[1]} {queries}, and one member owns a "
+            f"partition of both: add partitions to {less}, up to {more}"
         )
     if outside := [one for one in own or () if one >= memory]:
         raise UsageError(f"{topics[0]} has no partition {ranges_of(outside)}: it has {memory}, from 0 on")

@@ -4,8 +4,6 @@ Memory and queries are two topics, which are fetched independently. For read-you
 memory records of its own key have been given that were in the memory partition when the query was read. Records of
 other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; a query that could not wait
 says so (`Record.unread`).
-
-Recovery stores hold a `Place` under this module's name.
 """
 
 import time

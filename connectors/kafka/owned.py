@@ -8,7 +8,7 @@ others go on.
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,18 +18,56 @@ from confluent_kafka import Consumer
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, MemoryEnds, Reader
+from recallflow.connectors.kafka.hub import BATCH_MAX, IN_FLIGHT_MAX, WAYS, Hub, MemoryEnds, Reader, Ways
+from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.place import Reached, Tails
-from recallflow.connectors.kafka.source import Progress, records_of
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.marks import Mark, Open, Signal
 from recallflow.records import Record
 
+BATCH_BYTES = 4 * 1024 * 1024
 NOT_OURS = -1  # the number of a mark that nobody asks about
 IDLE_S = 10.0  # a partition of which nothing was given is marked this seldom
 
 _log = logging.getLogger(__name__)
+
+
+class Progress:
+    """Counters of records that the source emitted and that the flow finished, by topic. The source limits the
+    difference, because a dataflow has no back-pressure from an operator to its source."""
+
+    def __init__(self) -> None:
+        self.given: Counter[str] = Counter()
+        self.through: Counter[str] = Counter()
+        self._began_s = time.time()
+        self._snapshots_s: dict[str, float] = {}  # by partition, the time of its last mark
+        # A lost increment would stay in flight for ever.
+        self._counting = threading.Lock()
+
+    def gave(self, topic: str, records: int) -> None:
+        with self._counting:
+            self.given[topic] += records
+
+    def done(self, topic: str, records: int) -> None:
+        with self._counting:
+            self.through[topic] += records
+
+    def in_flight(self) -> int:
+        with self._counting:
+            return self.given.total() - self.through.total()
+
+    def in_flight_of(self, topic: str) -> int:
+        with self._counting:
+            return self.given[topic] - self.through[topic]
+
+    def snapped(self, part: str) -> None:
+        """Note the time of a partition's mark."""
+        self._snapshots_s[part] = time.time()
+
+    def oldest_snapshot_s(self) -> float:
+        """Return when the partition with the oldest mark had it; before the first mark, the start time."""
+        return min([*self._snapshots_s.values()], default=self._began_s)
 
 
 class Given:
@@ -70,6 +108,8 @@ class OwnedSource:
         stopping: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         in_flight_max: int = IN_FLIGHT_MAX,
+        queries_in_flight_max: int | None = None,
+        ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
         clock_s: Callable[[], float] = time.monotonic,
@@ -79,6 +119,7 @@ class OwnedSource:
         """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
         and when that was. `finished`: what else is to be emitted, which sets `wake`. `stopping`: set by whoever wants
         it to end. `failure`: what else has failed that the source cannot go on without.
+        `queries_in_flight_max`: of queries that were given and are not through; None is no bound.
         `memory_ends`: where memory partitions end now; with it, a query waits for the memory records before it.
         `settle`: commits the marks that are synced and delivered; called before each batch."""
         self.topics = (memory_topic, query_topic)
@@ -93,13 +134,15 @@ class OwnedSource:
         self._kept_warm: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
         self._given: dict[tuple[int, int], Given] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
+        self._queries_most = queries_in_flight_max
         self._hub = Hub(
             options,
             self.progress.in_flight,
             wake,
             failure,
             in_flight_max=in_flight_max,
-            ways=WAYS,
+            queries_room=self._queries_room,
+            ways=ways,
             new_consumer=new_consumer,
             memory_ends=memory_ends,
         )
@@ -197,6 +240,10 @@ class OwnedSource:
 
     def stop_reading(self) -> None:
         self._closing(self._hub.remove_part)
+
+    def _queries_room(self) -> int:
+        most = self._queries_most
+        return BATCH_MAX if most is None else most - self.progress.in_flight_of(self.topics[1])
 
     def _records(self) -> list[Record]:
         """Queries first, then as many memory events as the hub allows."""
@@ -301,6 +348,17 @@ class OwnedPart:
 
     def close(self) -> None:
         self._source.stop_reading()
+
+
+def records_of(lane: Lane, most: int) -> list[Record]:
+    """Return the next records of a lane: at most `most`, and about BATCH_BYTES."""
+    records: list[Record] = []
+    end_bytes = lane.given_bytes + BATCH_BYTES
+    while len(records) < most and lane.given_bytes < end_bytes and lane.givable():
+        message = lane.take()
+        unread = 0 if lane.barriers is None else lane.barriers.take(message)
+        records.append(record_of(message, silent=lane.was_given(message.offset()), unread=unread))
+    return records
 
 
 def reached(lane: Lane) -> Reached:

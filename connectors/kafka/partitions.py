@@ -2,6 +2,5 @@
 
 
 def part_name(topic: str, partition: int) -> str:
-    """`topic:00003`, in files and as a part of the sink: zero-padded, as Bytewax sorts parts by name and numbers them
-    so."""
+    """Return `topic:00003`."""
     return f"{topic}:{partition:05d}"

@@ -3,7 +3,7 @@
 A tenant that has two thousand waiting does not keep others from being heard. Those of one tenant stay in the order of
 the log; a record's key says whose it is, which is a hint only, and good enough for that.
 
-What was given before its turn in the log is remembered, in snapshots too, until all before it was given. Where that is
+What was given before its turn in the log is remembered, in places too, until all before it was given. Where that is
 too much, as when very many tenants ask behind one that waits with very much, the log's first is given next.
 """
 

@@ -18,7 +18,6 @@ from recallflow.errors import EmbedderError, ModelError
 from recallflow.llm import EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.async_call.completions import numbers
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
 from recallflow.records import Position
@@ -69,7 +68,6 @@ class Models:
         """`now_s`: seconds from any start, for what a call took, and how long a reranker is left alone. `around`: in
         what the calls for the question at a position are made."""
         self._around = around
-        self.step = next(numbers)
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
         self._reranker = None if reranker is None else Within(Scorer(reranker.model, now_s), reranker.timeout_s)
         limits = [within.timeout_s for within in (language, embeddings, reranker) if within is not None]

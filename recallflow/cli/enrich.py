@@ -6,7 +6,7 @@ from recallflow.cli.options import EMBEDDING, LLM, STATE, add_create, add_kafka
 from recallflow.cli.until_stopped import run_until_stopped
 
 TOPICS = ("enrichment", "results", "memory", "control", "receipts", "dead_letters")
-DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.wait")
+DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered")
 SHOWN = ("run.metrics_host", "run.metrics_port", "run.log_format")
 
 

@@ -87,7 +87,6 @@ FLAGS = {
     "run.give_up_unanswered": Flag(
         "--give-up-unanswered", None, "go on where queries are gone from their topic unanswered"
     ),
-    "run.wait": Flag("--wait", None, "stand by while another engine works for the deployment"),
     "run.accept_repeats": Flag(
         "--accept-repeats", None, "start although outputs since the last snapshot may be sent again"
     ),

@@ -19,8 +19,6 @@ from benchmarks.broker import Cluster
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
-from recallflow.flows.enrich import CALLS_STEP
-from recallflow.flows.recovery import committed, has_store
 from recallflow.flows.topics import Topics
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.state.searching import Findings, Known, Pieces, search_folder
@@ -164,13 +162,6 @@ def asked_about(llm_server: LlmServer) -> Counter[str]:
     return Counter(one["text"] for asked in llm_server.requests for one in data(asked)["messages"])
 
 
-def pending(state_dir: Path) -> list[tuple[Any, ...]]:
-    """Return the calls under way in the snapshots."""
-    if not has_store(state_dir):
-        return []
-    return [batch for call in committed(state_dir, CALLS_STEP).values() for batch in call.pending]
-
-
 def empty(broker: Cluster, topic: str) -> None:
     """Remove all records of a topic, as retention does."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -182,7 +173,7 @@ def empty(broker: Cluster, topic: str) -> None:
 
 
 def test_kills_while_calls_are_under_way_lose_and_double_nothing(enrichment: Enrichment, llm_server: LlmServer) -> None:
-    """The second process dies without a snapshot of its own."""
+    """The second process dies without a mark of its own."""
     enrichment.request(60)
     written = 0
     for answered, epoch_ms in ((15, 50), (10, 60_000)):
@@ -202,7 +193,7 @@ def test_kills_while_calls_are_under_way_lose_and_double_nothing(enrichment: Enr
     assert llm_server.now.most_at_once <= CAPACITY
 
 
-def test_pending_requests_are_asked_again_unless_retention_took_them(
+def test_open_requests_are_asked_again_unless_retention_took_them(
     broker: Cluster, enrichment: Enrichment, llm_server: LlmServer
 ) -> None:
     """No file names a user or holds a text while calls are under way, and a stop does not wait for them."""
@@ -211,7 +202,6 @@ def test_pending_requests_are_asked_again_unless_retention_took_them(
     process = enrichment.start()
     with watched(process):
         llm_server.wait_for(lambda now: now.held == 10)
-        until(lambda: sum(map(len, pending(enrichment.state_dir))) == 10)
         process.send_signal(signal.SIGKILL)
         process.wait()
     findings, texts = Findings(), Pieces([b"I moved to town", b"user_id", b'"acme"', b"acme/u"])
@@ -230,12 +220,18 @@ def test_pending_requests_are_asked_again_unless_retention_took_them(
     llm_server.heal()
     empty(broker, enrichment.topics.enrichment)
     enrichment.request(1, begin=15)
-    with enrichment.running():
+    refused = enrichment.start()
+    assert b"--give-up-unanswered" in refused.communicate()[1]
+    assert refused.returncode == 1
+    with enrichment.running("--give-up-unanswered"):
         until(lambda: len(enrichment.results()) == 11)
     assert "m15" in [result["memory_id"] for result in enrichment.results()]
 
 
-def test_a_new_directory_repeats_no_call_and_no_dead_letter(enrichment: Enrichment, llm_server: LlmServer) -> None:
+@pytest.mark.parametrize("flags", [(), ("--deployment", "another")])
+def test_a_lost_directory_and_a_new_deployment_repeat_nothing(
+    enrichment: Enrichment, llm_server: LlmServer, flags: tuple[str, ...]
+) -> None:
     own = enrichment.topics
     foreign = {"type": "memory", "tenant_id": "other", "user_id": "ann", "content": "x"}
     result = {"type": "enrichment.result", "tenant_id": "acme", "user_id": "ann", "request": "r:0:0", "source": "m:0:0"}
@@ -251,7 +247,7 @@ def test_a_new_directory_repeats_no_call_and_no_dead_letter(enrichment: Enrichme
     llm_server.heal()
     shutil.rmtree(enrichment.state_dir)
     before = asked_about(llm_server)
-    with enrichment.running():
+    with enrichment.running(*(f"{flag}-{own.enrichment}" if flag == "another" else flag for flag in flags)):
         until(lambda: len(enrichment.events()) == 10)
     assert (asked_about(llm_server) - before).total() == 2
     assert Counter(event["id"] for event in enrichment.events()).most_common(1)[0][1] == 1
@@ -286,7 +282,7 @@ def test_what_a_model_does_not_answer_is_told_in_a_receipt(enrichment: Enrichmen
 
 
 def test_requests_share_calls_and_events_carry_our_key(enrichment: Enrichment, llm_server: LlmServer) -> None:
-    """Messages of a session share a call, and so do texts of a tenant to embed; categories are the operator's."""
+    """Messages of a session share a call, and so do texts of a tenant and partition; categories are the operator's."""
     key = ApiKeyText.new().text()
     enrichment.settings |= {"RECALLFLOW_ENRICHMENT_BATCH_SIZE": "8", "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "3000"}
     enrichment.settings |= {"RECALLFLOW_EMBEDDING_MODEL": "small", "RECALLFLOW_EMBEDDING_DIMENSION": "64"}
@@ -301,7 +297,7 @@ def test_requests_share_calls_and_events_carry_our_key(enrichment: Enrichment, l
         enrichment.check_once(49)
     calls = Counter(asked.task for asked in llm_server.requests)
     assert calls["facts"] == 5
-    assert calls["embed"] == 1
+    assert calls["embed"] == PARTITIONS
     embedded = [event for event in enrichment.events() if event["type"] == "memory.embedding"]
     assert {(event["model"], len(event["embedding"])) for event in embedded} == {("small", 64)}
     assert {event["user_id"] for event in embedded} == {f"u{number}" for number in range(5)}
@@ -312,31 +308,32 @@ def test_requests_share_calls_and_events_carry_our_key(enrichment: Enrichment, l
     assert {dict(one.headers()).get("x-api-key") for one in read_topic(enrichment.broker, own.results)} == {None}
 
 
-# ── one process at a time ─────────────────────────────────────────────────────────────────────────────────────────
+# ── several processes ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_second_process_is_refused_or_stands_by(enrichment: Enrichment, tmp_path: Path) -> None:
-    with enrichment.running() as first:
-        enrichment.request(1)
-        enrichment.check_once(1)
-        refused = enrichment.start(state_dir=tmp_path / "other")
-        _, errors = refused.communicate()
-        assert refused.returncode == 1
-        assert f"recallflow-{enrichment.topics.enrichment}".encode() in errors
-        waiting = enrichment.start("--wait", state_dir=tmp_path / "other")
-        with watched(waiting):
-            assert waiting.stderr is not None
-            while b"standing by" not in (line := waiting.stderr.readline()):
-                assert line, "it ended"
-            enrichment.request(1, begin=1)
-            enrichment.check_once(2)
+def test_members_share_partitions_and_take_over_open_requests(
+    enrichment: Enrichment, tmp_path: Path, llm_server: LlmServer
+) -> None:
+    """The first member stops while its calls are under way, the second one is killed."""
+    llm_server.fail("hang", times=None)
+    session = ("--session-timeout-s", "6")
+    enrichment.request(20)
+    first = enrichment.start(*session)
+    with watched(first):
+        llm_server.wait_for(lambda now: now.held == 20)
+        second = enrichment.start(*session, state_dir=tmp_path / "second")
+        with watched(second):
+            until(lambda: max(asked_about(llm_server).values()) == 2)  # partitions that moved
             first.send_signal(signal.SIGTERM)
-            first.wait()
-            enrichment.request(1, begin=2)
-            enrichment.check_once(3)
-            waiting.send_signal(signal.SIGTERM)
-            waiting.communicate()
-            assert waiting.returncode == 0
+            first.communicate()
+            assert first.returncode == 0
+            llm_server.wait_for(lambda now: now.held == 20)
+            second.send_signal(signal.SIGKILL)
+            second.wait()
+    llm_server.heal()
+    with enrichment.running(*session):
+        enrichment.check_once(20)
+    assert {*asked_about(llm_server).values()} <= {3, 4}
 
 
 def test_a_directory_of_another_flow_is_refused_and_unchanged(

@@ -27,7 +27,7 @@ from tests.kafka.harness import until
 PARTITIONS = 4
 OWNERS = 16
 TOLD, MORE = 60, 20
-OURS = re.compile(r"partition (\d+) is ours, with .*:\d+ goes on from offset (\d+)")
+OURS = re.compile(r"partition (\d+) is ours[,;] .*:\d+ goes on from offset (\d+)")
 HELD = re.compile(r"partition (\d+) is ours, with (\d+) memories of")
 
 

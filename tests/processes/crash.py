@@ -320,7 +320,7 @@ def moving(folder: Path) -> tuple[int, ...]:
 
 # ── a first start ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Within the lock's note, the description, RocksDB's own files, the recovery store.
+# Within the lock's note, the description, RocksDB's own files.
 FULL_AT_BYTES = (1, 60, 200, 3_000, 10_000, 30_000)
 
 
@@ -329,7 +329,7 @@ def first_start(folder: Path, *words: str) -> tuple[int, int]:
 
     The words of a command have no --state-dir; `EACH` is another word for each directory.
     """
-    setattr(kafka, "run_dataflow", lambda *_: os._exit(0))  # noqa: B010 a flow on Kafka would not end by itself
+    setattr(kafka, "run", lambda *_: os._exit(0))  # noqa: B010 a flow on Kafka would not end by itself
     own = f"first-start-{os.getpid()}"
 
     def command(name: int) -> int:

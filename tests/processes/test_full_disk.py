@@ -16,7 +16,6 @@ from tests.processes.conftest import pipe
 Start = Callable[..., subprocess.Popen[bytes]]
 
 LIMIT_BYTES = 600_000  # enough to open a state directory, and for some hundred of the events below
-STORE_LIMIT_BYTES = 20_000  # less than an empty recovery store takes
 OWNERS = [{"tenant_id": "acme", "user_id": f"user{number}"} for number in range(3)]
 
 
@@ -93,14 +92,6 @@ def test_full_disk_ends_pipe_while_its_input_stays_open(start: Start, state_dir:
     engine.stdin.flush()
     assert engine.wait() == 1
     assert re.search(r"state partition \d+ could not be written: .* free disk space", one_line(engine.stderr.read()))
-
-
-def test_unwritable_recovery_store_ends_pipe_with_one_line(start: Start, state_dir: Path) -> None:
-    engine = start("pipe", "--state-dir", state_dir, before=file_size_limit(STORE_LIMIT_BYTES))
-    _, err = engine.communicate(event(0) + b"\n")
-    assert engine.returncode == 1
-    assert "disk" in one_line(err)
-    assert pipe(state_dir, [event(0), get(0)])[0]["status"] == "ok"
 
 
 def test_directory_that_cannot_be_created_is_named(start: Start, tmp_path: Path) -> None:

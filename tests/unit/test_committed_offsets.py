@@ -125,8 +125,10 @@ class Engine:
 
         self.kafka.await_(at_ends)
 
-    def _route(self, outputs: list[tuple[str, Output]]) -> Iterator[ToSend]:
+    def _route(self, outputs: list[tuple[str, Output | Marked]]) -> Iterator[ToSend | Marked]:
         for _, output in outputs:
+            if isinstance(output, Marked):
+                yield output
             if isinstance(output, Done):
                 self.source.progress.done(output.source.partition(":")[0], len(output.offsets))
             if isinstance(output, Answer | Receipted):

@@ -75,7 +75,7 @@ def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None
         [run]
         metrics_port = 9464
         skip = ["own.memory:0:7"]
-        wait = true
+        standby = 1
         """
     )
     config, origins = read_config({}, {"RECALLFLOW_CONFIG": str(path)})
@@ -84,7 +84,7 @@ def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None
         KafkaOptions("kafka:9093", {"client.id": "engine-1", "log_level": "6"}),
         Topics("own.memory", replies=("own.answers", "own.others")),
         Settings(cache_bytes=2**31, epoch_ms=250, episode_gap_minutes=45.0, graph_enabled=False),
-        RunSettings(metrics_port=9464, skip=("own.memory:0:7",), wait=True),
+        RunSettings(metrics_port=9464, skip=("own.memory:0:7",), standby=1),
     )
     assert origins["engine.epoch_ms"] == f"{path}: engine.epoch_ms"
 
@@ -113,7 +113,7 @@ def test_every_setting_has_a_variable() -> None:
         "RECALLFLOW_KAFKA_BOOTSTRAP_SERVERS": "new:1",
         "RECALLFLOW_KAFKA_LIBRDKAFKA_CLIENT_ID": "engine-2",
         "RECALLFLOW_TOPICS_REPLIES": "a, b",
-        "RECALLFLOW_RUN_WAIT": "true",
+        "RECALLFLOW_RUN_STANDBY": "1",
         "SIMILARITY_EDGE_MAX_K": "7",
     }
     config, _ = read_config({}, environment)
@@ -122,7 +122,7 @@ def test_every_setting_has_a_variable() -> None:
         KafkaOptions("new:1", {"client.id": "engine-2"}),
         Topics(replies=("a", "b")),
         Settings(similarity_max_k=7),
-        RunSettings(wait=True),
+        RunSettings(standby=1),
     )
     assert len(VARIABLES) == len(set(VARIABLES)) >= 30
 
@@ -135,7 +135,7 @@ def test_every_setting_has_a_variable() -> None:
         ("[kafka]\npartitions = 4", ["kafka.partitions ", "engine.partitions"]),
         ("cache_bytes = 4", ["cache_bytes", "engine.cache_bytes"]),
         ("[topics.memory]\nname = 'x'", ["topics.memory.name", "topics.memory"]),
-        ("[engine]\nepochms = 1\n[run]\nwiat = true", ["engine.epoch_ms", "run.wiat", "run.wait"]),
+        ("[engine]\nepochms = 1\n[run]\nstnadby = 1", ["engine.epoch_ms", "run.stnadby", "run.standby"]),
         # a value that the setting does not take
         ("[engine]\npartitions = 'many'", ["engine.partitions", "'many'"]),
         ("[engine]\npartitions = true", ["engine.partitions", "True"]),
@@ -143,8 +143,8 @@ def test_every_setting_has_a_variable() -> None:
         ("[engine]\npartitions = 0", ["partitions", "1,000"]),
         ("[engine]\nepisode_gap_minutes = []", ["engine.episode_gap_minutes"]),
         ("[engine]\ncache_bytes = '5XB'", ["engine.cache_bytes", "5XB"]),
-        ("[run]\nwait = 'perhaps'", ["run.wait", "perhaps"]),
-        ("[run]\nwait = 1", ["run.wait"]),
+        ("[run]\naccept_repeats = 'perhaps'", ["run.accept_repeats", "perhaps"]),
+        ("[run]\naccept_repeats = 1", ["run.accept_repeats"]),
         ("[topics]\nmemory = 7", ["topics.memory"]),
         ("[topics]\nreplies = [1]", ["topics.replies"]),
         ("[kafka.librdkafka]\ndebug = ['all']", ["kafka.librdkafka.debug"]),
@@ -163,9 +163,9 @@ def test_error_in_a_file_names_the_setting(write: Callable[[str], Path], text: s
 @pytest.mark.parametrize(
     ("variable", "text", "named"),
     [
-        ("RECALLFLOW_RUN_WIAT", "1", "RECALLFLOW_RUN_WAIT"),
+        ("RECALLFLOW_RUN_STNADBY", "1", "RECALLFLOW_RUN_STANDBY"),
         ("RECALLFLOW_CACHE_BYTES", "1", "RECALLFLOW_ENGINE_CACHE"),
-        ("RECALLFLOW_RUN_WAIT", "1", "'1'"),
+        ("RECALLFLOW_RUN_ACCEPT_REPEATS", "1", "'1'"),
         ("RECALLFLOW_ENGINE_PARTITIONS", "a", "'a'"),
         ("RECALLFLOW_CONFIG", "/nowhere.toml", "/nowhere.toml"),
     ],

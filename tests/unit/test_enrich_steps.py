@@ -1,4 +1,4 @@
-"""What the enrichment flow makes of results that it reads."""
+"""The step of the enrichment flow that reads records."""
 
 from typing import Any
 
@@ -21,16 +21,22 @@ def result(**events: Any) -> Record:
     return Record(Position("enrichment.results", 0, 7), value, 0)
 
 
-def read(record: Record) -> list[type]:
-    (outputs,) = Reader(
-        "enrichment.requests", lambda _: False, Journeys(Stages(("enrichment.requests", "enrichment.results")))
-    )([record])
+def read(record: Record, *, answered: bool = False) -> list[type]:
+    journeys = Journeys(Stages(("enrichment.requests", "enrichment.results")))
+    ((key, outputs),) = Reader("enrichment.requests", lambda _: answered, journeys)([record])
+    assert key == "000"
     assert isinstance(outputs, tuple)
     return [type(output) for output in outputs]
 
 
 @pytest.mark.parametrize("field", OWNER)
 def test_a_result_changes_its_own_owners_memory_alone(field: str) -> None:
-    """Not a part of it is sent: what stands in the topic of results is a set."""
+    """A result is sent as a whole or not at all."""
     assert read(result()) == [Derived, Derived, Done]
     assert read(result(**{field: "another"})) == [DeadLetter, Done]
+
+
+def test_an_answered_request_is_done_without_output() -> None:
+    invalid = Record(Position("enrichment.requests", 0, 7), b"no JSON", 0)
+    assert read(invalid) == [DeadLetter, Done]
+    assert read(invalid, answered=True) == [Done]

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import Sent
 from recallflow.connectors.kafka.order import Lane
-from recallflow.connectors.kafka.owned import OwnedSource, reached
+from recallflow.connectors.kafka.owned import OwnedSource, reached, records_of
 from recallflow.connectors.kafka.place import Place, Reached
-from recallflow.connectors.kafka.source import records_of
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.control import Quota
 from recallflow.decisions import History
-from recallflow.flows.ownership import Ownership
+from recallflow.flows.ownership import Ownership, StateFolders
 from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
@@ -82,18 +81,19 @@ class Deployment:
     def _opened(self, lacks: int) -> tuple[Lane, Lane]:
         applied = {f"{MEMORIES}:0": self._applied(lacks)}
         partition = SimpleNamespace(path=Path("nowhere"), applied=applied, counts=SimpleNamespace(memories=0, owners=0))
+        folders = StateFolders(Mock(partition=lambda _: partition), MEMORIES)
         source = Mock(spec=OwnedSource)
         source.stopping = None
         owned = Ownership(
             KafkaOptions("nowhere:1"),
-            TOPICS,
-            Mock(partition=lambda _: partition),
+            (MEMORIES, QUERIES),
+            folders,
             source,
             Sent(),
             Mock(),
             ignored,
             lambda _: True,
-            restore=None,
+            first_places=Mock(),
             deployment="d",
             counts=lambda: True,
         )

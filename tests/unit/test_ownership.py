@@ -43,19 +43,20 @@ class Life:
         self.tails: Tails = BEGIN
         self.committed: dict[int, Committed] = {}
         self.marks = 0
+        self.folders = Mock(first_offset=lambda _, place: place.memory.first, open=lambda _: "")
         self.sent = Sent()
         self.sent.learn(0, sent or set())
         self.source = Mock(spec=OwnedSource, stopping=threading.Event(), given=lambda *_: self._given)
         made = Ownership(
             KafkaOptions("nowhere:1"),
-            TOPICS,
-            Mock(),
+            (TOPICS.memory, TOPICS.queries),
+            self.folders,
             self.source,
             self.sent,
             Mock(),
             self._commit,
             lambda _: next(self.accepted),
-            restore=None,
+            first_places=lambda _: {0: place},
             deployment="d",
         )
         made._places[0], made._tails[0] = place, place.tails
@@ -148,7 +149,6 @@ def test_queries_are_counted_from_where_the_group_was_told_before_any_is_given(m
     place = Place(Reached(0), Reached(0), 1)
     life = Life(place, 0, [])
     del life.ownership._places[0]
-    monkeypatch.setattr(ownership, "first_places", lambda *_: {0: place})
     monkeypatch.setattr(ownership, "TopicReader", MagicMock())
     monkeypatch.setattr(life.ownership, "_known", lambda *_: None)
     monkeypatch.setattr(life.ownership, "_open", lambda *_: opened.append("open"))
@@ -195,9 +195,6 @@ def test_empty_partitions_that_come_together_are_one_log_line(
     reader.return_value.__enter__.return_value.span = lambda _, number: (0, 5 if number == 3 else 0)
     monkeypatch.setattr(ownership, "TopicReader", reader)
     life = Life(Place(Reached(0), Reached(0), 1, BEGIN), 0, [])
-    held = Mock(applied={}, counts=Mock(memories=0, owners=0))
-    monkeypatch.setattr(life.ownership, "_directory", Mock(**{"partition.return_value": held}))
-    monkeypatch.setattr(ownership, "unmark_elsewhere", Mock())
     monkeypatch.setattr(life.ownership, "_known", lambda *_: Place(Reached(0), Reached(0), 1, BEGIN))
     monkeypatch.setattr(life.ownership, "_sent_before", lambda *_: {})
     with caplog.at_level(logging.INFO):
@@ -206,7 +203,7 @@ def test_empty_partitions_that_come_together_are_one_log_line(
     assert life.ownership.failure() is None
     assert life.source.own.call_count == 16
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.partition(", with")[0] for line in lines] == [
+    assert [line.partition(";")[0] for line in lines] == [
         "partition 3 is ours",
         "15 partitions are ours, and empty: 0-2,4-15",
     ]

@@ -16,10 +16,8 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
-from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
 from recallflow.decisions import History
@@ -160,7 +158,6 @@ def test_metrics_show_what_was_counted(running: Running) -> None:
         "recallflow_response_processing_seconds_sum": 0.072,
         "recallflow_hot_cache_bytes": 0,
         "recallflow_hot_cache_limit_bytes": 512 * 1024 * 1024,
-        "recallflow_recovery_store_bytes": 0,
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
@@ -247,12 +244,11 @@ def test_the_documentation_lists_every_metric(running: Running) -> None:
 def enriching(running: Running) -> EnrichmentRunning:
     """An enrichment flow of the same parts, with one model."""
     models = EnrichmentModels(None, Mock(spec=EmbeddingService), [Meter("judge")], Thresholds(), History())
-    source, tally = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, parts=2), EnrichmentTally()
     return EnrichmentRunning(
         running.directory.path,
-        source,
-        tally,
-        Mock(spec=Deployment, held=True),
+        running.source,
+        EnrichmentTally(),
+        running.deployment,
         running.watch,
         running.connection,
         models,

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError
@@ -10,8 +10,9 @@ from confluent_kafka import KafkaError
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import delivery, sender
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, Sent, ToSend
-from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, OutputSender, Sent, ToSend
+from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Outgoing
+from recallflow.connectors.kafka.patience import OUTAGE_S
 from recallflow.errors import MembershipLost, SinkError
 from recallflow.outputs import Marked
 from tests.unit.connectors.fake_kafka import FakeProducer
@@ -28,8 +29,8 @@ class Brokers:
     def __call__(self, *_: object) -> "Brokers":
         return self
 
-    def deliver(self, topic: str, number: int, outgoing: Outgoing, _: Callable[[Any], None]) -> None:
-        self.told.append(f"{topic}:{number} {outgoing.source}/{outgoing.number}")
+    def deliver(self, item: ToSend) -> None:
+        self.told.append(f"{item.topic}:{item.number} {item.outgoing.source}/{item.outgoing.number}")
 
     def barrier(self) -> int:
         self.barriers += 1
@@ -143,7 +144,12 @@ def test_a_close_that_fails_says_so_later(brokers: Brokers) -> None:
 def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
     """Of a sink that sends."""
     made = FakeProducer()
-    monkeypatch.setattr(sender, "Producer", lambda _: made)
+
+    def connect(options: dict[str, object]) -> FakeProducer:
+        made.options = options
+        return made
+
+    monkeypatch.setattr(sender, "Producer", connect)
     return made
 
 
@@ -193,3 +199,95 @@ def test_after_an_output_expired_nothing_is_sent_once_the_sink_is_closed(produce
     assert not producer.queue
     with pytest.raises(MembershipLost):
         closing.check()
+
+
+# ------------------------------------------------------------------ the sender
+
+
+def output_sender(outage_s: float = OUTAGE_S) -> OutputSender:
+    sizes = {"responses": 50_000, "dead.letters": 20_000}
+    return OutputSender(KafkaOptions("nowhere:1"), sizes, lambda _: None, outage_s, threading.Event())
+
+
+def answer(number: int, *, has_stand_in: bool = False) -> ToSend:
+    made = Outgoing(f"queries:0:{number}", 0, b"acme/ann", b"answer %d" % number)
+    if has_stand_in:
+        made = replace(made, instead=lambda why: Outgoing(made.source, 0, made.key, why.encode()))
+    return ToSend("responses", 0, made)
+
+
+def deliver(*items: ToSend, outage_s: float = OUTAGE_S) -> None:
+    made = output_sender(outage_s)
+    for item in items:
+        made.deliver(item)
+    made.poll_outputs()
+    made.flush_outputs()
+
+
+def sent(producer: FakeProducer) -> list[bytes | None]:
+    return [record.value for record in producer.log]
+
+
+def test_an_output_carries_its_identity(producer: FakeProducer) -> None:
+    deliver(answer(1))
+    assert producer.log[0].headers == {SOURCE_HEADER: b"queries:0:1", NUMBER_HEADER: b"0"}
+
+
+def test_a_full_queue_is_waited_for(producer: FakeProducer) -> None:
+    producer.room = 2
+    deliver(*map(answer, range(7)))
+    assert sent(producer) == [b"answer %d" % n for n in range(7)]
+
+
+def test_first_failed_delivery_is_the_error_of_every_call(producer: FakeProducer) -> None:
+    producer.fails[b"answer 1"] = [KafkaError(KafkaError._UNKNOWN_PARTITION)]
+    producer.fails[b"answer 2"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    made = output_sender()
+    made.deliver(answer(1))
+    made.deliver(answer(2))
+    for call in (made.flush_outputs, made.poll_outputs, lambda: made.deliver(answer(3))):
+        with pytest.raises(SinkError, match=r"^responses:0: a record was not delivered: .*[Uu]nknown partition"):
+            call()
+
+
+def test_an_output_without_acknowledgement_stops_the_flow(producer: FakeProducer) -> None:
+    producer.stuck = True
+    with pytest.raises(SinkError, match="1 records were not acknowledged"):
+        deliver(answer(1), outage_s=0.0)
+
+
+def test_a_refused_batch_is_sent_again_one_by_one(producer: FakeProducer) -> None:
+    for number in (1, 2):
+        producer.fails[b"answer %d" % number] = [KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)]
+    deliver(answer(1), answer(2), answer(3))
+    assert sorted(filter(None, sent(producer))) == [b"answer 1", b"answer 2", b"answer 3"]
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD]
+)
+def test_an_output_refused_alone_is_replaced(
+    producer: FakeProducer, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    producer.fails[b"answer 1"] = [KafkaError(code)] * 2
+    producer.fails[b"answer 2"] = [KafkaError(KafkaError._INVALID_DIFFERENT_RECORD)]
+    deliver(answer(1, has_stand_in=True), answer(2, has_stand_in=True))
+    assert sent(producer) == [KafkaError(code).str().encode(), b"answer 2"]
+    assert producer.log[0].headers == {SOURCE_HEADER: b"queries:0:1", NUMBER_HEADER: b"0"}
+    assert "an output of queries:0:1 was refused" in caplog.text
+
+
+def test_an_output_whose_stand_in_is_refused_is_left_out(
+    producer: FakeProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    why = KafkaError(KafkaError.INVALID_RECORD)
+    producer.fails |= {b"answer 1": [why] * 2, why.str().encode(): [why]}
+    deliver(answer(1, has_stand_in=True), answer(2))
+    assert sent(producer) == [b"answer 2"]
+    assert "is left out" in caplog.text
+
+
+def test_sizes_follow_the_largest_topic_and_batches_the_smallest(producer: FakeProducer) -> None:
+    output_sender()
+    assert producer.options["message.max.bytes"] == 50_000
+    assert producer.options["batch.size"] == 20_000

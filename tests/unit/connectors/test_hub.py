@@ -71,7 +71,7 @@ def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
     wake = Told()
     completions = Completions(wake)
     hub = make_hub(wake)
-    finished = Completion(step=0, key="000", call=7)
+    finished = Completion(key="000", call=7)
     completions.put(finished)
     hub.begin("00000")
     hub.wait("00000")

@@ -8,7 +8,7 @@ import pytest
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import MemoryEnds
 from recallflow.connectors.kafka.order import Lane
-from recallflow.connectors.kafka.owned import IDLE_S, NOT_OURS, Given, OwnedSource, lane_at
+from recallflow.connectors.kafka.owned import BATCH_BYTES, IDLE_S, NOT_OURS, Given, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Reached
 from recallflow.connectors.kafka.turns import Turns
 from recallflow.marks import Mark, Open
@@ -24,7 +24,7 @@ START = Reached(0)
 class Member:
     """A source, and what it gave."""
 
-    def __init__(self, kafka: FakeKafka, memory_ends: MemoryEnds | None = None) -> None:
+    def __init__(self, kafka: FakeKafka, memory_ends: MemoryEnds | None = None, **chosen: Any) -> None:
         self.kafka, self.now_s = kafka, 100.0
         self.source = OwnedSource(
             KafkaOptions("nowhere:1"),
@@ -35,6 +35,7 @@ class Member:
             new_consumer=kafka.consumer,
             clock_s=lambda: self.now_s,
             memory_ends=memory_ends,
+            **chosen,
         )
         self.part = self.source.build()
 
@@ -266,3 +267,37 @@ def test_nothing_is_allowed_of_what_is_not_kept_warm_any_more(kafka: FakeKafka, 
     assert member.batch() == [Mark(1, NOT_OURS, last=True)]
     member.source.allow(1, 2)
     assert (lane.limit, member.batch()) == (1, [])
+
+
+def test_queries_in_flight_are_bounded(kafka: FakeKafka) -> None:
+    member = Member(kafka, queries_in_flight_max=3)
+    memories, queries = member.own(0)
+    member.part.next_batch()
+    fill(kafka, QUERIES, 0, "a b c d e")
+    fill(kafka, MEMORIES, 0, "m")
+    kafka.await_(lambda: queries.held() == 5 and memories.held() == 1)
+    taken = [*member.part.next_batch(), *member.part.next_batch()]
+    assert sorted(values(taken)) == ["a", "b", "c", "m"]
+    member.source.progress.done(QUERIES, 2)
+    assert values(member.part.next_batch()) == ["d", "e"]
+    member.part.close()
+
+
+@pytest.mark.parametrize("topic", [MEMORIES, QUERIES])
+def test_a_batch_of_large_records_is_short(kafka: FakeKafka, member: Member, topic: str) -> None:
+    lane = next(one for one in member.own(0) if one.topic == topic)
+    member.batch()
+    for _ in range(9):
+        kafka.append(topic, 0, b"x" * (BATCH_BYTES // 3))
+    kafka.await_(lambda: lane.held() == 9)
+    sizes: list[int] = []
+    while sum(sizes) < 9:
+        sizes.append(len(values(member.batch())))
+    assert max(sizes) <= 4
+    assert lane.held_bytes() == 0
+
+
+def test_a_null_value_is_an_empty_one(kafka: FakeKafka, member: Member) -> None:
+    kafka.append(MEMORIES, 1, None)
+    member.own(1)
+    assert values(member.records(1)) == [""]

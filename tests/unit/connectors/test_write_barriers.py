@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.kafka.order import REACH, WAIT_S, Lane
-from recallflow.connectors.kafka.source import records_of
+from recallflow.connectors.kafka.owned import records_of
 from recallflow.connectors.kafka.turns import Turns
 from recallflow.records import Record
 from tests.unit.connectors.fake_consumer import FakeKafka, Message

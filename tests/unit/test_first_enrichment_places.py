@@ -1,14 +1,14 @@
-"""What a new state directory of the enrichment flow finds done already."""
+"""Requests that a new deployment of the enrichment flow finds answered."""
 
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.place import Reached
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.flows import enrich_begin
-from recallflow.flows.enrich_begin import answered_requests, is_answered
+from recallflow.flows import first_places
+from recallflow.flows.first_places import answered_requests
 from recallflow.flows.topics import Topics
-from recallflow.records import Position
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPICS = Topics(enrichment="requests", results="results", dead_letters="letters")
@@ -18,7 +18,7 @@ TOPICS = Topics(enrichment="requests", results="results", dead_letters="letters"
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     """Ten requests in each of two partitions, appended at 100 ms and later."""
     made = FakeKafka(requests=2, results=2, letters=1)
-    monkeypatch.setattr(enrich_begin, "TopicReader", lambda *chosen: TopicReader(*chosen, new_consumer=made.consumer))
+    monkeypatch.setattr(first_places, "TopicReader", lambda *chosen: TopicReader(*chosen, new_consumer=made.consumer))
     for number in range(20):
         made.append("requests", number % 2, b"{}", append_ms=100 + number)
     return made
@@ -30,13 +30,13 @@ def put(kafka: FakeKafka, topic: str, partition: int, source: str, at_ms: int = 
     kafka.append(topic, partition, b"{}", append_ms=at_ms, headed=headed)
 
 
-def found() -> dict[str, list[list[int]]]:
+def found() -> dict[int, Reached]:
     return answered_requests(KafkaOptions("nowhere:1"), TOPICS)
 
 
 @pytest.mark.usefixtures("kafka")
-def test_where_there_is_no_result_nothing_is_answered() -> None:
-    assert found() == {}
+def test_requests_without_results_are_read_from_the_first() -> None:
+    assert found() == {0: Reached(0), 1: Reached(0)}
 
 
 def test_requests_with_a_result_or_a_dead_letter_are_answered(kafka: FakeKafka) -> None:
@@ -46,20 +46,17 @@ def test_requests_with_a_result_or_a_dead_letter_are_answered(kafka: FakeKafka) 
     put(kafka, "letters", 0, "memories:1:5")
     put(kafka, "results", 0, "nonsense")
     put(kafka, "results", 0, "requests:7:1")
-    answered = found()
-    assert answered == {"requests:0": [[0, 3], [9, 10]], "requests:1": [[4, 5]]}
-    assert [is_answered(answered, Position("requests", 0, offset)) for offset in (2, 3, 9)] == [True, False, True]
-    assert not is_answered(answered, Position("requests", 2, 0))
+    assert found() == {0: Reached(10, open=(3, 4, 5, 6, 7, 8)), 1: Reached(5, open=(0, 1, 2, 3))}
 
 
-def test_requests_older_than_what_is_left_of_the_results_count_as_answered(kafka: FakeKafka) -> None:
+def test_requests_older_than_the_first_result_left_count_as_answered(kafka: FakeKafka) -> None:
     kafka.topics["results"][0].low = 5
     kafka.append("results", 0, b"{}", at=5, append_ms=110)
     # Those of 100 to 109 ms: five in each partition.
-    assert found() == {"requests:0": [[0, 5]], "requests:1": [[0, 5]]}
+    assert found() == {0: Reached(5), 1: Reached(5)}
 
 
-def test_where_no_requests_are_left_nothing_is_answered(kafka: FakeKafka) -> None:
+def test_topics_without_requests_have_nothing_answered(kafka: FakeKafka) -> None:
     for log in kafka.topics["requests"]:
         log.low = log.end
     put(kafka, "results", 0, "requests:0:1")

@@ -1,4 +1,14 @@
-"""The loop thread, and the calls that run on it."""
+"""Async calls whose results come back to the thread that asked for them.
+
+1. An operator submits a `Call` to a `Runtime`, and keeps it until its result is there.
+2. Calls run on the one asyncio loop thread of the process, at most `capacity` at a time, in the order of submission.
+   Retries are the business of the called client.
+3. A finished call puts a `Completion`, and sets an event on which the source waits for its own input anyway. The source
+   emits the completion, and it is routed by key to the operator that made the call. Nobody polls. A completion only
+   names its call: the result is handed over within the process.
+
+There is no back-pressure from an operator to a source: a source that must not read ahead counts what is in flight.
+"""
 
 import asyncio
 import threading
@@ -6,10 +16,80 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, Self, cast
+from functools import partial
+from itertools import count
+from typing import Any, Generic, Self, TypeVar
 
-from recallflow.operators.async_call.completions import Completion, Completions
-from recallflow.operators.async_call.results import CallError, Completed, Failed, Result, V, W
+numbers = count()  # of calls; an earlier run in this process may still have calls under way
+
+V = TypeVar("V")
+"""Type of items."""
+
+W = TypeVar("W")
+"""Type of values: what a call returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """Why a call failed. Text and not the exception: many, such as the OpenAI client's, hold more than may be
+    kept."""
+
+    kind: str
+    """The exception's class, such as `openai.RateLimitError`."""
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        return cls(name, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(Generic[V, W]):
+    item: V
+    value: W
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Generic[V]):
+    item: V
+    error: CallError
+
+
+Result = Completed[V, W] | Failed[V]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Says that a call has finished: an input of the operator."""
+
+    key: str
+    call: int
+
+
+class Completions:
+    """The calls that have finished and were not emitted yet. Any number of runtimes may put completions here.
+
+    `wake` is set with each. A source that waits for input of its own sets the same event when there is some. Whoever
+    waits for the event clears it first, and then looks for both input and completions.
+    """
+
+    def __init__(self, wake: threading.Event | None = None) -> None:
+        self.wake = wake or threading.Event()
+        self._finished: deque[Completion] = deque()
+
+    def put(self, completion: Completion) -> None:
+        self._finished.append(completion)
+        self.wake.set()
+
+    def pop_all(self) -> list[Completion]:
+        popped: list[Completion] = []
+        try:
+            while True:
+                popped.append(self._finished.popleft())
+        except IndexError:  # a check beforehand would not do: another worker may pop the last one in between
+            return popped
 
 
 @dataclass(slots=True)
@@ -56,7 +136,7 @@ class Runtime:
         self._timeout_s = timeout_s
         self._loop = _Loop.get()
         self._waiting: deque[Call[Any, Any]] = deque()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[int, asyncio.Task[Any]] = {}  # by the number of the call
         self._closed = False
         self._changed = threading.Condition()
 
@@ -71,6 +151,10 @@ class Runtime:
         with self._changed:
             self._check_open()
         self._loop.call_soon_threadsafe(self._admit, calls)
+
+    def cancel(self, calls: Iterable[Call[Any, Any]]) -> None:
+        """Drop calls that wait for their turn, and cancel those under way: nobody wants their results any more."""
+        self._loop.call_soon_threadsafe(self._drop, {call.completion.call for call in calls})
 
     def wait(self, calls: Iterable[Call[Any, Any]]) -> None:
         """Blocks until all calls have results. It ends, as attempts are bounded and each has a timeout."""
@@ -103,7 +187,7 @@ class Runtime:
 
     async def _cancel(self) -> None:
         self._waiting.clear()
-        running = list(self._running)
+        running = [*self._running.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -115,24 +199,31 @@ class Runtime:
     def _begin(self) -> None:
         while self._waiting and len(self._running) < self.capacity and not self._closed:
             call = self._waiting.popleft()
-            self._running.add(self._loop.create_task(self._run(call)))
+            task = self._running[call.completion.call] = self._loop.create_task(self._run(call))
+            # For a task that was cancelled before its first step. In a busy loop a callback comes late.
+            task.add_done_callback(partial(self._release, call.completion.call))
+
+    def _drop(self, numbers: set[int]) -> None:
+        self._waiting = deque(call for call in self._waiting if call.completion.call not in numbers)
+        for number in numbers & self._running.keys():
+            self._running[number].cancel()
+
+    def _release(self, number: int, _: object = None) -> None:
+        if self._running.pop(number, None) is not None:
+            self._begin()
 
     async def _run(self, call: Call[Any, Any]) -> None:
         try:
             result = await self._call(call)
-        except (
-            asyncio.CancelledError
-        ) as error:  # the function cancelled its own task: the item fails, and does not hang
+        except asyncio.CancelledError as error:  # by `cancel`, or by the function itself: the item fails
             if self._closed:
                 raise
             result = Failed(call.item, CallError.of(error))
-        # All this is done here, as a busy loop would run a callback of the task much later.
         with self._changed:
             call.result = result
             self._changed.notify_all()
         self.completions.put(call.completion)
-        self._running.remove(cast("asyncio.Task[Any]", asyncio.current_task()))
-        self._begin()
+        self._release(call.completion.call)
 
     async def _call(self, call: Call[V, W]) -> Result[V, W]:
         limit = asyncio.timeout(self._timeout_s)
