@@ -1,6 +1,5 @@
 """What to install where an import finds no library: one table, for commands and adapters alike."""
 
-import platform
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
@@ -16,10 +15,6 @@ _EXTRAS = {
 # Extras of recallflow-embedded alone: recallflow has these libraries in any case.
 _EMBEDDED_EXTRAS = {"httpx": "llm", "jsonschema": "llm", "networkx": "graph", "openai": "llm", "opentelemetry": "otel"}
 _WHOLE = "recallflow-embedded has no {library}: pip uninstall recallflow-embedded, and pip install recallflow"
-_NO_WHEEL = (
-    "this runs on Bytewax, which has no wheel for Python {python}: take Python 3.12 "
-    "(uv tool install --python 3.12 recallflow), or the container image (docker build -t recallflow .)"
-)
 
 
 def install(extra: str) -> str:
@@ -37,8 +32,6 @@ def way_out(missing: ModuleNotFoundError) -> str | None:
         extra = _EMBEDDED_EXTRAS.get(library)
         what = missing.name if library == "recallflow" else library
         return f"{library} is not installed: {install(extra)}" if extra else _WHOLE.format(library=what)
-    if library == "bytewax":
-        return _NO_WHEEL.format(python=".".join(platform.python_version_tuple()[:2]))
     return f"{library} is not installed: {install(_EXTRAS[library])}" if library in _EXTRAS else None
 
 
