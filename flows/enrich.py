@@ -144,9 +144,7 @@ class EnrichmentMember:
             self.tally.answered,
             epoch_ms,
         )
-        router = Router(
-            self.topics, lambda topic, _: self.counts[topic], self.sink.most_bytes, self.config.auth, journeys.headers
-        )
+        router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, journeys.headers)
         reader = Reader(self.topics.enrichment, self._is_answered, journeys)
         route = routing(router, self.source, self.tally.observe, journeys)
         return recipe(self.source, reader, enricher, route, self.sink)

@@ -16,7 +16,6 @@ import numpy as np
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.outgoing import identity_of
-from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.place import Place, Reached
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
@@ -51,7 +50,7 @@ def first_places(
     anywhere = inputs if looks else set[str]()
     tails = {
         topic: {
-            number: 0 if topic in anywhere else _least(part_name(topic, number), memory, queries, end)
+            number: 0 if topic in anywhere else _least(f"{topic}:{number}", memory, queries, end)
             for number, end in lasts.items()
         }
         for topic, lasts in now.items()
@@ -93,7 +92,7 @@ def first_enrichment_places(
             results = max(low, sent.below.get(f"{topics.results}:{number}", low))
             requests = answered.get(number, Reached(spans[topics.enrichment, number][0]))
             tails = {
-                topic: {part: sent.tails.get(part_name(topic, part), end) for part, end in lasts.items()}
+                topic: {part: sent.tails.get(f"{topic}:{part}", end) for part, end in lasts.items()}
                 for topic, lasts in now.items()
             }
             places[number] = Place(

@@ -184,7 +184,7 @@ class Member:
         """Return the dataflow from the source to the sink."""
         router = Router(
             self.topics,
-            lambda topic, _: self.counts[topic],
+            self.counts,
             self.sink.most_bytes,
             self.config.auth,
             self.journeys.headers,

@@ -7,9 +7,9 @@ from functools import partial
 
 import orjson
 
+from recallflow.connectors.kafka.delivery import ToSend
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
-from recallflow.connectors.kafka.partitions import part_name
 from recallflow.credentials import without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.security_settings import AuthSettings
@@ -53,12 +53,12 @@ class Router:
     def __init__(
         self,
         topics: Topics,
-        partitions: Callable[[str, Position], int],
+        partitions: Mapping[str, int],
         most_bytes: Mapping[str, int],
         auth: AuthSettings = NO_AUTH,
         traced: Callable[[Position], Headers] = lambda _: (),
     ) -> None:
-        """`partitions`: how many of a topic are used for what comes of the record at a position. `most_bytes`: topic →
+        """`partitions`: how many each topic has. `most_bytes`: topic →
         how large a record it takes. `auth`: what events are sent with, and decisions signed. `traced`: headers that
         what comes of the record at a position goes on with; a dead letter keeps the record's own."""
         self._topics = topics
@@ -80,8 +80,8 @@ class Router:
                 return output if len(record.value) <= room_bytes else DeadLetter(record, 0, TOO_LARGE_TO_MOVE, STEP)
         return output
 
-    def route(self, output: ToRoute) -> tuple[str, Outgoing]:
-        """The sink part that a fitted output goes to, and the record to send."""
+    def route(self, output: ToRoute) -> ToSend:
+        """Return the record to send for a fitted output, with its topic and partition."""
         match output:
             case Answer():
                 topic = self._topic_of(output)
@@ -106,19 +106,17 @@ class Router:
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
             case Moved():
                 topic, outgoing = output.position.topic, _moved(output)
-                return part_name(topic, output.home), outgoing
+                return ToSend(topic, output.home, outgoing)
             case Derived():
                 topic = self._topics.memory
                 outgoing = self._outgoing(output, output.key, output.body, self._auth.credentials)
-        return part_name(topic, self._partition(topic, output)), outgoing
+        return ToSend(topic, self._partition(topic, output), outgoing)
 
     def _partition(self, topic: str, output: ToRoute) -> int:
         if isinstance(output, Answer) and output.reply_to is not None and output.reply_to.partition is not None:
             return output.reply_to.partition
         key = output.record.key if isinstance(output, DeadLetter) else output.key
-        return partition_of(
-            str(output.position).encode() if key is None else key, self._partitions(topic, output.position)
-        )
+        return partition_of(str(output.position).encode() if key is None else key, self._partitions[topic])
 
     def _topic_of(self, output: Answer | Requested) -> str:
         if isinstance(output, Requested):

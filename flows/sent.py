@@ -14,7 +14,6 @@ from confluent_kafka import Consumer
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.outgoing import identity_of
-from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import TAIL, NewConsumer, TopicReader
 from recallflow.records import Position
 
@@ -22,8 +21,8 @@ COMPARED = 20_000  # records before the last one that anything was sent for
 
 
 class Sent(NamedTuple):
-    """`below`: per source (`topic:partition`), up to where everything was sent. `tails`: per part of an output topic,
-    from where its outputs are compared one by one."""
+    """`below`: per source (`topic:partition`), up to where everything was sent. `tails`: per output partition, from
+    where its outputs are compared one by one."""
 
     below: dict[str, int]
     tails: dict[str, int]
@@ -49,7 +48,7 @@ def sent_before(
         for (output, number), (_, high) in reader.spans(outputs).items() if sources else ():
             if (begin := reader.offset_at(output, number, begins_ms)) >= high:
                 continue
-            found = places.setdefault(part_name(output, number), defaultdict(lambda: deque(maxlen=COMPARED)))
+            found = places.setdefault(f"{output}:{number}", defaultdict(lambda: deque(maxlen=COMPARED)))
             for message in reader.read_to_end(output, number, begin):
                 if (position := _source_of(message, sources)) is not None:
                     found[position.source].append((position.offset, message.offset()))

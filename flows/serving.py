@@ -43,9 +43,8 @@ def routing(
             else:
                 if journeys.is_late(output.position):
                     late.append(output.position)
-                part, outgoing = router.route(output)
-                topic, _, number = part.rpartition(":")
-                yield ToSend(topic, int(number), replace(outgoing, delivered=journeys.handed(output)))
+                sent = router.route(output)
+                yield sent._replace(outgoing=replace(sent.outgoing, delivered=journeys.handed(output)))
         journeys.end_late(late)
 
     return route

@@ -12,7 +12,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from benchmarks.crash.layout import GIVE_UP_S, OUTPUT_PARTITIONS
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
-from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.flows.topics import Topics
 from recallflow.records import Position, Record
@@ -79,7 +78,7 @@ class Watcher:
             headers = tuple(message.headers())
             named = dict(headers)
             key = Key(message.topic(), named[SOURCE_HEADER].decode(), int(named[NUMBER_HEADER]))
-            part = part_name(message.topic(), message.partition())
+            part = f"{message.topic()}:{message.partition()}"
             self.outputs[key].append(Found(part, message.key(), message.value(), headers))
             self.count += 1
             if message.topic() == self._topics.responses:

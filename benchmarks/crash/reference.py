@@ -9,7 +9,6 @@ from benchmarks.crash.layout import OUTPUT_PARTITIONS, PARTITIONS, SETTINGS, mem
 from benchmarks.crash.outputs import Found, Key
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import UNKNOWN_BYTES
-from recallflow.connectors.kafka.outgoing import Outgoing
 from recallflow.flows.router import Router
 from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
@@ -34,7 +33,9 @@ class Reference:
         rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
         open_step = StateStep.opener(self._directory, self._embedder, rules)
         self._steps = [open_step(number) for number in range(PARTITIONS)]
-        self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS, dict.fromkeys(topics.outputs(), UNKNOWN_BYTES))
+        self._router = Router(
+            topics, dict.fromkeys(topics.outputs(), OUTPUT_PARTITIONS), dict.fromkeys(topics.outputs(), UNKNOWN_BYTES)
+        )
         self.outputs: dict[Key, Found] = {}
 
     def run(self, memories: Sequence[Record], queries: Iterable[tuple[Record, int]]) -> str:
@@ -56,16 +57,9 @@ class Reference:
     def _feed(self, step: StateStep, partition: int, items: list[Item]) -> None:
         for output in step.take([Batch(partition, items)]):
             if not isinstance(output, Done):
-                part, outgoing = self._router.route(output)
-                self.outputs[_key(part, outgoing)] = _found(part, outgoing)
-
-
-def _key(part: str, outgoing: Outgoing) -> Key:
-    return Key(part.rpartition(":")[0], outgoing.source, outgoing.number)
-
-
-def _found(part: str, outgoing: Outgoing) -> Found:
-    return Found(part, outgoing.key, outgoing.value or b"", outgoing.all_headers)
+                topic, number, outgoing = self._router.route(output)
+                found = Found(f"{topic}:{number}", outgoing.key, outgoing.value or b"", outgoing.all_headers)
+                self.outputs[Key(topic, outgoing.source, outgoing.number)] = found
 
 
 def _unwaiting(record: Record) -> Record:

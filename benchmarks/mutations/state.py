@@ -40,7 +40,9 @@ class State:
         rules = SETTINGS.rules(self._embedder, TOPICS.queries, REPLIES, input_ends=False, decisions=decisions)
         clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: self.now_ms)
         self._step = StateStep.opener(self._directory, self._embedder, rules, clocks)(0)
-        self._router = Router(TOPICS, lambda *_: 1, dict.fromkeys(TOPICS.written(), UNKNOWN_BYTES))
+        self._router = Router(
+            TOPICS, dict.fromkeys(TOPICS.written(), 1), dict.fromkeys(TOPICS.written(), UNKNOWN_BYTES)
+        )
         self._batches = 0
 
     def apply(self, items: Sequence[Item]) -> list[tuple[Output, Outgoing]]:
@@ -82,4 +84,4 @@ class State:
 
     def _sent(self, outputs: list[Output]) -> list[tuple[Output, Outgoing]]:
         fitted = [self._router.fitted(output) for output in outputs if not isinstance(output, Done)]
-        return [(output, self._router.route(output)[1]) for output in fitted if not isinstance(output, Done)]
+        return [(output, self._router.route(output).outgoing) for output in fitted if not isinstance(output, Done)]

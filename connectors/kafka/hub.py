@@ -251,7 +251,6 @@ class Hub:
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         *,
-        in_flight_max: int = IN_FLIGHT_MAX,
         queries_room: Callable[[], int] = lambda: BATCH_MAX,
         ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
@@ -259,13 +258,12 @@ class Hub:
         memory_ends: MemoryEnds | None = None,
     ) -> None:
         """`wake` ends a wait: whoever else has news for this worker sets it too. `failure` is what else has failed that
-        the source cannot go on without. `in_flight_max`: of memory records that were given and are not through.
+        the source cannot go on without. `in_flight`: of memory records that were given and are not through.
         `queries_room`: how many more queries may be in flight."""
         self.wake = wake or threading.Event()
         self.queries = Reader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
         self.memories = Reader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
         self._in_flight = in_flight
-        self._in_flight_max = in_flight_max
         self._queries_room = queries_room
         self._failure = failure
         self._clock_s = clock_s
@@ -342,4 +340,4 @@ class Hub:
 
     def _room(self) -> int:
         """How many more memory records may be in flight."""
-        return self._in_flight_max - self._in_flight()
+        return IN_FLIGHT_MAX - self._in_flight()

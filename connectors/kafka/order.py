@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from recallflow.connectors.kafka.messages import append_ms, size_bytes
 from recallflow.connectors.kafka.turns import Turns
@@ -20,17 +20,6 @@ KEYS_MOST = 10_000  # remembered, before those whose records were given are drop
 REACH = 2_000  # memory records: the queue of the consumer, about a second of work
 
 Queue = Any  # a deque, or Turns, of confluent_kafka.Message, whose stubs make every field optional
-
-
-class Place(NamedTuple):
-    """Where a partition is read on: the next offset to be given; the offset from which on outputs count; when the
-    record before the next one was appended, 0 where nobody knows; and offsets behind that which were given before their
-    turn in the log."""
-
-    next_offset: int
-    answered_from: int = 0
-    since_ms: int = 0
-    ahead: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -77,11 +66,10 @@ class Lane:
         """Whether an earlier run was given a record."""
         return offset in self.given_before or (offset < self.answered_from and offset not in self.open)
 
-    def place(self) -> Place:
-        """From where another run goes on."""
+    def given_ahead(self) -> tuple[int, ...]:
+        """Return the offsets beyond the next one that were given before their turn in the log."""
         ahead = (*self.given_before, *self.queue.ahead) if isinstance(self.queue, Turns) else ()
-        beyond = tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
-        return Place(self.next_offset, self.answered_from, self.since_ms, beyond)
+        return tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
 
     def _pass(self, offset: int, appended_ms: int) -> None:
         """All records up to this offset were given; the one there was appended at that time."""

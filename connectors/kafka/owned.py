@@ -18,7 +18,7 @@ from confluent_kafka import Consumer
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.hub import BATCH_MAX, IN_FLIGHT_MAX, WAYS, Hub, MemoryEnds, Reader, Ways
+from recallflow.connectors.kafka.hub import BATCH_MAX, WAYS, Hub, MemoryEnds, Reader, Ways
 from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.place import Reached, Tails
@@ -107,7 +107,6 @@ class OwnedSource:
         wake: threading.Event | None = None,
         stopping: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
-        in_flight_max: int = IN_FLIGHT_MAX,
         queries_in_flight_max: int | None = None,
         ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
@@ -140,7 +139,6 @@ class OwnedSource:
             self.progress.in_flight,
             wake,
             failure,
-            in_flight_max=in_flight_max,
             queries_room=self._queries_room,
             ways=ways,
             new_consumer=new_consumer,
@@ -363,9 +361,8 @@ def records_of(lane: Lane, most: int) -> list[Record]:
 
 def reached(lane: Lane) -> Reached:
     """How far a lane was given, with what an earlier owner left open and is not given again yet."""
-    place = lane.place()
-    still = tuple(sorted(offset for offset in lane.open if offset >= place.next_offset))
-    return Reached(max(place.next_offset, lane.answered_from), place.since_ms, still, place.ahead)
+    still = tuple(sorted(offset for offset in lane.open if offset >= lane.next_offset))
+    return Reached(max(lane.next_offset, lane.answered_from), lane.since_ms, still, lane.given_ahead())
 
 
 def lane_at(topic: str, number: int, at: Reached, end: int, first: int | None = None) -> Lane:

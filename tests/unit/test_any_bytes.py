@@ -2,6 +2,7 @@
 can be sent, is the same after a kill, and keeps the record's own bytes."""
 
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import orjson
@@ -85,9 +86,9 @@ class Sent:
 
 
 def routed(outputs: list[Output]) -> list[tuple[Output, str, Outgoing]]:
-    router = Router(TOPICS, lambda *_: 3, dict.fromkeys(TOPICS.written(), MOST_BYTES))
+    router = Router(TOPICS, defaultdict(lambda: 3), dict.fromkeys(TOPICS.written(), MOST_BYTES))
     fitted = [router.fitted(output) for output in outputs]
-    return [(one, *router.route(one)) for one in fitted if not isinstance(one, Done)]
+    return [(one, (sent := router.route(one)).topic, sent.outgoing) for one in fitted if not isinstance(one, Done)]
 
 
 def plain(output: Output) -> object:

@@ -1,6 +1,7 @@
 """Which record each output becomes: where it goes, and what is left of one too large."""
 
 import hashlib
+from collections import defaultdict
 from dataclasses import replace
 
 import orjson
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
-from recallflow.connectors.kafka.partitions import part_name
 from recallflow.control import GateVerdict
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import EnrichmentRequest
@@ -28,11 +28,12 @@ from recallflow.signatures import is_signed
 
 TOPICS = Topics(replies=("replies",))
 AT = Position(TOPICS.queries, 0, 7)
+ONE_EACH = defaultdict[str, int](lambda: 1)
 WHY = InvalidRecord("invalid_event", [FieldProblem("content", "is blank")])
 
 
 def router(most_bytes: int = LEAST_BYTES, partitions: int = 1) -> Router:
-    return Router(TOPICS, lambda *_: partitions, dict.fromkeys(TOPICS.written(enriches=True), most_bytes))
+    return Router(TOPICS, defaultdict(lambda: partitions), dict.fromkeys(TOPICS.written(enriches=True), most_bytes))
 
 
 def refused(value: bytes = b"{}", key: bytes | None = b"acme/ann", headers: Headers | None = ()) -> DeadLetter:
@@ -46,8 +47,8 @@ def size_bytes(outgoing: Outgoing) -> int:
 
 def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
     event = GateVerdict(type="gate.verdict", tenant_id="acme", name="3", blocked=True, windows={"error_rate": 0.1})
-    part, outgoing = router().route(Verdict(AT, 2, 5, event))
-    assert part == part_name(TOPICS.control, 0)
+    *place, outgoing = router().route(Verdict(AT, 2, 5, event))
+    assert place == [TOPICS.control, 0]
     assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/gate.verdict/3", "query.events:0:7", 2)
     assert outgoing.value is not None
     assert parse_control(outgoing.value) == event
@@ -56,14 +57,14 @@ def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
 def test_a_record_that_is_too_large_to_be_sent_on_is_a_dead_letter() -> None:
     """Nothing else could stand in for it, and it would be gone with a line in the log."""
     most_bytes, at = 2 * LEAST_BYTES, Position(TOPICS.memory, 1, 7)
-    made = Router(TOPICS, lambda *_: 1, dict.fromkeys((TOPICS.memory, TOPICS.dead_letters), most_bytes))
+    made = Router(TOPICS, ONE_EACH, dict.fromkeys((TOPICS.memory, TOPICS.dead_letters), most_bytes))
     became: list[type[Output]] = []
     for size in range(most_bytes - 400, most_bytes):
         record = Record(at, b"x" * size, 5, None, headers=(("own", b"1"),))
         output = made.fitted(Moved(record, b"acme/ann", 0))
         became.append(type(output))
         assert isinstance(output, Moved | DeadLetter)
-        assert size_bytes(made.route(output)[1]) <= most_bytes
+        assert size_bytes(made.route(output).outgoing) <= most_bytes
     assert became == sorted(became, key=[Moved, DeadLetter].index)
     assert (became[0], became[-1]) == (Moved, DeadLetter)
 
@@ -72,37 +73,37 @@ def test_a_verdict_is_signed_and_an_event_is_sent_with_our_key() -> None:
     secret, key = "s" * 32, ApiKeyText.new().text()
     auth = AuthSettings(api_key=key, control_secret=secret)
     topics = dict.fromkeys((*TOPICS.written(), *TOPICS.enrichment_written()), LEAST_BYTES)
-    ours = Router(TOPICS, lambda *_: 1, topics, auth)
+    ours = Router(TOPICS, ONE_EACH, topics, auth)
     event = GateVerdict(type="gate.verdict", tenant_id="acme", name="3", blocked=True)
-    _, verdict = ours.route(Verdict(AT, 2, 5, event))
+    verdict = ours.route(Verdict(AT, 2, 5, event)).outgoing
     assert is_signed(secret, verdict.key, verdict.value, verdict.all_headers)
-    _, derived = ours.route(Derived(AT, 3, b"acme/ann", b"{}"))
+    derived = ours.route(Derived(AT, 3, b"acme/ann", b"{}")).outgoing
     assert derived.headers == (("x-api-key", key.encode()),)
     others = (Enriched(AT, 0, b"acme/ann", b"{}", b"bare"), Receipted(AT, 0, b"acme/ann", b"{}"), refused())
     for output in others:  # what nobody judges needs no key
-        assert key.encode() not in [value for _, value in ours.route(output)[1].all_headers]
+        assert key.encode() not in [value for _, value in ours.route(output).outgoing.all_headers]
 
 
 def test_a_result_and_its_events_go_where_they_are_read() -> None:
     topics = dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES)
-    enriching = Router(TOPICS, lambda *_: 1, topics)
-    part, result = enriching.route(Enriched(AT, 0, b"acme/ann", b"{}", b"bare"))
-    assert (part, result.key, result.value) == (part_name(TOPICS.results, 0), b"acme/ann", b"{}")
+    enriching = Router(TOPICS, ONE_EACH, topics)
+    *place, result = enriching.route(Enriched(AT, 0, b"acme/ann", b"{}", b"bare"))
+    assert (place, result.key, result.value) == ([TOPICS.results, 0], b"acme/ann", b"{}")
     assert result.instead is not None
     assert result.instead("it is too large") == replace(result, value=b"bare", instead=None)
-    part, event = enriching.route(Derived(AT, 3, b"acme/ann", b"{}"))
-    assert (part, event.key, event.number) == (part_name(TOPICS.memory, 0), b"acme/ann", 3)
+    *place, event = enriching.route(Derived(AT, 3, b"acme/ann", b"{}"))
+    assert (place, event.key, event.number) == ([TOPICS.memory, 0], b"acme/ann", 3)
 
 
 def test_for_a_result_that_its_topic_does_not_take_a_bare_one_goes() -> None:
-    enriching = Router(TOPICS, lambda *_: 1, dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES))
-    _, sent = enriching.route(Enriched(AT, 0, b"acme/ann", b"x" * LEAST_BYTES, b"bare"))
+    enriching = Router(TOPICS, ONE_EACH, dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES))
+    sent = enriching.route(Enriched(AT, 0, b"acme/ann", b"x" * LEAST_BYTES, b"bare")).outgoing
     assert (sent.value, sent.instead) == (b"bare", None)
 
 
 def test_a_dead_letter_holds_the_record_as_it_was_and_then_why() -> None:
     own: Headers = (("traceparent", b"00-1"), ("error.code", b"mine"), ("empty", None))
-    _, outgoing = router().route(refused(b"{broken", headers=own))
+    outgoing = router().route(refused(b"{broken", headers=own)).outgoing
     assert (outgoing.key, outgoing.value, outgoing.headers[:3]) == (b"acme/ann", b"{broken", own)
     assert dict(outgoing.headers[3:]) == {
         "error.code": b"invalid_event",
@@ -116,8 +117,8 @@ def test_a_dead_letter_holds_the_record_as_it_was_and_then_why() -> None:
 
 def test_a_tombstone_stays_null() -> None:
     tombstone = refused(b"")
-    assert router().route(tombstone)[1].value == b""
-    assert router().route(replace(tombstone, record=tombstone.record._replace(tombstone=True)))[1].value is None
+    assert router().route(tombstone).outgoing.value == b""
+    assert router().route(replace(tombstone, record=tombstone.record._replace(tombstone=True))).outgoing.value is None
 
 
 @given(
@@ -166,7 +167,7 @@ def answer(content: str, key: bytes = b"acme/ann") -> Answer:
 def test_an_answer_fits_with_key_and_headers(key: bytes) -> None:
     fitted = router().fitted(answer("x" * 50_000, key))
     assert isinstance(fitted, Answer)
-    _, outgoing = router().route(fitted)
+    outgoing = router().route(fitted).outgoing
     assert LEAST_BYTES - 250 < size_bytes(outgoing) <= LEAST_BYTES
     assert outgoing.key == key[:KEY_BYTES]
     assert [warning.code for warning in fitted.response.warnings] == ["content_cut"]
@@ -176,18 +177,18 @@ def test_an_answer_fits_with_key_and_headers(key: bytes) -> None:
 def test_requested_reply_partition_is_used(partition: int) -> None:
     keys = [b"k%d" % number for number in range(20)]
     reply_to = ReplyTo(topic="replies", partition=partition)
-    parts = {router(partitions=8).route(replace(answer("x", key), reply_to=reply_to))[0] for key in keys}
-    assert parts == {part_name("replies", partition)}
+    parts = {router(partitions=8).route(replace(answer("x", key), reply_to=reply_to))[:2] for key in keys}
+    assert parts == {("replies", partition)}
 
 
 def test_a_key_that_is_cut_still_says_which_partition() -> None:
     keys = [b"k" * 100_000 + b"%d" % number for number in range(20)]
-    parts = {router(partitions=8).route(answer("x", key))[0] for key in keys}
+    parts = {router(partitions=8).route(answer("x", key))[:2] for key in keys}
     assert len(parts) > 1
 
 
 def test_what_stands_in_for_a_refused_answer_says_why() -> None:
-    _, outgoing = router().route(answer("x"))
+    outgoing = router().route(answer("x")).outgoing
     assert outgoing.instead is not None
     told = outgoing.instead("Broker: Message size too large")
     assert (told.identity, told.key) == (outgoing.identity, outgoing.key)
@@ -212,13 +213,13 @@ def test_receipts_and_verdicts_of_the_longest_names_fit_the_least_topic() -> Non
     widest, topic = "\U0001f6b2" * 128, "t" * 249
     at = Position(topic, 999_999_999, 10**18)
     receipt = Receipt(id=widest, position=str(at), outcome="created", memory_id=widest, code="C" * 64, detail="d" * 500)
-    sent = router().route(Receipted(at, 0, widest.encode() * 2, receipt.model_dump_json().encode()))[1]
+    sent = router().route(Receipted(at, 0, widest.encode() * 2, receipt.model_dump_json().encode())).outgoing
     assert size_bytes(sent) <= LEAST_BYTES
     windows = {f"window_{number}": 0.123456789 for number in range(50)}
     event = GateVerdict(
         type="gate.verdict", tenant_id=widest, name="\U0001f6b2" * 512, blocked=True, windows=windows, why="w" * 500
     )
-    assert size_bytes(router().route(Verdict(at, 2, 5, event))[1]) <= LEAST_BYTES
+    assert size_bytes(router().route(Verdict(at, 2, 5, event)).outgoing) <= LEAST_BYTES
 
 
 # ── --skip ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -268,8 +269,8 @@ def test_a_request_fits_its_topic_and_keeps_what_it_is_about(characters: str) ->
     given = requested(characters, beside=20)
     fitted = router().fitted(given)
     assert isinstance(fitted, Requested)
-    part, outgoing = router().route(fitted)
-    assert part == part_name(TOPICS.enrichment, 0)
+    *place, outgoing = router().route(fitted)
+    assert place == [TOPICS.enrichment, 0]
     assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/ann", "memory.events:0:3", 10)
     assert size_bytes(outgoing) <= LEAST_BYTES
     assert outgoing.value is not None

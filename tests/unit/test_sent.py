@@ -8,7 +8,7 @@ from recallflow.flows import sent
 from recallflow.flows.sent import Sent, sent_before
 from tests.unit.connectors.fake_consumer import FakeKafka
 
-RECEIPTS, LETTERS, REQUESTS = "receipts:00000", "letters:00000", "requests:00000"
+RECEIPTS, LETTERS, REQUESTS = "receipts:0", "letters:0", "requests:0"
 
 
 @pytest.fixture

@@ -100,14 +100,14 @@ def test_what_is_queued_is_not_rested_on(make_hub: Callable[..., Hub]) -> None:
 def test_what_may_not_be_given_yet_is_rested_on(make_hub: Callable[..., Hub]) -> None:
     """As much is in flight as may be, for as long as a call of a model takes: who looked again and again would take a
     processor."""
-    wake, in_flight = Told(), [8]
-    hub = make_hub(wake, in_flight=lambda: in_flight[0], in_flight_max=8)
+    wake, in_flight = Told(), [IN_FLIGHT_MAX]
+    hub = make_hub(wake, in_flight=lambda: in_flight[0])
     add(hub.memories, "enrichment.requests").queue.append("a record")
     hub.begin("00000")
     assert hub.memories_allowed() == 0
     hub.wait("00000")
     assert wake.waits == [False]
-    in_flight[0] = 7
+    in_flight[0] = IN_FLIGHT_MAX - 1
     assert hub.memories_allowed() == 1
     hub.wait("00000")
     assert wake.waits == [False]

@@ -108,7 +108,7 @@ def test_waiting_query_holds_up_no_other_tenant_and_no_offset(partition: Partiti
     partition.ask(ANN, end=1)
     partition.ask(b"b/ann", end=0)
     assert [record.position.offset for record in partition.answered()] == [1]
-    assert (partition.queries.next_offset, partition.queries.place().ahead) == (0, (1,))
+    assert (partition.queries.next_offset, partition.queries.given_ahead()) == (0, (1,))
     partition.fetch(ANN)
     partition.give()
     assert [record.position.offset for record in partition.answered()] == [0]

@@ -190,7 +190,7 @@ class Member:
         monkeypatch.setattr(delivery, "OutputSender", lambda *_: LogSender(brokers, draw))
         sink = DeliverySink(NOWHERE, most_bytes={}, sent=known, marked=self.ownership.marked)
         journeys = Journeys(Stages((TOPICS.results, TOPICS.enrichment)))
-        router = Router(TOPICS, lambda *_: PARTITIONS, dict.fromkeys(WRITTEN, 1_000_000))
+        router = Router(TOPICS, dict.fromkeys(WRITTEN, PARTITIONS), dict.fromkeys(WRITTEN, 1_000_000))
         enricher = Enricher(
             self.runtime, brokers.ask, 2, 10, lambda _: nullcontext(), lambda *_: None, lambda: time.time_ns() // 10**6
         )
