@@ -33,7 +33,7 @@ class Feed(Protocol):
     """Where lines come from."""
 
     def take(self) -> list[bytes]:
-        """The lines that are there, at most a batch; none where the next is still awaited. StopIteration at the end."""
+        """Return the next lines, at most a batch; none after a short wait. Raises StopIteration at the end."""
 
 
 class IteratorFeed:
@@ -79,21 +79,20 @@ class PumpFeed:
         return batch
 
 
-class Turns:
+class TurnFeed:
     """The lines of a feed in batches: each ends with a line that ends a turn."""
 
     def __init__(self, feed: Feed, ends_turn: Callable[[bytes], bool]) -> None:
         self._feed = feed
         self._ends_turn = ends_turn
         self._held: deque[bytes] = deque()
-        self.ended = False  # whether the last batch ended a turn
 
     def take(self) -> list[bytes]:
         if not self._held:
             self._held.extend(self._feed.take())
         batch: list[bytes] = []
-        self.ended = False
-        while self._held and not self.ended:
+        while self._held:
             batch.append(self._held.popleft())
-            self.ended = self._ends_turn(batch[-1])
+            if self._ends_turn(batch[-1]):
+                break
         return batch

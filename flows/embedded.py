@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, Turns
+from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, TurnFeed
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import computing
@@ -102,7 +102,7 @@ def run_lines(
         offset = loop.resume(topic) if rewinds else loop.begin([topic])[topic]
         while loop.idle_s() == 0:
             loop.advance()
-        feed = Turns(open_feed(offset), ends_turn)
+        feed = TurnFeed(open_feed(offset), ends_turn)
         with contextlib.suppress(StopIteration):
             while True:
                 lines, now_ms = feed.take(), clock_ms()

@@ -1,6 +1,6 @@
 """Files and folders for their owner alone, whatever the umask.
 
-Libraries below (RocksDB, SQLite) create files by the umask: a command sets `UMASK` for itself, and a program that uses
+RocksDB creates files by the umask: a command sets `UMASK` for itself, and a program that uses
 recallflow keeps its own, so that its files lie in folders that nobody else can enter.
 """
 

@@ -17,7 +17,7 @@ CHECKSUM = "checksum"
 ROOM_BYTES = 1024 * 1024  # below so much, what cannot be written is put down to it
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EIO, errno.EROFS, errno.ESTALE)
 _PASSING_WORDS = tuple(map(os.strerror, _PASSING))
-_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "disk is full")  # the system's words, and SQLite's
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 def write_whole(path: Path, data: bytes) -> None:

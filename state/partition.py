@@ -268,15 +268,6 @@ class Partition:
         stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
         return [Owner(tenant_id, environment.decode(), user_id) for _, environment in stored]
 
-    def seal_for(self, owner: bytes, label: bytes, value: bytes) -> bytes:
-        """A value sealed with the key of an owner who has one, to be kept elsewhere: it opens under the same label.
-        Raises DecryptionFailed."""
-        return self._owner_keys.ciphers[owner].seal(label, value)
-
-    def open_for(self, owner: bytes, label: bytes, sealed: bytes) -> bytes:
-        """What `seal_for` sealed. Raises DecryptionFailed; so too once the owner's key was forgotten."""
-        return self._owner_keys.ciphers[owner].open(label, sealed)
-
     def has_key(self, owner: bytes) -> bool:
         """Whether an owner's key can be opened."""
         try:

@@ -83,7 +83,7 @@ def commands() -> Parser:
 def perform(arguments: Sequence[str] | None) -> int:
     """Runs one command and returns its exit code."""
     take_any_character()
-    umask = os.umask(UMASK)  # RocksDB and SQLite create their files by it
+    umask = os.umask(UMASK)  # RocksDB creates its files by it
     try:
         parser = commands()  # which has the console write, though nothing yet
         completion.complete(parser)

@@ -34,10 +34,14 @@ class Pace:
     def take(self, count: int) -> None:
         self._taken += count
 
+    def rest(self) -> None:
+        """Wait a moment for room."""
+        time.sleep(min(1 / self._rate, SHOWN_EVERY_S))
+
     def wait(self) -> None:
         """Takes one, once there is room for it."""
         while self.room() < 1:
-            time.sleep(min(1 / self._rate, SHOWN_EVERY_S))
+            self.rest()
         self.take(1)
 
 
@@ -97,6 +101,7 @@ class PacedFeed:
 
     def take(self) -> list[bytes]:
         if (room := min(self._pace.room(), BATCH_RECORDS)) < 1:
+            self._pace.rest()
             return []
         if not (batch := list(islice(self._lines, room))):
             raise StopIteration

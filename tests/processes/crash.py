@@ -40,7 +40,7 @@ AT_MOST = 200
 BATCH = 5  # lines
 Say = Callable[[bytes], object]
 FILE_OPERATIONS = frozenset(("os.rename", "os.remove", "os.rmdir", "shutil.rmtree"))
-CREATIONS = frozenset(("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "sqlite3.connect"))
+CREATIONS = frozenset(("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"))
 
 
 def child(life: Callable[[Say], object]) -> tuple[int, bytes]:

@@ -357,7 +357,6 @@ def test_unusable_model_is_refused(run: Run, tmp_path: Path, words: tuple[str, .
         (("remember", "tea"), "--bootstrap-servers"),
         (("replay", "LOG", "--embedded"), "--state-dir"),
         (("replay", "LOG", "--state-dir", "NEW"), "--embedded"),
-        (("replay", "LOG", "--embedded", "--state-dir", "NEW", "--workers", "0"), "workers"),
         (("replay", "NEW", "--embedded", "--state-dir", "NEW"), "no such file"),
         (("replay", "NEW", "--dry-run"), "no such file"),
         (("replay", "FOLDER", "--dry-run"), "without files"),

@@ -16,23 +16,31 @@ ANNS_TESTS = Owner("acme", "test", "ann")
 Opened = Callable[..., Partition]
 
 
+def seal(partition: Partition, owner: bytes, label: bytes, value: bytes) -> bytes:
+    return partition._owner_keys.ciphers[owner].seal(label, value)
+
+
+def unseal(partition: Partition, owner: bytes, label: bytes, sealed: bytes) -> bytes:
+    return partition._owner_keys.ciphers[owner].open(label, sealed)
+
+
 def test_an_owners_key_is_made_once_and_found_again(opened: Opened) -> None:
     partition, ann = opened(), KEYRING.owner(ANN)
     partition.begin_owner(ANN)
-    sealed = partition.seal_for(ann, b"held", b"tea")
+    sealed = seal(partition, ann, b"held", b"tea")
     partition.begin_owner(ANN)
-    assert partition.open_for(ann, b"held", sealed) == b"tea"
+    assert unseal(partition, ann, b"held", sealed) == b"tea"
     partition.commit()
     partition = opened()
     partition.begin_owner(ANN)
-    assert partition.open_for(ann, b"held", sealed) == b"tea"
+    assert unseal(partition, ann, b"held", sealed) == b"tea"
 
 
 def test_what_is_sealed_opens_for_its_owner_and_under_its_label_only(opened: Opened) -> None:
     partition = opened()
     for owner in (ANN, BO, ANNS_TESTS):
         partition.begin_owner(owner)
-    sealed = partition.seal_for(KEYRING.owner(ANN), b"held", b"tea")
+    sealed = seal(partition, KEYRING.owner(ANN), b"held", b"tea")
     for owner, label, value in [
         (BO, b"held", sealed),
         (ANNS_TESTS, b"held", sealed),
@@ -43,27 +51,27 @@ def test_what_is_sealed_opens_for_its_owner_and_under_its_label_only(opened: Ope
         (ANN, b"held", b"tea"),
     ]:
         with pytest.raises(DecryptionFailed):
-            partition.open_for(KEYRING.owner(owner), label, value)
+            unseal(partition, KEYRING.owner(owner), label, value)
 
 
 def test_nothing_that_was_sealed_with_a_forgotten_key_opens(opened: Opened) -> None:
     partition, ann = opened(), KEYRING.owner(ANN)
     partition.begin_owner(ANN)
     partition.begin_owner(BO)
-    sealed = partition.seal_for(ann, b"held", b"tea")
-    bos = partition.seal_for(KEYRING.owner(BO), b"held", b"milk")
+    sealed = seal(partition, ann, b"held", b"tea")
+    bos = seal(partition, KEYRING.owner(BO), b"held", b"milk")
     partition.commit()
     partition.forget_key(ann, KEYRING.user("acme", "ann"))
     with pytest.raises(DecryptionFailed):
-        partition.open_for(ann, b"held", sealed)
+        unseal(partition, ann, b"held", sealed)
     partition.begin_owner(ANN)  # she begins anew
     with pytest.raises(DecryptionFailed):
-        partition.open_for(ann, b"held", sealed)
+        unseal(partition, ann, b"held", sealed)
     partition.commit()
     partition = opened()
     with pytest.raises(DecryptionFailed):
-        partition.open_for(ann, b"held", sealed)
-    assert partition.open_for(KEYRING.owner(BO), b"held", bos) == b"milk"
+        unseal(partition, ann, b"held", sealed)
+    assert unseal(partition, KEYRING.owner(BO), b"held", bos) == b"milk"
 
 
 def test_a_user_is_found_in_all_its_environments_and_nobody_else(opened: Opened) -> None:
@@ -82,13 +90,13 @@ def test_a_user_is_found_in_all_its_environments_and_nobody_else(opened: Opened)
 def test_a_key_that_is_lost_opens_nothing_and_is_not_replaced(opened: Opened, lost: bytes) -> None:
     partition, ann = opened(), KEYRING.owner(ANN)
     partition.begin_owner(ANN)
-    sealed = partition.seal_for(ann, b"held", b"tea")
+    sealed = seal(partition, ann, b"held", b"tea")
     partition.commit()
     ((key, value),) = partition.scan(lost)
     partition.stage({key: value[:-1] + bytes([value[-1] ^ 1])})
     partition.commit()
     partition = opened()
-    for use in (lambda: partition.begin_owner(ANN), lambda: partition.open_for(ann, b"held", sealed)):
+    for use in (lambda: partition.begin_owner(ANN), lambda: unseal(partition, ann, b"held", sealed)):
         with pytest.raises(DecryptionFailed):
             use()
 
@@ -101,4 +109,4 @@ def test_keys_are_another_directorys_no_use(opened: Opened) -> None:
     assert KEYRING.owner(ANN) in {key[1:] for key in stolen}
     partition = opened(Keyring(bytes(31) + b"\x01"))
     with pytest.raises(DecryptionFailed):
-        partition.seal_for(KEYRING.owner(ANN), b"held", b"tea")
+        seal(partition, KEYRING.owner(ANN), b"held", b"tea")
