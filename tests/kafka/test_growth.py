@@ -158,14 +158,19 @@ def test_a_recreated_input_topic_stops_the_flow_and_its_next_start(deployment: G
 
 def test_a_recreated_output_topic_gets_new_outputs_once(deployment: Growing) -> None:
     responses = deployment.topics.responses
+
+    def known_id() -> str:
+        return str(orjson.loads((deployment.state_dir / TOPICS).read_bytes())["ids"][responses])
+
     deployment.send(len(USERS))
     with deployment.running():
         deployment.check_outputs()
         deployment.send(0, 20)
         deployment.check_outputs()
+        before = known_id()
         deployment.remake(responses, 2)
         deployment.asked = 0
-        until(lambda: responses in orjson.loads((deployment.state_dir / TOPICS).read_bytes())["anew"])
+        until(lambda: known_id() != before)
         deployment.send(0, 10)
         deployment.check_outputs()
     deployment.epoch_ms = 60_000
