@@ -75,7 +75,8 @@ class Engine:
             clock_s=lambda: self.now_s,
             settle=self.sink.settle,
         )
-        open_state = StateStep.opener(self.directory, HASHING, SETTINGS.rules(HASHING, QUERIES), CLOCKS)
+        rules = SETTINGS.rules(HASHING, QUERIES, input_ends=False)
+        open_state = StateStep.opener(self.directory, HASHING, rules, CLOCKS)
         flow = MainFlow(decode, lambda item: item, HASHING, open_state, self._route, Mock(spec=Journeys))
         self._loop = Loop(flow.recipe(self.source, self.sink))
         for number in range(2):
