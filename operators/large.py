@@ -141,7 +141,7 @@ class Queue:
             yield item
 
     def items(self) -> list[Item]:
-        """What is held, for the snapshot."""
+        """Return the held items."""
         return [*self._held]
 
     def _lines(self, item: Item) -> list[str | Owner]:

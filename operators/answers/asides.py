@@ -49,7 +49,7 @@ class Asides:
         self._asides: dict[int, _Aside] = {}
 
     def asked(self) -> list[Ask]:
-        """What is asked, for the snapshot."""
+        """Return the unanswered queries."""
         return [aside.question.ask for aside in self._asides.values()]
 
     def begin(self, question: Question, wanted: Wanted, find: Find) -> int:

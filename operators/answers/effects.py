@@ -4,9 +4,9 @@ A query that is answered again after a crash left its effects the first time, if
 one atomic write. Another query asked under an id that was counted leaves nothing either; an owner's newest 64 ids are
 kept for that.
 
-Only a query that Bytewax may send again needs its mark, so marks go generation by generation, and not by offset: a
-query that waits is answered long after its offset. What is written between two snapshots is needed until the later one
-is surely committed, and of that the second snapshot after it is the first sign.
+A query of a log that ends needs no mark: its position is stored with its effects. Other queries may wait, and are
+answered long after their offset. So their marks are deleted by generation: the second mark of the partition is the
+first sign that the one before is committed.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ class Marks:
     def __init__(self, partition: Partition) -> None:
         """Those of an earlier run count as marked now: nobody knows any more how old they are."""
         self._partition = partition
-        # By the snapshots between which they were marked, the oldest first.
+        # By the marks of the partition between which they were stored, the oldest first.
         self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan_readable(keys.EFFECTS))])
 
     def mark(self, record: Record) -> Values | None:
@@ -48,7 +48,7 @@ class Marks:
         return {key: content}
 
     def next_generation(self) -> Values:
-        """A snapshot is taken: what is to be deleted of marks that nobody will ask for again."""
+        """Begin a generation. Return the deletions of the oldest one."""
         self._generations.append({})
         return dict.fromkeys(self._generations.popleft())
 

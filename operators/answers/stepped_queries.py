@@ -85,7 +85,7 @@ class SteppedQueries:
         return given_up
 
     def questions(self) -> list[Question]:
-        """All queries, for a snapshot."""
+        """Return all unanswered queries."""
         return [one for owners in self._lines.values() for line in owners.values() for one in self._questions(line)]
 
     def prune(self) -> None:

@@ -36,7 +36,7 @@ class Turns:
         return bool(self._questions)
 
     def asked(self) -> list[Ask]:
-        """What is asked, for the snapshot."""
+        """Return the unanswered queries."""
         return [question.ask for question in self._questions]
 
     def begin(self, question: Question) -> Question | None:

@@ -2,7 +2,7 @@
 before an answer claims absence.
 
 The past is that of the query's place in line: what is committed later is not in it. Its index is built in steps,
-between which others have their turn. What waits survives a kill in the snapshot, and is asked anew after it.
+between which others have their turn. What waits is asked anew by the next owner of the partition.
 """
 
 from collections import deque
@@ -121,7 +121,7 @@ class Pasts:
         return bool(self._asked)
 
     def asked(self) -> list[Ask]:
-        """What is asked, for the snapshot."""
+        """Return the unanswered queries."""
         return [asked.ask for line in self._asked.values() for asked in line]
 
     def tenants(self) -> Collection[str]:
