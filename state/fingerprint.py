@@ -24,20 +24,18 @@ class Fingerprint:
 def check_same(path: Path, one: Fingerprint, other_path: Path, other: Fingerprint) -> None:
     """Raises SettingsMismatch where two directories were made with different settings."""
     if one != other:
+        others = asdict(other)
         settings = [
-            f"{name} is {value!r} and {asdict(other)[name]!r}"
-            for name, value in asdict(one).items()
-            if value != asdict(other)[name]
+            f"{name} is {value!r} and {others[name]!r}" for name, value in asdict(one).items() if value != others[name]
         ]
         raise SettingsMismatch(f"{path} and {other_path} were created with different settings: {'; '.join(settings)}")
 
 
 def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
     """Raises SettingsMismatch where a directory was made with others than these."""
+    ours = asdict(given)
     differing = [
-        f"{name} is {was!r} there and {asdict(given)[name]!r} here"
-        for name, was in asdict(stored).items()
-        if was != asdict(given)[name]
+        f"{name} is {was!r} there and {ours[name]!r} here" for name, was in asdict(stored).items() if was != ours[name]
     ]
     if stored.analysis != given.analysis:
         raise SettingsMismatch(

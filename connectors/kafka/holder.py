@@ -4,7 +4,7 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -67,7 +67,7 @@ class Holder:
         return (self.host, self.directory) == (other.host, other.directory)
 
     def encode(self) -> str:
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
     def __str__(self) -> str:
         return f"{self.directory} on {self.host} (process {self.pid}), since {self.since}"
