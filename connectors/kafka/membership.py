@@ -256,7 +256,9 @@ class Membership:
             self._gain()
 
     def assigned(self, partitions: frozenset[int]) -> None:
-        """Called in `GroupConsumer.poll`, as the two below."""
+        """Called in `GroupConsumer.poll`, as the two below, and when the consumer closes."""
+        if self._leaving:
+            return  # a commit would renew the lease that has ended
         with self._keeping_failures():
             if self._consumer.member_id != self._member_id:
                 if self._owned:

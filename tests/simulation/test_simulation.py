@@ -1,0 +1,108 @@
+"""Deployments under seeded schedules of events and faults: nothing lost, nothing twice, one owner a partition."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.groups import share
+from tests.simulation import schedule
+from tests.simulation.defects import DEFECTS
+from tests.simulation.schedule import Action, Schedule
+from tests.simulation.world import Patches
+
+BLOCKS = 4
+DEFECT_SEEDS = 400
+LEFT_WITH_A_LEASE = Schedule(
+    100547,
+    (
+        Action(0.0, "join"),
+        Action(0.0, "join", 1),
+        Action(2.0769047849637103, "crash", 0, 1.3484059875589143),
+        Action(6.4833464356274195, "memory", 1, 2),
+        Action(7.907272845034036, "memory", 0, 3),
+        Action(8.404272845034036, "waiting", 2, 1),
+        Action(9.215097089839814, "memory", 1, 4),
+        Action(10.328696607263476, "memory", 0, 1),
+        Action(10.525351004282818, "kill", 1, 0.24040140443641458),
+        Action(11.639059390265084, "query", 2, 3),
+        Action(15.96, "query", 2, 3),
+        Action(15.988, "query", 0, 1),
+        Action(16.0, "outage", 1, 5.479926188579312),
+        Action(16.410845595845135, "memory", 2, 2),
+        Action(21.063795521663234, "query", 2, 3),
+    ),
+)
+# Shrunk schedules that found defects of the product.
+REGRESSIONS = {"a member that leaves renews its lease": LEFT_WITH_A_LEASE}
+
+
+@pytest.fixture(autouse=True)
+def simulating() -> Iterator[None]:
+    with schedule.simulating():
+        yield
+
+
+def explore(seeds: Iterator[int] | range) -> None:
+    """Run schedules. The first one that fails is shrunk, and named with its seed."""
+    for seed in seeds:
+        drawn = schedule.schedule_of(seed)
+        if (broken := schedule.run(drawn).broken) is not None:
+            pytest.fail(f"{broken}\n{schedule.shrink(drawn)}")
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_schedule_of_faults_keeps_invariants(block: int) -> None:
+    count = share(5) // BLOCKS
+    explore(range(1 + block * count, 1 + (block + 1) * count))
+
+
+@pytest.mark.parametrize("failed", REGRESSIONS.values(), ids=REGRESSIONS)
+def test_schedule_that_failed_keeps_invariants(failed: Schedule) -> None:
+    assert schedule.run(failed).broken is None
+
+
+def test_equal_seeds_give_equal_schedules() -> None:
+    outcomes = [schedule.run(schedule.schedule_of(3)) for _ in range(2)]
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.processes
+def test_other_process_repeats_a_schedule() -> None:
+    script = (
+        "from tests.simulation import schedule as s\n"
+        "with s.simulating(): print([s.run(s.schedule_of(seed)).trace for seed in range(1, 6)])"
+    )
+    ran = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert ran[0] == ran[1] != b""
+
+
+def test_shrunk_schedule_still_fails() -> None:
+    drawn = schedule.schedule_of(3)
+
+    def fails(one: schedule.Schedule) -> bool:
+        return any(action.kind == "memory" for action in one.actions)
+
+    assert [action.kind for action in schedule.shrink(drawn, fails).actions] == ["memory"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("plant", DEFECTS, ids=lambda one: one.__name__)
+def test_planted_defect_breaks_an_invariant(plant: Callable[[Patches], None]) -> None:
+    patches = Patches({})
+    plant(patches)
+    try:
+        found = (seed for seed in range(1, DEFECT_SEEDS) if schedule.run(schedule.schedule_of(seed)).broken)
+        assert next(found, None) is not None
+    finally:
+        patches.undo()
