@@ -86,7 +86,8 @@ def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         for number in directory.existing_numbers():
             _verify_partition(directory, number, report)
-        report.problems += _directory_problems(directory)
+        found = _directory_problems(directory)  # it opens partitions again: their problems are known
+        report.problems += [one for one in found if not any(known.endswith(one) for known in report.problems)]
     return report
 
 
