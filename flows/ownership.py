@@ -385,7 +385,7 @@ class Ownership:
             clean=False,
             deployment=self._deployment,
         )
-        if self._sent.left(mark.partition, lambda position: self._is_done(place, position)):
+        if self._sent.left(mark.partition, mark.number, lambda position: self._is_done(place, position)):
             return replace(place, tails=self._tails[mark.partition], at_ms=before.at_ms)
         return replace(place, tails={}, clean=True) if mark.last else place
 

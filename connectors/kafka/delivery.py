@@ -40,6 +40,8 @@ class Sent:
 
     def __init__(self) -> None:
         self._by_partition: dict[int, set[Identity]] = {}
+        # A mark is committed once it is synced, and outputs of later records are claimed until then.
+        self._at_marks: dict[tuple[int, int], frozenset[Identity]] = {}
 
     def learn(self, partition: int, found: set[Identity]) -> None:
         """Before the partition is opened."""
@@ -56,16 +58,22 @@ class Sent:
         found.remove(identity)
         return True
 
-    def left(self, partition: int, done: Callable[[Position], bool]) -> bool:
-        """Whether anything was not claimed. What came of records that are done is not waited for."""
-        if not (found := self._by_partition.get(partition)):
-            return False
-        found = {one for one in found if not done(Position.parse(one[0].decode()))}
-        if found:
-            self._by_partition[partition] = found
-        else:
-            del self._by_partition[partition]
-        return bool(found)
+    def pass_mark(self, partition: int, number: int) -> None:
+        """Remember what is not claimed at a mark."""
+        if found := self._by_partition.get(partition):
+            self._at_marks[partition, number] = frozenset(found)
+
+    def left(self, partition: int, number: int, done: Callable[[Position], bool]) -> bool:
+        """Return whether anything was not claimed at a mark. Outputs of records that are done are not waited for."""
+
+        def is_done(identity: Identity) -> bool:
+            return done(Position.parse(identity[0].decode()))
+
+        if found := self._by_partition.pop(partition, None):
+            left = {one for one in found if not is_done(one)}
+            if left:
+                self._by_partition[partition] = left
+        return not all(map(is_done, self._at_marks.pop((partition, number), ())))
 
 
 class DeliverySink:
@@ -121,6 +129,7 @@ class Delivery:
     def write_batch(self, items: list[ToSend | Marked]) -> None:
         for item in items:
             if isinstance(item, Marked):
+                self._sink.sent.pass_mark(item.partition, item.number)
                 self._pending.append((item, self._sender.barrier()))
             elif not self._sink.sent.claim(item.outgoing.identity):
                 self._sender.deliver(item)

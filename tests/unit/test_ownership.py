@@ -82,6 +82,7 @@ class Life:
         self._given = Given(reached(self.memories), reached(self.queries), self.tails, 70)
         first = max(self.memories.next_offset - held, 0)
         still = {MEMORIES: tuple(range(first, self.memories.next_offset)), QUERIES: tuple(sorted(self.open))}
+        self.sent.pass_mark(0, self.marks)
         self.ownership.marked([Marked(0, self.marks, still, last, lambda: True)])
         self.marks += 1
         return self.ownership._places[0]

@@ -124,12 +124,23 @@ def test_what_was_sent_is_claimed_once() -> None:
 
 def test_what_was_not_claimed_is_left_until_its_record_is_done() -> None:
     sent = Sent()
-    assert not sent.left(0, lambda _: False)
+    sent.pass_mark(0, 0)
+    assert not sent.left(0, 0, lambda _: False)
     sent.learn(0, {(b"queries:0:1", b"0"), (b"memories:0:9", b"0")})
-    assert sent.left(0, lambda position: position.topic == "queries")
+    sent.pass_mark(0, 1)
+    assert sent.left(0, 1, lambda position: position.topic == "queries")
     assert not sent.claim((b"queries:0:1", b"0"))  # nobody asks about it any more
     assert sent.claim((b"memories:0:9", b"0"))
-    assert not sent.left(0, lambda _: False)
+    sent.pass_mark(0, 2)
+    assert not sent.left(0, 2, lambda _: False)
+
+
+def test_output_claimed_after_a_mark_is_left_at_it() -> None:
+    sent = Sent()
+    sent.learn(0, {(b"queries:0:1", b"0")})
+    sent.pass_mark(0, 0)
+    assert sent.claim((b"queries:0:1", b"0"))
+    assert sent.left(0, 0, lambda _: False)
 
 
 def test_a_close_that_fails_says_so_later(brokers: Brokers) -> None:
