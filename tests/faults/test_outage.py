@@ -1,6 +1,5 @@
 """Brokers that stop, and a network that is cut between an engine and its brokers."""
 
-import re
 import time
 from collections.abc import Iterator
 
@@ -75,33 +74,6 @@ def test_an_outage_is_reported_and_survived(
     found = check(log, reader)
     assert found.clean(), found
     assert engine.stop().code == 0
-
-
-def test_an_engine_cut_off_beyond_its_session_sends_nothing(
-    wire: Wire, topics: Topics, log: Log, reader: Reader, make_engine: MakeEngine
-) -> None:
-    first, second = make_engine(wire.through(topics), name="first"), make_engine(topics, name="second")
-    reader.alive = second.running
-    second.up()
-    first.up()
-    first.until(lambda: re.search("(is|are) ours", first.said()) is not None, "given its share")
-    log.talk(10, owners=9)
-    assert reader.until(lambda: settled(log, reader))
-    seen = len(reader.outputs)
-    log.talk(500, owners=9)
-    assert reader.until(lambda: len(reader.outputs) > seen)
-    wire.cut()  # some outputs are in the client's queue now
-    log.talk(10, owners=9)
-    assert reader.until(lambda: settled(log, reader))
-    wire.mend()
-    while first.running() and "joining anew" not in first.said():
-        reader.read()
-    first.await_ready()
-    log.talk(10, owners=9)
-    assert reader.until(lambda: settled(log, reader))
-    found = check(log)
-    assert found.clean(), found
-    assert (first.stop().code, second.stop().code) == (0, 0)
 
 
 def test_answers_after_a_cut_warn_until_caught_up(

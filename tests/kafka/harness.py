@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.crash import process
 from benchmarks.torture import engine
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
@@ -67,19 +66,11 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-CRASH_CHILD = """
-import sys, orjson
-from benchmarks.crash.process import Plan, child
-child(Plan(**orjson.loads(sys.argv[1])))
-"""
-
-
 @contextlib.contextmanager
 def forked_engines() -> Iterator[None]:
     """Let the harnesses of `benchmarks` fork their processes: a new interpreter costs 1.5 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "spawn", _fork_engine)
-        patch.setattr(process, "spawn", _fork_crash_child)
         yield
 
 
@@ -89,14 +80,6 @@ def _fork_engine(script: str, words: list[str], output: int | None = None) -> su
         for stream in (started.stdin, started.stdout, started.stderr):
             assert stream is not None
             stream.close()
-    return started
-
-
-def _fork_crash_child(plan: str, output: int) -> subprocess.Popen[bytes]:
-    started = fork_server().start(CRASH_CHILD, [plan], output=output)
-    for stream in (started.stdout, started.stderr):
-        assert stream is not None
-        stream.close()
     return started
 
 

@@ -1,4 +1,4 @@
-"""Members that join: several at the same moment on unread topics, and one beside another at work."""
+"""A member that joins beside another at work."""
 
 from collections import Counter
 from contextlib import closing
@@ -8,10 +8,9 @@ import pytest
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker
-from benchmarks.fleet.members import Fleet
 from benchmarks.fleet.ownership import Ownership
 from benchmarks.torture.checker import settled
-from benchmarks.torture.engine import SHORT_SESSION, Engine
+from benchmarks.torture.engine import Engine
 from benchmarks.torture.log import Log, Sent, who
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
@@ -57,33 +56,6 @@ def topics(broker: Cluster) -> Topics:
     made = Topics(broker)
     made.make(PARTITIONS)
     return made
-
-
-def test_members_that_start_together_answer_each_record_once(topics: Topics, tmp_path: Path) -> None:
-    """Each finds no committed offsets, and those of the others appear meanwhile."""
-    log = Log(topics)
-    for number in range(TOLD):
-        log.tell(f"user{number % OWNERS}", content=f"walnut {number}")
-    log.flush()
-    with Fleet(topics, tmp_path, MEMBERS, "--epoch-ms", "100", *SHORT_SESSION) as fleet:
-        group = Ownership(topics, fleet.deployment)
-        with closing(Reader(topics)) as reader:
-            fleet.start()
-            log.talk(OWNERS, owners=OWNERS)
-            assert reader.until(lambda: receipted(log, reader)), fleet.said()
-            fleet.members[0].until(
-                lambda: fleet.ready() and shares(group) == [PARTITIONS // MEMBERS] * MEMBERS, "evenly shared"
-            )
-            log.sent[:] = log.of(["memory"])  # what was asked before the first start is not answered
-            findings = checker.judge(log, reader)
-            assert [one for one in findings.unasked if not one.startswith("response")] == []
-            assert (findings.lost, findings.twice, findings.wrong) == ([], [], [])
-        assert sum(one.metrics()["recallflow_memories"] for one in fleet.members) == TOLD + OWNERS
-        assert [ended.code for ended in fleet.stop_all()] == [0] * MEMBERS, fleet.said()
-
-
-def receipted(log: Log, reader: Reader) -> bool:
-    return {("receipt", sent.position) for sent in log.of(["memory"])} <= reader.seen
 
 
 def shares(group: Ownership) -> list[int]:
