@@ -312,11 +312,12 @@ class Simulation:
             if not self._is_settled and not self._is_broken:
                 lost = sorted(self.watch.expected - self.watch.delivered)
                 self.watch.fail(f"not delivered {SETTLE_S:.0f} s after all faults: {lost}; owned: {self._owned()}")
+        trace, virtual_s = self.world.trace, self.world.now_s
         if not self._is_broken:
             state = self._state()
             if state != (straight := self._straight()):
                 self.watch.fail(f"the state hash is {state[:8]}, and {straight[:8]} after a straight run")
-        return Outcome(self._broken, self.world.trace, self.watch.outputs, state, self.world.now_s)
+        return Outcome(self._broken, trace, self.watch.outputs, state, virtual_s)
 
     @property
     def _broken(self) -> str | None:
