@@ -28,10 +28,9 @@ from typing import Any
 import orjson
 
 from benchmarks.broker import connect_or_start
-from benchmarks.fleet import cold, throughput
-from benchmarks.fleet.chaos import Fault, schedule
-from benchmarks.fleet.report import show
-from benchmarks.fleet.trial import Plan, Report, Trial
+from benchmarks.fleet import speed
+from benchmarks.fleet.members import Fault, schedule
+from benchmarks.fleet.trial import Plan, Report, Trial, show
 
 
 def main() -> None:
@@ -64,16 +63,16 @@ def main() -> None:
 def pace(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """What --throughput finds."""
     with connect_or_start() as cluster:
-        compared = throughput.compare(cluster, chosen.members or 2, chosen.partitions, chosen.events)
-    throughput.show(compared)
+        compared = speed.compare(cluster, chosen.members or 2, chosen.partitions, chosen.events)
+    speed.show_throughput(compared)
     return asdict(compared), True
 
 
 def from_checkpoint(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """What --cold finds."""
     with connect_or_start() as cluster:
-        found = cold.take_over(cluster, chosen.cold)
-    cold.show(found)
+        found = speed.take_over(cluster, chosen.cold)
+    speed.show_cold(found)
     return asdict(found), found.lost == 0
 
 

@@ -1,13 +1,19 @@
-"""A fleet: processes of one deployment, each with a state directory of its own, to be hurt and started again."""
+"""The members of a deployment, the owner of each partition over time, and a seeded schedule of faults."""
 
+import random
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self
 
-from benchmarks.torture.engine import GIVE_UP_S, POLL_S, Ended, Engine, command
-from benchmarks.torture.topics import Topics
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.fleet.engine import GIVE_UP_S, POLL_S, Ended, Engine, Topics, command
 
 
 class Fleet:
@@ -27,18 +33,18 @@ class Fleet:
     # ------------------------------------------------------------------ life
 
     def start(self, *numbers: int) -> None:
-        """Starts these members, or all, and does not wait."""
+        """Start these members, or all, and does not wait."""
         for number in numbers or range(len(self.members)):
             self.members[number].start()
             self._down.discard(number)
 
     def up(self) -> None:
-        """Starts all, and waits until they are ready."""
+        """Start all, and waits until they are ready."""
         self.start()
         self.await_ready()
 
     def await_ready(self, rest: Callable[[], None] = lambda: time.sleep(POLL_S)) -> None:
-        """Rests until all are ready. RuntimeError where a member that should run has ended, or does not get there."""
+        """Rest until all are ready. RuntimeError where a member that should run has ended, or does not get there."""
         deadline = time.monotonic() + GIVE_UP_S
         while not self.ready():
             if time.monotonic() > deadline:
@@ -121,3 +127,157 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         for member in self.members:
             member.__exit__()
+
+
+LOOK_S = 0.1
+ASK_S = 5.0
+
+Owners = dict[int, str]  # partition → the member that has it
+
+
+class Seen(NamedTuple):
+    """What was so from then on."""
+
+    at_s: float
+    owners: Owners
+
+
+class Ownership(threading.Thread):
+    """Look again and again, until it is told to end."""
+
+    def __init__(self, topics: Topics, group: str) -> None:
+        super().__init__(daemon=True)
+        self._topic, self._group = topics.of("memory"), group
+        self._admin: Any = AdminClient({"bootstrap.servers": topics.cluster.bootstrap_servers, "log_level": 0})
+        self._over = threading.Event()
+        self.seen: list[Seen] = []
+
+    def run(self) -> None:
+        while not self._over.wait(LOOK_S):
+            seen = Seen(time.monotonic(), self.look())
+            if not self.seen or self.seen[-1].owners != seen.owners:
+                self.seen.append(seen)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+    def look(self) -> Owners:
+        """Who has what now; nobody anything where the group is not there yet, or its coordinator is not."""
+        try:
+            asked = self._admin.describe_consumer_groups([self._group], request_timeout=ASK_S)
+            members = asked[self._group].result().members
+        except KafkaException:
+            return {}
+        parts = ((part, one.member_id) for one in members for part in one.assignment.topic_partitions)
+        return {part.partition: member for part, member in parts if part.topic == self._topic}
+
+
+def owners_at(seen: Iterable[Seen], at_s: float) -> Owners:
+    """Who had what at a moment."""
+    found: Owners = {}
+    for one in seen:
+        found = one.owners if one.at_s <= at_s else found
+    return found
+
+
+def moved(seen: Iterable[Seen], from_s: float, to_s: float) -> set[int]:
+    """The partitions that were not one and the same member's all the time."""
+    states = [owners_at(seen, from_s), *(one.owners for one in seen if from_s < one.at_s <= to_s)]
+    return {part for state in states for part in state if len({other.get(part) for other in states}) > 1}
+
+
+KILL, PAUSE, STOP, LOSE = "kill", "pause beyond the session", "stop", "disk lost"
+BACK = "start"  # what every fault ends with
+WEIGHTS = {KILL: 6, PAUSE: 2, STOP: 2}
+TWO_AT_ONCE = 0.2
+LOSE_EVERY = 3  # kills
+BETWEEN_S = (1.0, 4.0)
+SHORT_S = (0.0, 2.0)
+BEYOND_S = (1.0, 4.0)
+
+
+class Fault(NamedTuple):
+    """`away_s`: for how long its members are gone; `after_s`: how long all goes well once they are ready again."""
+
+    kind: str
+    members: tuple[int, ...]
+    away_s: float
+    after_s: float
+
+
+class Span(NamedTuple):
+    """What was so between two moments."""
+
+    cause: str
+    from_s: float
+    to_s: float
+
+
+class Episode(NamedTuple):
+    """A fault until its members were brought back, and from then until the next one."""
+
+    fault: Span
+    back: Span
+
+
+def schedule(seed: int, members: int, kills: int, session_s: float, *, lose_disk: bool) -> Iterator[Fault]:
+    """So many SIGKILLs, with pauses and stops between them; some take two members at once, but never all. A member is
+    away for so short that nobody takes over, or for so long that somebody does."""
+    draw = random.Random(seed)
+    killed = 0
+    while killed < kills:
+        kind = draw.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
+        who = draw.sample(range(members), 2 if members > 2 and draw.random() < TWO_AT_ONCE else 1)
+        beyond_s = session_s + draw.uniform(*BEYOND_S)
+        away_s = beyond_s if kind == PAUSE else draw.choice((draw.uniform(*SHORT_S), beyond_s))
+        if kind == KILL:
+            killed += 1
+            kind = LOSE if lose_disk and killed % LOSE_EVERY == 0 else KILL
+        yield Fault(kind, tuple(who), away_s, draw.uniform(*BETWEEN_S))
+
+
+@dataclass
+class Chaos:
+    """Do to a fleet what a schedule says. `rest` lets time pass, and reads what comes meanwhile."""
+
+    fleet: Fleet
+    rest: Callable[[float], None]
+    episodes: list[Episode] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+
+    def run(self, faults: Iterable[Fault]) -> None:
+        for fault in faults:
+            began_s = time.monotonic()
+            self._strike(fault)
+            self.rest(fault.away_s)
+            back_s = time.monotonic()
+            self._bring_back(fault)
+            self.fleet.await_ready(lambda: self.rest(LOOK_S))
+            self.rest(fault.after_s)
+            spans = Span(fault.kind, began_s, back_s), Span(BACK, back_s, time.monotonic())
+            self.episodes.append(Episode(*spans))
+
+    def counts(self) -> Counter[str]:
+        """How often each kind of fault came."""
+        return Counter(episode.fault.cause for episode in self.episodes)
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.kind == STOP:
+            found = self.fleet.stop(*fault.members)
+            self.unexpected += [f"{STOP}: {ended}" for ended in found if ended.code or not ended.plain]
+            return
+        for number in fault.members:
+            if fault.kind == PAUSE:
+                self.fleet.pause(number)
+            else:
+                self.fleet.kill(number)
+            if fault.kind == LOSE:
+                self.fleet.lose_disk(number)
+
+    def _bring_back(self, fault: Fault) -> None:
+        for number in fault.members:
+            if fault.kind == PAUSE:
+                self.fleet.go_on(number)
+            else:
+                self.fleet.start(number)

@@ -1,14 +1,21 @@
-"""What a fleet is given to do: memories, changes and questions of many owners, few of whom talk a lot, drawn from a
-seed; a share of it where it does not belong."""
+"""Seeded traffic: memories, changes and queries of many owners with a Zipf distribution, a share of it misrouted."""
 
 import random
+import threading
 import zlib
 from typing import Any
 
-from benchmarks.torture.log import AS_USUAL, How, Log, Sent, who
-from benchmarks.torture.producer import WORDS, Producer
-from benchmarks.torture.reader import Reader
+from benchmarks.fleet.records import (
+    AS_USUAL,
+    How,
+    Log,
+    Reader,
+    Sent,
+    who,
+)
 
+WORDS = ("walnut", "harbour", "violin", "ticket", "lantern", "garden", "bicycle", "sister", "launch", "coffee")
+OPEN_MAX = 400  # records that are not delivered yet: the producer waits while the broker is away
 OWNERS = 200
 TENANTS = {"acme": 6, "globex": 3, "initech": 1}
 KINDS = {"tell": 50, "change": 12, "forget": 5, "ask": 33}
@@ -43,17 +50,39 @@ class Astray:
         return self._draw.choice(ways)
 
 
-class Traffic(Producer):
-    """Sends until it is told to stop. An owner of whom a memory event was sent astray says nothing more until its
-    receipt is there: between two partitions there is no order, and the model needs one."""
+class Traffic(threading.Thread):
+    """A producer that sends records until it is told to stop.
+
+    An owner with a misrouted memory event sends nothing more until its receipt is there: the model needs an order, and
+    there is none between two partitions.
+    """
 
     def __init__(self, log: Log, reader: Reader, seed: int, per_second: float, misrouted: float = 0.0) -> None:
-        super().__init__(log, seed, per_second)
-        self._reader = reader
+        super().__init__(daemon=True)
+        self._log, self._reader = log, reader
+        self._random = random.Random(seed)
+        self._pause_s = 1 / per_second
+        self._over = threading.Event()
         self._owners = owners(self._random)
         self._ways = Astray(self._random, misrouted, len(log.topics.bounds("memory")))
+        self._told: dict[str, list[Sent]] = {}
         self._open: dict[str, Sent] = {}
+        self.error: Exception | None = None
         self.astray = 0
+
+    def run(self) -> None:
+        try:
+            while not self._over.wait(self._pause_s * self._random.uniform(0.2, 1.8)):
+                if self._log.waiting() < OPEN_MAX:
+                    self.step()
+        except Exception as error:  # noqa: BLE001 - `end` raises it
+            self.error = error
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
 
     def step(self) -> None:
         """One record, unless everybody waits."""

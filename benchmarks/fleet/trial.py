@@ -1,26 +1,43 @@
-"""One run: a fleet, traffic, probes and chaos, and the verdict."""
+"""A trial of one deployment: members, traffic, probes and faults, then the verdict and its table."""
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from confluent_kafka import KafkaException
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker, probes
-from benchmarks.fleet.chaos import Chaos, Fault, Span
-from benchmarks.fleet.members import Fleet
-from benchmarks.fleet.ownership import Ownership
-from benchmarks.fleet.silence import Silence, measure
+from benchmarks.fleet.checker import Findings, open_records
+from benchmarks.fleet.engine import OUTPUTS, Engine, Topics
+from benchmarks.fleet.members import Chaos, Fault, Fleet, Ownership, Span
+from benchmarks.fleet.probes import Silence, measure
+from benchmarks.fleet.records import Log, Reader
 from benchmarks.fleet.traffic import Traffic
-from benchmarks.torture.checker import Findings, open_records
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
-from benchmarks.torture.undisturbed import undisturbed
+
+SETTLE_S = 300.0
+BECOME = ("receipt", "dead-letter")  # what memory events do
+
+
+def undisturbed(topics: Topics, folder: Path, told: int, *options: str) -> Engine:
+    """A stopped engine of a deployment of its own, in a new directory, that has taken in all of a memory topic. Its
+    outputs went to topics of its own. `told`: how many receipts and dead letters the memory events give."""
+    own = Topics(topics.cluster)
+    for kind in OUTPUTS:
+        own.make_one(kind, len(topics.bounds(kind)))
+    words = [word for kind in OUTPUTS for word in (f"--{kind}-topic", own.of(kind))]
+    name = ("--deployment", f"undisturbed-{own.suffix}")
+    engine = Engine(topics, folder, *options, *name, *words, name="undisturbed")
+    with engine, closing(Reader(own, BECOME)) as reader:
+        engine.up()
+        reader.until(lambda: len(reader.seen) >= told, SETTLE_S)
+        engine.stop()
+    return engine
+
 
 WARM_UP_S = 8.0  # members that start at one moment share out anew a few times
 SILENT_S = 60.0  # nothing more comes
@@ -160,3 +177,42 @@ class Trial:
         self.report.records = len(self.log.sent)
         self.report.starts = sum(member.starts for member in self.fleet.members)
         self._open.close()
+
+
+SHOWN = 5
+
+
+def show(report: Report) -> None:
+    """A table of counts; below it what is wrong."""
+    plan, found = report.plan, report.findings
+    print(f"seed {plan.seed}, {plan.members} members, {plan.partitions} partitions")
+    for name, figure in rows(report):
+        print(f"  {name:<52} {figure:>16}")
+    for kind in ("lost", "twice", "unasked", "wrong"):
+        for line in getattr(found, kind)[:SHOWN]:
+            print(f"{kind}: {line}")
+    for line in report.broken[:SHOWN]:
+        print(f"FOUND {line}")
+
+
+def rows(report: Report) -> Iterator[tuple[str, object]]:
+    found, silence = report.findings, report.silence
+    yield "faults", sum(report.faults.values())
+    yield from ((f"  {name}", count) for name, count in sorted(report.faults.items()))
+    yield "starts", report.starts
+    yield "records sent", report.records
+    yield "  of them astray", report.astray
+    yield "probes", report.probes
+    yield "outputs", found.outputs
+    yield from ((f"  {name}", len(getattr(found, name))) for name in ("lost", "twice", "unasked", "wrong"))
+    yield "answers that had what they waited for", found.waited
+    yield "  that said why not", found.excused
+    yield "memories and lists asked for at the end", found.audited
+    yield "state hash", "equal" if report.state_equal else "DIFFERENT"
+    yield "partitions of each member at the end", "/".join(map(str, report.spread))
+    for cause, times_ms in sorted(silence.longest.items()):
+        yield f"{cause}: partitions that moved", len(times_ms)
+        yield "  longest silence, p50 and most, ms", f"{np.median(times_ms):,.0f} {max(times_ms):,.0f}"
+    yield "idle, p50 and p95, ms", f"{silence.idle_p50:,.1f} {silence.idle_p95:,.1f}"
+    yield "others while some moved, p50 and p95, ms", f"{silence.still_p50:,.1f} {silence.still_p95:,.1f}"
+    yield "seconds", report.seconds

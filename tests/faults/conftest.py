@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.torture.engine import SHORT_SESSION, Engine
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.engine import SHORT_SESSION, Engine, Topics
+from benchmarks.fleet.records import Log, Reader
 from tests.kafka.harness import forked_engines
 
 MakeEngine = Callable[..., Engine]

@@ -3,11 +3,9 @@
 import resource
 import shutil
 
-from benchmarks.torture.checker import check, settled
-from benchmarks.torture.engine import Engine
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.checker import check, settled
+from benchmarks.fleet.engine import Engine, Topics
+from benchmarks.fleet.records import Log, Reader
 
 
 def work(log: Log, reader: Reader, count: int = 10) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.broker import Broker
-from benchmarks.torture.checker import check, settled
-from benchmarks.torture.engine import Engine
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
-from benchmarks.torture.wire import Wire
+from benchmarks.fleet.checker import check, settled
+from benchmarks.fleet.engine import Engine, Topics
+from benchmarks.fleet.records import Log, Reader
 from tests.faults.conftest import MakeEngine
+from tests.faults.wire import Wire
 
 STOP_S = 10  # a stop without brokers; a slow machine adds to it
 COUNTERS = ("recallflow_dead_letters_total", "recallflow_responses_total", "recallflow_misplaced_records_total")

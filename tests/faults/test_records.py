@@ -5,13 +5,12 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.torture.checker import check, settled
-from benchmarks.torture.log import ANSWER, LETTER, RECEIPT, REFUSED_ANSWER, Log
-from benchmarks.torture.raw_header import produce
-from benchmarks.torture.reader import Output, Reader
-from benchmarks.torture.topics import OUTPUTS, Topics
+from benchmarks.fleet.checker import check, settled
+from benchmarks.fleet.engine import OUTPUTS, Topics
+from benchmarks.fleet.records import ANSWER, LETTER, RECEIPT, REFUSED_ANSWER, Log, Output, Reader
 from recallflow.partitioning import partition_of
 from tests.faults.conftest import MakeEngine
+from tests.faults.raw_header import produce
 
 GOOD = {"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "A walnut.", "receipt": True}
 KEY = b"acme/ann"

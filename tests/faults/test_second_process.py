@@ -5,11 +5,9 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.torture.checker import check, settled
-from benchmarks.torture.engine import command
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.checker import check, settled
+from benchmarks.fleet.engine import Topics, command
+from benchmarks.fleet.records import Log, Reader
 from tests.faults.conftest import MakeEngine
 
 

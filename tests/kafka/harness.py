@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.torture import engine
+from benchmarks.fleet import engine
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import Cluster
-from benchmarks.torture.engine import SHORT_SESSION, Engine
-from benchmarks.torture.log import Log, Sent
-from benchmarks.torture.reader import Output, Reader, all_of
-from benchmarks.torture.topics import INPUTS, OUTPUTS, Topics
+from benchmarks.fleet.engine import INPUTS, OUTPUTS, SHORT_SESSION, Engine, Topics
+from benchmarks.fleet.records import Log, Output, Reader, Sent, all_of
 
 REPLY = "reply"
 

@@ -11,10 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from benchmarks.torture.engine import Engine
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.engine import Engine, Topics
+from benchmarks.fleet.records import Log, Reader
 
 GIVE_UP_S = 60.0
 MANY = 2_000

@@ -11,12 +11,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker
+from benchmarks.fleet.checker import settled
+from benchmarks.fleet.engine import SHORT_SESSION, Topics, command
 from benchmarks.fleet.members import Fleet
-from benchmarks.torture.checker import settled
-from benchmarks.torture.engine import SHORT_SESSION, command
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.records import Log, Reader
 from tests.kafka.harness import FLAGS, Names, own_topics, read_topic, until, watched
 from tests.readable import contains
 from tests.starts import fork_server

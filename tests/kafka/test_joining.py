@@ -8,12 +8,10 @@ import pytest
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker
-from benchmarks.fleet.ownership import Ownership
-from benchmarks.torture.checker import settled
-from benchmarks.torture.engine import Engine
-from benchmarks.torture.log import Log, Sent, who
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.checker import settled
+from benchmarks.fleet.engine import Engine, Topics
+from benchmarks.fleet.members import Ownership
+from benchmarks.fleet.records import Log, Reader, Sent, who
 from recallflow.owner import state_partition
 from recallflow.state.folders import held_numbers
 

@@ -16,9 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from benchmarks.broker import Cluster
-from benchmarks.torture import engine
-from benchmarks.torture.reader import FOREIGN
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet import engine
+from benchmarks.fleet.engine import Topics
+from benchmarks.fleet.records import FOREIGN
 from recallflow.client import RecallClient
 from recallflow.errors import DeliveryFailed, InvalidRecord
 from tests.kafka.harness import GIVE_UP_S, Command, Names

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.engine import Topics
 from tests.kafka.harness import Command, Names, read_topic, watched
 from tests.starts import fork_server
 

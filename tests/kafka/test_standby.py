@@ -12,13 +12,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker
-from benchmarks.fleet.members import Fleet
-from benchmarks.fleet.ownership import Ownership
-from benchmarks.torture.checker import settled
-from benchmarks.torture.engine import SHORT_SESSION, Engine
-from benchmarks.torture.log import Log
-from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import Topics
+from benchmarks.fleet.checker import settled
+from benchmarks.fleet.engine import SHORT_SESSION, Engine, Topics
+from benchmarks.fleet.members import Fleet, Ownership
+from benchmarks.fleet.records import Log, Reader
 from recallflow.connectors.kafka.group_consumer import SHARING
 from recallflow.connectors.kafka.shares import Shares
 from recallflow.flows.standby import without

@@ -1,19 +1,15 @@
-"""The fleet's checker sees each kind of harm; a seed has one schedule; silence is told of the right partitions."""
+"""The checker of the fleet benchmark finds each kind of harm; its schedules and silences follow from their inputs."""
 
 from itertools import islice
+from typing import Any
 
 import orjson
 import pytest
 
-from benchmarks.fleet.chaos import BACK, KILL, LOSE, Episode, Span, schedule
-from benchmarks.fleet.checker import differences, once
-from benchmarks.fleet.ownership import Seen, moved
-from benchmarks.fleet.probes import Probe
-from benchmarks.fleet.silence import ALONG, measure
-from benchmarks.torture.checker import Findings, count
-from benchmarks.torture.log import ANSWER, Sent
-from benchmarks.torture.model import Mind
-from benchmarks.torture.reader import Output
+from benchmarks.fleet.checker import Findings, count, differences, once
+from benchmarks.fleet.members import BACK, KILL, LOSE, Episode, Seen, Span, moved, schedule
+from benchmarks.fleet.probes import ALONG, Probe, measure
+from benchmarks.fleet.records import ANSWER, LETTER, RECEIPT, Mind, Output, Sent, same_text
 
 ASKED = [Sent("query", "ann", {"id": f"q{n}"}, [ANSWER], position=f"query:{n}:0") for n in range(3)]
 
@@ -37,7 +33,7 @@ HARM = [(ANSWERS, {}), (ANSWERS[1:], {"lost": 1}), ([*ANSWERS, answer(1, partiti
 
 
 @pytest.mark.parametrize(("outputs", "harm"), HARM)
-def test_an_answer_that_is_lost_or_in_two_partitions_is_seen(outputs: list[Output], harm: dict[str, int]) -> None:
+def test_lost_answers_and_answers_in_two_partitions_are_found(outputs: list[Output], harm: dict[str, int]) -> None:
     found = count(ASKED, outputs, Findings())
     once(outputs, found)
     assert {name: len(getattr(found, name)) for name in ("lost", "twice", "unasked", "wrong")} == (
@@ -45,7 +41,7 @@ def test_an_answer_that_is_lost_or_in_two_partitions_is_seen(outputs: list[Outpu
     )
 
 
-def test_a_list_with_a_memory_too_many_too_few_or_another_is_wrong() -> None:
+def test_list_that_differs_from_the_model_is_wrong() -> None:
     told = mind(a="walnut", b="harbour")
     right = [{"id": "b", "content": "harbour"}, {"id": "a", "content": "walnut"}]
     assert [*differences(told, right)] == []
@@ -56,7 +52,7 @@ def test_a_list_with_a_memory_too_many_too_few_or_another_is_wrong() -> None:
     assert len([*differences(told, right)]) == 1
 
 
-def test_a_seed_has_one_schedule_that_never_takes_all_members() -> None:
+def test_schedule_of_a_seed_leaves_a_member_running() -> None:
     first, same, other = ([*schedule(seed, 3, 12, 6.0, lose_disk=True)] for seed in (1, 1, 2))
     assert first == same != other
     assert sum(fault.kind in (KILL, LOSE) for fault in first) == 12
@@ -72,13 +68,13 @@ SEEN = [
 ]
 
 
-def test_what_moved_is_what_was_not_one_members_all_the_time() -> None:
+def test_partition_with_two_owners_has_moved() -> None:
     assert moved(SEEN, 1.0, 11.0) == set()
     assert moved(SEEN, 1.0, 13.0) == {0, 2}
     assert moved(SEEN, 12.5, 30.0) == {1}
 
 
-def test_silence_is_told_by_its_cause() -> None:
+def test_silence_is_measured_by_cause() -> None:
     episode = Episode(Span(KILL, 10.0, 20.0), Span(BACK, 20.0, 30.0))
     took_s = {(0, 10): 3.0, (2, 11): 0.5, (1, 20): 0.25, (0, 20): 0.1, (3, 15): 0.02}
     probes = [
@@ -90,3 +86,59 @@ def test_silence_is_told_by_its_cause() -> None:
     rounded = {cause: [round(ms) for ms in times] for cause, times in found.longest.items()}
     assert rounded == {KILL: [3_000], ALONG: [500], BACK: [250]}
     assert round(found.idle_p95) == round(found.still_p50) == 10
+
+
+# ── records and outputs of one engine ─────────────────────────────────────────────
+
+QUERY = Sent("query", "ann", {"id": "q1"}, [ANSWER], position="query:0:5")
+TOLD = Sent("memory", "ann", {"id": "m1"}, [RECEIPT], position="memory:0:7")
+REFUSED = Sent("memory", "", None, [LETTER], value=b"{", position="memory:0:8")
+
+
+def output(kind: str, name: str) -> Output:
+    body = {"response": {"query_id": name}, "receipt": {"position": name}}.get(kind)
+    headers = (("error.source", name.encode()),) if kind == "dead-letter" else ()
+    return Output(kind, f"{kind}:0", 0, b"acme/ann", orjson.dumps(body) if body else b"{", headers)
+
+
+SOUND = [output("response", "q1"), output("receipt", "memory:0:7"), output("dead-letter", "memory:0:8")]
+
+
+def judged(outputs: list[Output]) -> dict[str, int]:
+    found = count([QUERY, TOLD, REFUSED], outputs, Findings())
+    return {name: len(getattr(found, name)) for name in ("lost", "twice", "unasked", "wrong") if getattr(found, name)}
+
+
+def test_complete_outputs_are_clean() -> None:
+    assert judged(SOUND) == {}
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_missing_and_repeated_outputs_are_found(place: int) -> None:
+    assert judged(SOUND[:place] + SOUND[place + 1 :]) == {"lost": 1}
+    assert judged([*SOUND, SOUND[place]]) == {"twice": 1}
+
+
+def test_unrequested_and_unexpected_outputs_are_found() -> None:
+    assert judged([*SOUND, output("response", "q9")]) == {"unasked": 1}
+    assert judged([*SOUND, output("receipt", "memory:0:99")]) == {"unasked": 1}
+    assert judged([SOUND[0], output("dead-letter", "memory:0:7"), SOUND[2]]) == {"wrong": 1}
+    assert judged([*SOUND, output("dead-letter", "memory:0:7")]) == {"wrong": 1}
+
+
+def test_model_applies_updates_and_forgets() -> None:
+    mind = Mind()
+    told: dict[str, Any] = {"type": "memory", "id": "m", "content": "one"}
+    assert mind.apply(told)
+    assert mind.apply({"type": "memory.update", "memory_id": "m", "content": "two"})
+    assert mind.memories["m"].versions == ["one", "two"]
+    assert mind.apply({"type": "memory.forget", "memory_id": "m"})
+    assert not mind.apply({"type": "memory.update", "memory_id": "m", "content": "three"})
+    assert mind.forgotten == {"m"}
+
+
+def test_shortened_text_requires_the_truncated_flag() -> None:
+    assert same_text("walnut", {"content": "walnut"})
+    assert not same_text("walnut", {"content": "wal"})
+    assert same_text("walnut", {"content": "wal", "truncated": True})
+    assert not same_text("walnut", {"content": "harbour", "truncated": True})

@@ -1,9 +1,9 @@
-"""How much more two processes take in than one, on cores that are not all theirs.
+"""Throughput of several members against one, and the silence of a partition that is restored from a checkpoint.
 
-The broker and whoever measures need cores too, and on a small machine two members get less than two. So the rate is
-not taken from the clock on the wall, but from the processor time of the members themselves: one that has its cores to
-itself is busy for its processor time, divided by the cores that one alone keeps busy. The slowest member says when all
-is through. What is left to compare is what a message costs, and how evenly the work is spread.
+The broker and the measuring process need cores too, and on a small machine two members get less than two. So the rate
+is not taken from the wall clock, but from the processor time of the members: a member on cores of its own is busy for
+its processor time, divided by the cores that one member alone keeps busy. The slowest member determines the rate. The
+comparison shows the cost of a message and how evenly the work is spread.
 
     rate of one     = messages / (its processor time / cores that it kept busy)
     rate of several = messages / (most processor time of one of them / the same cores)
@@ -12,18 +12,19 @@ is through. What is left to compare is what a message costs, and how evenly the 
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.broker import Cluster
 from benchmarks.engine import events
-from benchmarks.fleet.members import Fleet
-from benchmarks.fleet.ownership import Ownership
+from benchmarks.fleet import probes
+from benchmarks.fleet.engine import GIVE_UP_S, Topics
+from benchmarks.fleet.members import Fleet, Ownership
+from benchmarks.fleet.records import Log
 from benchmarks.kafka_load import produce
 from benchmarks.locomo import load, shared
-from benchmarks.torture.engine import GIVE_UP_S
-from benchmarks.torture.topics import Topics
+from recallflow.connectors.checkpoints.store import CheckpointStore
 
 USERS = 400
 WARM_UP = 2_000
@@ -100,7 +101,7 @@ def compare(cluster: Cluster, members: int, partitions: int, count: int, rounds:
     )
 
 
-def show(found: Compared) -> None:
+def show_throughput(found: Compared) -> None:
     """The figures in lines."""
     print(f"{found.one[0].messages:,} messages of {USERS} users; medians of {len(found.one)} rounds in turns")
     print(f"{'members':>8}{'messages/s':>12}{'cores busy':>12}{'µs/message':>12}   processor seconds of each")
@@ -124,3 +125,86 @@ def _through(fleet: Fleet, messages: int) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"not all were through after {GIVE_UP_S:.0f} s:\n{fleet.said()}")
         time.sleep(LOOK_S)
+
+
+SESSION_S = 6.0
+MINUTES = 0.3  # between checkpoints
+PROBE_S = 0.1
+IDLE_S = 5.0
+BEYOND_S = 30.0  # the session: by then it answers again
+COLD_LOOK_S = 1.0
+COLD_GIVE_UP_S = 500.0
+
+
+@dataclass(frozen=True)
+class Cold:
+    """`silent_s`: the longest that an answer took, the session included. `lost`: questions that were never answered."""
+
+    memories: int
+    checkpoint_bytes: int
+    session_s: float
+    idle_ms: float
+    silent_s: float
+    lost: int
+
+
+def take_over(cluster: Cluster, memories: int) -> Cold:
+    """One partition, an owner and another member. RuntimeError where something does not come in time."""
+    topics = Topics(cluster)
+    topics.make(1)
+    topics.make_one(probes.KIND, 1)
+    with tempfile.TemporaryDirectory(prefix="recallflow-fleet-") as folder:
+        url = (Path(folder) / "store").as_uri()
+        shape = ("--session-timeout-s", f"{SESSION_S:g}", "--reply-topic", topics.of(probes.KIND))
+        with Fleet(
+            topics, Path(folder), 2, *shape, "--checkpoint-to", url, "--checkpoint-minutes", f"{MINUTES}"
+        ) as fleet:
+            fleet.up()
+            lines = events(load(shared("data", "locomo_dev.json")), memories, USERS)
+            produce(cluster, topics.of("memory"), lines)
+            _until(lambda: max(_held(fleet)) >= memories)
+            owner = max(range(2), key=_held(fleet).__getitem__)
+            log = Log(topics)
+            asked = probes.settle_in(log, 1)
+            log.flush()
+            store = CheckpointStore.open(url)
+            _until(lambda: (newest := store.newest(0)) is not None and newest.about.offset >= memories)
+            asking = probes.Probes(topics, asked, PROBE_S)
+            asking.start()
+            time.sleep(IDLE_S)
+            killed_s = time.monotonic()
+            fleet.kill(owner)
+            fleet.lose_disk(owner)
+            time.sleep(SESSION_S + BEYOND_S)
+            asking.end()
+            fleet.stop_all()
+            newest = store.newest(0)
+    idle = [one.ms for one in asking.probes() if one.due_s < killed_s - COLD_LOOK_S]
+    return Cold(
+        memories,
+        0 if newest is None else sum(newest.objects().values()),
+        SESSION_S,
+        statistics.median(idle),
+        max(one.ms for one in asking.probes()) / 1_000,
+        len(asking.lost()),
+    )
+
+
+def _held(fleet: Fleet) -> list[float]:
+    """How many memories each member has."""
+    return [member.metrics().get("recallflow_memories", 0) for member in fleet.members]
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + COLD_GIVE_UP_S
+    while not true():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"it did not come to that within {COLD_GIVE_UP_S:.0f} s")
+        time.sleep(COLD_LOOK_S)
+
+
+def show_cold(found: Cold) -> None:
+    """The figures in lines."""
+    megabytes = found.checkpoint_bytes / 1e6
+    print(f"{found.memories:,} memories, a checkpoint of {megabytes:.0f} MB; idle {found.idle_ms:.0f} ms")
+    print(f"silent for {found.silent_s:.1f} s, of which {found.session_s:g} are the session; {found.lost} lost")

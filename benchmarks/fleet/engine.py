@@ -1,6 +1,5 @@
-"""The engine as an operator has it: a process of the command line, what it says, and how it ends."""
+"""`recallflow run` as a process, with topics of its own: start, stop, kill, pause, probe and log."""
 
-import math
 import os
 import signal
 import subprocess
@@ -8,17 +7,101 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.broker import BOOTSTRAP_VARIABLE, free_ports, guard, release
-from benchmarks.torture.topics import Topics
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
-GIVE_UP_S = 120.0  # far more than a loaded machine needs: whoever is not there by then hangs
+from benchmarks.broker import BOOTSTRAP_VARIABLE, Cluster, free_ports, guard, has_leaders, release
+
+INPUTS = ("memory", "query", "control")
+OUTPUTS = ("response", "receipt", "dead-letter")
+ADMIN_S = 60.0
+GIVE_UP_S = 120.0  # far more than a loaded machine needs
 POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Names that nobody else has: `of("memory")` is the memory topic. `suffix` tells deployments apart."""
+
+    cluster: Cluster
+    suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:10])
+
+    def of(self, kind: str) -> str:
+        return f"{kind}-{self.suffix}"
+
+    def make(self, partitions: int = 2, config: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """Create all six; `config` has settings by kind."""
+        for kind in (*INPUTS, *OUTPUTS):
+            self.make_one(kind, partitions, (config or {}).get(kind))
+
+    def make_one(self, kind: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        self.cluster.create_topics({self.of(kind): partitions}, config)
+        self._await(lambda: self._has_bounds(kind))  # a broker is told to lead a partition a little after it told us
+
+    def arguments(self) -> list[str]:
+        """What makes a command of recallflow use them."""
+        return [word for kind in (*INPUTS, *OUTPUTS) for word in (f"--{kind}-topic", self.of(kind))]
+
+    def grow(self, kind: str, partitions: int) -> None:
+        """Add partitions, up to so many."""
+        name = self.of(kind)
+        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(ADMIN_S)
+        self._await(lambda: has_leaders(self._admin, name, partitions))
+
+    def remove(self, kind: str) -> None:
+        name = self.of(kind)
+        self._admin.delete_topics([name])[name].result(ADMIN_S)
+        self._await(lambda: name not in self._admin.list_topics(timeout=ADMIN_S).topics)
+
+    def remake(self, kind: str, partitions: int) -> None:
+        """Delete a topic and makes one of the same name."""
+        self.remove(kind)
+        deadline = time.monotonic() + ADMIN_S
+        while True:
+            try:
+                return self.make_one(kind, partitions)
+            except KafkaException:  # the broker may still be about deleting the old one
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+
+    def bounds(self, kind: str) -> dict[int, tuple[int, int]]:
+        """The first offset of each partition, and the one that comes next."""
+        name = self.of(kind)
+        consumer = Consumer({"bootstrap.servers": self.cluster.bootstrap_servers, "group.id": "bounds"})
+        try:
+            known = consumer.list_topics(name, timeout=ADMIN_S).topics[name].partitions
+            return {n: consumer.get_watermark_offsets(TopicPartition(name, n), timeout=ADMIN_S) for n in known}
+        finally:
+            consumer.close()
+
+    def _has_bounds(self, kind: str) -> bool:
+        with suppress(KafkaException):
+            return bool(self.bounds(kind))
+        return False
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        """One that lives on: what it was asked is dropped with it."""
+        return AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
+
+    def _await(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + ADMIN_S
+        while not true():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"a topic of {self.suffix} is not as it was ordered after {ADMIN_S:.0f} s")
+            time.sleep(POLL_S)
+
+
 SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 NOT_FOR_PEOPLE = ("Traceback (most recent call last)", "panicked at", "Fatal Python error", "fatal runtime error")
 
@@ -49,7 +132,7 @@ class Ended:
 
 
 def command(*words: str | Path, text: str | bytes = b"", setup: str = "") -> Ended:
-    """Runs `recallflow …` to its end. `setup` is Python that the new process runs before the command."""
+    """Run `recallflow …` to its end. `setup` is Python that the new process runs before the command."""
     process = spawn(f"{setup}\n{SCRIPT}", [*map(str, words)])
     out, said = process.communicate(text if isinstance(text, bytes) else text.encode(), timeout=GIVE_UP_S)
     return Ended(process.returncode, out.decode(errors="replace"), said.decode(errors="replace"))
@@ -91,7 +174,7 @@ class Engine:
     # ------------------------------------------------------------------ life
 
     def start(self, *options: str) -> None:
-        """Starts the process, and does not wait."""
+        """Start the process, and does not wait."""
         if self.running():
             raise RuntimeError("the engine runs already")
         self.log.touch()
@@ -117,7 +200,7 @@ class Engine:
         return ["run", *where, *probes, *self.topics.arguments(), *self._options, *options]
 
     def up(self, *options: str) -> None:
-        """Starts it and waits until it is ready. RuntimeError where it ends instead, or does not get there."""
+        """Start it and waits until it is ready. RuntimeError where it ends instead, or does not get there."""
         self.start(*options)
         self.await_ready()
 
@@ -154,21 +237,12 @@ class Engine:
         self._signal(signal.SIGCONT)
 
     def ends(self, *options: str) -> Ended:
-        """Starts it, and waits for it to end by itself."""
+        """Start it, and waits for it to end by itself."""
         self.start(*options)
-        return self.ended()
-
-    def start_and_see(self, *options: str) -> Ended | None:
-        """Starts it, and waits until it is ready (None) or has ended."""
-        self.start(*options)
-        while self.running():
-            if self.ready():
-                return None
-            time.sleep(POLL_S)
         return self.ended()
 
     def ended(self, timeout_s: float = GIVE_UP_S) -> Ended:
-        """Waits for the end. RuntimeError where there is none."""
+        """Wait for the end. RuntimeError where there is none."""
         if self._process is None:
             raise RuntimeError("the engine was never started")
         try:
@@ -209,13 +283,6 @@ class Engine:
             return error.code
         except OSError:
             return 0
-
-    def behind(self) -> float:
-        """How many records it has to go until it has caught up; without end where nobody says so."""
-        try:
-            return self.metrics().get("recallflow_catching_up_records", math.inf)
-        except OSError:
-            return math.inf
 
     def metrics(self) -> dict[str, float]:
         """Every sample by its name with labels, as it is written: `recallflow_outputs_total{kind="response"}`."""
