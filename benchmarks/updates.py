@@ -16,7 +16,7 @@ updates.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,12 +54,12 @@ class CaseAnswer(NamedTuple):
 
     ranked: list[int]
     looked_at: list[int]
-    features: Mapping[str, Floats]
+    pairs: updates.Pairs
 
 
 def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool = True) -> list[CaseAnswer]:
     """Return each case's answer. `updating`: whether updates change the order."""
-    recorded: list[tuple[list[int], Mapping[str, Floats]]] = []
+    recorded: list[tuple[list[int], updates.Pairs]] = []
     looked_at: list[list[int]] = []
     likely, looks = updates.probabilities, ranking._looked_at
 
@@ -161,16 +161,15 @@ def paired(every: Sequence[Case], answers: Sequence[CaseAnswer], names: Sequence
     terms, label, related, case_of = [], [], [], []
     draw = np.random.default_rng(0)
     for number, (case, answer) in enumerate(zip(every, answers, strict=True)):
-        values = answer.features
-        open_pairs = values["open"]
+        older, newer, values = answer.pairs
         told = {case.best, *case.behind} if case.behind else set()
         is_told = np.array([answer.ranked[rank] in told for rank in answer.looked_at])
-        both = is_told[:, None] & is_told
-        older, newer = np.nonzero(open_pairs & (both | (draw.random(both.shape) < 1 / UNRELATED)))
-        terms.append(np.array([np.broadcast_to(values[name], both.shape)[older, newer] for name in names]).T)
-        related.append(both[older, newer])
+        both = is_told[older] & is_told[newer]
+        taken = np.flatnonzero(both | (draw.random(len(both)) < 1 / UNRELATED))
+        terms.append(np.array([values[name][taken] for name in names]).T if len(taken) else np.zeros((0, len(names))))
+        related.append(both[taken])
         label.append(related[-1] & (case.kind in (*REPLACING, "past")))
-        case_of.append(np.full(len(older), number))
+        case_of.append(np.full(len(taken), number))
     is_related, is_update = np.concatenate(related), np.concatenate(label)
     sort = np.where(is_update, "update", np.where(is_related, "case", "unrelated"))
     weight = np.zeros(len(sort))
@@ -185,10 +184,10 @@ def fitted(pairs: Pairs, chosen: npt.NDArray[np.bool_]) -> Fit:
 
 def settled(case: Case, answer: CaseAnswer, names: Sequence[str], made: Fit) -> list[int]:
     """Return the ranked messages as updates by these weights put them."""
-    values = answer.features
-    shape = values["open"].shape
-    terms = np.array([np.broadcast_to(values[name], shape) for name in names]).transpose(1, 2, 0)
-    likely = np.where(values["open"], made.probability(terms), 0.0)
+    older, newer, values = answer.pairs
+    likely = np.zeros((len(answer.looked_at), len(answer.looked_at)))
+    if len(older):
+        likely[older, newer] = made.probability(np.array([values[name] for name in names]).T)
     about_past = "past" in read_statement(case.question).cues
     order = updates.settled(answer.looked_at, likely, len(answer.ranked), about_past=about_past)
     return [answer.ranked[rank] for rank in order]
@@ -230,7 +229,7 @@ def main() -> None:
     if chosen.fit:
         every += facts()
         answers = ask(settings, every, chosen.mode, updating=False)
-        names = [name for name in answers[0].features if name != "open"]
+        names = [*update_weights.WEIGHTS]
         pairs = paired(every, answers, names)
         for _ in left_out(every, answers, pairs, names):
             pass

@@ -60,122 +60,171 @@ class Candidate(NamedTuple):
     signal: float
 
 
+class Pairs(NamedTuple):
+    """Pairs of an older and a newer memory of which the newer one may update the older one, and their features.
+
+    Attributes:
+        older: ranks, (pairs,).
+        newer: ranks, (pairs,).
+        values: by name of the feature (pairs,).
+    """
+
+    older: npt.NDArray[np.int64]
+    newer: npt.NDArray[np.int64]
+    values: dict[str, Features]
+
+
 def probabilities(question: StatementReading, told: Sequence[Candidate]) -> Column:
     """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
-    values = features(question, told)
-    logit = BIAS + CHANGE_ASKED * values["changes_asked"]
-    for name, weight in WEIGHTS.items():
-        logit += weight * values[name]
-    return np.where(values["open"], 1 / (1 + np.exp(-logit)), 0.0)
+    likely = np.zeros((len(told), len(told)))
+    older, newer, values = features(question, told)
+    if len(older):
+        terms = np.array([values[name] for name in WEIGHTS])
+        logit = BIAS + CHANGE_ASKED * values["changes_asked"] + _WEIGHTS @ terms
+        likely[older, newer] = 1 / (1 + np.exp(-logit))
+    return likely
 
 
-def features(question: StatementReading, told: Sequence[Candidate]) -> dict[str, Features]:
-    """Return by name (n, n), or (n, 1) of the older memory, or (n,) of the newer one: the older memory in the row, the
-    newer one in the column; best first. "open": whether the newer one may update the older one at all."""
+def features(question: StatementReading, told: Sequence[Candidate]) -> Pairs:
+    """Return the pairs of memories of which the newer one may update the older one. `told`: best first."""
     statements = [one.statement for one in told]
-    n, apart = len(told), ~np.eye(len(told), dtype=np.bool_)
-    author, place = np.array([one.author for one in told]), np.array([one.place for one in told])
-    order = np.empty(n, np.int64)
-    order[sorted(range(n), key=lambda at: told[at].order)] = np.arange(n)
     known = _unit(word_vectors().summed([one.rows for one in (*statements, question)])).astype(np.float64)
-    alike, fits = known[:n] @ known[:n].T, known[:n] @ known[n]
+    alike, fits = known[:-1] @ known[:-1].T, known[:-1] @ known[-1]
     held, unasked = _held(question, statements)
     shared = held @ held.T  # words in common, by rarity
-    sums = np.maximum(np.diag(shared), 1e-9)
+    sums = np.maximum(shared.diagonal(), 1e-9)
     share = shared / np.minimum(sums[:, None], sums)
-    signal = np.array([one.signal for one in told])
-    size = np.array([len(one.words) for one in statements])
-    rank = 1.0 / np.arange(1, n + 1)
-    mean, spread = _spread(alike, apart)
-    cue = {name: np.array([name in one.cues for one in statements], np.float64) for name in CUES}
-    strange, own = _strange(question, statements), np.array([one.is_own for one in statements], np.float64)
-    kinds = {one.numbers: kind for kind, one in enumerate(statements, 1) if one.numbers}
-    number = np.array([kinds.get(one.numbers, 0) for one in statements])
-    differ = ((number[:, None] != number) & (number[:, None] > 0) & (number > 0)) * 1.0
-    changes = np.maximum(cue["change"], cue["ended"])
-    nearest = 1.0 / (1 + (-np.where(apart, alike, -9)).argsort(1).argsort(1))
-    least = np.minimum(fits[:, None], fits)
-    others = cue["others"] * (1 - own)
-    named = np.array([bool(one.name) and one.name not in question.words for one in statements]) * (1 - own)
     tells = np.array([one.attributes for one in statements])
     together = tells[:, None] & tells
-    attribute = (together != 0) * 1.0
-    asked = ((together & question.attributes) != 0) * 1.0
-    follows = (place[:, None] + 1 == place) * 1.0
-    return {
-        "open": (order[:, None] < order)
-        & ((alike >= RELATED) | (share >= RELATED) | (together != 0))
-        & ((size[:, None] <= WORDS_MOST) & (size <= WORDS_MOST))
-        & ~(strange & (own == 0))
-        & ~_is_beside(cue, held, held - unasked, differ + asked, keyword=len(question.words) <= KEYWORD),
+    may_update = (alike >= RELATED) | (share >= RELATED) | (together != 0)
+    may_update &= _is_older(told)
+    if not may_update.any():
+        return _NO_PAIRS
+    own = np.array([one.is_own for one in statements], np.float64)
+    strange = _strange(question, statements)
+    kinds = {one.numbers: kind for kind, one in enumerate(statements, 1) if one.numbers}
+    number = np.array([kinds.get(one.numbers, 0) for one in statements])
+    differ = (number[:, None] != number) & (number[:, None] > 0) & (number > 0)
+    asked = (together & question.attributes) != 0
+    cue = {name: np.array([name in one.cues for one in statements], np.float64) for name in CUES}
+    may_update &= ~(strange & (own == 0))
+    keyword = len(question.words) <= KEYWORD
+    may_update &= ~_is_beside(cue, held, held - unasked, differ | asked, keyword=keyword)
+    older, newer = may_update.nonzero()
+    if not len(older):
+        return _NO_PAIRS
+    pair = older, newer
+    named = np.array([bool(one.name) and one.name not in question.words for one in statements]) * (1 - own)
+    others = cue["others"] * (1 - own)
+    author, place = np.array([one.author for one in told]), np.array([one.place for one in told])
+    signal = np.array([one.signal for one in told])
+    apart = ~np.eye(len(told), dtype=np.bool_)
+    mean, spread = _spread(alike, apart)
+    nearest = (1.0 / (1 + (-np.where(apart, alike, -9)).argsort(1).argsort(1)))[pair]
+    unasked_shared = np.minimum((unasked @ unasked.T)[pair], 10.0) / 5
+    alike, share = alike[pair], share[pair]
+    older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
+    least = np.minimum(fits[older], fits[newer])
+    follows = (place[older] + 1 == place[newer]) * 1.0
+    same_author = author[older] == author[newer]
+    numbers_differ = differ[pair] * 1.0
+    attribute, attribute_asked = (together[pair] != 0) * 1.0, asked[pair] * 1.0
+    changes = np.maximum(cue["change"], cue["ended"])
+    newer_cue = {name: of[newer] for name, of in cue.items()}
+    compared = {
+        "alike": alike,
+        "fits": least,
+        "shared": share,
+        "nearest": nearest,
+        "attribute": attribute,
+        "asked": attribute_asked,
+    }
+    values = {
         "alike": alike,
         "alike_spread": (alike - mean) / spread,
         "nearest": nearest,
         "shared": share,
-        "shared_unasked": np.minimum(unasked @ unasked.T, 10.0) / 5,
+        "shared_unasked": unasked_shared,
         "fits_least": least,
-        "older_fits": fits[:, None],
-        "newer_fits": fits,
-        **_of_cues(
-            cue,
-            changes,
-            {
-                "alike": alike,
-                "fits": least,
-                "shared": share,
-                "nearest": nearest,
-                "attribute": attribute,
-                "asked": asked,
-            },
-        ),
-        "same_author": (author[:, None] == author) * 1.0,
-        "other_author_own": (author[:, None] != author) * own,
-        "person": strange * 1.0,
-        "others": np.maximum(others - others[:, None], 0),
-        "name": np.maximum(named - named[:, None], 0),
-        "own": own,
-        "numbers_differ": differ,
-        "older_rank": rank[:, None],
-        "newer_rank": rank,
-        "ranks": rank[:, None] * rank,
-        "older_behind": np.minimum(signal.max() - signal, 8.0)[:, None] / 8,
-        "signals_apart": np.clip(signal[:, None] - signal, -8.0, 8.0) / 8,
-        "numbers_shared": differ * share,
-        "rank_nearest": rank[:, None] * nearest,
+        "older_fits": fits[older],
+        "newer_fits": fits[newer],
+        **_of_cues(newer_cue, changes[older], changes[newer], compared),
+        "same_author": same_author * 1.0,
+        "other_author_own": ~same_author * own[newer],
+        "person": strange[pair] * 1.0,
+        "others": np.maximum(others[newer] - others[older], 0),
+        "name": np.maximum(named[newer] - named[older], 0),
+        "own": own[newer],
+        "numbers_differ": numbers_differ,
+        "older_rank": older_rank,
+        "newer_rank": newer_rank,
+        "ranks": older_rank * newer_rank,
+        "older_behind": np.minimum(signal.max() - signal[older], 8.0) / 8,
+        "signals_apart": np.clip(signal[older] - signal[newer], -8.0, 8.0) / 8,
+        "numbers_shared": numbers_differ * share,
+        "rank_nearest": older_rank * nearest,
         "attribute": attribute,
-        "attribute_asked": asked,
-        "asked_fits": asked * least,
-        "asked_ranks": asked * rank[:, None] * rank,
+        "attribute_asked": attribute_asked,
+        "asked_fits": attribute_asked * least,
+        "asked_ranks": attribute_asked * older_rank * newer_rank,
         "follows": follows,
-        "follows_corrected": follows * cue["corrected"],
+        "follows_corrected": follows * newer_cue["corrected"],
         "follows_shared": follows * share,
     }
+    return Pairs(older, newer, values)
 
 
-def _of_cues(cue: Mapping[str, Features], changes: Features, pairs: Mapping[str, Features]) -> dict[str, Features]:
+_NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
+_WEIGHTS = np.array([*WEIGHTS.values()])
+
+
+def _is_older(told: Sequence[Candidate]) -> npt.NDArray[np.bool_]:
+    """Return (n, n): whether the memory of the row came before that of the column, and neither is long."""
+    order = np.empty(len(told), np.int64)
+    order[sorted(range(len(told)), key=lambda at: told[at].order)] = np.arange(len(told))
+    short = np.array([len(one.statement.words) <= WORDS_MOST for one in told])
+    older: npt.NDArray[np.bool_] = (order[:, None] < order) & short[:, None] & short
+    return older
+
+
+def _of_cues(
+    newer: Mapping[str, Features], older_changes: Features, changes: Features, pairs: Mapping[str, Features]
+) -> dict[str, Features]:
     """Return the cues of the newer statement, and a change beside each figure of the pair."""
     return {
-        "change": cue["change"],
-        "ended": cue["ended"],
-        "corrected": cue["corrected"],
-        "restored": cue["restored"],
-        "added": cue["added"] * (1 - np.maximum(cue["ended"], cue["corrected"])),
-        "older_changes": changes[:, None],
+        "change": newer["change"],
+        "ended": newer["ended"],
+        "corrected": newer["corrected"],
+        "restored": newer["restored"],
+        "added": newer["added"] * (1 - np.maximum(newer["ended"], newer["corrected"])),
+        "older_changes": older_changes,
         **{f"changes_{name}": changes * values for name, values in pairs.items()},
-        "corrected_shared": cue["corrected"] * pairs["shared"],
-        "restored_shared": cue["restored"] * pairs["shared"],
+        "corrected_shared": newer["corrected"] * pairs["shared"],
+        "restored_shared": newer["restored"] * pairs["shared"],
     }
 
 
 def _is_beside(
-    cue: Mapping[str, Features], held: Features, asked: Features, differ: Features, *, keyword: bool
+    cue: Mapping[str, Features],
+    held: Features,
+    asked: Features,
+    differ: npt.NDArray[np.bool_],
+    *,
+    keyword: bool,
 ) -> npt.NDArray[np.bool_]:
-    """Return (n, n): whether the newer statement stands beside the older one: it says the same, or less; it adds
-    something, and speaks of no end or correction; or it has no cue at all, and is one of a list ("crate 7 is in shelf
-    3"), or lacks a word of the question that the older one has, or has too few words in common with it to be the same
-    sentence with another value. `asked`: as `held`, of the question's words alone; `differ`: above 0 where numbers
-    differ, or where both are about what the question asks for; `keyword`: the question is a single word, and asks for
-    nothing else."""
+    """Return (n, n): whether the newer statement stands beside the older one.
+
+    It says the same, or less; or it adds something, and speaks of no end or correction; or it has no cue at all, and
+    is one of a list ("crate 7 is in shelf 3"), or lacks a word of the question that the older one has, or has too few
+    words in common with it to be the same sentence with another value.
+
+    Args:
+        cue: by name (n,).
+        held: (n, words), above 0 where a statement holds the word.
+        asked: as `held`, of the question's words alone.
+        differ: (n, n), whether numbers differ, or both are about what the question asks for.
+        keyword: whether the question is a single word, and asks for nothing else.
+    """
     amends = cue["ended"] + cue["corrected"] > 0
     words = (held > 0) * 1.0
     sizes, common = words.sum(axis=1), words @ words.T
@@ -183,7 +232,7 @@ def _is_beside(
     same = (common == sizes) & (common == sizes[:, None])
     alike = common >= LISTED_SHARE * np.minimum(sizes[:, None], sizes)
     plain = ~amends & (cue["change"] + cue["restored"] == 0)
-    other = (common < SAME_SENTENCE * np.maximum(sizes[:, None], sizes)) & (differ == 0)
+    other = (common < SAME_SENTENCE * np.maximum(sizes[:, None], sizes)) & ~differ
     answers_less = ((asked > 0) * 1.0) @ (1 - words).T > 0
     listed = alike.sum(axis=0) > LISTED
     found: npt.NDArray[np.bool_] = (
@@ -191,7 +240,7 @@ def _is_beside(
         | says_less
         | ((cue["added"] > 0) & ~amends)
         | (plain & (listed | other))
-        | ((plain | keyword) & answers_less & (differ == 0))
+        | ((plain | keyword) & answers_less & ~differ)
     )
     return found
 
@@ -209,15 +258,15 @@ def _strange(question: StatementReading, statements: Sequence[StatementReading])
 def _held(question: StatementReading, statements: Sequence[StatementReading]) -> tuple[Features, Features]:
     """Return (statements, words): the square root of each word's rarity among the statements where one holds it; and
     the same without the question's words."""
-    holders: dict[str, list[int]] = {}
-    for at, one in enumerate(statements):
-        for word in one.words:
-            holders.setdefault(word, []).append(at)
-    held = np.zeros((len(statements), len(holders)))
-    for number, of in enumerate(holders.values()):
-        held[of, number] = np.sqrt(np.log((max(len(statements), TYPICAL) + 1) / len(of)))
-    asked = np.array([word in question.words for word in holders], np.bool_)
-    return held, np.where(asked, 0.0, held)
+    numbers: dict[str, int] = {}
+    at = [numbers.setdefault(word, len(numbers)) for one in statements for word in one.words]
+    rows = np.repeat(np.arange(len(statements)), [len(one.words) for one in statements])
+    holders = np.bincount(at, minlength=len(numbers))
+    held = np.zeros((len(statements), len(numbers)))
+    held[rows, at] = np.sqrt(np.log((max(len(statements), TYPICAL) + 1) / holders))[at]
+    unasked = held.copy()
+    unasked[:, [numbers[word] for word in question.words if word in numbers]] = 0.0
+    return held, unasked
 
 
 def _unit(sums: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
