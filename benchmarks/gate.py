@@ -38,13 +38,13 @@ PIECES, QUERIES = 15, 20  # pairs of measurements, and queries in each
 LARGE_QUERIES = 5
 IMPORTS = 9
 NOW_MS = 1_790_000_000_000
-WORDS = (
-    "Porto Lisbon coffee walnut sister brother guitar violin garden tomato train ticket office window Ana Bela Carlos "
-    "David Elena Fred river mountain winter summer birthday dinner lunch project report meeting doctor hospital dog "
-    "cat bicycle museum concert painting novel kitchen recipe bread cheese market school teacher student exam beach "
-    "holiday flight airport hotel camera photo letter phone number address street bridge harbour island weather storm"
-).split()
-VERBS = "moved bought sold visited painted forgot likes hates needs plays cooked wrote lost found planned".split()
+WORDS = """
+Porto Lisbon coffee walnut sister brother guitar violin garden tomato train ticket office window Ana Bela Carlos David
+Elena Fred river mountain winter summer birthday dinner lunch project report meeting doctor hospital dog cat bicycle
+museum concert painting novel kitchen recipe bread cheese market school teacher student exam beach holiday flight
+airport hotel camera photo letter phone number address street bridge harbour island weather storm
+"""
+VERBS = "moved bought sold visited painted forgot likes hates needs plays cooked wrote lost found planned"
 
 
 class Side(NamedTuple):
@@ -214,11 +214,11 @@ def worktree(commit: str) -> Iterator[Path]:
 
 def messages(user: str, count: int) -> list[bytes]:
     """Return messages of a user in sessions of twenty, the same in every run."""
-    random = Random(user)
+    random, words, verbs = Random(user), WORDS.split(), VERBS.split()
     made = []
     for number in range(count):
-        words = random.choices(WORDS, k=random.randint(4, 16))
-        text = f"{random.choice(('I', 'Ana', 'My sister', 'We'))} {random.choice(VERBS)} {' '.join(words)} {number}."
+        said = random.choices(words, k=random.randint(4, 16))
+        text = f"{random.choice(('I', 'Ana', 'My sister', 'We'))} {random.choice(verbs)} {' '.join(said)} {number}."
         event: dict[str, Any] = {
             "type": "message",
             "tenant_id": "gate",
@@ -238,7 +238,7 @@ def queries(user: str, count: int, piece: int) -> list[bytes]:
     random = Random(f"{user} {piece}")
     made = []
     for _ in range(count):
-        text = f"{random.choice(('When', 'Where', 'Why'))} did Ana get the {' '.join(random.sample(WORDS, 3))}?"
+        text = f"{random.choice(('When', 'Where', 'Why'))} did Ana get the {' '.join(random.sample(WORDS.split(), 3))}?"
         event = {"type": "recall", "tenant_id": "gate", "user_id": user, "query": text, "timestamp": NOW_MS}
         made.append(orjson.dumps(event))
     return made
