@@ -27,16 +27,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from recallflow.connectors.embedders import REMOTE
 from recallflow.credentials import Headers
 from recallflow.errors import UsageError
 from recallflow.events import MemoryEvent, MemoryForget, UserErase
-from recallflow.flows.config import Config, Given, read_config
-from recallflow.flows.control_file import read_control_file
-from recallflow.flows.local import LocalService
-from recallflow.flows.own_thread import OwnThread
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
@@ -48,13 +43,20 @@ from recallflow.verbs.futures import new_future, resolve, then
 from recallflow.verbs.scope import AnyEvent, Scope
 from recallflow.verbs.verbs import Verbs
 
+if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
+    from recallflow.flows.config import Config
+    from recallflow.flows.local import LocalService
+
 StrPath = str | os.PathLike[str]
 
 
 class LocalVerbs(Verbs):
     """The verbs on an engine in this process. What is written is applied when its call is over."""
 
-    def __init__(self, scope: Scope, timeout_s: float, config: Config, control: Path | None) -> None:
+    def __init__(self, scope: Scope, timeout_s: float, config: "Config", control: Path | None) -> None:
+        from recallflow.flows.control_file import read_control_file
+        from recallflow.flows.own_thread import OwnThread
+
         super().__init__(scope, timeout_s)
         self._config = config
         self.engine = OwnThread(config, read_control_file(control), "recallflow.Memory")
@@ -65,11 +67,13 @@ class LocalVerbs(Verbs):
         return then(applied, _forgotten if isinstance(stored, MemoryForget) and stored.memory_id else _position)
 
     def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
+        from recallflow.connectors.embedders import REMOTE
+
         if self._config.engine.embedder != REMOTE:
             return super()._put_all(events)
         headers, every = self._headers(), [*map(_of_memory, events)]
 
-        async def one_by_one(service: LocalService) -> list[Position]:
+        async def one_by_one(service: "LocalService") -> list[Position]:
             """Where a service embeds texts, the next could be through before the one ahead of it."""
             return [(await service.store(event, headers)).position for event in every]
 
@@ -124,6 +128,8 @@ class _Face:
 
         Raises UsageError and InvalidRecord for arguments that no call could succeed with; `Memory` also what opening
         the directory can fail with, which `AsyncMemory` does when it is entered, or first called."""
+        from recallflow.flows.config import Given, read_config
+
         self._path = None if path is None else Path(path)
         given = {"embedder": embedder, "model_path": model_path, "master_key_file": master_key_file}
         sections = {"embedder": "engine", "model_path": "engine", "master_key_file": "encryption"}

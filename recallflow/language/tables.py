@@ -35,6 +35,7 @@ other than English see a text without accents (`scripts.plain`), and may be writ
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from typing import Any, Literal, get_args
 
@@ -50,10 +51,11 @@ _NEVER = regex.compile(r"(?!)")
 _ANY_LETTERS = r"[^\W\d_]+"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """One language. Words are in lower case; those of `function_words` with accents and without. `written`: those, and
-    the words of time and common ones, with their accents only."""
+    the words of time and common ones, with their accents only. Patterns are compiled on first use: all of them take
+    longer than everything else that an import of this module does."""
 
     code: str
     name: str
@@ -68,17 +70,11 @@ class Table:
     endings: tuple[str, ...]
     weak_endings: tuple[str, ...]
     time_words: frozenset[str]
-    time_phrases: Pattern
     months: Mapping[str, int]
     short_months: Mapping[str, int]
     doubtful_months: frozenset[str]
     before_months: tuple[str, ...]
-    month: Pattern
-    day_before: Pattern
-    day_after: Pattern
     numeric: str
-    when: Pattern
-    first_person: Pattern
     i: str
     my: str
     name_endings: tuple[str, ...]
@@ -91,26 +87,16 @@ class Table:
     noun_endings: tuple[str, ...]
     nouns: frozenset[str]
     asks: tuple[str, ...]
-    decides: Pattern
-    intents: Mapping[Intent, Pattern]
+    _given: Mapping[str, Any]
 
     @classmethod
     def load(cls, code: str) -> "Table":
         """Reads the language's file."""
         given: dict[str, Any] = tomllib.loads((_FOLDER / f"{code}.toml").read_text("utf-8"))
-        english, blanks = code == "en", given.get("blanks", True)
 
         def words(name: str) -> list[str]:
             listed: str = given.get(name, "")
             return listed.split()
-
-        def pattern(patterns: Iterable[str]) -> Pattern:
-            joined = "|".join(patterns)
-            whole = rf"(?<!\w)(?:{joined})(?!\w)" if blanks else f"(?:{joined})"
-            return regex.compile(whole if english else folded(whole), regex.IGNORECASE) if joined else _NEVER
-
-        def beside(name: str) -> Pattern:
-            return regex.compile(given[name]) if name in given else _NEVER
 
         def months(name: str) -> dict[str, int]:
             return {form: at for at, forms in enumerate(given.get(name, ()), 1) for form in _spellings(forms.split())}
@@ -119,7 +105,7 @@ class Table:
             code=code,
             name=given["name"],
             stemmer=given.get("stemmer"),
-            blanks=blanks,
+            blanks=given.get("blanks", True),
             letters=given.get("letters", ""),
             function_words=_spellings(words("function_words")),
             common_words=_spellings(words("common_words")),
@@ -129,17 +115,11 @@ class Table:
             endings=_longest_first(words("endings")),
             weak_endings=_longest_first(words("weak_endings")),
             time_words=_spellings(words("time_words")),
-            time_phrases=pattern(given.get("time_phrases", ())),
             months=months("months"),
             short_months=months("short_months"),
             doubtful_months=frozenset(words("doubtful_months")),
             before_months=tuple(f" {word}" for word in words("before_months")),
-            month=regex.compile(given.get("month", _ANY_LETTERS)),
-            day_before=beside("day_before"),
-            day_after=beside("day_after"),
             numeric=given.get("numeric", ""),
-            when=pattern(given["when"]),
-            first_person=pattern(given["first_person"]),
             i=given["i"],
             my=given["my"],
             name_endings=tuple(words("name_endings")),
@@ -156,9 +136,51 @@ class Table:
             noun_endings=tuple(words("noun_endings")),
             nouns=frozenset(words("nouns")),
             asks=tuple(words("asks")),
-            decides=pattern(given["decides"]),
-            intents={intent: pattern(given["intents"].get(intent, ())) for intent in get_args(Intent)},
+            _given=given,
         )
+
+    @cached_property
+    def time_phrases(self) -> Pattern:
+        return self._whole(self._given.get("time_phrases", ()))
+
+    @cached_property
+    def month(self) -> Pattern:
+        return regex.compile(self._given.get("month", _ANY_LETTERS))
+
+    @cached_property
+    def day_before(self) -> Pattern:
+        return self._beside("day_before")
+
+    @cached_property
+    def day_after(self) -> Pattern:
+        return self._beside("day_after")
+
+    @cached_property
+    def when(self) -> Pattern:
+        return self._whole(self._given["when"])
+
+    @cached_property
+    def first_person(self) -> Pattern:
+        return self._whole(self._given["first_person"])
+
+    @cached_property
+    def decides(self) -> Pattern:
+        return self._whole(self._given["decides"])
+
+    @cached_property
+    def intents(self) -> Mapping[Intent, Pattern]:
+        """Patterns of a question by its intent."""
+        return {intent: self._whole(self._given["intents"].get(intent, ())) for intent in get_args(Intent)}
+
+    def _whole(self, patterns: Iterable[str]) -> Pattern:
+        """Compile patterns of whole words, whatever their case."""
+        if not (joined := "|".join(patterns)):
+            return _NEVER
+        whole = rf"(?<!\w)(?:{joined})(?!\w)" if self.blanks else f"(?:{joined})"
+        return regex.compile(whole if self.code == "en" else folded(whole), regex.IGNORECASE)
+
+    def _beside(self, name: str) -> Pattern:
+        return regex.compile(self._given[name]) if name in self._given else _NEVER
 
 
 def _spellings(words: Iterable[str]) -> frozenset[str]:
