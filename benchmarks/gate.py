@@ -246,7 +246,8 @@ def queries(user: str, count: int, piece: int) -> list[bytes]:
 
 def _import_s(side: Side) -> float:
     before = getrusage(RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", "from recallflow import Memory"], env=side.environment(), check=True)
+    command = [sys.executable, "-c", "from recallflow import Memory"]
+    subprocess.run(command, env=side.environment(), cwd=side.tree, check=True)
     after = getrusage(RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
