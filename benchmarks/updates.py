@@ -67,7 +67,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
         looked_at.append(looks(*given))
         return looked_at[-1]
 
-    def record(question: StatementReading, told: Sequence[updates.Candidate]) -> Any:
+    def record(question: StatementReading, told: updates.Told) -> Any:
         recorded.append((looked_at[-1], updates.features(question, told)))
         return likely(question, told) if updating else np.zeros((len(told), len(told)))
 
@@ -188,7 +188,7 @@ def settled(case: Case, answer: CaseAnswer, names: Sequence[str], made: Fit) -> 
     likely = np.zeros((len(answer.looked_at), len(answer.looked_at)))
     if len(older):
         likely[older, newer] = made.probability(np.array([values[name] for name in names]).T)
-    about_past = "past" in read_statement(case.question).cues
+    about_past = read_statement(case.question).has("past")
     order = updates.settled(answer.looked_at, likely, len(answer.ranked), about_past=about_past)
     return [answer.ranked[rank] for rank in order]
 

@@ -23,7 +23,7 @@ from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
 
-STATEMENTS_HELD = 256  # of an owner
+STATEMENTS_HELD = 1_024  # of an owner
 READ_CHARACTERS = 500  # of a memory: what replaces a fact says so at its beginning
 
 
@@ -100,19 +100,22 @@ def _settled(
     reranker in its order, and by place which memory updates which."""
     ranks = _looked_at(scene, ranking.places)
     places = ranking.places[ranks]
-    author, created_ms, seq = (scene.fact(name, places).tolist() for name in ("author", "created_ms", "seq"))
-    statements = _statements(asked, asked.index.conversation.slots[places].tolist())
-    orders, signal = zip(created_ms, seq, strict=True), scene.semantic[places].tolist()
-    parts = zip(statements, author, places.tolist(), orders, signal, strict=True)
+    told = updates.Told(
+        statements=_statements(asked, asked.index.conversation.slots[places].tolist()),
+        author=scene.fact("author", places),
+        place=places,
+        order=np.lexsort((scene.fact("seq", places), scene.fact("created_ms", places))).argsort(),
+        signal=scene.semantic[places],
+    )
     question = read_statement(scene.question.text)
-    likely = updates.probabilities(question, [updates.Candidate(*part) for part in parts])
+    likely = updates.probabilities(question, told)
     likely[likely < updates.least(len(asked.index), notes=is_notes(asked.index))] = 0
     found = updates.updated(ranks, likely)
     if not found:
         return ranking, before, {}
     at = ranking.places.tolist()
     changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
-    order = updates.settled(ranks, likely, len(at), about_past="past" in question.cues)
+    order = updates.settled(ranks, likely, len(at), about_past=question.has("past"))
     if not before:  # a reranker's order has no scores to lift
         gains = updates.lifts(ranking.scores, order)
         ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
@@ -123,12 +126,11 @@ def _settled(
 def _looked_at(scene: Scene, places: Places) -> list[int]:
     """Return the ranks of the memories among which updates are looked for: the best, and what follows the very best in
     their conversations."""
-    best = [*range(min(updates.BEST, len(places)))]
-    follows = scene.index.conversation.follows
-    next_places = [place + 1 for place in places[: updates.FOLLOWED].tolist() if place + 1 < len(follows)]
-    rank_of = {place: rank for rank, place in enumerate(places.tolist())}
-    following = {rank_of[place] for place in next_places if follows[place] and place in rank_of}
-    return best + sorted(following.difference(best))
+    best, follows = min(updates.BEST, len(places)), scene.index.conversation.follows
+    behind = places[: updates.FOLLOWED] + 1
+    behind = behind[behind < len(follows)]
+    is_next = (places[best:] == behind[follows[behind], np.newaxis]).any(axis=0)
+    return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
 
 
 def _statements(asked: Asked, slots: list[int]) -> list[StatementReading]:

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.language.statements import StatementReading
-from recallflow.language.word_vectors import word_vectors
+from recallflow.language.statements import CUES, Cue, StatementReading
 from recallflow.operators.recall.update_weights import BIAS, WEIGHTS
 from recallflow.queries import Mode
-from recallflow.state.arrays import Column
+from recallflow.state.arrays import Column, Ints
 
 BEST = 12  # memories that are looked at
 FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
@@ -34,7 +33,7 @@ TYPICAL = 12  # memories: words of fewer count as they would among so many
 USUAL_PAIRS, USUAL_MEAN, USUAL_DEVIATION = 30, 0.15, 0.15
 SAME_SENTENCE = 0.5  # of the words of the longer one
 LISTED, LISTED_SHARE = 3, 0.5  # of so many statements with as much in common each is one of a list
-CUES = ("change", "ended", "corrected", "restored", "added", "others")
+COUNTED: Sequence[Cue] = ("change", "ended", "corrected", "restored", "added", "others")
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
 UPDATED = 0.5  # the least probability: more likely than not
 BOOST = "update"
@@ -49,15 +48,22 @@ class Replacement(NamedTuple):
     probability: float
 
 
-class Candidate(NamedTuple):
-    """A memory of which to tell whether it is updated: its statement, who wrote it, its place in the conversation, when
-    it came (event time and number), and the log-odds of the signal."""
+class Told(NamedTuple):
+    """Memories among which updates are looked for, best first.
 
-    statement: StatementReading
-    author: int
-    place: int
-    order: tuple[int, int]
-    signal: float
+    Attributes:
+        statements: what they say.
+        author: who wrote each, (n,).
+        place: where each stands in the conversation, (n,).
+        order: the rank of each by age, (n,): of a later one it is higher.
+        signal: the log-odds of each, (n,).
+    """
+
+    statements: Sequence[StatementReading]
+    author: Ints
+    place: Ints
+    order: Ints
+    signal: Column
 
 
 class Pairs(NamedTuple):
@@ -74,9 +80,9 @@ class Pairs(NamedTuple):
     values: dict[str, Features]
 
 
-def probabilities(question: StatementReading, told: Sequence[Candidate]) -> Column:
+def probabilities(question: StatementReading, told: Told) -> Column:
     """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
-    likely = np.zeros((len(told), len(told)))
+    likely = np.zeros((len(told.statements), len(told.statements)))
     older, newer, values = features(question, told)
     if len(older):
         terms = np.array([values[name] for name in WEIGHTS])
@@ -85,19 +91,23 @@ def probabilities(question: StatementReading, told: Sequence[Candidate]) -> Colu
     return likely
 
 
-def features(question: StatementReading, told: Sequence[Candidate]) -> Pairs:
-    """Return the pairs of memories of which the newer one may update the older one. `told`: best first."""
-    statements = [one.statement for one in told]
-    known = _unit(word_vectors().summed([one.rows for one in (*statements, question)])).astype(np.float64)
-    alike, fits = known[:-1] @ known[:-1].T, known[:-1] @ known[-1]
-    held, unasked = _held(question, statements)
+def features(question: StatementReading, told: Told) -> Pairs:
+    """Return the pairs of memories of which the newer one may update the older one."""
+    statements = told.statements
+    read = [*statements, question]
+    vectors = np.concatenate([one.vector for one in read]).reshape(len(read), -1).astype(np.float64)
+    cosines = vectors @ vectors.T
+    alike, fits = cosines[:-1, :-1], cosines[:-1, -1]
+    holds, worths, is_asked = _words(read)
+    held = holds * worths
     shared = held @ held.T  # words in common, by rarity
     sums = np.maximum(shared.diagonal(), 1e-9)
     share = shared / np.minimum(sums[:, None], sums)
     tells = np.array([one.attributes for one in statements])
     together = tells[:, None] & tells
+    is_short = np.array([len(one.words) <= WORDS_MOST for one in statements])
     may_update = (alike >= RELATED) | (share >= RELATED) | (together != 0)
-    may_update &= _is_older(told)
+    may_update &= (told.order[:, None] < told.order) & is_short[:, None] & is_short
     if not may_update.any():
         return _NO_PAIRS
     own = np.array([one.is_own for one in statements], np.float64)
@@ -106,21 +116,22 @@ def features(question: StatementReading, told: Sequence[Candidate]) -> Pairs:
     number = np.array([kinds.get(one.numbers, 0) for one in statements])
     differ = (number[:, None] != number) & (number[:, None] > 0) & (number > 0)
     asked = (together & question.attributes) != 0
-    cue = {name: np.array([name in one.cues for one in statements], np.float64) for name in CUES}
+    cue = _cues(statements)
     may_update &= ~(strange & (own == 0))
     keyword = len(question.words) <= KEYWORD
-    may_update &= ~_is_beside(cue, held, held - unasked, differ | asked, keyword=keyword)
+    may_update &= ~_is_beside(cue, holds, holds[:, is_asked], differ | asked, keyword=keyword)
     older, newer = may_update.nonzero()
     if not len(older):
         return _NO_PAIRS
     pair = older, newer
-    named = np.array([bool(one.name) and one.name not in question.words for one in statements]) * (1 - own)
+    known = {None, *question.words.tolist()}
+    named = np.array([one.name not in known for one in statements]) * (1 - own)
     others = cue["others"] * (1 - own)
-    author, place = np.array([one.author for one in told]), np.array([one.place for one in told])
-    signal = np.array([one.signal for one in told])
-    apart = ~np.eye(len(told), dtype=np.bool_)
+    author, place, signal = told.author, told.place, told.signal
+    apart = ~np.eye(len(statements), dtype=np.bool_)
     mean, spread = _spread(alike, apart)
     nearest = (1.0 / (1 + (-np.where(apart, alike, -9)).argsort(1).argsort(1)))[pair]
+    unasked = held[:, ~is_asked]
     unasked_shared = np.minimum((unasked @ unasked.T)[pair], 10.0) / 5
     alike, share = alike[pair], share[pair]
     older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
@@ -178,15 +189,6 @@ _NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
 _WEIGHTS = np.array([*WEIGHTS.values()])
 
 
-def _is_older(told: Sequence[Candidate]) -> npt.NDArray[np.bool_]:
-    """Return (n, n): whether the memory of the row came before that of the column, and neither is long."""
-    order = np.empty(len(told), np.int64)
-    order[sorted(range(len(told)), key=lambda at: told[at].order)] = np.arange(len(told))
-    short = np.array([len(one.statement.words) <= WORDS_MOST for one in told])
-    older: npt.NDArray[np.bool_] = (order[:, None] < order) & short[:, None] & short
-    return older
-
-
 def _of_cues(
     newer: Mapping[str, Features], older_changes: Features, changes: Features, pairs: Mapping[str, Features]
 ) -> dict[str, Features]:
@@ -206,7 +208,7 @@ def _of_cues(
 
 def _is_beside(
     cue: Mapping[str, Features],
-    held: Features,
+    holds: Features,
     asked: Features,
     differ: npt.NDArray[np.bool_],
     *,
@@ -220,20 +222,19 @@ def _is_beside(
 
     Args:
         cue: by name (n,).
-        held: (n, words), above 0 where a statement holds the word.
-        asked: as `held`, of the question's words alone.
+        holds: (n, words), 1 where a statement holds the word, else 0.
+        asked: as `holds`, of the question's words alone.
         differ: (n, n), whether numbers differ, or both are about what the question asks for.
         keyword: whether the question is a single word, and asks for nothing else.
     """
     amends = cue["ended"] + cue["corrected"] > 0
-    words = (held > 0) * 1.0
-    sizes, common = words.sum(axis=1), words @ words.T
+    sizes, common = holds.sum(axis=1), holds @ holds.T
     says_less = (common == sizes) & ~amends & (cue["restored"] == 0)  # "Ana moved" after "Ana moved to Porto"
     same = (common == sizes) & (common == sizes[:, None])
     alike = common >= LISTED_SHARE * np.minimum(sizes[:, None], sizes)
     plain = ~amends & (cue["change"] + cue["restored"] == 0)
     other = (common < SAME_SENTENCE * np.maximum(sizes[:, None], sizes)) & ~differ
-    answers_less = ((asked > 0) * 1.0) @ (1 - words).T > 0
+    answers_less = asked.sum(axis=1)[:, None] > asked @ asked.T  # the newer one lacks a word
     listed = alike.sum(axis=0) > LISTED
     found: npt.NDArray[np.bool_] = (
         same
@@ -255,24 +256,31 @@ def _strange(question: StatementReading, statements: Sequence[StatementReading])
     return strange
 
 
-def _held(question: StatementReading, statements: Sequence[StatementReading]) -> tuple[Features, Features]:
-    """Return (statements, words): the square root of each word's rarity among the statements where one holds it; and
-    the same without the question's words."""
-    numbers: dict[str, int] = {}
-    at = [numbers.setdefault(word, len(numbers)) for one in statements for word in one.words]
-    rows = np.repeat(np.arange(len(statements)), [len(one.words) for one in statements])
-    holders = np.bincount(at, minlength=len(numbers))
-    held = np.zeros((len(statements), len(numbers)))
-    held[rows, at] = np.sqrt(np.log((max(len(statements), TYPICAL) + 1) / holders))[at]
-    unasked = held.copy()
-    unasked[:, [numbers[word] for word in question.words if word in numbers]] = 0.0
-    return held, unasked
+def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
+    """Return what the statements have in common with each other and with the question, which is the last of `read`.
+
+    Returns:
+        (statements, words): 1 where a statement holds the word, else 0.
+        (words,): the square root of each word's rarity among the statements.
+        (words,): whether the question holds the word.
+    """
+    every = np.concatenate([one.words for one in read])
+    order = every.argsort()
+    rising = every[order]
+    number = np.empty(len(every), np.int64)
+    number[order] = np.concatenate([[0], (rising[1:] != rising[:-1]).cumsum()])[: len(every)]
+    count = int(number.max(initial=-1)) + 1
+    holds = np.zeros((len(read), count))
+    holds[np.repeat(np.arange(len(read)), [len(one.words) for one in read]), number] = 1
+    is_asked, holds = holds[-1] > 0, holds[:-1]
+    holders = np.maximum(holds.sum(axis=0), 1)
+    return holds, np.sqrt(np.log((max(len(holds), TYPICAL) + 1) / holders)), is_asked
 
 
-def _unit(sums: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    lengths = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
-    units: npt.NDArray[np.float32] = np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
-    return units
+def _cues(statements: Sequence[StatementReading]) -> dict[str, Features]:
+    """Return whether each statement holds each kind of cue, by kind (statements,)."""
+    held = np.array([one.cues for one in statements])
+    return {name: (held >> CUES.index(name) & 1).astype(np.float64) for name in COUNTED}
 
 
 def _spread(alike: Features, apart: npt.NDArray[np.bool_]) -> tuple[float, float]:
