@@ -408,5 +408,4 @@ def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> R
 
 def _output(position: Position, number: int, key: bytes, response: Response, reply_to: ReplyTo | None) -> Answer:
     """A response as an output."""
-    body = response.model_dump_json(exclude_unset=True).encode()
-    return Answer(position, number, key, body, response, reply_to)
+    return Answer(position, number, key, response.encode(), response, reply_to)

@@ -89,7 +89,7 @@ def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
 
 
 def _memory(row: MemoryRow, about: Particulars, score: float, rank: int, more: dict[str, Any]) -> RecalledMemory:
-    return RecalledMemory(
+    return RecalledMemory.of(
         id=row.id,
         version=row.version,
         current=about.current,

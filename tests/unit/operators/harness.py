@@ -30,6 +30,7 @@ from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted
 from recallflow.queries import Mode, Recall
 from recallflow.records import Position, Record
+from recallflow.responses import Response
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
@@ -230,7 +231,11 @@ def several(folder: Path, kind: type[H]) -> Iterator[Callable[[], H]]:
 
 
 def answers(outputs: Iterable[Output]) -> list[dict[str, Any]]:
-    return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
+    answers = [output for output in outputs if isinstance(output, Answer)]
+    for answer in answers:  # its body is written by no model of pydantic, and is what one would write
+        assert answer.body == answer.response.model_dump_json(exclude_unset=True).encode()
+        Response.model_validate_json(answer.body)
+    return [orjson.loads(answer.body) for answer in answers]
 
 
 def receipts(outputs: Iterable[Output]) -> list[dict[str, Any]]:
