@@ -132,11 +132,15 @@ class StateLoop:
 
     def begin_sync(self) -> None:
         """Start to sync the directory."""
+        for step in self._steps.values():
+            step.commit()
         is_covered = self._directory.begin_syncs()
         self._sync_at_s = float("inf") if is_covered else time.monotonic() + (self._sync_s or 0.0)
 
     def settle(self, position: Position) -> None:
         """Sync the directory, and resume a log behind a position from now on: all of it is applied and delivered."""
+        for step in self._steps.values():
+            step.commit()
         self._directory.sync()
         for step in self._steps.values():
             step.settle(position)

@@ -29,6 +29,8 @@ def prepare(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     """Adds an analysis to every event that brings text; the order stays. One call of the model for the whole batch;
     where our own code or the model's fails, for each event alone. A model behind an API is not called: the vectors of
     its memories come later. Raises EmbedderError."""
+    if not any(isinstance(item, Write) for item in batch):
+        return [*batch]
     if len(batch) > 1:
         with suppress(InvalidRecord):
             return once(STEP, batch[0].record.position, _prepared, embedder, batch)

@@ -146,14 +146,20 @@ class StateStep:
             for item in self._queue.released():
                 outputs += self._apply(item)
         outputs += self._queries.advance(self._writes.is_at_work, end)
-        self._partition.commit()
+        self._partition.commit_due()
         self._hot_owners.keep_segments(self._embedder.name, self._embedder.dimension)
         self._hot_owners.shrink()
         return outputs
 
     def end(self) -> list[Output]:
         """The input has come to an end. A topic never does: its queries wait on."""
-        return self.advance(end=self._rules.input_ends)
+        outputs = self.advance(end=self._rules.input_ends)
+        self.commit()
+        return outputs
+
+    def commit(self) -> None:
+        """Commit what answers left behind, which waits for a write."""
+        self._partition.commit()
 
     def due_ms(self) -> int | None:
         """When `advance` is to be called without a batch, in epoch milliseconds; 0 is at once."""

@@ -251,6 +251,7 @@ class HotOwners:
             owner, hot = self._owners.popitem(last=False)
             self._total_bytes -= self._weights.pop(owner)
             if packed < PACKED_MOST:
+                hot.partition.commit()
                 packed += hot.keep_tail()
 
     def keep_tails(self, memories: int, of: Partition | None = None) -> None:

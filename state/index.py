@@ -344,6 +344,7 @@ class OwnerIndex:
             "log_lengths",
             "episode_lengths",
             "clusters",
+            "_stored_bytes",
         ):
             self.__dict__.pop(name, None)
 
@@ -464,9 +465,11 @@ class OwnerIndex:
 
     def size_bytes(self) -> int:
         """Bytes in memory, caches included."""
-        arrays = (
-            self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
-        )
-        labels = self.tags.size_bytes() + self.metadata.size_bytes()
-        statements = _STATEMENT_BYTES * len(self.statements)
-        return arrays + self.ids.nbytes + labels + self.standing.size_bytes + statements
+        found = self._stored_bytes + self.words.found_bytes + self.tokens.nbytes + self.standing.size_bytes
+        return found + _STATEMENT_BYTES * len(self.statements)
+
+    @cached_property
+    def _stored_bytes(self) -> int:
+        """Bytes of what questions leave as it is."""
+        arrays = self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self._slot_of_seq.nbytes
+        return arrays + self.ids.nbytes + self.tags.size_bytes() + self.metadata.size_bytes()

@@ -135,7 +135,7 @@ class LexicalIndex:
         self._feature_starts = GrowingArray(np.int64)
         self._postings: dict[int, _Posting] = {}
         self._alike: dict[int, _Alike] = {}
-        self._looked_up_bytes = 0  # of the two above
+        self.found_bytes = 0  # of the two above, which questions leave
 
     @property
     def stem_bytes(self) -> int:
@@ -144,12 +144,13 @@ class LexicalIndex:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of stems and their spellings."""
         growing = (self._flat, self._starts, self._lengths, self._cuts, self._cut_slots)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
         packed = sum(array.nbytes for words in self._packed for array in words)
         parts = 0 if self._parts is None else sum(array.nbytes for array in self._parts)
         stems = _STEM_BYTES * len(self._numbers)
-        return sum(array.nbytes for array in (*growing, *spellings)) + stems + self._looked_up_bytes + packed + parts
+        return sum(array.nbytes for array in (*growing, *spellings)) + stems + packed + parts
 
     def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _WHOLE) -> None:
         """Appends the next slots: the stems of each, in order. `parts`: of those texts, by their number, that have
@@ -273,8 +274,8 @@ class LexicalIndex:
             at = there.nonzero()[0] + known.looked
             slots = np.concatenate([known.slots, _holding(self._starts.view, at).astype(np.uint32)])
             standing = np.concatenate([known.at, at.astype(np.uint32)])
-            self._looked_up_bytes += 2 * (standing.nbytes - known.at.nbytes)
-            self._looked_up_bytes += 0 if number in self._postings else _POSTING_BYTES
+            self.found_bytes += 2 * (standing.nbytes - known.at.nbytes)
+            self.found_bytes += 0 if number in self._postings else _POSTING_BYTES
             known = self._postings[number] = _Posting(len(flat), standing, slots)
         return known
 
@@ -383,8 +384,8 @@ class LexicalIndex:
         )
         found = _Alike(words, np.concatenate([known.words, added]), np.concatenate([known.similarities, cosines]))
         if number is not None:
-            self._looked_up_bytes += 2 * (found.words.nbytes - known.words.nbytes)
-            self._looked_up_bytes += 0 if number in self._alike else _POSTING_BYTES
+            self.found_bytes += 2 * (found.words.nbytes - known.words.nbytes)
+            self.found_bytes += 0 if number in self._alike else _POSTING_BYTES
             self._alike[number] = found
         return found
 

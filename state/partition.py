@@ -32,6 +32,7 @@ class Counts(NamedTuple):
 NOTHING = Counts(0, 0)
 
 Values = dict[bytes, bytes | None]  # to be stored, by key; None deletes
+WAITING_MOST = 4_096  # records that wait for the next commit
 
 
 class Partition:
@@ -51,6 +52,7 @@ class Partition:
         self._pending: Values = {}
         self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
         self._stretched = 0
+        self._is_due = False  # whether anything pending is not to wait for a later commit
         self._written = self._synced = 0  # commits that need a sync: all, and those that survive a power cut
         self._failed = False
         self._logged, self._unlogged = WriteOptions(), unlogged()
@@ -105,10 +107,14 @@ class Partition:
         that is killed may lose them, all of one call or none. Raises StorageError."""
         self._write(self._fill(WriteBatch(raw_mode=True), derived), self._unlogged)
 
-    def stage(self, values: Values, position: Position | None = None, brought: Counts = NOTHING) -> None:
+    def stage(
+        self, values: Values, position: Position | None = None, brought: Counts = NOTHING, *, can_wait: bool = False
+    ) -> None:
         """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
-        position that is applied by it, and the owners and memories that it brought or took."""
+        position that is applied by it, and the owners and memories that it brought or took. `can_wait`: it may be
+        committed with what comes later."""
         self._pending.update(values)
+        self._is_due |= not can_wait
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
             self.applied[source] = position.offset
             self._moved.add(source)
@@ -220,6 +226,11 @@ class Partition:
         with self.cleaning.adding(marks):
             self._commit(batch)
 
+    def commit_due(self) -> None:
+        """Commit, unless all that is staged can wait. Raises StorageError."""
+        if self._is_due or len(self._pending) > WAITING_MOST:
+            self.commit()
+
     def _commit(self, batch: WriteBatch, needs_sync: bool = True) -> None:
         """Write what was staged behind what is in a batch."""
         self._fill(batch, self._pending)
@@ -228,7 +239,7 @@ class Partition:
         if self._counted:
             batch.put(keys.COUNTS, self._sealing.seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
         self._write(batch, self._logged)
-        self._counted = False
+        self._counted = self._is_due = False
         self._pending.clear()
         self._pending_stretches.clear()
         self._stretched = 0

@@ -1,5 +1,7 @@
 """What an answer leaves behind (step 12), exactly once: how often memories were returned, when, and in which session.
 
+It is committed with the next event, or at the next sync: a query alone writes nothing to the disk.
+
 A query that is answered again after a crash left its effects the first time, if its mark is there: effects and mark are
 one atomic write. Another query asked under an id that was counted leaves nothing either; an owner's newest 64 ids are
 kept for that.
@@ -72,7 +74,7 @@ def stage_effects(
         if effects.session_id is not None:
             returned = _latest_last(hot.returned(effects.session_id).tolist(), effects.seqs)
             staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
-    partition.stage(staged, position)
+    partition.stage(staged, position, can_wait=True)
 
 
 def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) -> bool:

@@ -354,7 +354,7 @@ class Queries:
         """An answer with what comes beside it, and what the access record says of it, if there is one."""
         self._absences.end(ask.record.position)
         if self._rules.input_ends:
-            self._partition.stage({}, ask.record.position)
+            self._partition.stage({}, ask.record.position, can_wait=True)
         said = [audit.answered(ask, answer.response)] if self._rules.audited else []
         return [answer, *beside, *said]
 
