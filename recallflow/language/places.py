@@ -1,7 +1,8 @@
 """Where in a text the words stand that have certain stems, by the same analysis that finds the stems."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -35,15 +36,21 @@ def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language
     """The words of each text that have one of the stems wanted in it, in its order. `language`: the one that their
     words in Latin script were read in, by its place in `LATIN`."""
     plain = [text.lower() if text.isascii() and language != TURKISH else "" for text in texts]
-    words = _wanted("\n".join(plain), {*chain(*wanted)}, language)  # of all at once: most words stand in several
-    found = zip(texts, plain, wanted, strict=True)
-    return [_in_latin(low, words, stems) if low else _find(text, stems, language) for text, low, stems in found]
+    found = [[] if low else _find(text, of, language) for low, text, of in zip(plain, texts, wanted, strict=True)]
+    whole, every = "\n".join(plain), {*chain(*wanted)}  # of all at once: most words stand in several
+    ends = [*accumulate(len(low) + 1 for low in plain)]
+    for kind, start, end in _in_latin(whole, _wanted(whole, every, language)):
+        number = bisect_right(ends, start)
+        if kind in wanted[number]:
+            begin = ends[number] - len(plain[number]) - 1
+            found[number].append(Found(kind, start - begin, end - begin))
+    return found
 
 
 def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
     lowered = _lowered(text, language)
     if text.isascii() or not BEYOND_LATIN.search(lowered):
-        found = _in_latin(lowered, _wanted(lowered, wanted, language), wanted)
+        found = _in_latin(lowered, _wanted(lowered, wanted, language))
     else:
         found = _joined(_in_any(_beginning(lowered), wanted, language), lowered)
     # Most texts are written as they are read; in the others each character has to be found again.
@@ -66,21 +73,16 @@ def _lowered(text: str, language: int) -> str:
 def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, str]:
     """The text's words that have one of the stems, with it; of very many different words, among the first ones."""
     stem = stemming.latin[language]
-    if not lowered.isascii():
-        words = islice(dict.fromkeys(LATIN_WORD.findall(lowered)), WORDS_MOST)
-    else:
-        initials = {one[0] for one in wanted}  # a stem begins as its words do, but for marks
-        known = dict.fromkeys(ascii_words(lowered))
-        words = islice((word for word in known if word[0] in initials), WORDS_MOST)
+    known = ascii_words(lowered) if lowered.isascii() else LATIN_WORD.findall(lowered)
+    words = islice(dict.fromkeys(known), WORDS_MOST)
     return {word: found for word in words if (found := stem[word]) in wanted}
 
 
-def _in_latin(lowered: str, words: Mapping[str, str], wanted: Collection[str]) -> list[Found]:
-    """Where words with the stems wanted stand by themselves. To search for the few that have one is faster than to look
-    at all."""
+def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
+    """Where words stand by themselves, with their stems. To search for a few is faster than to look at all."""
     found: list[Found] = []
     for word, kind in words.items():
-        start = lowered.find(word) if kind in wanted else -1
+        start = lowered.find(word)
         while start >= 0:
             end = start + len(word)
             if not (_is_of_word(lowered[start - 1 : start]) or _is_of_word(lowered[end : end + 1])):
