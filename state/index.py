@@ -2,8 +2,8 @@
 on first touch, kept up to date with each event. Derived data only: whatever is here can be built again from RocksDB."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from functools import cached_property, partial, wraps
+from typing import Any, NamedTuple, Self, TypeVar
 from weakref import proxy
 
 import numpy as np
@@ -34,6 +34,23 @@ _NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
 TIMES_UNTOLD = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
 _FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
+
+
+T = TypeVar("T")
+
+
+def of_memories(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex"], T]:
+    """Have a function of an index worked out once, until the index' memories change."""
+
+    @wraps(work)
+    def worked_out(index: "OwnerIndex") -> T:
+        known = index.worked_out
+        if work not in known:
+            known[work] = work(index)
+        found: T = known[work]
+        return found
+
+    return worked_out
 
 
 class Columns(Mapping[str, Array]):
@@ -203,6 +220,7 @@ class OwnerIndex:
         # No cycle: an index that nobody holds any more is freed at once, with all its arrays.
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
         self.statements: dict[int, StatementReading] = {}  # by slot, of memories that were among the best of an answer
+        self.worked_out: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `of_memories`
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
         self._merged: dict[int, int] = {}
@@ -333,6 +351,7 @@ class OwnerIndex:
 
     def _changed(self) -> None:
         """Drops what was worked out from the memories that were in."""
+        self.worked_out.clear()
         for name in (
             "conversation",
             "standing",

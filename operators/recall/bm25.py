@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.state.arrays import Column, Floats, Ints, Mask, Places
-from recallflow.state.index import WINDOW, Lengths, OwnerIndex
+from recallflow.state.index import WINDOW, Lengths, OwnerIndex, of_memories
 from recallflow.state.lexical import distinct
 from recallflow.stepped import spend
 
@@ -59,7 +59,7 @@ def logarithm(scores: Column) -> Column:
 def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) -> Scores:
     """BM25 of each text. `bare`: the stems that are of no participant's name. In a window, a word that is asked for
     twice counts twice."""
-    conversation, lengths, times = index.conversation, index.lengths, Counter(stems)
+    conversation, norms, times = index.conversation, norms_of(index), Counter(stems)
     standing = [index.standing[stem] for stem in times]
     held = [found.places for found in standing]
     near = _near(conversation.windows[WINDOW], held, conversation.size)
@@ -83,13 +83,13 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
         low, high = (before.take(bound.take(places)) for bound in conversation.windows[WINDOW])
         around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
         rarities_around = idf((around > 0).sum(axis=1), conversation.size)
-        found[0] += bm25(alone[:, 1:], rarities[these], lengths[0], places)
-        found[1] += bm25(around, asked[these] * rarities_around, lengths[WINDOW], places, LENIENT_B)
-        found[2] += bm25(around, nameless[these] * rarities_around, lengths[WINDOW], places)
+        found[0] += bm25(alone[:, 1:], rarities[these], norms.own.take(places))
+        found[1] += bm25(around, asked[these] * rarities_around, norms.window.take(places))
+        found[2] += bm25(around, nameless[these] * rarities_around, norms.near.take(places))
         low, high = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
         together = up_to.take(high, axis=1) - up_to.take(low, axis=1)
         rarities_together = idf((together > 0).sum(axis=1), len(of_episodes))
-        of_episodes[episodes] += bm25(together, rarities_together, index.episode_lengths, episodes)
+        of_episodes[episodes] += bm25(together, rarities_together, norms.episode.take(episodes))
         spend(len(some) * width // COUNTS_A_READ)
     own, window, nameless_window = np.zeros((3, conversation.size))
     for column, score in zip((own, window, nameless_window), found, strict=True):
@@ -97,12 +97,29 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
     return Scores(own, window, nameless_window, of_episodes.take(conversation.segment), float(rarities.sum()))
 
 
-def bm25(counts: Floats, worths: Column, lengths: Lengths, places: Places, b: float = B) -> Column:
-    """BM25 of the texts at `places`. `counts`: (words, len(places)); `worths`: (words,) the idf of each among such
-    texts, as often as it counts."""
-    norms = lengths.words.take(places)
-    norms *= K1 * b / lengths.mean
-    norms += K1 * (1 - b)
+class Norms(NamedTuple):
+    """What counts of words are compared with, k1·(1 - b + b·len/avg) of each text: (n,), and of each episode."""
+
+    own: Column
+    window: Column
+    near: Column
+    episode: Column
+
+
+@of_memories
+def norms_of(index: OwnerIndex) -> Norms:
+    """Return the norms of all texts of an owner."""
+    own, around = index.lengths[0], index.lengths[WINDOW]
+    return Norms(_norms(own), _norms(around, LENIENT_B), _norms(around), _norms(index.episode_lengths))
+
+
+def _norms(lengths: Lengths, b: float = B) -> Column:
+    return lengths.words * (K1 * b / lengths.mean) + K1 * (1 - b)
+
+
+def bm25(counts: Floats, worths: Column, norms: Column) -> Column:
+    """BM25 of texts. `counts`: (words, texts); `worths`: (words,) the idf of each among such texts, as often as it
+    counts; `norms`: (texts,)."""
     scores: Column = worths @ (counts / (counts + norms))
     return scores
 

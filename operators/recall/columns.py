@@ -42,8 +42,8 @@ from recallflow.operators.recall import people, words
 from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.weights import Weights
-from recallflow.state.arrays import Column, Places
-from recallflow.state.index import OwnerIndex
+from recallflow.state.arrays import Column, Mask, Places
+from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
@@ -155,7 +155,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
     is worked out where it is wanted."""
     conversation = index.conversation
     scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
-    own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
+    own, able = logarithm(scores.own), in_episode(index)
     phrase = phrase_column(index, question.stems)
     columns = {
         "own": own,
@@ -164,16 +164,15 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
         "episode": logarithm(scores.episode),
     }
     if "around" in wanted:
-        columns["around"] = people.filled(conversation.around(own, AROUND), in_episode)
+        columns["around"] = people.filled(conversation.around(own, AROUND), able)
     columns["phrase"] = phrase / scores.worth if scores.worth else phrase
     if "answers" in wanted:
         answers = np.where(index.answering, conversation.before(DENSE_IN_BASE * dense + squashed(scores.own)), 0.0)
-        columns["answers"] = people.filled(answers, in_episode)
+        columns["answers"] = people.filled(answers, able)
     if "borrowed" in wanted:
         # Who says much to an assistant says it in words of their own.
-        brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
-        borrowed = np.where(index.answering, brief * np.maximum(conversation.before(own) - own, 0.0), 0.0)
-        columns["borrowed"] = people.filled(borrowed, in_episode)
+        borrowed = np.where(index.answering, _brevity(index) * np.maximum(conversation.before(own) - own, 0.0), 0.0)
+        columns["borrowed"] = people.filled(borrowed, able)
     return columns
 
 
@@ -196,10 +195,7 @@ def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:
 
 def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     """The columns that rest on what is known of a memory beside its text, as far as the question asks for them."""
-    facts = index.conversation.facts
-    opens = index.conversation.opens * 1.0
-    columns: dict[str, Column] = {"opens": people.filled(opens, facts["episode"] >= 0), "length": index.log_lengths}
-    columns["assistant"] = index.with_assistant * (facts["role"] == index.names.known("assistant"))
+    facts, columns = index.conversation.facts, dict[str, Column](_same_of_all_questions(index))
     if (speaker := _speaker(index, question)) is not None:
         columns["speaker"] = speaker
         columns["speaker_of_two"] = speaker * index.of_two
@@ -212,6 +208,29 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     if question.asks_when:
         columns["when"] = ((facts["flags"] & TELLS_TIME) != 0) * 1.0
     return columns
+
+
+@of_memories
+def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
+    return {
+        "opens": people.filled(index.conversation.opens * 1.0, in_episode(index)),
+        "length": index.log_lengths,
+        "assistant": index.with_assistant * (index.conversation.facts["role"] == index.names.known("assistant")),
+    }
+
+
+@of_memories
+def in_episode(index: OwnerIndex) -> Mask | None:
+    """(n,) whether each place's memory is in an episode; None where all are."""
+    found: Mask = index.conversation.facts["episode"] >= 0
+    return None if found.all() else found
+
+
+@of_memories
+def _brevity(index: OwnerIndex) -> Column:
+    """(n,) how near each place's text is to be brief: 1 where it is."""
+    found: Column = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
+    return found
 
 
 def _speaker(index: OwnerIndex, question: Question) -> Column | None:

@@ -8,7 +8,7 @@ from recallflow.language import ENGLISH, read_question, table_of
 from recallflow.limits import NAMED_MAX
 from recallflow.operators.recall.question import Question, named_in
 from recallflow.state.arrays import Column, Mask
-from recallflow.state.index import OwnerIndex
+from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import language_in
 
 
@@ -40,8 +40,8 @@ def theirs(index: OwnerIndex, said: Mask, name: str) -> Column:
     """(n,) 1 where a memory is the participant's, who said some of them: 0 where it is another's. A memory without an
     author (a fact, a preference, a rule) is theirs if it names them; if it names nobody, it cannot be told, and counts
     as memories with an author do on average."""
-    column, authored = said * 1.0, index.conversation.facts["author"] >= 0
-    if authored.all():
+    column, authored = said * 1.0, _authored(index)
+    if authored is None:
         return column
     column = filled(column, authored)
     participants = _participants(index)
@@ -61,17 +61,25 @@ def whose(index: OwnerIndex, names: Sequence[str], author: str | None, text: str
 def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Column:
     """(n,) the nearness that the graph tells, and 1 for a memory without an author that names one of the participants:
     facts begin with a name, where the graph takes none for one."""
-    authors = index.conversation.facts["author"]
-    if not names or (authors >= 0).all():
+    authored = _authored(index)
+    if not names or authored is None:
         return proximity
     participants = _participants(index)
     about = np.logical_or.reduce([_naming(index, name, participants) for name in names])
-    return np.where((authors < 0) & about, 1.0, proximity)
+    return np.where(~authored & about, 1.0, proximity)
 
 
-def filled(column: Column, able: Mask) -> Column:
-    """The column, with its mean over memories that can have it in place of what the others cannot have."""
-    if able.all() or not able.any():
+@of_memories
+def _authored(index: OwnerIndex) -> Mask | None:
+    """(n,) whether somebody wrote each place's memory; None where somebody wrote all."""
+    found: Mask = index.conversation.facts["author"] >= 0
+    return None if found.all() else found
+
+
+def filled(column: Column, able: Mask | None) -> Column:
+    """The column, with its mean over memories that can have it in place of what the others cannot have; `able`: None
+    where all can."""
+    if able is None or able.all() or not able.any():
         return column
     return np.where(able, column, column[able].mean())
 

@@ -43,7 +43,7 @@ from recallflow.operators.recall.stages import (
 from recallflow.operators.recall.tuning import tuned
 from recallflow.operators.recall.words import spend_scan
 from recallflow.queries import HOPS_MIN, Filters
-from recallflow.state.index import OwnerIndex
+from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import language_in
 
 RARE_LANGUAGE = 50  # of so many memories, one in a language is a slip, or a quotation
@@ -278,13 +278,18 @@ def _is_late(asked: Asked) -> bool:
 
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:
-    """The languages that at least one in fifty current memories is in, and the stems they hold."""
+    """Return the languages that at least one in fifty current memories is in, and whether memories hold a stem."""
+    return Vocabulary(_languages(index), lambda stem: index.standing[stem].holders > 0)
+
+
+@of_memories
+def _languages(index: OwnerIndex) -> list[int]:
     counted = np.bincount(language_in(index.conversation.facts["flags"]), minlength=1)
     common = counted * RARE_LANGUAGE >= max(counted.sum(), 1)
-    languages = [int(number) for number in np.argsort(-counted, kind="stable") if common[number]]
-    return Vocabulary(languages or [0], lambda stem: index.standing[stem].holders > 0)
+    return [number for number in np.argsort(-counted, kind="stable").tolist() if common[number]] or [0]
 
 
+@of_memories
 def participants(index: OwnerIndex) -> list[str]:
     """Everyone who wrote a current memory; of very many, those who wrote the most."""
     now = index.conversation

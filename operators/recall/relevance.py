@@ -45,7 +45,7 @@ from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of, is_notes
 from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Places, ranges
-from recallflow.state.index import WINDOW, OwnerIndex
+from recallflow.state.index import WINDOW, OwnerIndex, of_memories
 
 RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
 LEARNT_AFTER = 20  # memories
@@ -125,7 +125,7 @@ class Judge:
         rarities = np.array([rarity(stem, found.holders, conversation.size) for stem, found in standing.items()])
         settings = {
             "one": 1.0,
-            "several": float(np.count_nonzero(conversation.authors >= 0) >= SEVERAL),
+            "several": several_talk(index),
             "words": len(standing) / 10,
             "rarity": rarities.sum() / 50,
             "wordless": float(not standing),
@@ -296,6 +296,12 @@ def talk_of(index: OwnerIndex, question: Question) -> Talk:
     if is_notes(index):  # before the assistant: the signal counts notes as said to one
         return "notes"
     return "assistant" if chat_of(index) == "assistant" else "people"
+
+
+@of_memories
+def several_talk(index: OwnerIndex) -> float:
+    """Return 1 where several people wrote memories, else 0."""
+    return float(np.count_nonzero(index.conversation.authors >= 0) >= SEVERAL)
 
 
 def rarity(stem: str, holders: int, memories: int) -> float:

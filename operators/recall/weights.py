@@ -13,7 +13,7 @@ import numpy as np
 
 from recallflow.embedder import Kind
 from recallflow.state.arrays import Column
-from recallflow.state.index import OwnerIndex
+from recallflow.state.index import OwnerIndex, of_memories
 
 # A pair: two people who talk to each other. Notes: what a single person told, with nobody else in the chat, so that
 # neighbours are no replies.
@@ -142,6 +142,7 @@ def sets_for(kind: Kind, *, by_token: bool) -> Mapping[Chat, Mapping[str, float]
     return WEIGHTS[kind] if by_token or kind in ("spelling", "blended") else WHOLE_WEIGHTS
 
 
+@of_memories
 def chat_of(index: OwnerIndex) -> Chat:
     """The kind of chat that most of the owner's memories come from."""
     if 2 * np.count_nonzero(index.with_assistant) > len(index.with_assistant):
@@ -149,6 +150,7 @@ def chat_of(index: OwnerIndex) -> Chat:
     return "pair" if index.of_two.any() else "people"
 
 
+@of_memories
 def is_notes(index: OwnerIndex) -> bool:
     """Return whether one person told all memories, and no assistant any."""
     authors, facts = index.conversation.authors, index.conversation.facts
@@ -156,14 +158,22 @@ def is_notes(index: OwnerIndex) -> bool:
     return int(np.count_nonzero(authors >= 0)) <= 1 and not bool(is_assistants.any())
 
 
+@of_memories
+def _assisted(index: OwnerIndex) -> tuple[bool, bool]:
+    """Return whether any memory comes from a chat with an assistant, and whether all do."""
+    some = bool(index.with_assistant.any())
+    return some, some and bool(index.with_assistant.all())
+
+
 def weights_of(index: OwnerIndex, sets: Mapping[Chat, Mapping[str, float]]) -> Weights:
     """The weights of the owner's memories, each of the set that its chat is of."""
     if "notes" in sets and is_notes(index):
         return sets["notes"]
-    mask, assistant = index.with_assistant, sets["assistant"]
-    if mask.all() and mask.any():
+    (some, every), assistant = _assisted(index), sets["assistant"]
+    if every:
         return assistant
     others = sets.get("pair", sets["people"]) if index.of_two.any() else sets["people"]
-    if not mask.any():
+    if not some:
         return others
+    mask = index.with_assistant
     return {name: np.where(mask, assistant.get(name, 0.0), others.get(name, 0.0)) for name in {**others, **assistant}}
