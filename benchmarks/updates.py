@@ -32,7 +32,7 @@ from benchmarks.changing_facts import Case, Line, cases
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.language.statements import StatementReading, read_statement
+from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.recall import ranking, update_weights, updates
 
 MINUTE_MS = 60_000
@@ -188,7 +188,7 @@ def settled(case: Case, answer: CaseAnswer, names: Sequence[str], made: Fit) -> 
     likely = np.zeros((len(answer.looked_at), len(answer.looked_at)))
     if len(older):
         likely[older, newer] = made.probability(np.array([values[name] for name in names]).T)
-    about_past = read_statement(case.question).has("past")
+    about_past = read_statements([case.question])[0].has("past")
     order = updates.settled(answer.looked_at, likely, len(answer.ranked), about_past=about_past)
     return [answer.ranked[rank] for rank in order]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, NotRequired, Self
+from typing import Any, Literal, NamedTuple, NotRequired, Self, TypeVar
 
 import orjson
 from pydantic import SkipValidation
@@ -30,6 +30,28 @@ Outcome = Literal[
     "degraded",
 ]
 Tier = Literal["fast", "standard", "graph", "llm"]
+
+
+M = TypeVar("M", bound=Model)
+
+
+def unchecked(model: type[M], **fields: Any) -> M:
+    """Return a model of fields that need no check, in a fifth of the time of one."""
+    made = model.__new__(model)
+    values = {
+        "__dict__": _defaults(model) | fields,
+        "__pydantic_fields_set__": {*fields},
+        "__pydantic_extra__": {},
+        "__pydantic_private__": None,
+    }
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+@cache
+def _defaults(model: type[Model]) -> dict[str, Any]:
+    return {name: field.default for name, field in model.model_fields.items()}
 
 
 class Warn(Cuttable):
@@ -198,25 +220,6 @@ class RecalledMemory(Cuttable):
     rerank_score: float | None = None
     derived_from: dict[str, Any] | None = None
     question: str | None = None
-
-    @classmethod
-    def of(cls, **fields: Any) -> Self:
-        """Return a memory of fields that need no check, in a fifth of the time of one."""
-        memory = cls.__new__(cls)
-        values = {
-            "__dict__": _defaults(cls) | fields,
-            "__pydantic_fields_set__": {*fields},
-            "__pydantic_extra__": {},
-            "__pydantic_private__": None,
-        }
-        for name, value in values.items():
-            object.__setattr__(memory, name, value)
-        return memory
-
-
-@cache
-def _defaults(model: type[Model]) -> dict[str, Any]:
-    return {name: field.default for name, field in model.model_fields.items()}
 
 
 class ListedMemory(Cuttable):

@@ -14,7 +14,7 @@ from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.updates import Replacement
 from recallflow.operators.redaction import Redacted
 from recallflow.queries import K_MAX
-from recallflow.responses import Reason, RecalledMemory, Span, UpdatedBy, Warn
+from recallflow.responses import Reason, RecalledMemory, Span, UpdatedBy, Warn, unchecked
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
@@ -89,7 +89,8 @@ def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
 
 
 def _memory(row: MemoryRow, about: Particulars, score: float, rank: int, more: dict[str, Any]) -> RecalledMemory:
-    return RecalledMemory.of(
+    return unchecked(
+        RecalledMemory,
         id=row.id,
         version=row.version,
         current=about.current,

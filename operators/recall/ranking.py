@@ -6,7 +6,7 @@ from itertools import compress
 
 import numpy as np
 
-from recallflow.language.statements import StatementReading, read_statement
+from recallflow.language.statements import StatementReading, read_statements
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.recall import people, rerank, updates
 from recallflow.operators.recall.columns import known
@@ -100,14 +100,15 @@ def _settled(
     reranker in its order, and by place which memory updates which."""
     ranks = _looked_at(scene, ranking.places)
     places = ranking.places[ranks]
+    slots = asked.index.conversation.slots[places].tolist()
+    question, statements = _statements(asked, scene.question.text, slots)
     told = updates.Told(
-        statements=_statements(asked, asked.index.conversation.slots[places].tolist()),
+        statements=statements,
         author=scene.fact("author", places),
         place=places,
         order=np.lexsort((scene.fact("seq", places), scene.fact("created_ms", places))).argsort(),
         signal=scene.semantic[places],
     )
-    question = read_statement(scene.question.text)
     likely = updates.probabilities(question, told)
     likely[likely < updates.least(len(asked.index), notes=is_notes(asked.index))] = 0
     found = updates.updated(ranks, likely)
@@ -133,15 +134,17 @@ def _looked_at(scene: Scene, places: Places) -> list[int]:
     return [*range(best), *(is_next.nonzero()[0] + best).tolist()]
 
 
-def _statements(asked: Asked, slots: list[int]) -> list[StatementReading]:
-    """Return the statements of memories, read when they are first among the best."""
+def _statements(asked: Asked, question: str, slots: list[int]) -> tuple[StatementReading, list[StatementReading]]:
+    """Return the question, read, and the statements of memories, read when they are first among the best."""
     held = asked.index.statements
     if len(held) > STATEMENTS_HELD:
         held.clear()
-    if missing := [slot for slot in slots if slot not in held]:
-        for slot, row in zip(missing, asked.rows(missing), strict=True):
-            held[slot] = read_statement(row.content[:READ_CHARACTERS] if is_readable(row) else "")
-    return [held[slot] for slot in slots]
+    missing = [slot for slot in slots if slot not in held]
+    rows = asked.rows(missing) if missing else []
+    texts = [row.content[:READ_CHARACTERS] if is_readable(row) else "" for row in rows]
+    asks, *read = read_statements([question, *texts])
+    held.update(zip(missing, read, strict=True))
+    return asks, [held[slot] for slot in slots]
 
 
 def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judge:

@@ -25,7 +25,7 @@ from recallflow.operators.recall.stages import (
 )
 from recallflow.operators.recall.tuning import validate
 from recallflow.queries import Filters
-from recallflow.responses import Explanation, RecalledMemory, Response, Warn, status_of
+from recallflow.responses import Explanation, RecalledMemory, Response, Warn, status_of, unchecked
 from recallflow.state.arrays import Places
 
 
@@ -63,7 +63,7 @@ def compose_answer(
     shown_with = compose.particulars(index, expanded.places, shown, expanded.relevance, current, reasons)
     explained: list[dict[str, Any]] = [{} for _ in rows]
     if query.explain:
-        explained = [{"explanation": Explanation(**part)} for part in explain.explained(ranking)]
+        explained = [{"explanation": unchecked(Explanation, **part)} for part in explain.explained(ranking)]
     memories = compose.ranked(ranking, rows, shown_with[:count], explained, {} if scored is None else scored.scores)
     memories += compose.added(items, expanded.rows[count:], shown_with[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)

@@ -2,7 +2,7 @@
 Permitted → Candidates → Ranked → Expanded → Found`; and what recall needs beside an owner's state."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from recallflow.control import RecallSettings
@@ -91,7 +91,7 @@ class Posed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A query on its way: the moment it is about, and the owner's index and graph of then. `laps`: how long the steps
-    took so far; `said`: what models said of it."""
+    took so far; `said`: what models said of it; `read`: the rows read so far, by slot."""
 
     engine: Engine
     posed: Posed
@@ -100,6 +100,7 @@ class Asked:
     graph: OwnerGraph
     laps: Laps
     said: Said
+    read: dict[int, MemoryRow | None] = field(default_factory=dict)
 
     @property
     def query(self) -> Recall:
@@ -119,7 +120,9 @@ class Asked:
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
         """The rows of the index's slots."""
-        return self.engine.rows(self.hot, self.index, slots)
+        if missing := [slot for slot in slots if slot not in self.read]:
+            self.read.update(zip(missing, self.engine.rows(self.hot, self.index, missing), strict=True))
+        return [self.read[slot] for slot in slots]
 
 
 class Understood(NamedTuple):

@@ -11,6 +11,7 @@ in the memory at place p, a column is the mean of these over the units, weighted
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -92,7 +93,9 @@ def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standa
         values = _values(index, units, places)
         return {name: standard(column, column) for name, column in zip(NAMES, values, strict=True)}
     typical = sample(size)
-    asked = np.union1d(places, typical)
+    is_asked = np.zeros(size, np.bool_)
+    is_asked[places] = is_asked[typical] = True
+    asked = is_asked.nonzero()[0]
     values = _values(index, units, asked)
     at, of_typical = (values.take(np.searchsorted(asked, those), axis=1) for those in (places, typical))
     found = {}
@@ -113,6 +116,7 @@ def standard(values: Column, sample: Column) -> Standard:
     return Standard((apart if values is sample else values - mean) / deviation, mean, deviation)
 
 
+@lru_cache(256)
 def sample(size: int) -> Places:
     """Places in blocks, so that neighbours serve each other, evenly spread over all."""
     if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:

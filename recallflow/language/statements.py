@@ -31,6 +31,7 @@ _WITHIN_WORDS = ("zh", "ja", "ko")  # no blanks between words; Korean words carr
 _JOINING = " 的の"
 _SOMEBODY = -1  # a person that a cue tells, without a row
 _WORDS_BYTES = 4 * 1024 * 1024
+_NO_VECTOR = np.zeros(0, np.float32)
 
 
 class StatementReading(NamedTuple):
@@ -102,8 +103,21 @@ def _cues(code: str) -> _Cues:
     return _Cues(code)
 
 
-def read_statement(text: str) -> StatementReading:
-    """Read a statement, or a question."""
+def read_statements(texts: Sequence[str]) -> list[StatementReading]:
+    """Read statements, or questions, at once: their vectors are summed up in one go."""
+    vectors, rows, found = word_vectors(), list[tuple[int, ...]](), list[StatementReading]()
+    for text in texts:
+        read, of = _read(text)
+        found.append(read)
+        rows.append(of)
+    sums = vectors.summed(rows)
+    lengths = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
+    units = np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
+    return [read._replace(vector=unit.copy()) for read, unit in zip(found, units, strict=True)]
+
+
+def _read(text: str) -> tuple[StatementReading, tuple[int, ...]]:
+    """Read a statement, without its vector; return the rows of its words in `word_vectors` as well."""
     vectors = word_vectors()
     read, lowered = vectors.read(text), plain(text)
     known = _cues(read.table.code)
@@ -123,15 +137,11 @@ def read_statement(text: str) -> StatementReading:
         is_own = any(not any(0 <= person - at <= _POSSESSED_WITHIN for person in at_person) for at in own)
     kinds = reduce(or_, (1 << CUES.index(cue) for cue, _ in cues), 0)
     numbers = frozenset(_NUMBER.findall(text))
-    identities = np.array(sorted({*map(_identities.__getitem__, read.words)}), np.uint64)
-    vector = _unit(vectors.summed([rows])[0])
-    return StatementReading(identities, vector, marks & ~PERSON, kinds, persons, _name(text, read), numbers, is_own)
-
-
-def _unit(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    length = np.sqrt((vector * vector).sum())
-    unit: npt.NDArray[np.float32] = vector / length if length > 0 else vector
-    return unit
+    once = {*map(_identities.__getitem__, read.words)}
+    identities = np.fromiter(once, np.uint64, len(once))
+    identities.sort()
+    name = _name(text, read)
+    return StatementReading(identities, _NO_VECTOR, marks & ~PERSON, kinds, persons, name, numbers, is_own), rows
 
 
 def _name(text: str, read: WordRows) -> int | None:
