@@ -93,6 +93,13 @@ class Columns:
 
     def score(self) -> Column:
         """(n,) weighted sum, in log-odds of being evidence."""
+        if (
+            self.complete
+            and self.first is None
+            and not any(isinstance(one, np.ndarray) for one in self.weights.values())
+        ):
+            weights = np.array([self.weights[name] for name in self.values], np.float64)
+            return weights @ np.array([*self.values.values()])
         count, known = self.first or (0, np.zeros(len(next(iter(self.values.values())))))
         total: Column = known.copy()
         weighed = np.empty_like(total)

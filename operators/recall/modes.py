@@ -127,6 +127,8 @@ def _near(scene: Scene) -> Places:
 
 def _joined(scene: Scene, *found: Places) -> Places:
     """All candidates found, and the allowed ones that edges lead to: once each, in conversation order."""
+    if not scene.relationship and not any(map(len, found[1:])):
+        return np.sort(found[0])
     joined = np.zeros(scene.index.conversation.size, np.bool_)
     if scene.relationship:
         linked = np.fromiter(scene.relationship, np.int64, len(scene.relationship))

@@ -63,14 +63,15 @@ def understand(text: str, participants: Iterable[str], vocabulary: Vocabulary = 
         own_words = _whole(spelling).sub(table.i, _whole(spelling, r"['’]s\b").sub(table.my, own_words))
         bare = _whole(spelling, r"(?:['’]s\b)?").sub(" ", bare)
     seen = text if table is ENGLISH else plain(text)
+    stems = tuple(_looked_up(text, table, vocabulary))
     return Question(
         text=text,
         table=table,
         own_words=" ".join(own_words.split()),
         named=tuple(named),
         first_person=bool(table.first_person.search(seen)),
-        stems=tuple(_looked_up(text, table, vocabulary)),
-        bare_stems=tuple(_looked_up(bare, table, vocabulary)),
+        stems=stems,
+        bare_stems=stems if bare == text else tuple(_looked_up(bare, table, vocabulary)),
         dates=find_dates(text, table, limits.QUERY_DATES),
         asks_when=bool(table.when.search(seen)),
     )

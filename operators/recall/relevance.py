@@ -108,7 +108,8 @@ class Figures(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Judge:
     """One question to an owner's memories. `ground`: whose weights count. `stems`, `rarities`: of its content words;
-    `holding`: the places that hold each, as often as they do; `settings`: in the order of `SETTINGS`."""
+    `holding`: the places that hold each, as often as they do; `settings`: in the order of `SETTINGS`; `shares`: what
+    each stem is of the question's rarity."""
 
     index: OwnerIndex
     columns: Columns
@@ -117,6 +118,7 @@ class Judge:
     rarities: Floats
     holding: Sequence[Places]
     settings: Floats
+    shares: Floats
 
     @classmethod
     def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
@@ -142,6 +144,7 @@ class Judge:
             rarities,
             [found.places for found in standing.values()],
             np.array([settings[name] for name in SETTINGS]),
+            rarities / max(settings["rarity"] * 50, 1e-9),
         )
 
     def figures(self, places: Places) -> Figures:
@@ -157,7 +160,7 @@ class Judge:
         values = {
             "one": np.ones(len(places)),
             "covered": covered,
-            "around": self._shares @ around,
+            "around": self.shares @ around,
             "match": match,
             "alike": by_token * columns.absolute("word", places),
             "lent": by_token * columns.absolute("word_before", places),
@@ -169,16 +172,10 @@ class Judge:
         }
         return Figures(np.array([values[name] for name in FIGURES]), counts > 0)
 
-    @property
-    def _shares(self) -> Floats:
-        """What each stem is of the question's rarity."""
-        shares: Floats = self.rarities / max(self.rarities.sum(), 1e-9)
-        return shares
-
     def _covered(self, counts: Ints, words: Ints) -> tuple[Column, Column]:
         """`covered` and `match` of texts with so many words, which hold each stem so often: (stems, texts)."""
         norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
-        return self._shares @ (counts > 0), self._shares @ (counts * (K1 + 1) / (counts + norms))
+        return self.shares @ (counts > 0), self.shares @ (counts * (K1 + 1) / (counts + norms))
 
     def _best_passages(self, places: Places, counts: Ints, words: Ints) -> tuple[Ints, Ints]:
         """How often each stem stands in the best passage at each place, and how many words that has. `counts`,
@@ -220,11 +217,10 @@ class Judge:
     def evidence(self, nearest: Figures) -> Floats:
         """What tells whether the memories hold an answer, in the order of `EVIDENCE`. `nearest`: by the signal, the
         nearest first."""
-        shares = self._shares
         best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
         unheard = np.array([not len(held) for held in self.holding], np.bool_)
         values = nearest.values
-        rest = [shares @ nearest.holds[:, best].any(axis=1), shares @ unheard, not nearest.of("around").any()]
+        rest = [self.shares @ nearest.holds[:, best].any(axis=1), self.shares @ unheard, not nearest.of("around").any()]
         return np.concatenate(
             [[1.0], values.take(_HIGHEST, axis=0).max(axis=1), values.take(_FIRST, axis=0)[:, 0], rest]
         )

@@ -70,9 +70,17 @@ class Scene:
     relationship: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
     usage: OwnerUsage | None = None
     returned: Places = field(default_factory=lambda: NO_SEQS)
+    _best: dict[int, Places] = field(default_factory=dict)  # by count, see `best`
 
     def best(self, count: int) -> Places:
         """The `count` allowed places with the highest signal, best first; earlier places first among equals."""
+        if count not in self._best:
+            self._best[count] = self._find_best(count)
+        return self._best[count]
+
+    def _find_best(self, count: int) -> Places:
+        if (more := next((places for known, places in self._best.items() if known > count), None)) is not None:
+            return more[:count]
         signal, among = self.semantic[self.allowed], self.allowed
         if count < len(signal) // 4:  # of a large owner, to find them is faster than to sort all
             among = np.flatnonzero(signal >= np.partition(signal, -count)[-count])

@@ -187,6 +187,7 @@ def features(question: StatementReading, told: Told) -> Pairs:
 
 _NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
 _WEIGHTS = np.array([*WEIGHTS.values()])
+_COUNTED = np.array([CUES.index(name) for name in COUNTED])
 
 
 def _of_cues(
@@ -279,8 +280,8 @@ def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.ND
 
 def _cues(statements: Sequence[StatementReading]) -> dict[str, Features]:
     """Return whether each statement holds each kind of cue, by kind (statements,)."""
-    held = np.array([one.cues for one in statements])
-    return {name: (held >> CUES.index(name) & 1).astype(np.float64) for name in COUNTED}
+    held = (np.array([one.cues for one in statements]) >> _COUNTED[:, None] & 1).astype(np.float64)
+    return dict(zip(COUNTED, held, strict=True))
 
 
 def _spread(alike: Features, apart: npt.NDArray[np.bool_]) -> tuple[float, float]:

@@ -73,9 +73,11 @@ def _lowered(text: str, language: int) -> str:
 def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, str]:
     """The text's words that have one of the stems, with it; of very many different words, among the first ones."""
     stem = stemming.latin[language]
-    known = ascii_words(lowered) if lowered.isascii() else LATIN_WORD.findall(lowered)
-    words = islice(dict.fromkeys(known), WORDS_MOST)
-    return {word: found for word in words if (found := stem[word]) in wanted}
+    every = ascii_words(lowered) if lowered.isascii() else LATIN_WORD.findall(lowered)
+    known: Collection[str] = {*every}
+    if len(known) > WORDS_MOST:
+        known = [*islice(dict.fromkeys(every), WORDS_MOST)]
+    return {word: kind for word, kind in zip(known, map(stem.__getitem__, known), strict=True) if kind in wanted}
 
 
 def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
