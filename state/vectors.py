@@ -184,6 +184,7 @@ class Clusters:
         self._centroids = np.zeros((len(starts), vectors.dimension), np.float32)
         self._known = np.zeros(len(starts), np.bool_)
         self._cosines = np.full(len(slots), np.nan, np.float32)  # of each place, once asked for
+        self._complete = False  # whether all of them were asked for
 
     def centroids(self, segments: Ints) -> Matrix:
         """Unit centroid of each of these episodes, (len(segments), dimension); zeros where no member has a vector."""
@@ -207,8 +208,9 @@ class Clusters:
     def cosines(self, places: Ints) -> npt.NDArray[np.float32]:
         """Each place's cosine to the centroid of its episode."""
         cosines: npt.NDArray[np.float32] = self._cosines.take(places)
-        if (unknown := np.isnan(cosines)).any():
+        if not self._complete and (unknown := np.isnan(cosines)).any():
             missing = places[unknown]
             own, centroids = self._vectors.of(self._slots[missing]), self.centroids(self._segment[missing])
             cosines[unknown] = self._cosines[missing] = np.einsum("ij,ij->i", own, centroids)
+            self._complete = not np.isnan(self._cosines).any()
         return cosines

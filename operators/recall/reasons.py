@@ -73,14 +73,15 @@ Strengths = dict[str, float]
 def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
     """How much each thing speaks for each ranked memory. They are few: plain numbers cost less than arrays of them."""
     found: list[Strengths] = [{} for _ in ranking.places]
-    if columns.values:
-        for name in columns.values:
-            if (says := COLUMNS[name]) is not None:
-                # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
-                least = 1.0 if says == "person" else 0.0
-                for own, (weight, value) in zip(found, columns.at(name, ranking.places), strict=True):
-                    gain = value * weight * ranking.unit if weight > 0 and value >= least else 0.0
-                    own[says] = own.get(says, 0.0) + gain
+    for name in columns.values:
+        says, weight = COLUMNS[name], columns.weights[name]
+        if says is None or (isinstance(weight, float) and weight <= 0):
+            continue
+        # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
+        least = 1.0 if says == "person" else 0.0
+        for own, (weight, value) in zip(found, columns.at(name, ranking.places), strict=True):
+            if weight > 0 and value >= least:
+                own[says] = own.get(says, 0.0) + value * weight * ranking.unit
     for name, weight in ranking.weights.items():
         if (says := FACTORS[name]) is not None:
             middle = ranking.middles[name] if says in COMPARED else 0.0

@@ -170,7 +170,8 @@ def _response(
         routing["rewritten"] = rewritten
     if applied is not None and applied.routing is not None:
         routing["graph"] = applied.routing
-    return Response(
+    return unchecked(
+        Response,
         query_id=asked.request.query_id,
         status=status_of(warnings),
         memories=memories,

@@ -11,7 +11,7 @@ import regex
 from recallflow.language import stemming
 from recallflow.language.analysis import TURKISH, stem_of
 from recallflow.language.scripts import BEYOND_LATIN, normalised
-from recallflow.language.words import LATIN_WORD, ascii_words, counts, placed_pairs, placed_runs, unspaced_table
+from recallflow.language.words import LATIN_WORD, ascii_blanked, counts, placed_pairs, placed_runs, unspaced_table
 
 # A stretch of ASCII, up to a letter that may carry a mark; or what is seen as one character.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
@@ -37,14 +37,26 @@ def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language
     words in Latin script were read in, by its place in `LATIN`."""
     plain = [text.lower() if text.isascii() and language != TURKISH else "" for text in texts]
     found = [[] if low else _find(text, of, language) for low, text, of in zip(plain, texts, wanted, strict=True)]
-    whole, every = "\n".join(plain), {*chain(*wanted)}  # of all at once: most words stand in several
     ends = [*accumulate(len(low) + 1 for low in plain)]
-    for kind, start, end in _in_latin(whole, _wanted(whole, every, language)):
+    for kind, start, end in _in_ascii("\n".join(plain), {*chain(*wanted)}, language):  # of all: most words recur
         number = bisect_right(ends, start)
         if kind in wanted[number]:
             begin = ends[number] - len(plain[number]) - 1
             found[number].append(Found(kind, start - begin, end - begin))
     return found
+
+
+def _in_ascii(lowered: str, wanted: Collection[str], language: int) -> list[tuple[str, int, int]]:
+    """The words of an ASCII text that have one of the stems, in its order. Between blanks a word stands by itself."""
+    blanked = f" {ascii_blanked(lowered)} "
+    found = []
+    for word, kind in _having(blanked.split(), wanted, language).items():
+        standing, length = f" {word} ", len(word)
+        start = blanked.find(standing)
+        while start >= 0:
+            found.append((kind, start, start + length))
+            start = blanked.find(standing, start + length + 1)
+    return sorted(found, key=_start)
 
 
 def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
@@ -72,8 +84,11 @@ def _lowered(text: str, language: int) -> str:
 
 def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, str]:
     """The text's words that have one of the stems, with it; of very many different words, among the first ones."""
+    return _having(LATIN_WORD.findall(lowered), wanted, language)
+
+
+def _having(every: Sequence[str], wanted: Collection[str], language: int) -> dict[str, str]:
     stem = stemming.latin[language]
-    every = ascii_words(lowered) if lowered.isascii() else LATIN_WORD.findall(lowered)
     known: Collection[str] = {*every}
     if len(known) > WORDS_MOST:
         known = [*islice(dict.fromkeys(every), WORDS_MOST)]

@@ -25,10 +25,15 @@ _KINDS = regex.compile(
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 
 
+def ascii_blanked(text: str) -> str:
+    """An ASCII text in lower case, with a blank for each character that is in no word."""
+    return text.encode().translate(_ASCII_FORMS).decode()
+
+
 def ascii_words(text: str) -> list[str]:
     """The words of an ASCII text in lower case, single letters among them: what a pattern finds, in a third of its
     time."""
-    return text.encode().translate(_ASCII_FORMS).decode().split()
+    return ascii_blanked(text).split()
 
 
 def runs(text: str) -> Iterator[tuple[str, bool]]:
