@@ -93,13 +93,10 @@ class Columns:
 
     def score(self) -> Column:
         """(n,) weighted sum, in log-odds of being evidence."""
-        if (
-            self.complete
-            and self.first is None
-            and not any(isinstance(one, np.ndarray) for one in self.weights.values())
-        ):
+        if self.complete and not any(isinstance(weight, np.ndarray) for weight in self.weights.values()):
             weights = np.array([self.weights[name] for name in self.values], np.float64)
-            return weights @ np.array([*self.values.values()])
+            summed: Column = weights @ np.array([*self.values.values()])
+            return summed
         count, known = self.first or (0, np.zeros(len(next(iter(self.values.values())))))
         total: Column = known.copy()
         weighed = np.empty_like(total)

@@ -87,6 +87,16 @@ def test_answers_about_now_count_once_per_query_id(asked: list[dict[str, Any]], 
     assert used([*said("the red bike"), *asked], "m0")[0]["count"] == count
 
 
+def test_effects_of_queries_are_committed_with_the_next_event(logs: Logs) -> None:
+    logs.write(QUERIES, ask())
+    logs.answer()
+    partition = logs.directory.partition(0)
+    assert partition.is_staging
+    logs.run(MEMORIES, make_event("message", id="c", content="black coffee"))
+    assert not partition.is_staging
+    assert counts(logs, "a") == [1]
+
+
 def test_what_was_returned_gains_on_its_equals() -> None:
     told = [make_event("memory", id=name, content="red bike", tags=[name]) for name in ("a", "b")]
     ask = make_event("recall", 5_000, query="bike")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
-from recallflow.state.index import OwnerIndex
+from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import Entry, Episode, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
@@ -258,6 +258,13 @@ def test_an_index_from_segments_equals_one_built_anew_and_goes_on_like_it(
     for action, *arguments in later:
         getattr(world, action)(*arguments)
     assert picture(world.index) == picture(world.built_anew())
+
+
+def test_what_is_worked_out_of_memories_is_worked_out_anew_after_a_change() -> None:
+    index, size = OwnerIndex(MODEL, DIMENSION), of_memories(len)
+    assert (size(index), size(index)) == (0, 0)
+    index.add([make_entry(0)], {})
+    assert size(index) == 1
 
 
 def test_tokens_are_read_for_those_that_are_compared_only_and_once() -> None:
