@@ -202,7 +202,8 @@ def _check_size(value: bytes) -> None:
 def _check_names(value: bytes) -> None:
     """Refuses JSON that gives a field twice: which of them the sender means, nobody can know."""
     names = _FIELD_NAME.findall(value)
-    if len({*names}) < len(names) or any(b"\\" in name for name in names):  # of several objects it may still be right
+    has_escapes = b"\\" in value and any(b"\\" in name for name in names)
+    if has_escapes or len({*names}) < len(names):  # of several objects it may still be right
         json.loads(value, object_pairs_hook=_once_each, parse_int=len, parse_float=len)
 
 

@@ -23,7 +23,7 @@ from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
 
-STATEMENTS_HELD = 1_024  # of an owner
+STATEMENTS_HELD = 4_096  # of an owner
 READ_CHARACTERS = 500  # of a memory: what replaces a fact says so at its beginning
 
 

@@ -233,7 +233,7 @@ def _before(scene: Scene, places: Places, kind: Kind) -> list[Before]:
     index, conversation, before = scene.index, scene.index.conversation, places - 1
     joined = conversation.windows[BEFORE][0].take(places) < places  # else it is the first of its episode
     asks = joined & index.answering.take(places) & _permitted(scene, before)
-    if kind == "spelling":
+    if kind == "spelling" and asks.any():
         held = np.zeros(conversation.size, np.bool_)
         for stem in scene.question.stems:
             held[index.standing[stem].places] = True
