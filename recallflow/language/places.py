@@ -62,7 +62,7 @@ def _in_ascii(lowered: str, wanted: Collection[str], language: int) -> list[tupl
 def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
     lowered = _lowered(text, language)
     if text.isascii() or not BEYOND_LATIN.search(lowered):
-        found = _in_latin(lowered, _wanted(lowered, wanted, language))
+        found = _in_latin(lowered, _having(LATIN_WORD.findall(lowered), wanted, language))
     else:
         found = _joined(_in_any(_beginning(lowered), wanted, language), lowered)
     # Most texts are written as they are read; in the others each character has to be found again.
@@ -82,12 +82,8 @@ def _lowered(text: str, language: int) -> str:
     return (text.replace("I", "ı") if language == TURKISH else text).lower()
 
 
-def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, str]:
-    """The text's words that have one of the stems, with it; of very many different words, among the first ones."""
-    return _having(LATIN_WORD.findall(lowered), wanted, language)
-
-
 def _having(every: Sequence[str], wanted: Collection[str], language: int) -> dict[str, str]:
+    """The words that have one of the stems, with it; of very many different words, among the first ones."""
     stem = stemming.latin[language]
     known: Collection[str] = {*every}
     if len(known) > WORDS_MOST:

@@ -91,9 +91,9 @@ def test_effects_of_queries_are_committed_with_the_next_event(logs: Logs) -> Non
     logs.write(QUERIES, ask())
     logs.answer()
     partition = logs.directory.partition(0)
-    assert partition.is_staging
+    staging = [partition.is_staging]
     logs.run(MEMORIES, make_event("message", id="c", content="black coffee"))
-    assert not partition.is_staging
+    assert [*staging, partition.is_staging] == [True, False]
     assert counts(logs, "a") == [1]
 
 
