@@ -68,7 +68,7 @@ CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are tho
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Column name → (n,) values, and the weights of their sum: a number each, or (n,) where the owner's memories are of
+    """Column name → (n,) values, and the weights of their sum: a number each, or (n,) each where memories are of
     several kinds. `complete`: whether they are the same whatever is permitted; `first`: the first ones, and their sum,
     where that is known; `standards`: what the z-scores among them were made with."""
 
@@ -93,7 +93,7 @@ class Columns:
 
     def score(self) -> Column:
         """(n,) weighted sum, in log-odds of being evidence."""
-        if self.complete and not any(isinstance(weight, np.ndarray) for weight in self.weights.values()):
+        if self.complete and not isinstance(next(iter(self.weights.values())), np.ndarray):
             weights = np.array([self.weights[name] for name in self.values], np.float64)
             summed: Column = weights @ np.array([*self.values.values()])
             return summed
