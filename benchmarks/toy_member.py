@@ -18,11 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.group import boottime_s
 from recallflow.connectors.kafka.group_consumer import Committed, GroupConsumer
-from recallflow.connectors.kafka.lease import boottime_s
 from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import RecallflowError
 from recallflow.ranges import parse_ranges
 

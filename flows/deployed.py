@@ -6,8 +6,7 @@ from pathlib import Path
 from confluent_kafka import TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.holder import agree
-from recallflow.connectors.kafka.newcomer import holders
+from recallflow.connectors.kafka.group import agree, holders
 from recallflow.connectors.kafka.place import Place
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import UsageError

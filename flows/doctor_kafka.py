@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from confluent_kafka import KafkaException
 
 from recallflow.brokers.options import READER_GROUP
-from recallflow.connectors.kafka.admin import KEEPS_ALL
-from recallflow.connectors.kafka.examine import Examiner, Topic
+from recallflow.connectors.kafka.admin import KEEPS_ALL, Examiner, Topic
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
 from recallflow.flows.config import Config

@@ -6,10 +6,9 @@ import threading
 from contextlib import ExitStack, closing
 from functools import partial
 
+from recallflow.background import Closing
 from recallflow.connectors.kafka.admin import TopicAsker
-from recallflow.connectors.kafka.catch_up import CatchUp
-from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.connection import CatchUp, Connection, Watch
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.delivery import DeliverySink, Sent
 from recallflow.connectors.kafka.hub import Ways
@@ -17,7 +16,6 @@ from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import await_brokers
-from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.errors import MembershipLost, UsageError
 from recallflow.flows.config import Config

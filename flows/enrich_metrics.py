@@ -9,11 +9,10 @@ from typing import get_args
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.connection import Connection, Watch
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.watch import Watch
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
 from recallflow.flows.engine_metrics import counter, gauge

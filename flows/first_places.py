@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.outgoing import identity_of
+from recallflow.connectors.kafka.messages import identity_of, time_ms
 from recallflow.connectors.kafka.place import Place, Reached
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader

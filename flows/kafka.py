@@ -12,22 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallflow.background import exponential
+from recallflow.background import Closing, exponential
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.admin import TopicAsker
-from recallflow.connectors.kafka.catch_up import CatchUp
-from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.connection import Connection
-from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.decide import Decide
+from recallflow.connectors.kafka.connection import CatchUp, Connection, Watch
+from recallflow.connectors.kafka.control import ControlTable, DecisionSender
 from recallflow.connectors.kafka.delivery import DeliverySink, Sent
-from recallflow.connectors.kafka.holder import Holder
+from recallflow.connectors.kafka.group import Holder, holders
 from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.newcomer import holders
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.tails import EndOffsets, Ends
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
-from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.errors import MembershipLost, StorageError, UsageError
@@ -170,7 +165,7 @@ class Member:
         self._stack.enter_context(self.watch.running())
         auth = self.config.auth
         if auth.mode != "off" and (auth.jwks is not None or auth.secret is not None):
-            announce = Decide(self.options, self.topics.control, auth.control_secret)
+            announce = DecisionSender(self.options, self.topics.control, auth.control_secret)
             token_keys = TokenKeys(auth, key_source(auth), self.decisions, self._secrets, announce)
             token_keys.begin()
             self.watch.call(token_keys.check)

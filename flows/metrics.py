@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.connection import Connection, Watch
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
 from recallflow.flows.checkpointing import RESULTS, Checkpoints
 from recallflow.flows.engine_metrics import counter, gauge, output_metrics, state_metrics

@@ -18,14 +18,12 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import Sent
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.hub import WAYS, Ways, gone
-from recallflow.connectors.kafka.messages import append_ms
-from recallflow.connectors.kafka.order import Lane
-from recallflow.connectors.kafka.outgoing import Identity, identity_of
+from recallflow.connectors.kafka.messages import Identity, append_ms, identity_of
+from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import Given, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Place, Reached, Tails
 from recallflow.connectors.kafka.tails import Ends, earliest, read_tails
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.connectors.kafka.turns import Turns
 from recallflow.errors import OutputsGone, SourceError
 from recallflow.flows.checkpointing import Restore
 from recallflow.outputs import Marked
@@ -255,7 +253,7 @@ class Ownership:
         memory = self._lane(reader, self._memory, number, place.memory, first, place.began)
         queries = self._lane(reader, self._queries, number, place.queries, place.queries.first)
         if self._by_tenants:
-            queries.queue = Turns(place.queries.ahead)
+            queries.queue = RoundRobinQueue(place.queries.ahead)
         self._places[number] = replace(place, generation=place.generation + 1)
         self._tails[number] = place.tails
         self._handed[number] = threading.Event()

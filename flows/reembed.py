@@ -26,7 +26,7 @@ import orjson
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.messages import record_of, size_bytes, time_ms
-from recallflow.connectors.kafka.publish import Publisher
+from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.embedder import Embedder, Matrix, TokenCounter
 from recallflow.enrichment import content_hash, text_to_embed

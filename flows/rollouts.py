@@ -60,9 +60,9 @@ def _gate(verdict: Decision) -> GateShown:
 
 def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecision:
     """Decisions go to the control topic, signed where there is a secret, and come back from there."""
-    from recallflow.connectors.kafka.decide import Decide  # Kafka is not everywhere
+    from recallflow.connectors.kafka.control import DecisionSender  # Kafka is not everywhere
 
-    send = Decide(options, topic, secret)
+    send = DecisionSender(options, topic, secret)
     return lambda rollout: send([rollout])
 
 

@@ -8,8 +8,7 @@ from functools import partial
 import orjson
 
 from recallflow.connectors.kafka.delivery import ToSend
-from recallflow.connectors.kafka.messages import Headers
-from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
+from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.credentials import without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.security_settings import AuthSettings

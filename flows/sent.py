@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.outgoing import identity_of
+from recallflow.connectors.kafka.messages import identity_of, time_ms
 from recallflow.connectors.kafka.topic_reader import TAIL, NewConsumer, TopicReader
 from recallflow.records import Position
 

@@ -16,9 +16,9 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from recallflow.background import beside
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.group import GroupShares, Shares
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.shares import GroupShares, Shares
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import RecallflowError
 from recallflow.flows.checkpointing import Restore

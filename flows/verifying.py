@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from recallflow.connectors.kafka.patience import Patience
+from recallflow.background import Patience
 from recallflow.errors import DecryptionFailed, StateError, UsageError
 from recallflow.events import PRODUCTION
 from recallflow.flows.settings import Settings

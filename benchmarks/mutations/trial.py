@@ -29,7 +29,7 @@ from benchmarks.mutations.forged import headers
 from benchmarks.mutations.state import TOPICS, State
 from benchmarks.mutations.values import mutated, templates
 from recallflow.connectors.kafka.control import take
-from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.control import ALL_TENANTS, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
 from recallflow.decisions import History

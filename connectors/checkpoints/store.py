@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from recallflow.background import OUTAGE_S
 from recallflow.connectors.checkpoints.fetching import Fetching
 from recallflow.connectors.checkpoints.location import locate
 from recallflow.connectors.checkpoints.manifest import (
@@ -23,7 +24,6 @@ from recallflow.connectors.checkpoints.objects import Listed, Objects
 from recallflow.connectors.checkpoints.parallel import in_parallel
 from recallflow.connectors.checkpoints.sending import Hashed, Sending
 from recallflow.connectors.checkpoints.waiting import Waiting
-from recallflow.connectors.kafka.patience import OUTAGE_S
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
+from recallflow.background import OUTAGE_S, Patience
 from recallflow.errors import CheckpointError
 
 PAUSE_S = 1.0  # between two attempts; pyarrow makes some of its own before it gives up one

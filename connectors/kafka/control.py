@@ -1,24 +1,27 @@
-"""The control table: what each tenant's operator decided, read to its end before anything else, and kept up to date.
+"""The control table: the decisions of each tenant's operator, and the sending of decisions.
 
-With a secret, only those decisions count that it signed. One that is sent again by somebody who read it counts for
-nothing: each says when it was made, and is older than what holds."""
+The table is read to its end before anything else, and kept up to date. With a secret, only signed decisions count. One
+that somebody sends again counts for nothing: each decision has its time, and is older than the one in force."""
 
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 
+from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.admin import Described, ask_configs
 from recallflow.connectors.kafka.messages import headers_of, time_ms
+from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
+from recallflow.control import Control
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse_control
-from recallflow.signatures import bears_signature, is_signed
+from recallflow.signatures import bears_signature, is_signed, signed
 
 POLL_S = 0.1
 AHEAD_MS = 300_000  # a signed decision may be so far ahead of its append time: clocks differ
@@ -129,3 +132,19 @@ def take(message: Any, history: History, secret: str | None) -> LeftOut | None:
     if event.timestamp is None or event.timestamp > append_ms + AHEAD_MS:
         return LeftOut("wrong_time")
     return None if history.add_signed(append_ms, event) else LeftOut("replayed")
+
+
+class DecisionSender:
+    """Sends decisions to the control topic, signed where there is a secret. Several processes may send the same one."""
+
+    def __init__(self, options: KafkaOptions, topic: str, secret: str | None) -> None:
+        self._options, self._topic, self._secret = options, topic, secret
+
+    def __call__(self, events: Sequence[Control]) -> None:
+        """Returns once the brokers have them all. Raises SinkError."""
+        most_bytes = {self._topic: ask_configs(self._options, [self._topic])[self._topic].most_bytes}
+        sender = Sender(self._options, most_bytes, then="they are sent again")
+        for event in events:
+            key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
+            sender.send(self._topic, value, key, headers=signed(self._secret, key, value))
+        sender.flush(Patience())

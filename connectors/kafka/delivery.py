@@ -12,11 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from recallflow.background import OUTAGE_S, Closing, Patience
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.outgoing import Identity, Outgoing
-from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
+from recallflow.connectors.kafka.messages import Identity, Outgoing, time_ms
 from recallflow.connectors.kafka.sender import FLUSH_STEP_S, Sender
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.outputs import Marked

@@ -32,7 +32,7 @@ class Fenced(Exception):
     """Another one has joined under our name since."""
 
 
-class OtherWay(Exception):
+class OtherAssignmentMode(Exception):
     """The group's members assign partitions in the other way."""
 
 
@@ -114,7 +114,7 @@ class GroupConsumer:
         consumer.subscribe([self._memory], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
 
     def poll(self, wait_s: float) -> None:
-        """Serves callbacks. Raises Fenced, OtherWay, or SourceError where Kafka refuses us."""
+        """Serves callbacks. Raises Fenced, OtherAssignmentMode, or SourceError where Kafka refuses us."""
         message = self._consumer.poll(wait_s)
         failed, self._failed = self._failed, None
         for error in (message and message.error(), failed):
@@ -175,7 +175,7 @@ class GroupConsumer:
         if error.code() in _FENCED:
             raise Fenced
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
-            raise OtherWay
+            raise OtherAssignmentMode
         if not (passes(error) or error.code() in _AGAIN):
             raise SourceError(
                 f"the deployment's consumer group cannot be used: {error.str()}; is it another's, or READ missing?"

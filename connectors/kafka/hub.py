@@ -2,9 +2,9 @@
 service.
 
 Queries come first, in batches that fit a time budget: the first of very many is answered before the last is looked at,
-and those of other partitions and of other tenants (`Turns`) come in between. Memory events are given when no query
-waits, in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve writes. With a backlog
-of 60,000 events at 1 ms each this gave queries a p50 of 3 ms, against 6 s from Bytewax's own Kafka source.
+and those of other partitions and of other tenants (`RoundRobinQueue`) come in between. Memory events are given when no
+query waits, in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve writes. With a
+backlog of 60,000 events at 1 ms each this gave queries a p50 of 3 ms, against 6 s from Bytewax's own Kafka source.
 """
 
 import collections

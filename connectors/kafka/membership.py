@@ -1,11 +1,11 @@
 """A member of a deployment's consumer group, which owns partitions of the memory topic.
 
-What is owned is assigned by the group, or by hand (`own`). Either way the group's coordinator is the arbiter: with
-each commit that it accepts the member may send for a while (`lease.py`), and a partition that moves is handed over
-before its next owner may have it. Who was away for longer than its session has lost everything.
+The group assigns partitions, or they are chosen by hand (`own`). Either way the group's coordinator decides: with each
+commit that it accepts, the member may send for a while (`Lease`), and a partition that moves is handed over before its
+next owner gets it. A member that was away for longer than its session has lost all partitions.
 
-One thread makes every call of the consumer, which serves one at a time: where it waits in a callback until what moves
-is handed over, it goes on committing, so that what stays is worked on meanwhile.
+One thread makes every call of the consumer, which serves one call at a time. While it waits in a callback for a
+hand-over, it goes on committing, so that work on the other partitions continues.
 """
 
 import logging
@@ -16,11 +16,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer
 
+from recallflow.background import Patience
 from recallflow.brokers.options import SESSION_S, KafkaOptions
+from recallflow.connectors.kafka.group import (
+    MARGIN_MIN_S,
+    Holder,
+    Lease,
+    RebalanceProbe,
+    agree,
+    await_silent,
+    boottime_s,
+    check_alone,
+    check_topics,
+    name_of,
+    static_members,
+)
 from recallflow.connectors.kafka.group_consumer import (
     BY_HAND,
     SHARING,
@@ -28,16 +42,8 @@ from recallflow.connectors.kafka.group_consumer import (
     Fenced,
     Found,
     GroupConsumer,
-    OtherWay,
+    OtherAssignmentMode,
 )
-from recallflow.connectors.kafka.hand_over import Assignee, HandOver
-from recallflow.connectors.kafka.holder import Holder, agree
-from recallflow.connectors.kafka.lease import MARGIN_MIN_S, Lease, boottime_s
-from recallflow.connectors.kafka.members import RebalanceProbe, check_alone, static_members
-from recallflow.connectors.kafka.namesake import Namesake
-from recallflow.connectors.kafka.newcomer import await_silent, check_topics
-from recallflow.connectors.kafka.own import name_of
-from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
 
 HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up everything
@@ -49,6 +55,80 @@ AGAIN_S = 0.05  # a commit that came into the middle of a rebalance is sent agai
 CLOSE_S = 5.0  # leaving may take as long as the brokers are away
 
 _log = logging.getLogger(__name__)
+
+
+class Assignee(Protocol):
+    """Who works on the partitions."""
+
+    def gain(self, places: dict[int, str | None]) -> None:
+        """Partitions are ours from now on: the text that the last owner committed for each, None where there is none.
+        Returns at once."""
+
+    def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
+        """Returns once nothing of the partitions is on its way any more: what to commit last, for each that was begun
+        with."""
+
+
+class HandOverThread:
+    """Has partitions given up, on a thread of its own: ours has to go on renewing."""
+
+    def __init__(self, assignee: Assignee, partitions: frozenset[int]) -> None:
+        self._final: dict[int, Committed] | Exception | None = None
+        work = (assignee, partitions)
+        threading.Thread(target=self._give_up, args=work, daemon=True, name="recallflow-hand-over").start()
+
+    @property
+    def ended(self) -> bool:
+        return self._final is not None
+
+    def final(self) -> dict[int, Committed]:
+        """What to commit, once it has ended. Raises what went wrong."""
+        if isinstance(self._final, Exception):
+            raise self._final
+        return self._final or {}
+
+    def _give_up(self, assignee: Assignee, partitions: frozenset[int]) -> None:
+        try:
+            self._final = assignee.give_up(partitions)
+        except Exception as error:  # noqa: BLE001 - `final` raises it
+            self._final = error
+
+
+class PreviousStaticMember:
+    """When we join under its name, the coordinator takes nothing from it any more, and gives us what it had at once.
+    But what it was allowed to send, it may send for a session more."""
+
+    def __init__(self, me: Holder, lease: Lease) -> None:
+        self._me = me
+        self._lease = lease
+        self._until_s = 0.0
+        self._warned = False
+
+    def replaced(self) -> None:
+        """We joined a moment ago."""
+        if self._me.instance:
+            self._until_s = self._lease.clock_s() + self._lease.session_s
+
+    @property
+    def is_through(self) -> bool:
+        """Whether whatever it was allowed has run out."""
+        return self._lease.clock_s() >= self._until_s
+
+    def has_left(self, found: dict[int, Found]) -> set[int]:
+        """The partitions on which it cannot be at work."""
+        if self.is_through:
+            return set(found)
+        working = {partition for partition, at in found.items() if self._wrote(Holder.parse(at.note))}
+        if working and not self._warned:
+            self._warned = True
+            _log.warning("waiting until the right of another process, also %s, has run out", self._me.instance)
+        return set(found) - working
+
+    def _wrote(self, last: Holder | None) -> bool:
+        """Whoever wrote our own directory's name is dead: its lock is ours."""
+        if last is None or last.released or last.instance != self._me.instance or last.run == self._me.run:
+            return False
+        return last.directory_id != self._me.directory_id or not last.directory_id
 
 
 class Membership:
@@ -113,7 +193,7 @@ class Membership:
         self._member_id: str | None = None
         self._waits = False  # for the deployment's settings
         self._alone = False  # whether it is known that nobody owns by hand what we do
-        self._namesake = Namesake(self._me, self._lease)
+        self._previous = PreviousStaticMember(self._me, self._lease)
         self._renew_at_s = 0.0
         self._turn = 0
 
@@ -245,7 +325,7 @@ class Membership:
         return False
 
     def step(self) -> None:
-        """Serves what the group says, and renews when it is time. Raises Fenced, OtherWay or RecallflowError."""
+        """Serve callbacks, and renew the lease when due. Raise Fenced, OtherAssignmentMode or RecallflowError."""
         self._consumer.poll(POLL_S)
         self._work()
 
@@ -264,7 +344,7 @@ class Membership:
                 if self._owned:
                     raise self._lost()
                 self._member_id = self._consumer.member_id
-                self._namesake.replaced()
+                self._previous.replaced()
                 self._coming |= partitions if self._own is None else self._own
             elif self._own is None:
                 self._coming |= partitions
@@ -276,7 +356,7 @@ class Membership:
         if self._error is None and not self._is_over:
             with self._keeping_failures():
                 # What we could not begin with, as another process of our name may be at it, nobody may begin with.
-                self._renew_until(lambda: not self._coming & partitions or self._namesake.is_through)
+                self._renew_until(lambda: not self._coming & partitions or self._previous.is_through)
                 self._coming -= partitions
                 if moving := self.partitions & partitions:
                     self._await_receiver()
@@ -299,7 +379,7 @@ class Membership:
     def _hand_over(self, moving: frozenset[int]) -> None:
         if not moving:
             return
-        given, until_s = HandOver(self._assignee, moving), self._clock_s() + self._hand_over_s
+        given, until_s = HandOverThread(self._assignee, moving), self._clock_s() + self._hand_over_s
         self._renew_until(lambda: given.ended or self._clock_s() >= until_s)
         if not given.ended:
             raise MembershipLost(f"deployment {self.name}: what moves was not through within {self._hand_over_s:.0f} s")
@@ -332,7 +412,7 @@ class Membership:
             check_alone(self._options, self.name, self._own)
             self._alone = True
         coming = {partition: found[partition] for partition in self._coming}
-        places = {partition: self._begun(coming[partition].committed) for partition in self._namesake.has_left(coming)}
+        places = {partition: self._begun(coming[partition].committed) for partition in self._previous.has_left(coming)}
         sent_s = self._clock_s()
         gained = self._consumer.commit(places, self._note()) if places else frozenset()
         if not gained:
@@ -389,7 +469,7 @@ class Membership:
             yield
         except Fenced:
             self._fail(self._replaced())
-        except OtherWay:
+        except OtherAssignmentMode:
             self._fail(
                 UsageError(
                     f"deployment {self.name} has members "

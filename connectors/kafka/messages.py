@@ -1,5 +1,7 @@
-"""What a Kafka message may hold that has no place in a record: anyone can write anything to a topic."""
+"""Kafka messages as records, and records to deliver with their identity in headers."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
@@ -13,6 +15,11 @@ NO_TIME_MS = 0
 # From C, which looks for the error that the client leaves beside its result. Python's own call does not, once it is
 # often made: the error would come out of whatever is called next.
 _headers = methodcaller("headers")
+SOURCE_HEADER = "recallflow-source"
+NUMBER_HEADER = "recallflow-output"
+TRIMMINGS_BYTES = 128  # around a record: 61 of its batch, at most 36 of lengths and deltas of its own
+HEADER_BYTES = 10  # the lengths of one header's name and value
+Identity = tuple[bytes, bytes]
 
 
 def headers_of(message: Any) -> Headers | None:
@@ -55,3 +62,42 @@ def record_of(message: Any, *, silent: bool = False, unread: int = 0) -> Record:
 def size_bytes(message: Any) -> int:
     """What a message takes in memory, as far as its key and its value do."""
     return len(message.key() or b"") + len(message.value() or b"")
+
+
+@dataclass(slots=True, frozen=True)
+class Outgoing:
+    """One record to deliver. `source` and `number` are its identity. `instead` makes what stands in for it where the
+    brokers refuse it, given why. `delivered` is told when the log took it in (epoch ms)."""
+
+    source: str
+    number: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    instead: "Callable[[str], Outgoing] | None" = None
+    delivered: Callable[[int], None] | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return self.source.encode(), b"%d" % self.number
+
+    @property
+    def all_headers(self) -> Headers:
+        source, number = self.identity
+        return (*self.headers, (SOURCE_HEADER, source), (NUMBER_HEADER, number))
+
+    def room_bytes(self, most_bytes: int) -> int:
+        """What is left for a value where a topic takes `most_bytes`."""
+        return most_bytes - TRIMMINGS_BYTES - len(self.key or b"") - headers_bytes(self.all_headers)
+
+
+def headers_bytes(headers: Headers) -> int:
+    """The size of headers within a record."""
+    return sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in headers)
+
+
+def identity_of(message: Any) -> list[Identity]:
+    """The identity of an output; none of another's record."""
+    headers = dict(headers_of(message) or ())
+    source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
+    return [(source, number)] if source is not None and number is not None else []

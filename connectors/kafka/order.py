@@ -1,25 +1,96 @@
-"""One Kafka partition that is read: what waits to be given to the dataflow, and from where another run goes on.
+"""One Kafka partition that is read: records that wait for the dataflow, and the offset from which another run goes on.
 
 Memory and queries are two topics, which are fetched independently. For read-your-writes, a query is held back until the
 memory records of its own key have been given that were in the memory partition when the query was read. Records of
 other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; a query that could not wait
 says so (`Record.unread`).
+
+Queries are given in round robin over their tenants, so one tenant's backlog does not delay the others. Records of one
+tenant stay in the order of the log; the record's key names the tenant. Offsets that were given ahead of the log order
+are remembered until all before them were given, up to AHEAD_MAX.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from recallflow.connectors.kafka.messages import append_ms, size_bytes
-from recallflow.connectors.kafka.turns import Turns
+from recallflow.owner import key_tenant
 
+AHEAD_MAX = 20_000  # records given before their turn in the log: 5 MB
 WAIT_S = 2.0  # as `wait_timeout_ms` of a query that names positions itself
 KEYS_MOST = 10_000  # remembered, before those whose records were given are dropped
 REACH = 2_000  # memory records: the queue of the consumer, about a second of work
+Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose stubs make every field optional
 
-Queue = Any  # a deque, or Turns, of confluent_kafka.Message, whose stubs make every field optional
+
+class Passed(NamedTuple):
+    """What stays known of a record until all before it were given."""
+
+    offset: int
+    append_ms: int
+    tenant: bytes
+
+
+class RoundRobinQueue:
+    """Records of one partition that were read and not given. One thread appends, another takes."""
+
+    def __init__(self, given: Iterable[int] = ()) -> None:
+        """`given`: offsets that were given before their turn in the log."""
+        self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be given; all may where it is None
+        self.ahead = set(given)
+        self._read: deque[Any] = deque()
+        self._log: deque[Passed] = deque()  # in the order of the log, from the first on that was not given
+        self._lines: dict[bytes, deque[Any]] = {}  # by tenant, whose turn it is first
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return len(self._read) + self._waiting
+
+    def append(self, message: Any) -> None:
+        self._read.append(message)
+
+    def popleft(self) -> Any:
+        """The record whose turn it is. Raises IndexError where there is none."""
+        if (tenant := self._next_tenant()) is None:
+            raise IndexError("no record is ready")
+        line = self._lines.pop(tenant)
+        message = line.popleft()
+        if line:
+            self._lines[tenant] = line
+        self._waiting -= 1
+        self.ahead.add(message.offset())
+        return message
+
+    def has_ready(self) -> bool:
+        """Return whether `popleft` has a record to give."""
+        return self._next_tenant() is not None
+
+    def _next_tenant(self) -> bytes | None:
+        """Return the tenant whose first record is given next: the first in turn whose record is ready."""
+        self._sort()
+        # A record that an earlier run was given may wait, and be in the log no more.
+        is_full = self._log and len(self._log) - self._waiting >= AHEAD_MAX
+        tenants = [self._log[0].tenant] if is_full else self._lines
+        is_ready = self.is_ready
+        return next((one for one in tenants if is_ready is None or is_ready(self._lines[one][0])), None)
+
+    def passed(self) -> Iterator[Passed]:
+        """The next records, in the order of the log, that were given, as all before them were."""
+        while self._log and self._log[0].offset in self.ahead:
+            self.ahead.discard(self._log[0].offset)
+            yield self._log.popleft()
+
+    def _sort(self) -> None:
+        """Sorts what was read by tenants."""
+        while self._read:
+            message = self._read.popleft()
+            tenant = key_tenant(message.key())
+            self._log.append(Passed(message.offset(), append_ms(message), tenant))
+            self._lines.setdefault(tenant, deque()).append(message)
+            self._waiting += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +126,7 @@ class Lane:
         """Gives the next record."""
         message = self.queue.popleft()
         self.given_bytes += size_bytes(message)
-        if isinstance(self.queue, Turns):
+        if isinstance(self.queue, RoundRobinQueue):
             for passed in self.queue.passed():
                 self._pass(passed.offset, passed.append_ms)
         else:
@@ -68,7 +139,7 @@ class Lane:
 
     def given_ahead(self) -> tuple[int, ...]:
         """Return the offsets beyond the next one that were given before their turn in the log."""
-        ahead = (*self.given_before, *self.queue.ahead) if isinstance(self.queue, Turns) else ()
+        ahead = (*self.given_before, *self.queue.ahead) if isinstance(self.queue, RoundRobinQueue) else ()
         return tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
 
     def _pass(self, offset: int, appended_ms: int) -> None:
@@ -76,7 +147,7 @@ class Lane:
         self.next_offset, self.since_ms = offset + 1, appended_ms
 
     def wait_for_writes(self, memory: "Lane", clock_s: Callable[[], float]) -> None:
-        """Hold back queries of this partition for the memory records before them. The queue is a `Turns`."""
+        """Hold back queries of this partition for the memory records before them. The queue is a `RoundRobinQueue`."""
         self.barriers = WriteBarriers(memory, clock_s)
         self.queue.is_ready = self.barriers.is_passed
 
@@ -93,7 +164,7 @@ class Lane:
 
     def givable(self) -> bool:
         """Whether a record waits that may be given."""
-        if isinstance(self.queue, Turns):
+        if isinstance(self.queue, RoundRobinQueue):
             return self.queue.has_ready()
         return bool(self.queue) and (self.limit is None or self.queue[0].offset() < self.limit)
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
+from recallflow.background import Closing
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.catch_up import CatchUp
-from recallflow.connectors.kafka.closing import Closing
+from recallflow.connectors.kafka.connection import CatchUp
 from recallflow.connectors.kafka.hub import BATCH_MAX, WAYS, Hub, MemoryEnds, Reader, Ways
 from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.order import Lane

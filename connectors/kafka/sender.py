@@ -1,4 +1,4 @@
-"""Sending records: each is acknowledged by the brokers, or an error says why not."""
+"""Senders of records: the brokers acknowledge each record, or an error states the reason."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -6,17 +6,18 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import log_outage
-from recallflow.connectors.kafka.messages import Headers
-from recallflow.connectors.kafka.patience import Patience
+from recallflow.connectors.kafka.admin import ask_configs
+from recallflow.connectors.kafka.messages import TRIMMINGS_BYTES, Headers, headers_bytes
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import RecallflowError, SinkError
 
 FLUSH_STEP_S = 0.5  # how often signals are seen while the brokers are away
 FULL_QUEUE_WAIT_S = 0.05
 BATCH_BYTES = 1_000_000  # librdkafka's own batch.size
 ANY_PARTITION = -1  # the one that the key hashes to
-
 # What is wrong with a record, and not with the brokers or our rights: without it, all else can be sent.
 _REFUSALS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -24,6 +25,8 @@ _REFUSALS = {
     KafkaError.INVALID_RECORD,
     KafkaError._INVALID_DIFFERENT_RECORD,  # of the same batch
 }
+FLUSH_S = 60.0
+LINGER_MS = 5  # bulk: fuller batches are worth a wait
 
 
 class Sender:
@@ -131,3 +134,57 @@ class Sender:
             self._fail(f"records are not delivered any more: {error.str()}")
         else:
             log_outage(error)
+
+
+class Publisher:
+    """Sends records in order. `reached(n)` is called once the first n records given were all acknowledged."""
+
+    def __init__(
+        self, options: KafkaOptions, topic: str, reached: Callable[[int], None], credentials: Headers = ()
+    ) -> None:
+        """`credentials`: headers of each record. Raises SourceError where Kafka cannot be reached, refuses us, or has
+        no such topic."""
+        with TopicReader(options) as reader:
+            reader.partitions([topic])
+        self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
+        chosen = {"linger.ms": LINGER_MS}
+        self._sender = Sender(options, {topic: self.most_bytes}, then="run the same command again", chosen=chosen)
+        self._topic = topic
+        self._credentials = credentials
+        self._trimmings_bytes = TRIMMINGS_BYTES + headers_bytes(credentials)
+        self._reached = reached
+        self._given = 0
+        self._acknowledged: set[int] = set()  # of those after the first that is not
+        self._through = 0  # so many from the first on are acknowledged
+
+    def fits(self, key: bytes, value: bytes) -> bool:
+        """Whether the topic takes such a record."""
+        return len(key) + len(value) + self._trimmings_bytes <= self.most_bytes
+
+    def send(self, key: bytes, value: bytes) -> None:
+        """Hands over one record that fits. Raises SinkError where a record was not delivered."""
+        number = self._given
+        self._given += 1
+        self._sender.send(
+            self._topic, value, key, headers=self._credentials, delivered=lambda _: self._acknowledge(number)
+        )
+        self._sender.poll()
+
+    def pass_over(self) -> None:
+        """Counts a record that is not sent."""
+        self._given += 1
+        self._acknowledge(self._given - 1)
+
+    def _acknowledge(self, number: int) -> None:
+        """Acknowledgements of different partitions come in any order."""
+        self._acknowledged.add(number)
+        before = self._through
+        while self._through in self._acknowledged:
+            self._acknowledged.remove(self._through)
+            self._through += 1
+        if self._through != before:
+            self._reached(self._through)
+
+    def flush(self) -> None:
+        """Waits for every acknowledgement. Raises SinkError."""
+        self._sender.flush(Patience(FLUSH_S))

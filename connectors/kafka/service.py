@@ -1,9 +1,14 @@
-"""A service whose engine is behind Kafka, for any tenant: one producer, and one reader of what the engine puts out."""
+"""A service whose engine is behind Kafka, for any tenant: one producer, and one reader of the engine's outputs.
+
+Every output of the engine names the position of its record, in a header that only the engine sets. So senders of one
+owner that use the same ids do not cross, nor do gateways on one topic, and nobody else can answer."""
 
 import asyncio
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,8 +18,7 @@ from recallflow.brokers.exchange import Exchange
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.reader import Inbox
 from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.landing import Landing, resolve
-from recallflow.connectors.kafka.outcomes import Expected, Outcomes
+from recallflow.connectors.kafka.messages import SOURCE_HEADER, headers_of
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
 from recallflow.events import MemoryEvent
@@ -24,8 +28,144 @@ from recallflow.records import Position
 from recallflow.responses import ErrorBody, Receipt, Response
 from recallflow.service import Stored
 
+EARLY_MOST = 64  # outputs about one owner that are kept, as one may overtake word of where its record stands
 M = TypeVar("M", Response, Receipt)
 Output = asyncio.Future[Any]
+
+
+class LoopCalls:
+    """Calls functions on one event loop, from other threads, in order. However much comes while the loop is busy, it is
+    woken up once: a wake-up costs a system call, and one more turn of the loop."""
+
+    def __init__(self) -> None:
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = False
+
+    def attach(self) -> asyncio.AbstractEventLoop:
+        """Calls go to the loop that runs here."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Nothing happens where no loop is attached, or it is closed: nobody waits there."""
+        if self._loop is None:
+            return
+        self._calls.append((function, arguments))
+        if not self._woken:
+            self._woken = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._woken = False  # first: what comes from now on wakes the loop again
+        while self._calls:
+            function, arguments = self._calls.popleft()
+            function(*arguments)
+
+
+def resolve(future: "asyncio.Future[Any]", found: Any) -> None:
+    """Gives a future what was found, a result or an error, unless nobody waits any more."""
+    if future.done():
+        return
+    if isinstance(found, Exception):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
+
+
+@dataclass(slots=True, eq=False)
+class Expected:
+    """A record whose outcome is waited for. `receive` is called once, with the output or with why there is none."""
+
+    key: bytes
+    receive: Callable[[Any], None]
+    source: bytes | None = None  # its position, once that is known
+
+
+@dataclass(slots=True)
+class _OfKey:
+    """What is expected for one record key. `early`: outputs of records that may be ours, by source."""
+
+    unplaced: int = 0
+    by_source: dict[bytes, Expected] = field(default_factory=dict)
+    early: dict[bytes, Any] = field(default_factory=dict)
+
+
+class ExpectedOutcomes:
+    """Records whose outcomes are expected. For one thread; `looks_for` may be asked on any.
+
+    They are filed under their record keys, which outputs carry as well: one about somebody else is recognised by its
+    key, and nothing else of it is looked at."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, _OfKey] = {}
+
+    def expect(self, expected: Expected) -> None:
+        """To be called before the record is sent, and `place` or `drop` after it."""
+        self._by_key.setdefault(expected.key, _OfKey()).unplaced += 1
+
+    def place(self, expected: Expected, position: Position) -> None:
+        """The record stands there. Its outcome may have come before word of that."""
+        if expected.source is not None:  # nobody waits any more
+            return
+        expected.source = str(position).encode()
+        of_key = self._by_key[expected.key]
+        of_key.unplaced -= 1
+        output = of_key.early.pop(expected.source, None)
+        if output is None:
+            of_key.by_source[expected.source] = expected
+        self._tidy(expected.key, of_key)
+        if output is not None:
+            expected.receive(output)
+
+    def drop(self, expected: Expected) -> None:
+        """Nobody waits any more."""
+        of_key = self._by_key.get(expected.key)
+        if of_key is None:
+            return
+        if expected.source is None:
+            of_key.unplaced -= 1
+            expected.source = b""
+        else:
+            of_key.by_source.pop(expected.source, None)
+        self._tidy(expected.key, of_key)
+
+    def looks_for(self, key: bytes) -> bool:
+        """Whether anything is expected for a record key."""
+        return key in self._by_key
+
+    def receive(self, message: Any) -> None:
+        """An output, perhaps of somebody else's record."""
+        key: bytes = message.key() or b""
+        of_key = self._by_key.get(key)
+        if of_key is None:
+            return
+        # The last one: a dead letter has the sender's own headers before ours.
+        headers = reversed(headers_of(message) or ())
+        source = next((value for name, value in headers if name == SOURCE_HEADER), None) or b""
+        expected = of_key.by_source.pop(source, None)
+        if expected is not None:
+            self._tidy(key, of_key)
+            expected.receive(message)
+        elif of_key.unplaced:
+            of_key.early[source] = message
+            if len(of_key.early) > EARLY_MOST:
+                del of_key.early[next(iter(of_key.early))]
+
+    def fail_all(self, error: Exception) -> None:
+        """Fails all whose records stand in their topics."""
+        for of_key in [*self._by_key.values()]:
+            for expected in [*of_key.by_source.values()]:
+                self.drop(expected)
+                expected.receive(error)
+
+    def _tidy(self, key: bytes, of_key: _OfKey) -> None:
+        if not of_key.unplaced:
+            of_key.early.clear()
+            if not of_key.by_source:
+                del self._by_key[key]
 
 
 class ServiceTopics(NamedTuple):
@@ -52,8 +192,8 @@ class KafkaService:
         """Does not wait for Kafka: `obstacle` tells, and also why decisions cannot be read on. Raises UsageError where
         librdkafka does not take the options."""
         self._topics, self._decisions_failure = topics, decisions_failure
-        self._landing = Landing()
-        self._outcomes = Outcomes()
+        self._loop_calls = LoopCalls()
+        self._outcomes = ExpectedOutcomes()
         self._answering = asyncio.Event()
         # Dead letters tell of queries too: what is refused for its credentials has its answer in the response topic,
         # wherever it was to go.
@@ -61,7 +201,7 @@ class KafkaService:
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
         self._exchange = Exchange(options, inboxes, delivery_timeout_s, self._received, self._failed)
         # Once, and not for each who waits: none could be taken back from a future that stays open for hours.
-        self._exchange.ready.add_done_callback(lambda _: self._landing.call(self._answering.set))
+        self._exchange.ready.add_done_callback(lambda _: self._loop_calls.call(self._answering.set))
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         if query.reply_to is not None:
@@ -79,7 +219,7 @@ class KafkaService:
             raise QueryTimeout(query_id, timeout_s, self._exchange.trouble) from None
 
     async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
-        position = self._landing.attach().create_future()
+        position = self._loop_calls.attach().create_future()
         self._send(self._topics.memory, event, headers, partial(resolve, position))
         return Stored(await position)
 
@@ -126,7 +266,7 @@ class KafkaService:
 
     async def _until_ready(self) -> None:
         """Returns once answers are read: what is asked before could miss its own."""
-        self._landing.attach()  # before the look: what comes after it wakes us
+        self._loop_calls.attach()  # before the look: what comes after it wakes us
         if not self._exchange.ready.done():
             await self._answering.wait()
 
@@ -135,7 +275,7 @@ class KafkaService:
     @contextmanager
     def _expected(self, event: MemoryEvent | QueryEvent) -> Iterator[tuple[Expected, Output]]:
         """Has an eye on the outputs of the record that an event becomes, while the block lasts."""
-        output = self._landing.attach().create_future()
+        output = self._loop_calls.attach().create_future()
         expected = Expected(event.owner.record_key, partial(resolve, output))
         self._outcomes.expect(expected)
         try:
@@ -161,21 +301,19 @@ class KafkaService:
     ) -> None:
         """`delivered` is called on the event loop. Raises InvalidRecord."""
         value = event.model_dump_json(exclude_unset=True).encode()
-        self._exchange.send(topic, value, event.owner.record_key, headers, partial(self._landing.call, delivered))
+        self._exchange.send(topic, value, event.owner.record_key, headers, partial(self._loop_calls.call, delivered))
 
     # ------------------------------------------------------------------ on the exchange's threads
 
     def _received(self, message: Any) -> None:
         if self._outcomes.looks_for(message.key() or b""):
-            self._landing.call(self._outcomes.receive, message)
+            self._loop_calls.call(self._outcomes.receive, message)
 
     def _failed(self, error: Exception) -> None:
-        self._landing.call(self._outcomes.fail_all, error)
+        self._loop_calls.call(self._outcomes.fail_all, error)
 
 
 # ---------------------------------------------------------------------- outputs
-
-
 def _response(query_id: str, output: Any) -> Response:
     """An output of a query as its response. Raises SourceError for what is none."""
     if (refusal := _refusal(output)) is not None:

@@ -11,11 +11,10 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from recallflow.background import beside
+from recallflow.background import OUTAGE_S, Patience, beside
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
 from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicReader
 from recallflow.errors import SourceError

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import Complaints, passes
-from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import SourceError
 
 GIVE_UP_S = 10.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from recallflow.fields import format_time
 
 if TYPE_CHECKING:
-    from recallflow.connectors.kafka.remains import Remains, Retention
+    from recallflow.connectors.kafka.erasure import Remains, Retention
     from recallflow.flows.verifying import Sought
     from recallflow.state.searching import Findings
 

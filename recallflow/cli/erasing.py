@@ -8,13 +8,12 @@ from typing import Any
 
 import orjson
 
+from recallflow.background import Patience
 from recallflow.cli.deciding import client
 from recallflow.cli.erase_text import finding_lines, remains_line
 from recallflow.cli.options import config
 from recallflow.cli.output import note
-from recallflow.connectors.kafka.outcome import Outcomes
-from recallflow.connectors.kafka.patience import Patience
-from recallflow.connectors.kafka.remains import Remains, records_of, remains, send_tombstones
+from recallflow.connectors.kafka.erasure import OutcomeReader, Remains, records_of, remains, send_tombstones
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.flows.encryption import open_at_rest
@@ -82,7 +81,7 @@ class Erasing:
         """Has Kafka take an event; returns its position once it is applied. Raises RecallflowError where it is refused,
         or nobody applies it in time."""
         topics, timeout_s = self._config.topics, self._options.timeout_s
-        with Outcomes(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
+        with OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
             with client(self._config, self._tenant, event.environment or PRODUCTION) as opened:
                 position = opened.send(event)
             outcome = outcomes.of(position, Patience(timeout_s))

@@ -10,7 +10,7 @@ from recallflow.cli.pace import Meter, Pace
 from recallflow.cli.progress import Progress, Target
 from recallflow.cli.replay import Job, Replayed
 from recallflow.connectors.kafka.messages import Headers
-from recallflow.connectors.kafka.publish import Publisher
+from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.logs.identity import log_name
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.decode import decode

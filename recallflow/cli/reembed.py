@@ -111,7 +111,7 @@ def _agreed() -> bool:
 
 def _compute(chosen: "Config", service: "EmbeddingService", standing: "Standing", texts: int) -> int:
     """Has all computed and sent; returns how many texts the service did not take."""
-    from recallflow.connectors.kafka.publish import Publisher
+    from recallflow.connectors.kafka.sender import Publisher
     from recallflow.flows.reembed import Reembedding
     from recallflow.operators.async_call import Completions, Runtime
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
-from recallflow.connectors.kafka.holder import directory_id
+from recallflow.connectors.kafka.group import directory_id
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.broker import Cluster
 from benchmarks.fleet import engine
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import StateDirectory, describe

@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster
-from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
 from recallflow.flows.topics import Topics

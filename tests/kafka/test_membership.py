@@ -15,8 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 from benchmarks.broker import Cluster
 from benchmarks.toy_member import Line, read, silences
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.lease import boottime_s
-from recallflow.connectors.kafka.members import static_members
+from recallflow.connectors.kafka.group import boottime_s, static_members
 from tests.starts import fork_server
 
 SESSION_S = 6.0  # the shortest that a broker takes by default

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from recallflow.connectors.kafka.outgoing import SOURCE_HEADER
+from recallflow.connectors.kafka.messages import SOURCE_HEADER
 from recallflow.control import SETTLED_MS, Quota
 from recallflow.quota_names import EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from tests.kafka import harness

@@ -16,8 +16,8 @@ from benchmarks.fleet.checker import settled
 from benchmarks.fleet.engine import SHORT_SESSION, Engine, Topics
 from benchmarks.fleet.members import Fleet, Ownership
 from benchmarks.fleet.records import Log, Reader
+from recallflow.connectors.kafka.group import Shares
 from recallflow.connectors.kafka.group_consumer import SHARING
-from recallflow.connectors.kafka.shares import Shares
 from recallflow.flows.standby import without
 from tests.kafka.harness import until
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from recallflow.connectors.kafka.delivery import OutputSender, Sent
+from recallflow.connectors.kafka.group import Lease
 from recallflow.connectors.kafka.group_consumer import GroupConsumer
-from recallflow.connectors.kafka.lease import Lease
-from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.namesake import Namesake
+from recallflow.connectors.kafka.membership import Membership, PreviousStaticMember
 from recallflow.connectors.kafka.order import Lane
 from recallflow.flows.ownership import Ownership
 from recallflow.operators import outbox
@@ -108,7 +107,7 @@ def leave_a_place_clean(patches: Patches) -> None:
 
 def forget_the_previous_static_member(patches: Patches) -> None:
     """A static member begins although the lease of another process of its name may still run."""
-    patches.replace(Namesake, "has_left", lambda _, found: set(found))
+    patches.replace(PreviousStaticMember, "has_left", lambda _, found: set(found))
 
 
 def answer_what_was_answered(patches: Patches) -> None:

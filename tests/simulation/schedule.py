@@ -21,9 +21,8 @@ import confluent_kafka
 import confluent_kafka.admin
 import orjson
 
-from recallflow.connectors.kafka import connection, control, group_consumer, hub, membership, tails, watch
-from recallflow.connectors.kafka.messages import record_of
-from recallflow.connectors.kafka.outgoing import identity_of
+from recallflow.connectors.kafka import connection, control, group_consumer, hub, membership, tails
+from recallflow.connectors.kafka.messages import identity_of, record_of
 from recallflow.connectors.kafka.place import Place
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
 from recallflow.flows import elsewhere
@@ -531,8 +530,12 @@ def simulating() -> Iterator[None]:
     patches.replace(SharedMemory, "options", _quick_options(SharedMemory.options))
     patch_members(patches)
     patches.replace(control, "POLL_S", 1.0)
-    for module in (connection, watch, elsewhere, tails):
-        name = next(one for one in ("ASK_EVERY_S", "LOOK_S") if hasattr(module, one))
+    for module, name in (
+        (connection, "ASK_EVERY_S"),
+        (connection, "LOOK_S"),
+        (elsewhere, "LOOK_S"),
+        (tails, "ASK_EVERY_S"),
+    ):
         patches.replace(module, name, 3 * getattr(module, name))
     logging.disable(logging.CRITICAL)
     gc.freeze()  # what is there by now is not looked through again

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.messages import Headers
-from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.messages import Headers, Outgoing
 from recallflow.flows.router import Router
 from recallflow.flows.topics import Topics
 from recallflow.operators import guard

@@ -13,10 +13,10 @@ import pytest
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
-from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.messages import Outgoing
+from recallflow.connectors.kafka.order import RoundRobinQueue
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Reached
-from recallflow.connectors.kafka.turns import Turns
 from recallflow.errors import StorageError
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.recipe import MainFlow
@@ -81,7 +81,7 @@ class Engine:
         self._loop = Loop(flow.recipe(self.source, self.sink))
         for number in range(2):
             queries = lane_at(QUERIES, number, Reached(0), 0)
-            queries.queue = Turns(())
+            queries.queue = RoundRobinQueue(())
             self.source.own(number, lane_at(MEMORIES, number, Reached(0), 0), queries)
         self.turn()
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.watch import Watch
+from recallflow.connectors.kafka.connection import Watch
 from recallflow.errors import SourceError, StateError
 from recallflow.flows.known import KnownTopics
 from recallflow.state.sources import TOPICS

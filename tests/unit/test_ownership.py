@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import Sent
 from recallflow.connectors.kafka.group_consumer import Committed
-from recallflow.connectors.kafka.order import Lane
-from recallflow.connectors.kafka.outgoing import Identity
+from recallflow.connectors.kafka.messages import Identity
+from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import Given, OwnedSource, lane_at, reached
 from recallflow.connectors.kafka.place import Place, Reached, Tails
-from recallflow.connectors.kafka.turns import Turns
 from recallflow.flows import ownership
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.topics import Topics
@@ -36,7 +35,7 @@ class Life:
     def __init__(self, place: Place, memories: int, tenants: Sequence[int], sent: set[Identity] | None = None) -> None:
         self.memories = lane_at(TOPICS.memory, 0, place.memory, memories)
         self.queries = lane_at(TOPICS.queries, 0, place.queries, len(tenants))
-        self.queries.queue = Turns(place.queries.ahead)
+        self.queries.queue = RoundRobinQueue(place.queries.ahead)
         _read(self.memories, [0] * memories)
         _read(self.queries, tenants)
         self.open: set[int] = set()

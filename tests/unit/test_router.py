@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.messages import Headers
-from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
+from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.control import GateVerdict
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import EnrichmentRequest

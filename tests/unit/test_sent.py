@@ -3,7 +3,7 @@
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.flows import sent
 from recallflow.flows.sent import Sent, sent_before
 from tests.unit.connectors.fake_consumer import FakeKafka

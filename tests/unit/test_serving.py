@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from recallflow.connectors.kafka.patience import Patience
+from recallflow.background import Patience
 
 GIVE_UP_S = 60.0
 FULL_BYTES = 60_000  # of a pipe that nobody reads: another line may not fit in

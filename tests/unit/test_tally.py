@@ -14,11 +14,10 @@ from recallflow import __version__
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.connection import Connection, Watch
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
 from recallflow.decisions import History
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult

@@ -37,7 +37,7 @@ def routes(door: Door, rollouts: Rollouts) -> APIRouter:
         found = rollouts.state(fields["tenant_id"], credentials_of(request))
         return Response(found.model_dump_json(), media_type=JSON)
 
-    decided = operation("Decide it anew", body=_DECISION, status=202, answer="RolloutDecision", routed=False)
+    decided = operation("DecisionSender it anew", body=_DECISION, status=202, answer="RolloutDecision", routed=False)
 
     @router.post("/graph/rollout", status_code=202, openapi_extra=decided)
     async def decide(request: Request) -> Response:

@@ -18,11 +18,11 @@ from recallflow.records import Position, Record
 from recallflow.workspaces import workspace_of
 from tests.unit.cli.harness import Cli, parsed
 
-Decide = Callable[..., str]
+DecisionSender = Callable[..., str]
 
 
 @pytest.fixture
-def decide(cli: Cli, tmp_path: Path) -> Decide:
+def decide(cli: Cli, tmp_path: Path) -> DecisionSender:
     """Return a function that runs a command on a file of control events."""
 
     def run(*words: str) -> str:
@@ -33,7 +33,7 @@ def decide(cli: Cli, tmp_path: Path) -> Decide:
     return run
 
 
-def test_quota_is_set_changed_and_removed(decide: Decide, tmp_path: Path) -> None:
+def test_quota_is_set_changed_and_removed(decide: DecisionSender, tmp_path: Path) -> None:
     said = decide("quota", "set", "acme", "memories_per_user", "100000")
     assert str(tmp_path / "control.jsonl") in said
     decide("quota", "set", "acme", "events_per_s", "50", "--by", "kim", "--why", "a trial")
@@ -53,7 +53,7 @@ def test_quota_is_set_changed_and_removed(decide: Decide, tmp_path: Path) -> Non
     assert [event["by"] for event in events if "by" in event] == ["kim"]
 
 
-def test_category_is_defined_changed_and_removed(decide: Decide, tmp_path: Path) -> None:
+def test_category_is_defined_changed_and_removed(decide: DecisionSender, tmp_path: Path) -> None:
     said = decide("categories", "set", "acme", "food", "--description", "What is eaten.")
     assert str(tmp_path / "control.jsonl") in said
     decide("categories", "set", "acme", "family", "--description", "Kin.", "--by", "kim", "--why", "asked for")
@@ -91,7 +91,7 @@ def test_invalid_decision_is_refused(cli: Cli, tmp_path: Path, words: list[str],
     assert not (tmp_path / "control.jsonl").exists()
 
 
-def test_owner_is_mapped_and_unmapped(decide: Decide, tmp_path: Path) -> None:
+def test_owner_is_mapped_and_unmapped(decide: DecisionSender, tmp_path: Path) -> None:
     decide("owners", "map", "acme", "acme-labs", "labs", "--by", "kim")
     decide("owners", "map", "acme", "other-owner", "lost")
     decide("owners", "map", "acme", "other-owner", "found")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recallflow.cli.erase_text import remains_line
-from recallflow.connectors.kafka.remains import Remains, Retention
+from recallflow.connectors.kafka.erasure import Remains, Retention
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.owner import state_partition

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from recallflow.cli.progress import Target
-from recallflow.connectors.kafka import dead_letters, publish, sender
+from recallflow.connectors.kafka import dead_letters, sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.control import ApiKey
@@ -50,7 +50,7 @@ def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Topics:
     def ask_configs(_: object, asked: Iterable[str]) -> dict[str, TopicConfig]:
         return dict.fromkeys(asked, TopicConfig(20_000))
 
-    for module in (dead_letters, publish):
+    for module in (dead_letters, sender):
         monkeypatch.setattr(module, "ask_configs", ask_configs)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     monkeypatch.setattr(Target, "of", lambda _, topic: Target("c", topic, "t", len(made.sent()), len(made.sent())))
@@ -133,7 +133,7 @@ def test_replayed_log_is_sent_once(cli: Cli, topics: Topics, tmp_path: Path) -> 
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decide about keys of two tenants, as the control topic holds it."""
+    """DecisionSender about keys of two tenants, as the control topic holds it."""
     history = History()
     for at_ms, tenant, name, fields in (
         (1_000, "acme", "a1", {"end_users": ["ann"], "by": "kim"}),

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.catch_up import CatchUp
+from recallflow.connectors.kafka.connection import CatchUp
 
 LOG, OTHER = "memory.events:0", "memory.events:1"
 

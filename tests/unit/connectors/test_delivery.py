@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError
 
+from recallflow.background import OUTAGE_S, Closing
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import delivery, sender
-from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, OutputSender, Sent, ToSend
-from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Outgoing
-from recallflow.connectors.kafka.patience import OUTAGE_S
+from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, Outgoing
 from recallflow.errors import MembershipLost, SinkError
 from recallflow.outputs import Marked
 from tests.unit.connectors.fake_kafka import FakeProducer

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import membership as module
+from recallflow.connectors.kafka.group import Holder, outage_s
 from recallflow.connectors.kafka.group_consumer import Committed
-from recallflow.connectors.kafka.holder import Holder
-from recallflow.connectors.kafka.lease import outage_s
 from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
 from tests.unit.connectors.clock import Clock
 
@@ -521,7 +520,7 @@ def test_another_process_of_our_name_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if fields.get("directory_id") == "":  # where the kernel names none, ours has no name either
-        monkeypatch.setattr("recallflow.connectors.kafka.holder.directory_id", lambda _: "")
+        monkeypatch.setattr("recallflow.connectors.kafka.group.directory_id", lambda _: "")
     here = Holder.here(tmp_path, "a")
     other = {"directory_id": "another"} | fields
     if fields.get("directory_id") == "ours":

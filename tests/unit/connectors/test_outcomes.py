@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.outcomes import EARLY_MOST, Expected, Outcomes
-from recallflow.connectors.kafka.outgoing import SOURCE_HEADER
+from recallflow.connectors.kafka.messages import SOURCE_HEADER
+from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes
 from recallflow.records import Position
 
 KEYS = (b"acme/ann", b"acme/bob")
@@ -35,7 +35,7 @@ def at(number: int) -> Position:
 class Caller:
     """Somebody who sends a record and waits for its outcome."""
 
-    def __init__(self, outcomes: Outcomes, number: int) -> None:
+    def __init__(self, outcomes: ExpectedOutcomes, number: int) -> None:
         self.key, self.position = KEYS[number % len(KEYS)], at(number)
         self.got: list[object] = []
         self.expected = Expected(self.key, self.got.append)
@@ -55,7 +55,7 @@ class Caller:
 
 @given(st.permutations([*range(2 * OURS + OTHERS)]))
 def test_news_may_come_in_any_order(order: list[int]) -> None:
-    outcomes = Outcomes()
+    outcomes = ExpectedOutcomes()
     callers = [Caller(outcomes, number) for number in range(OURS)]
     outputs = [*(caller.output for caller in callers), *(Output(KEYS[0], at(100 + n)) for n in range(OTHERS))]
     for step in order:
@@ -71,7 +71,7 @@ def test_news_may_come_in_any_order(order: list[int]) -> None:
 
 @given(st.permutations([*range(4)]))
 def test_who_waits_no_more_gets_nothing_and_leaves_nothing(order: list[int]) -> None:
-    outcomes = Outcomes()
+    outcomes = ExpectedOutcomes()
     gone, there = Caller(outcomes, 0), Caller(outcomes, 2)
     gone.drop()
     steps: list[Callable[[], None]] = [
@@ -88,7 +88,7 @@ def test_who_waits_no_more_gets_nothing_and_leaves_nothing(order: list[int]) -> 
 
 
 def test_outputs_that_may_be_ours_are_kept_up_to_a_bound_the_newest() -> None:
-    outcomes = Outcomes()
+    outcomes = ExpectedOutcomes()
     caller = Caller(outcomes, 0)
     for number in range(10 * EARLY_MOST):
         outcomes.receive(Output(caller.key, at(1_000 + number)))
@@ -100,14 +100,14 @@ def test_outputs_that_may_be_ours_are_kept_up_to_a_bound_the_newest() -> None:
 
 
 def test_nothing_is_kept_that_nobody_waits_for() -> None:
-    outcomes = Outcomes()
+    outcomes = ExpectedOutcomes()
     outcomes.receive(Output(KEYS[0], at(1)))
     assert outcomes._by_key == {}
 
 
 @pytest.mark.parametrize("placed", [True, False])
 def test_what_cannot_be_read_any_more_fails_what_stands_in_its_topic(placed: bool) -> None:
-    outcomes, error = Outcomes(), RuntimeError("gone")
+    outcomes, error = ExpectedOutcomes(), RuntimeError("gone")
     caller = Caller(outcomes, 0)
     if placed:
         caller.place()

@@ -7,10 +7,9 @@ import pytest
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import MemoryEnds
-from recallflow.connectors.kafka.order import Lane
+from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import BATCH_BYTES, IDLE_S, NOT_OURS, Given, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Reached
-from recallflow.connectors.kafka.turns import Turns
 from recallflow.marks import Mark, Open
 from recallflow.records import Record
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -42,7 +41,7 @@ class Member:
     def own(self, partition: int, memory: Reached = START, queries: Reached = START) -> tuple[Lane, Lane]:
         memories = lane_at(MEMORIES, partition, memory, self.kafka.end(MEMORIES, partition))
         asked = lane_at(QUERIES, partition, queries, self.kafka.end(QUERIES, partition))
-        asked.queue = Turns(queries.ahead)
+        asked.queue = RoundRobinQueue(queries.ahead)
         self.source.own(partition, memories, asked)
         return memories, asked
 
@@ -189,7 +188,7 @@ def test_what_was_done_is_given_silently_and_what_was_left_open_is_not(kafka: Fa
     fill(kafka, MEMORIES, 0, "m0 m1 m2")
     memory = lane_at(MEMORIES, 0, Reached(2), 3, first=1)  # the folder lacks what was applied of it elsewhere
     queries = lane_at(QUERIES, 0, Reached(4, 5, open=(1, 3), ahead=(5,)), 6)
-    queries.queue = Turns((5,))
+    queries.queue = RoundRobinQueue((5,))
     member.source.own(0, memory, queries)
     found = {one.value.decode(): one.silent for one in member.records(7) if isinstance(one, Record)}
     silent = {"a1": False, "a2": True, "a3": False, "a4": False, "a5": True, "m1": True, "m2": False}

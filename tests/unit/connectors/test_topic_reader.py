@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError
 
+from recallflow import background
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import patience
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -62,7 +62,7 @@ def test_an_error_for_good_names_the_partition(kafka: FakeKafka, reader: TopicRe
 def test_brokers_that_fall_silent_are_not_waited_for_for_ever(
     kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "STOP_S", 0.0)
+    monkeypatch.setattr(background, "STOP_S", 0.0)
     stopping = threading.Event()
     stopping.set()
     reader = TopicReader(KafkaOptions("nowhere:1"), new_consumer=kafka.consumer, stopping=stopping)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.order import REACH, WAIT_S, Lane
+from recallflow.connectors.kafka.order import REACH, WAIT_S, Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import records_of
-from recallflow.connectors.kafka.turns import Turns
 from recallflow.records import Record
 from tests.unit.connectors.fake_consumer import FakeKafka, Message
 from tests.unit.connectors.test_owned import MEMORIES, QUERIES, Member
@@ -22,7 +21,7 @@ class Partition:
     def __init__(self) -> None:
         self.now_s, self.end, self.asked = 0.0, 0, 0
         self.memory, self.queries = Lane(MEMORIES, 0, 0, 0), Lane(QUERIES, 0, 0, 0)
-        self.queries.queue = Turns()
+        self.queries.queue = RoundRobinQueue()
         self.queries.wait_for_writes(self.memory, lambda: self.now_s)
 
     def fetch(self, key: bytes | None, offset: int | None = None) -> None:

@@ -18,7 +18,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import delivery, tails
 from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
 from recallflow.connectors.kafka.group_consumer import Committed
-from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.tails import Ends

@@ -3,7 +3,7 @@
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.connectors.kafka.place import Reached
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.flows import first_places

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import KafkaError
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import publish, sender
+from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicConfig
-from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES
-from recallflow.connectors.kafka.publish import Publisher
+from recallflow.connectors.kafka.messages import TRIMMINGS_BYTES
+from recallflow.connectors.kafka.sender import Publisher
 from recallflow.errors import SinkError
 from tests.unit.connectors.fake_kafka import FakeProducer
 
@@ -49,8 +49,8 @@ class AnyTopic:
 def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
     made = Reached()
     monkeypatch.setattr(sender, "Producer", made.connect)
-    monkeypatch.setattr(publish, "TopicReader", AnyTopic)
-    monkeypatch.setattr(publish, "ask_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
+    monkeypatch.setattr(sender, "TopicReader", AnyTopic)
+    monkeypatch.setattr(sender, "ask_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
     return made
 
 
@@ -97,7 +97,7 @@ def test_a_failed_delivery_is_an_error_and_no_progress(publisher: Publisher, rea
 def test_records_never_acknowledged_fail_the_flush(
     publisher: Publisher, reached: Reached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "FLUSH_S", 0.0)
+    monkeypatch.setattr(sender, "FLUSH_S", 0.0)
     reached.producer.stuck = True
     publisher.send(b"acme/ann", b"event 0")
     with pytest.raises(SinkError, match="1 records"):

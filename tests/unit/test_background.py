@@ -1,8 +1,11 @@
-"""Brokers that are away are waited for, and much shorter once somebody wants us to stop."""
+"""Bounds of waits for brokers, and errors of closing."""
 
 import threading
 
-from recallflow.connectors.kafka.patience import STEP_MAX_S, STOP_S, Patience
+import pytest
+
+from recallflow.background import STEP_MAX_S, STOP_S, Closing, Patience
+from recallflow.errors import SinkError
 from tests.unit.connectors.clock import Clock
 
 SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
@@ -40,3 +43,16 @@ def test_a_signal_cuts_it_short_whenever_it_comes() -> None:
     assert patience.ended()
     assert str(patience) == "within 4 s of the signal to stop"
     assert 2 * STOP_S < SUPERVISOR_S  # a snapshot's outputs, and what comes at the end
+
+
+def test_the_first_failure_is_kept_and_raised_from_one_place() -> None:
+    closing = Closing()
+    closing.check()
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    closing(lambda: fail(SinkError("first")))
+    closing(lambda: fail(KeyboardInterrupt()))
+    with pytest.raises(SinkError, match="first"):
+        closing.check()

@@ -1,26 +1,30 @@
-"""What stands in topics of one user, and until when Kafka keeps it."""
+"""One user's records in topics, until when Kafka keeps them, and the outcome of an erasure request."""
 
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
+from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import CONFIGS_S
-from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.patience import Patience
+from recallflow.connectors.kafka.dead_letters import Letter
+from recallflow.connectors.kafka.messages import identity_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.owner import Owner
+from recallflow.records import Position
 
 COMPACT, DELETE = "compact", "delete"
 TOMBSTONE_BYTES = 16 * 1024  # what a topic takes at least
 FLUSH_S = 60.0
 NO_LIMIT = -1
+LOOK_S = 0.2  # between two looks
 
 
 class Retention(NamedTuple):
@@ -148,3 +152,51 @@ class _User:
         except orjson.JSONDecodeError:
             return False
         return isinstance(said, dict) and (said.get("tenant_id"), said.get("user_id")) == self._who
+
+
+class Outcome(NamedTuple):
+    """`outcome`: what a receipt says, or the code of the refusal; `detail`: why it was refused."""
+
+    outcome: str
+    refused: bool = False
+    detail: str = ""
+
+
+class OutcomeReader:
+    """Follows the topics of receipts and dead letters, from where they end when it is made."""
+
+    def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
+        """Raises SourceError."""
+        self._reader = TopicReader(options, TAIL)
+        self._places = {part: end for part, (_, end) in self._reader.spans(topics).items()}
+
+    def of(self, position: Position, patience: Patience) -> Outcome | None:
+        """What became of the record at a position, once that is told; None where it is not told in time."""
+        between_looks = threading.Event()
+        while (found := self._look(position)) is None and not patience.ended():
+            between_looks.wait(LOOK_S)
+        return found
+
+    def _look(self, position: Position) -> Outcome | None:
+        for (topic, number), place in self._places.items():
+            for message in self._reader.read_to_end(topic, number, place):
+                self._places[topic, number] = message.offset() + 1
+                if any(source == str(position).encode() for source, _ in identity_of(message)):
+                    return _outcome(message)
+        return None
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _outcome(message: Any) -> Outcome:
+    letter = Letter.of(message)
+    if letter is not None:
+        return Outcome(letter.error["code"], True, letter.error["detail"])
+    return Outcome(orjson.loads(message.value())["outcome"])

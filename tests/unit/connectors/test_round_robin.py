@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.kafka.turns import Turns
+from recallflow.connectors.kafka.order import RoundRobinQueue
 from tests.unit.connectors.fake_consumer import Message
 
 TENANTS = st.sampled_from((b"a/x", b"a/y", b"b/x", b"", b"c", None))
@@ -23,7 +23,7 @@ def tenant(key: bytes | None) -> bytes:
 @given(steps=st.lists(TENANTS.map(lambda key: (key,)) | st.none(), max_size=60))
 def test_each_record_is_given_once_and_each_tenants_in_order(steps: list[tuple[bytes | None] | None]) -> None:
     """A step appends a record, or takes one."""
-    turns, log, given_, next_offset = Turns(), list[Message](), list[Message](), 0
+    turns, log, given_, next_offset = RoundRobinQueue(), list[Message](), list[Message](), 0
     for step in [*steps, *[None] * len(steps)]:
         if step is not None:
             log.append(message(len(log), *step))
@@ -44,7 +44,7 @@ def test_each_record_is_given_once_and_each_tenants_in_order(steps: list[tuple[b
 
 @given(counts=st.dictionaries(st.sampled_from((b"a", b"b", b"c", b"d")), st.integers(1, 20), min_size=1))
 def test_one_of_each_tenant_that_waits_comes_before_a_second_one(counts: dict[bytes, int]) -> None:
-    turns = Turns()
+    turns = RoundRobinQueue()
     for offset, key in enumerate(key for key, count in counts.items() for _ in range(count)):
         turns.append(message(offset, key + b"/ann"))
     taken = [tenant(turns.popleft().key()) for _ in range(sum(counts.values()))]
@@ -57,8 +57,8 @@ def test_one_of_each_tenant_that_waits_comes_before_a_second_one(counts: dict[by
 
 def test_what_was_given_before_its_turn_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tenant waits with much, and behind it very many ask, each as soon as there is room again."""
-    monkeypatch.setattr("recallflow.connectors.kafka.turns.AHEAD_MAX", 30)
-    turns, log, given_, most = Turns(), list[Message](), list[int](), 0
+    monkeypatch.setattr("recallflow.connectors.kafka.order.AHEAD_MAX", 30)
+    turns, log, given_, most = RoundRobinQueue(), list[Message](), list[int](), 0
     while len(given_) < 1_000:
         while len(turns) < 50 and len(log) < 1_000:
             log.append(message(len(log), b"waits/ann" if len(log) < 50 else b"%d/ann" % len(log)))
@@ -73,7 +73,7 @@ def test_what_was_given_before_its_turn_stays_within_bounds(monkeypatch: pytest.
 
 
 def test_a_tenant_alone_is_given_in_the_order_of_the_log() -> None:
-    turns = Turns()
+    turns = RoundRobinQueue()
     for offset in range(5):
         turns.append(message(offset, b"a/x"))
     assert [turns.popleft().offset() for _ in range(5)] == [0, 1, 2, 3, 4]
