@@ -113,7 +113,7 @@ def no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_failure")
 @settings(max_examples=share(0.5))
 @given(st.tuples(keys, headers, anything))
-def test_every_output_of_any_record_can_be_sent_and_comes_again(found: Found) -> None:
+def test_outputs_of_any_record_can_be_sent_and_repeat(found: Found) -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = Harness(Path(folder) / "s")
         came = records(found)
@@ -152,7 +152,7 @@ def test_any_record_is_the_same_after_it_was_kept(found: Found) -> None:
     st.lists(st.sampled_from(["code", "detail", "step", "source", "time", "size", "sha256", "key_size"]), max_size=8),
     anything,
 )
-def test_anything_in_the_topic_of_dead_letters_is_a_letter_or_none(
+def test_any_dead_letter_record_is_a_letter_or_none(
     own: list[tuple[str, bytes | None]], names: list[str], value: bytes
 ) -> None:
     theirs = [(f"error.{name}", b"a:0:1" if name == "source" else value) for name in names]
@@ -170,7 +170,7 @@ broken_control = st.tuples(st.sampled_from([*control, "timestamp", "by"]), json_
 
 
 @given(st.lists(st.tuples(st.one_of(st.none(), anything), st.one_of(st.none(), anything, broken_control)), max_size=9))
-def test_anything_in_the_control_topic_is_a_decision_or_left_out(
+def test_any_control_record_is_a_decision_or_left_out(
     found: list[tuple[bytes | None, bytes | None]],
 ) -> None:
     kafka = FakeKafka(control=1)

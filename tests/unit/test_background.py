@@ -11,7 +11,7 @@ from tests.unit.connectors.clock import Clock
 SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
 
 
-def test_an_outage_is_waited_for_as_long_as_it_may_last() -> None:
+def test_outage_is_waited_for_up_to_its_limit() -> None:
     clock = Clock()
     patience = Patience(40.0, threading.Event(), clock)
     for _ in range(20):

@@ -13,7 +13,7 @@ class Clock:
         return self.now_s
 
 
-def test_after_failures_in_a_row_it_is_tried_by_one_at_a_time() -> None:
+def test_open_breaker_lets_one_call_try() -> None:
     clock = Clock()
     breaker = Breaker(clock)
     for _ in range(FAILURES):
@@ -39,7 +39,7 @@ def test_a_service_may_ask_to_be_left_alone_for_longer() -> None:
 
 
 @given(st.lists(st.floats(0, 30)))
-def test_a_service_that_is_down_is_asked_at_most_so_often(waits_s: list[float]) -> None:
+def test_failing_service_is_asked_seldom(waits_s: list[float]) -> None:
     clock, asked = Clock(), 0
     breaker = Breaker(clock)
     for wait_s in waits_s:

@@ -23,7 +23,7 @@ def test_the_budget_holds_whatever_is_asked_for() -> None:
     assert 0 < len(kept) < 1_000
 
 
-def test_one_that_takes_much_of_the_budget_alone_is_not_kept() -> None:
+def test_value_that_takes_most_of_the_budget_is_not_kept() -> None:
     kept: Kept[str, str] = Kept(str.upper, 64_000)
     kept["tea"]
     assert kept["x" * 10_000] == "X" * 10_000

@@ -89,7 +89,7 @@ def test_a_fresh_token_is_asked_for_each_record(sent: Sent, opened: Open) -> Non
     assert sent[-1][3] == {"authorization": f"Bearer {TOKEN}".encode()}
 
 
-def test_a_client_of_one_user_says_so_and_serves_nobody_else(sent: Sent, opened: Open) -> None:
+def test_client_of_one_user_serves_no_other(sent: Sent, opened: Open) -> None:
     client = opened(api_key=KEY.text(), end_user="ann")
     client.add("x", user="ann")
     assert sent[0][3]["x-end-user-id"] == b"ann"
@@ -134,9 +134,6 @@ def test_no_secret_is_shown_by_what_holds_it() -> None:
     assert TOKEN not in repr(Credentials(token=TOKEN))
 
 
-# ── keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_of_a_key_that_is_made_a_hash_is_sent(sent: Sent, opened: Open) -> None:
     made = opened().create_key(projects=["p"], end_users=["ann", "bob"], by="kim", why="the shop")
     [event] = sent.decisions()
@@ -171,9 +168,7 @@ def test_what_no_key_can_be_for_is_refused(sent: Sent, opened: Open) -> None:
     assert sent == []
 
 
-def test_decisions_are_signed_and_each_is_newer_than_the_last(
-    sent: Sent, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signed_decisions_have_rising_times(sent: Sent, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_000_000_000)  # a clock that stands still
     client = opened(control_secret=SECRET)
     client.category("food", "what is eaten")

@@ -1,6 +1,5 @@
 """Offsets are committed behind the disk and the brokers, and the dataflow waits for neither."""
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -177,16 +176,6 @@ def test_held_sync_answers_queries_and_commits_nothing(engine: Engine) -> None:
     assert engine.committed[0] == (1, 3)
 
 
-def test_unacknowledged_output_delays_commit_and_not_the_dataflow(engine: Engine) -> None:
-    engine.ask(0)
-    engine.mark()
-    engine.ask(0)
-    assert engine.committed[0] == (0, 0)
-    engine.producer.acknowledge()
-    engine.turn()
-    assert engine.committed[0] == (0, 1)  # the output behind the mark is still on its way
-
-
 def test_partitions_sync_in_parallel(engine: Engine) -> None:
     engine.tell(0)
     engine.tell(1)
@@ -225,36 +214,3 @@ def test_failed_sync_ends_the_dataflow(engine: Engine, monkeypatch: pytest.Monke
         engine.turn()
     assert engine.committed[0] == (0, 0)
     monkeypatch.undo()
-
-
-def test_given_up_partition_is_synced_before_its_last_mark(engine: Engine) -> None:
-    engine.tell(0)
-    engine.mark()
-    engine.tell(0)
-    engine.source.give_up([0])
-    engine.turn()
-    assert engine.committed == {0: (2, 0), 1: (0, 0)}
-    assert not engine.producer.queue
-
-
-def test_power_cut_after_a_commit_loses_nothing(engine: Engine, tmp_path: Path) -> None:
-    survives = tmp_path / "survives"
-
-    def sync() -> None:
-        engine.disk.release()
-        shutil.rmtree(survives, ignore_errors=True)
-        shutil.copytree(engine.directory.path, survives)
-
-    def lost() -> int:
-        with StateDirectory.existing(survives, 2**20) as found:
-            return engine.committed[0][0] - 1 - found.partition(0).applied.get(f"{MEMORIES}:0", -1)
-
-    sync()
-    for count in range(1, 4):
-        engine.tell(0)
-        engine.producer.flush()
-        engine.mark()
-        assert lost() == 0
-        sync()
-        engine.turn()
-        assert (engine.committed[0][0], lost()) == (count, 0)

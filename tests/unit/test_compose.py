@@ -79,7 +79,7 @@ def created_by_command(monkeypatch: pytest.MonkeyPatch) -> Made:
     return made
 
 
-def test_its_topics_are_those_of_topics_create(
+def test_topics_equal_those_of_topics_create(
     services: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = created_by_compose(services, tmp_path)

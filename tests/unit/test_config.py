@@ -94,7 +94,7 @@ def test_a_home_that_cannot_be_looked_into_has_no_file() -> None:
     assert default_file({"HOME": home}) is None
 
 
-def test_a_flag_comes_before_the_environment_and_that_before_the_file(write: Callable[[str], Path]) -> None:
+def test_flag_precedes_environment_precedes_file(write: Callable[[str], Path]) -> None:
     path = write("[engine]\nepoch_ms = 100\npartitions = 1\ncache_bytes = 3000000")
     environment = ENVIRONMENT | {"RECALLFLOW_ENGINE_EPOCH_MS": "200", "RECALLFLOW_ENGINE_PARTITIONS": "2"}
     config, origins = read_config({"engine.epoch_ms": Given("--epoch-ms", "300")}, environment, path)

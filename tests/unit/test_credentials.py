@@ -100,7 +100,7 @@ def test_of_a_private_key_nothing_private_is_taken() -> None:
         ([], "its kty is none of RSA, EC, oct"),
     ],
 )
-def test_a_key_that_tokens_cannot_be_signed_with_is_left_out(key: Any, problem: str) -> None:
+def test_unusable_signing_key_is_left_out(key: Any, problem: str) -> None:
     keys, problems, _ = read_jwks(document(key, ec_jwk(kid="good")))
     assert [one.name for one in keys] == ["good"]
     assert len(problems) == 1
@@ -119,9 +119,6 @@ def test_anything_else_is_no_jwks_document(given: bytes) -> None:
         read_jwks(given)
 
 
-# ── before an event is read ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def code_of(senders: Senders, headers: Headers) -> str | None:
     """Return why credentials are nobody's; None where they are somebody's."""
     try:
@@ -131,7 +128,7 @@ def code_of(senders: Senders, headers: Headers) -> str | None:
     return None
 
 
-def test_credentials_are_judged_without_an_event_whatever_tenant_they_are_of() -> None:
+def test_credentials_of_any_tenant_are_judged_without_an_event() -> None:
     senders = Senders()
     senders.decide(*(token_key(key) for key in signing_keys()))
     mine, others, any_tenants = senders.key(), senders.key("globex"), senders.key("*")

@@ -71,7 +71,7 @@ def test_what_is_no_json_is_refused(value: bytes) -> None:
     assert raised.value.code == "invalid_json"
 
 
-def test_a_byte_order_mark_is_passed_over_and_another_encoding_named() -> None:
+def test_byte_order_mark_is_skipped_and_utf_16_refused() -> None:
     value = b'{"type": "quota", "tenant_id": "a", "name": "n", "limit": 1}'
     assert parse_control(b"\xef\xbb\xbf" + value) == parse_control(value)
     with pytest.raises(InvalidRecord, match="is UTF-16; send UTF-8"):
@@ -95,7 +95,7 @@ def test_a_signed_decision_that_is_sent_again_does_not_count() -> None:
     assert [mode_at(history, at_ms) for at_ms in (150, 250, 500)] == ["off", "canary", "canary"]
 
 
-def test_a_revocation_counts_whatever_a_clock_says_and_nothing_after_it() -> None:
+def test_revocation_is_final_whatever_its_time() -> None:
     history = History()
     assert history.add_signed(100, key(50_000))
     assert history.add_signed(200, key(10, revoked=True))  # by somebody whose clock is behind
@@ -112,9 +112,7 @@ SAID = st.lists(
 
 
 @given(SAID, st.randoms(use_true_random=False))
-def test_signed_decisions_count_in_whatever_order_partitions_are_read(
-    decided: list[tuple[int, int, str]], random: Random
-) -> None:
+def test_signed_decisions_count_in_any_read_order(decided: list[tuple[int, int, str]], random: Random) -> None:
     unique = list({append_ms: (append_ms, said_ms, mode) for append_ms, said_ms, mode in decided}.values())
     read = random.sample(unique, len(unique))
     history = History()

@@ -21,9 +21,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple
 
 @pytest.mark.parametrize("limit", [256, 1_024, 4_096, 20_000, 1_048_576])
 @pytest.mark.parametrize("partitions", [1, 4, 16])
-def test_shares_leave_descriptors_for_everything_else(
-    monkeypatch: pytest.MonkeyPatch, limit: int, partitions: int
-) -> None:
+def test_shares_leave_descriptors_for_the_rest(monkeypatch: pytest.MonkeyPatch, limit: int, partitions: int) -> None:
     limited(monkeypatch, limit, limit)
     state = partitions * descriptors.database_files(partitions)
     used = descriptors.connections_most() + descriptors.backlog() + state

@@ -211,9 +211,6 @@ def test_missing_signing_keys_fail(diagnose: Diagnosis, tmp_path: Path, monkeypa
     assert failed(diagnose()) == {"signing keys"}
 
 
-# ── several processes ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def members(state: Path, tmp_path: Path) -> Path:
     """Return a folder as two processes of `run` fill it."""
@@ -251,9 +248,6 @@ def test_running_members_are_one_finding(diagnose: Diagnosis, members: Path) -> 
         found = diagnose("--state-dir", members, "--processes", "2")
     assert found["lock"][0] == "WARN"
     assert not any("member-" in check for check in found)
-
-
-# ── one cause, one finding ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_directory_of_other_users_is_a_warning(diagnose: Diagnosis, state: Path, members: Path) -> None:

@@ -51,7 +51,7 @@ def life(tmp_path: Path) -> Iterator[Life]:
         yield Life(tmp_path / "s", member)
 
 
-def test_a_folder_is_marked_when_others_have_had_its_partition_for_two_looks(life: Life) -> None:
+def test_folder_is_marked_at_the_second_look(life: Life) -> None:
     life.others, life.ours = frozenset({1, 2}), frozenset({3})
     life.look()
     assert life.marked() == {}
@@ -94,7 +94,7 @@ def test_what_no_log_holds_any_more_stays(life: Life) -> None:
     assert numbers_in(life.path) == [*EVERY]
 
 
-def test_what_is_kept_warm_stays_and_its_day_begins_when_it_is_not(life: Life) -> None:
+def test_warm_folder_is_kept_a_day_after_cooling(life: Life) -> None:
     life.warm = frozenset({2})
     life.look(2)
     life.look(after_ms=KEPT_MS)

@@ -89,7 +89,7 @@ FAULTS: list[tuple[Fault, ModelFailure]] = [
 
 
 @pytest.mark.parametrize(("fault", "code"), FAULTS, ids=lambda one: getattr(one, "kind", ""))
-def test_what_the_service_does_not_embed_is_stored_and_found_by_its_words(
+def test_text_without_vector_is_stored_and_found_by_words(
     run: Run,
     llm_server: LlmServer,
     tmp_path: Path,
@@ -120,7 +120,7 @@ def test_a_service_that_comes_back_embeds_what_comes_then(run: Run, llm_server: 
     assert len(stored(tmp_path)) == 1
 
 
-def test_vectors_of_another_size_stop_the_run_and_say_what_to_set(run: Run, llm_server: LlmServer) -> None:
+def test_vectors_of_another_size_stop_the_run(run: Run, llm_server: LlmServer) -> None:
     llm_server.fail("wrong_dimension")
     with pytest.raises(EmbedderError, match=r"embedding\.dimension"):
         run(make_event("memory", 1, content=FERRY))
@@ -174,14 +174,14 @@ def test_where_the_service_fails_a_question_is_compared_by_spelling(run: Run, ll
     assert answer["status"] == "degraded"
 
 
-def test_a_directory_that_cannot_be_used_is_what_is_told_of(run: Run, tmp_path: Path) -> None:
+def test_unusable_directory_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(RecallflowError):
         run(make_event("memory", 1, content=FERRY))
 
 
 @pytest.mark.models
-def test_a_copy_of_the_model_answers_for_a_service_that_fails(llm_server: LlmServer, tmp_path: Path) -> None:
+def test_local_copy_answers_for_a_failing_service(llm_server: LlmServer, tmp_path: Path) -> None:
     """The service serves the very model: its vectors of memories meet those of the copy."""
     folder = shared("models", "all-MiniLM-L6-v2")
     model = load_embedder("minilm", folder)
@@ -255,9 +255,7 @@ def test_odd_vectors_cost_no_other_text_its_vector(run: Run, llm_server: LlmServ
     assert len(stored(tmp_path)) == 6
 
 
-def test_texts_that_are_not_taken_cost_no_other_its_vector_and_few_calls(
-    run: Run, llm_server: LlmServer, tmp_path: Path
-) -> None:
+def test_refused_texts_cost_no_other_its_vector(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
     llm_server.fail(Fault("status", status=400, text=ODD), times=None)
     bad = {20: "acme", 21: "acme", 90: "other"}
     receipts = run(
@@ -277,9 +275,7 @@ def test_texts_that_are_not_taken_cost_no_other_its_vector_and_few_calls(
     assert llm_server.calls["embed"] < 25
 
 
-def test_a_directory_is_refused_before_it_has_a_vector_and_a_new_one_is_asked_for(
-    run: Run, llm_server: LlmServer
-) -> None:
+def test_wrong_dimension_is_refused_without_any_vector(run: Run, llm_server: LlmServer) -> None:
     llm_server.fail(Fault("status", status=503))
     run(make_event("memory", 1, id="a", content=KETTLE))
     llm_server.fail("wrong_dimension", times=None)

@@ -12,7 +12,7 @@ def test_a_text_is_read_with_its_author() -> None:
 
 
 @given(st.text(), st.integers(1, 3_000))
-def test_a_long_text_is_read_up_to_whole_characters_within_the_bytes(text: str, times: int) -> None:
+def test_long_text_is_cut_at_a_whole_character(text: str, times: int) -> None:
     content = text * times
     read = text_to_embed(None, content)
     assert content.startswith(read)

@@ -55,7 +55,7 @@ def model(messages: Messages) -> Answer:
 
 
 @pytest.mark.parametrize("copied", ["agent_loop"], indirect=True)
-def test_an_agent_knows_in_one_run_what_it_was_told_in_another(copied: Path) -> None:
+def test_agent_remembers_across_runs(copied: Path) -> None:
     tell, ask = commands_of("agent_loop")
     with chat_model(model) as found:
         assert run(tell, copied, **found).startswith("I know: remembered as ")

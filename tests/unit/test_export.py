@@ -97,7 +97,7 @@ def strings(value: Any) -> Iterator[str]:
                 yield from strings(one)
 
 
-def test_all_that_was_sent_is_in_the_export_and_nothing_of_anybody_else(lived: Path) -> None:
+def test_export_has_all_of_one_user_alone(lived: Path) -> None:
     sent = [event for event in life("anna") if event["type"] != "recall" and FORGOTTEN not in str(event)]
     found = exported(lived, "acme", "ann", environments=("prod",))
     shown = set(strings(orjson.loads(orjson.dumps(found))))
@@ -189,7 +189,7 @@ def test_every_table_is_told_or_repeats_one_that_is(lived: Path) -> None:
     assert read == TABLES.keys()
 
 
-def test_a_user_of_whom_nothing_is_known_is_said_to_be_so(lived: Path, cli: Cli, tmp_path: Path) -> None:
+def test_unknown_user_is_reported(lived: Path, cli: Cli, tmp_path: Path) -> None:
     done = cli("export", "acme", "eve", "--out", tmp_path / "eve", "--state-dir", lived)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "recallflow: nothing is held on user eve of tenant acme\n"

@@ -88,8 +88,6 @@ def test_silence_is_measured_by_cause() -> None:
     assert round(found.idle_p95) == round(found.still_p50) == 10
 
 
-# ── records and outputs of one engine ─────────────────────────────────────────────
-
 QUERY = Sent("query", "ann", {"id": "q1"}, [ANSWER], position="query:0:5")
 TOLD = Sent("memory", "ann", {"id": "m1"}, [RECEIPT], position="memory:0:7")
 REFUSED = Sent("memory", "", None, [LETTER], value=b"{", position="memory:0:8")

@@ -6,23 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
-from agents import Agent as Agents
-from agents import Runner, Session, SessionSettings, function_tool, set_tracing_disabled
-from agents.testing import ScriptedModel, assistant_message, function_call
+from agents import Session, SessionSettings, set_tracing_disabled
+from agents.testing import ScriptedModel, assistant_message
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import ConfigurableField, RunnablePassthrough
-from langgraph.graph import START, StateGraph
-from langgraph.runtime import Runtime
+from langchain_core.runnables import ConfigurableField
 from langgraph.store.base import GetOp, PutOp, SearchOp
-from llama_index.core.agent import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.mock import MockFunctionCallingLLM
-from llama_index.core.memory import Memory
 from pydantic_ai import Agent, ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -35,7 +29,6 @@ from recallflow.errors import NothingWritten, QueryTimeout, UsageError
 from recallflow.integrations.langchain import RecallRetriever
 from recallflow.integrations.langgraph import RecallStore
 from recallflow.integrations.langgraph_items import fields_of, new_id
-from recallflow.integrations.llama_index import RecallMemoryBlock
 from recallflow.integrations.openai_agents import RecallSession
 from recallflow.integrations.pydantic_ai import memory_toolset
 
@@ -74,20 +67,8 @@ def _no_traces() -> None:
     set_tracing_disabled(True)  # they would go to a service
 
 
-# ---------------------------------------------------------------------- LangChain
-
-
 def texts(found: list[Document]) -> str:
     return "\n".join(one.page_content for one in found)
-
-
-def test_retriever_fills_the_context_of_a_chain(client: Engine) -> None:
-    client.add("the sky over Porto was grey", user=USER)
-    at = client.add(PEANUTS, user=USER, tags=["food"])
-    retriever = RecallRetriever(client=client, user_id=USER, k=1, fields={"after": at})
-    prompt = ChatPromptTemplate.from_template("{context}\n{question}")
-    chain = {"context": retriever | texts, "question": RunnablePassthrough()} | prompt
-    assert chain.invoke("What can't Ann eat?").to_string() == f"Human: {PEANUTS}\nWhat can't Ann eat?"
 
 
 def test_document_has_id_tags_and_category(client: Engine) -> None:
@@ -102,36 +83,6 @@ def test_chain_configuration_selects_the_user(client: Engine) -> None:
     retriever = asked.configurable_fields(user_id=ConfigurableField(id="user_id"))
     chain = retriever | texts
     assert asyncio.run(chain.ainvoke("peanuts", {"configurable": {"user_id": USER}})) == PEANUTS
-
-
-# ---------------------------------------------------------------------- LangGraph
-
-
-class Talk(TypedDict):
-    question: str
-    answer: str
-
-
-def test_graph_recalls_what_an_earlier_run_stored(client: Engine) -> None:
-    def listen(state: Talk, runtime: Runtime[Asking]) -> dict[str, str]:
-        assert runtime.store is not None
-        runtime.store.put((runtime.context.user_id, "told"), "latest", {"text": state["question"]})
-        return {"answer": "noted"}
-
-    def answer(state: Talk, runtime: Runtime[Asking]) -> dict[str, str]:
-        assert runtime.store is not None
-        [best] = runtime.store.search((runtime.context.user_id,), query=state["question"], limit=1)
-        return {"answer": best.value["text"]}
-
-    def route(state: Talk) -> str:
-        return "answer" if state["question"].endswith("?") else "listen"
-
-    builder = StateGraph(Talk, context_schema=Asking).add_node(listen).add_node(answer)
-    graph = builder.add_conditional_edges(START, route).compile(store=RecallStore(client))
-    talked = [
-        graph.invoke(Talk(question=said, answer=""), context=Asking(USER)) for said in (PEANUTS, "What can't Ann eat?")
-    ]
-    assert [state["answer"] for state in talked] == ["noted", PEANUTS]
 
 
 @pytest.fixture
@@ -317,37 +268,6 @@ def test_unsupported_store_call_is_refused(store: RecallStore, wrong: Any, said:
         wrong(store)
 
 
-# ---------------------------------------------------------------------- OpenAI Agents
-
-
-def test_runner_continues_an_earlier_session() -> None:
-    model = ScriptedModel(
-        [
-            [function_call("locker", {"number": 7}, call_id="c1")],
-            [assistant_message("It is open")],
-            [assistant_message("You asked for locker 7")],
-        ]
-    )
-
-    @function_tool
-    def locker(number: int) -> str:
-        """Opens a locker."""
-        return f"locker {number} is open"
-
-    agent = Agents(name="porter", model=model, tools=[locker])
-
-    async def talk() -> tuple[str, str]:
-        async with AsyncMemory() as client:
-            for said in ("Open locker 7", "What did I ask for?"):
-                ran = await Runner.run(agent, said, session=RecallSession("s1", client, USER))
-            found = await client.search("locker", user=USER, k=1, filters={"roles": ["tool"]})
-            return ran.final_output, found[0].content
-
-    assert asyncio.run(talk()) == ("You asked for locker 7", "locker 7 is open")
-    kinds = [item.get("type", item.get("role")) for item in model.calls[-1].input]
-    assert kinds == ["user", "function_call", "function_call_output", "message", "user"]
-
-
 ITEMS: list[Any] = [
     {"role": "user", "content": "hello"},
     {"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "x:"}]},
@@ -407,41 +327,6 @@ def test_long_session_is_read_in_pages(
     assert asyncio.run(use()) == [NUMBERS, NUMBERS[3:], []]
 
 
-# ---------------------------------------------------------------------- LlamaIndex
-
-
-# LlamaIndex looks at every attribute of an agent, those too that pydantic keeps for old callers.
-@pytest.mark.filterwarnings("ignore:The `__fields__` attribute is deprecated")
-@pytest.mark.filterwarnings("ignore:The `__fields_set__` attribute is deprecated")
-@pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute on the instance is deprecated")
-def test_agent_recalls_messages_dropped_from_history() -> None:
-    given: list[list[ChatMessage]] = []
-
-    def answer(messages: list[ChatMessage], **_: Any) -> ChatMessage:
-        given.append(messages)
-        return ChatMessage(role="assistant", content="I see.")
-
-    async def talk() -> None:
-        async with AsyncMemory() as client:
-            block = RecallMemoryBlock(client=client, user_id=USER, k=1)
-            engine = create_async_engine("sqlite+aiosqlite:///:memory:", poolclass=StaticPool)
-            memory = Memory.from_defaults(
-                "s1", token_limit=120, token_flush_size=20, memory_blocks=[block], async_engine=engine
-            )
-            agent = FunctionAgent(llm=MockFunctionCallingLLM(response_generator=answer), tools=[])
-            for said in (PEANUTS, "It rains in Porto. " * 8, "The cat sleeps. " * 8, "What can't Ann eat?"):
-                await agent.run(said, memory=memory)
-            history = [message.content for message in await memory.sql_store.get_messages("s1")]
-            await engine.dispose()
-            assert PEANUTS not in history
-
-    asyncio.run(talk())
-    assert PEANUTS in str(given[-1][0].content)
-
-
-# ---------------------------------------------------------------------- pydantic-ai
-
-
 def user_of(asking: Asking) -> str:
     return asking.user_id
 
@@ -489,9 +374,6 @@ def test_invalid_tool_call_is_explained_to_the_model() -> None:
 
     asyncio.run(run())
     assert told == ["query: is blank"]
-
-
-# ---------------------------------------------------------------------- the documentation
 
 
 Run = Callable[[str], dict[str, Any]]

@@ -126,7 +126,7 @@ def test_who_has_a_partition_next_goes_on_counting(memories: Log, queries: Log, 
     assert len(moved.verdicts) == len(memories) + len(queries)
 
 
-def test_a_second_that_changes_hands_gives_no_more_than_one_that_does_not() -> None:
+def test_moved_second_gives_no_more_than_its_limit() -> None:
     moved = Deployment([("acme", 0)] * 4, [("acme", 0)] * 4)
     moved.work(1)
     moved.work(2)

@@ -32,7 +32,7 @@ def test_a_record_is_misplaced_where_its_owner_is_not(key: bytes | None, shift: 
         assert (item.home, item.owner.user_id) == (home, "ann")
 
 
-def test_it_is_warned_of_the_first_only_and_never_of_what_is_read_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_first_misrouted_record_alone_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     homes, home = Homes(PARTITIONS), state_partition("acme", "ann", PARTITIONS)
     lost = record("acme", "ann", (home + 1) % PARTITIONS, None)
     homes.judge(decode(lost._replace(silent=True)))
@@ -48,13 +48,13 @@ def test_what_cannot_be_read_is_refused_where_it_lies() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 20))
-def test_where_a_record_comes_from_is_another_partition_of_its_topic_or_unknown(said: bytes, partition: int) -> None:
+def test_origin_is_another_partition_or_unknown(said: bytes, partition: int) -> None:
     one = Record(Position("memory.events", partition, 7), b"", 0, headers=((MOVED_HEADER, said),))
     assert one.moved_from is None or (one.moved_from.topic, one.moved_from.partition) != one.position[:2]
     assert one.known_as == (one.moved_from or one.position)
 
 
-def test_a_record_that_was_sent_on_is_known_by_where_its_producer_put_it() -> None:
+def test_forwarded_record_is_known_by_its_origin() -> None:
     came = Position("memory.events", 5, 123)
     one = Record(Position("memory.events", 3, 7), b"", 0, headers=(("a", b"b"), (MOVED_HEADER, str(came).encode())))
     assert (one.moved_from, one.known_as) == (came, came)

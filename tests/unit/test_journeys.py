@@ -53,7 +53,7 @@ def test_what_waits_is_bounded_and_each_span_ends_once(
     assert not caplog.records
 
 
-def test_records_that_are_read_again_to_rebuild_state_are_in_no_trace(exported: InMemorySpanExporter) -> None:
+def test_silent_records_are_in_no_trace(exported: InMemorySpanExporter) -> None:
     journeys, place = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(MEMORIES, 0, 1)
     journeys.begin([decode(Record(place, EVENT, 0, b"acme/ann", headers=PARENT, silent=True))], 0.0)
     assert journeys.headers(place) == ()
@@ -84,9 +84,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("response", "count"), ANSWERS.values(), ids=ANSWERS)
-def test_a_span_counts_the_memories_of_an_answer_to_whatever_was_asked(
-    exported: InMemorySpanExporter, response: Response, count: int
-) -> None:
+def test_span_counts_memories_of_any_answer(exported: InMemorySpanExporter, response: Response, count: int) -> None:
     journeys, place = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(QUERIES, 0, 1)
     journeys.begin([decode(Record(place, QUERY, 0, b"acme/ann", headers=PARENT))], 0.0)
     journeys.handed(Answer(place, 0, b"acme/ann", b"{}", response))

@@ -154,14 +154,14 @@ def test_the_schemas_have_numbers_at_every_depth() -> None:
 
 
 @pytest.mark.parametrize("leaf", NUMBERS, ids=lambda leaf: leaf.name)
-def test_what_is_no_number_is_refused_where_one_is_asked_for(leaf: Leaf) -> None:
+def test_other_value_for_a_number_is_refused(leaf: Leaf) -> None:
     values: list[Any] = [True, False, "5", [5], {}]
     for value in values:
         assert dotted(leaf) in refused(leaf, value)
 
 
 @pytest.mark.parametrize("leaf", TRUTHS, ids=lambda leaf: leaf.name)
-def test_what_is_no_truth_value_is_refused_where_one_is_asked_for(leaf: Leaf) -> None:
+def test_other_value_for_a_truth_value_is_refused(leaf: Leaf) -> None:
     values: list[Any] = [0, 1, "yes", "true", []]
     for value in values:
         assert dotted(leaf) in refused(leaf, value)

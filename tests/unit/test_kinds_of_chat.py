@@ -59,13 +59,13 @@ def test_questions_without_evidence_or_of_no_evidence_are_not_asked(written: Pat
     assert [question.evidence for question in one.questions] == [{"t0"}, {"t0", "t1"}, {"t5"}]
 
 
-def test_of_the_users_turns_alone_only_what_they_answer_whole_is_asked(written: Path) -> None:
+def test_user_turns_keep_questions_they_answer_whole(written: Path) -> None:
     (one,) = read(written, user_only=True)
     assert [turn.id for turn in one.turns] == ["t0", "t3", "t5"]
     assert [question.evidence for question in one.questions] == [{"t0"}, {"t5"}]
 
 
-def test_a_session_is_an_owner_with_the_questions_that_it_answers_whole(written: Path) -> None:
+def test_session_keeps_questions_it_answers_whole(written: Path) -> None:
     (one,) = read(written)
     assert [(store.id, [turn.id for turn in store.turns], len(store.questions)) for store in by_session(one)] == [
         ("one 1", ["t0", "t1", "t3"], 2),
@@ -73,7 +73,7 @@ def test_a_session_is_an_owner_with_the_questions_that_it_answers_whole(written:
     ]
 
 
-def test_small_stores_have_one_to_ten_memories_in_turn_and_names_of_their_own() -> None:
+def test_small_stores_have_one_to_ten_memories() -> None:
     turns = [Turn(f"t{number}", "1", AT, "Ann", "Rain.") for number in range(30)]
     questions = [Question("Where?", "where", frozenset(["t3"]))] * 12
     stores = small_stores([Conversation("one", turns, questions), Conversation("two", turns, questions)])

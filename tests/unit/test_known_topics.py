@@ -71,9 +71,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         known(tmp_path, found())
 
 
-# ---------------------------------------------------------------------- the watch
-
-
 def test_added_partitions_are_told_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     told: list[int] = []

@@ -47,7 +47,7 @@ def refusal(value: bytes) -> tuple[FieldProblem, ...]:
 
 
 @pytest.mark.parametrize(("kind", "field"), LISTS)
-def test_what_is_at_the_limit_is_let_in_and_one_more_is_refused(kind: str, field: str) -> None:
+def test_one_more_than_the_limit_is_refused(kind: str, field: str) -> None:
     limit, made = LISTS[kind, field]
     name = field.partition(".")[0]
     parse(event(kind, **{name: made(limit)}))
@@ -55,7 +55,7 @@ def test_what_is_at_the_limit_is_let_in_and_one_more_is_refused(kind: str, field
     assert [one.field for one in problems if f"{limit:,}" in one.problem] == [field]
 
 
-def test_an_event_of_very_many_values_is_refused_before_they_are_looked_at() -> None:
+def test_event_of_too_many_values_is_refused() -> None:
     held = {"a": [[0] * 100] * 98}
     parse(event("message", metadata=held))
     (problem,) = refusal(event("message", metadata=held | {"b": [0] * 200}))
@@ -65,14 +65,14 @@ def test_an_event_of_very_many_values_is_refused_before_they_are_looked_at() -> 
     parse(event("message", content="," * (2 * limits.VALUES_MAX)))
 
 
-def test_fields_that_nobody_reads_are_let_in_up_to_a_number() -> None:
+def test_unknown_fields_are_accepted_up_to_a_limit() -> None:
     own = {f"f{n}": n for n in range(limits.UNKNOWN_FIELDS_MAX)}
     parse(event("message", **own))
     (problem,) = refusal(event("message", **own, one_more=1))
     assert f"at most {limits.UNKNOWN_FIELDS_MAX}" in problem.problem
 
 
-def test_a_refusal_names_so_many_problems_and_none_is_longer_than_it_may() -> None:
+def test_refusal_has_a_bounded_list_of_problems() -> None:
     wrong = refusal(event("memory", tags=[1] * limits.LABELS_MAX))
     assert len(wrong) == limits.PROBLEMS_MAX + 1
     assert wrong[-1].problem == f"and {limits.LABELS_MAX - limits.PROBLEMS_MAX} more"
@@ -81,7 +81,7 @@ def test_a_refusal_names_so_many_problems_and_none_is_longer_than_it_may() -> No
     assert len(long.problem) <= limits.PROBLEM_CHARACTERS
 
 
-def test_an_edge_keeps_the_newest_of_the_memories_that_state_it() -> None:
+def test_edge_keeps_its_newest_statements() -> None:
     statements: tuple[Statement, ...] = ()
     for seq in range(limits.STATEMENTS_MAX + 50):
         statements = with_statement(statements, Statement(f"m{seq}", seq, 0, True, False, None))
@@ -115,7 +115,7 @@ def test_a_memory_is_superseded_by_so_many() -> None:
     assert [one["line"] for one in done.rejected] == [most + 4]
 
 
-def test_of_a_long_text_the_beginning_is_found_and_the_whole_is_shown() -> None:
+def test_long_text_is_found_by_its_beginning() -> None:
     read = "tea " * (limits.READ_CHARACTERS // 4)
     told = [make_event("memory", id=name, content=read + rest) for name, rest in (("all", "tea"), ("part", "walnut"))]
     asked = [make_event("recall", query="walnut", mode="relevance"), make_event("memory.get", memory_id="part")]

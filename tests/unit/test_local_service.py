@@ -119,20 +119,6 @@ def test_what_is_refused_says_every_field_and_others_go_on(tmp_path: Path) -> No
     with_service(config(tmp_path), tell)
 
 
-def test_two_hundred_at_once_each_get_their_own(tmp_path: Path) -> None:
-    async def talk(service: LocalService, number: int) -> tuple[str, list[str]]:
-        owner = {"user_id": f"u{number}"}
-        await service.store(memory(id=f"m{number}", **owner), ())
-        found = await service.ask(recall(id="the same of all", **owner), (), LONG_S)
-        return found.query_id, [one.id for one in found.memories or ()]
-
-    async def talk_all(service: LocalService) -> list[tuple[str, list[str]]]:
-        return await asyncio.gather(*(talk(service, number) for number in range(200)))
-
-    found = with_service(config(tmp_path), talk_all)
-    assert found == [("the same of all", [f"m{number}"]) for number in range(200)]
-
-
 def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "UNDER_WAY_MAX", 4)
     most = 0
@@ -153,7 +139,7 @@ def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypa
     assert most == 3
 
 
-def test_a_question_that_waits_holds_nobody_up_and_its_time_ends(tmp_path: Path) -> None:
+def test_waiting_question_delays_no_other_and_ends(tmp_path: Path) -> None:
     async def talk(service: LocalService) -> None:
         waiting = asyncio.create_task(service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S))
         await asyncio.sleep(0)
@@ -174,7 +160,7 @@ def test_a_question_that_waits_holds_nobody_up_and_its_time_ends(tmp_path: Path)
     with_service(config(tmp_path), talk)
 
 
-def test_an_answer_that_waited_over_a_restart_is_nobody_else_s(tmp_path: Path) -> None:
+def test_question_over_a_restart_answers_no_other_caller(tmp_path: Path) -> None:
     """A question is left behind in the snapshot: its answer is neither a line's, nor another caller's."""
 
     async def leave(service: LocalService) -> None:
@@ -261,7 +247,7 @@ def test_an_engine_that_dies_fails_every_call_and_says_so(tmp_path: Path, monkey
         with_service(config(tmp_path), talk)
 
 
-def test_what_a_defect_says_may_quote_a_memory_and_is_told_nobody(
+def test_defect_reveals_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def talk(service: LocalService) -> None:
@@ -340,9 +326,7 @@ def test_its_numbers_are_those_of_an_engine(tmp_path: Path) -> None:
         assert line in shown
 
 
-def test_a_service_that_hangs_over_one_tenant_s_texts_holds_nobody_else_up(
-    tmp_path: Path, llm_server: LlmServer
-) -> None:
+def test_hanging_embedding_delays_no_other_tenant(tmp_path: Path, llm_server: LlmServer) -> None:
     embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
     settings = Settings(partitions=1, embedder="openai")
     chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding)
@@ -395,7 +379,7 @@ def test_nobody_pays_for_texts_that_nobody_waits_for_any_more(tmp_path: Path, ll
     assert len(asked) >= 2
 
 
-def test_who_waits_for_a_vector_is_told_of_a_defect(
+def test_defect_of_embedding_reaches_its_caller(
     tmp_path: Path, llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
@@ -430,9 +414,6 @@ def test_nobody_pays_for_texts_of_strangers(tmp_path: Path, llm_server: LlmServe
     assert llm_server.requests == []
 
 
-# ── I/O errors that pass ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 async def until(condition: Callable[[], bool]) -> None:
     give_up_s = time.monotonic() + LONG_S
     while not condition():
@@ -450,7 +431,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("fails", ["_commit", "__init__"])
-def test_passing_io_error_is_recovered_from_without_a_restart(
+def test_passing_io_error_needs_no_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: str
 ) -> None:
     broken = False
@@ -483,9 +464,7 @@ def test_passing_io_error_is_recovered_from_without_a_restart(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_failed_purge_is_retried_and_told_apart_from_the_erasure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_purge_is_reported_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, clean = True, Cleaning._clean
 
     def clean_if_whole(self: Cleaning, marks: Any) -> bool:

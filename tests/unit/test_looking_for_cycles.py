@@ -59,7 +59,7 @@ def test_a_run_looks_once_a_batch() -> None:
     assert BATCHES <= len(seen) <= BATCHES + MEANWHILE
 
 
-def test_what_a_batch_left_is_found_when_it_is_looked_for() -> None:
+def test_garbage_of_a_batch_is_collected_behind_it() -> None:
     with looking_between_batches():
         garbage = left(MANY)
         assert len(garbage) == MANY
@@ -75,7 +75,7 @@ def test_few_objects_are_not_looked_through() -> None:
     del kept
 
 
-def test_the_middle_of_a_batch_that_leaves_very_much_is_looked_through_too() -> None:
+def test_very_much_garbage_is_collected_within_a_batch() -> None:
     with looking_between_batches():
         assert len(left(25 * MANY)) < 25 * MANY
 

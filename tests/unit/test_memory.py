@@ -43,10 +43,8 @@ from recallflow import (
     UsageError,
     UserStats,
 )
-from recallflow.events import KINDS
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.operators.enrichment.facts import KINDS as FOUND_KINDS
 from recallflow.state import lock
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
@@ -79,26 +77,6 @@ def printed(process: subprocess.Popen[bytes]) -> str:
     return bytes(out).decode()
 
 
-# ── the first ten minutes ───────────────────────────────────────────────────────────────────────────────────────────
-
-FIVE_LINES = """
-from recallflow import Memory
-with Memory("memories") as m:
-    m.add("I live in Porto", user="ann")
-    print(m.search("Where does Ann live?", user="ann", k=5)[0].content)
-"""
-
-
-def test_five_lines_answer_a_question_from_a_memory_of_one_s_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(FIVE_LINES, {})
-    assert capsys.readouterr().out == "I live in Porto\n"
-    answered = process([orjson.dumps(ANN | {"type": "recall", "query": "Porto?"})], SETTINGS, Path("memories"))
-    assert [one["content"] for one in answered.responses[0]["memories"]] == ["I live in Porto"]
-
-
 NEVER_CLOSED = """
 from recallflow import Memory
 m = Memory(sys.argv[1])
@@ -108,7 +86,7 @@ print(sorted(one.content for one in m.each(user="ann")))
 
 
 @pytest.mark.processes
-def test_a_program_that_never_closes_its_memory_ends_well_and_keeps_it(start: Start, tmp_path: Path) -> None:
+def test_unclosed_memory_is_kept_at_exit(start: Start, tmp_path: Path) -> None:
     said = [printed(start(tmp_path / "m", number, script=NEVER_CLOSED)) for number in (1, 2)]
     assert said == ["['My number is 1']\n", "['My number is 1', 'My number is 2']\n"]
 
@@ -123,7 +101,7 @@ def test_without_a_path_the_memory_is_gone_in_the_end(tmp_path: Path, monkeypatc
         assert len(memory.all(user="ann")) == 0
 
 
-def test_a_memory_that_nobody_holds_any_more_gives_its_directory_back(tmp_path: Path) -> None:
+def test_collected_memory_releases_its_directory(tmp_path: Path) -> None:
     memory = Memory(tmp_path / "m")
     engine = memory._engine
     del memory
@@ -137,9 +115,6 @@ def test_opening_says_nothing(caplog: pytest.LogCaptureFixture, capfd: pytest.Ca
     with caplog.at_level(logging.WARNING), Memory() as memory:
         memory.add("x", user="ann")
     assert (caplog.records, capfd.readouterr()) == ([], ("", ""))
-
-
-# ── what the verbs give ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_each_verb_has_a_type_and_an_outcome(memory: Memory) -> None:
@@ -203,10 +178,6 @@ def test_forgetting_what_is_not_there_says_so(memory: Memory) -> None:
             memory.forget(gone, user="ann")
         assert (raised.value.code, [one.field for one in raised.value.fields]) == ("not_found", ["memory_id"])
     memory.forget(user="ann", where={"tag": "none has it"})  # a filter may match nothing
-
-
-def test_every_kind_that_models_find_can_be_added() -> None:
-    assert {*FOUND_KINDS, "message", "rule"} <= {*KINDS}
 
 
 UNUSED = (
@@ -289,8 +260,6 @@ def test_a_hundred_messages_of_one_call_stay_in_their_order(memory: Memory) -> N
     assert [one.content for one in memory.each(user="ann", limit=30)] == [m["content"] for m in reversed(talk)]
 
 
-# ── the state is that of the flow ───────────────────────────────────────────────────────────────────────────────────
-
 IDS = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["I live in Porto", "Ann met Bob at Acme in Oslo", "我住在波尔图", "tea", "no more tea"])
 ACTIONS = st.one_of(
@@ -350,7 +319,7 @@ def hash_of(path: Path) -> str:
 
 @settings(max_examples=share(0.15))
 @given(actions=st.lists(ACTIONS, min_size=1, max_size=10), half=st.integers(0, 10))
-def test_the_state_is_that_of_the_flow_whoever_opens_the_directory(
+def test_memory_and_flow_give_equal_state(
     actions: list[Action], half: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("ways")
@@ -360,9 +329,6 @@ def test_the_state_is_that_of_the_flow_whoever_opens_the_directory(
     by_memory(ways[2], actions[:half])
     by_flow(ways[2], actions[half:], half)
     assert hash_of(ways[0]) == hash_of(ways[1]) == hash_of(ways[2])
-
-
-# ── threads, loops, processes ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_threads_share_a_memory_and_each_sees_what_it_wrote(memory: Memory) -> None:
@@ -446,9 +412,6 @@ print(len(memory.all(user="ann")))
     assert printed(start(script=code)) == "True\n1\n"
 
 
-# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 STATS = UserStats(type="user.stats", tenant_id="default", user_id="ann")
 ELSEWHERE = Message(type="message", tenant_id="other", user_id="ann", content="x")
 
@@ -476,7 +439,7 @@ def test_a_wrong_call_says_so(
     assert len(memory.all(user="ann")) == 0
 
 
-def test_what_is_already_there_under_an_id_is_not_added_silently(memory: Memory) -> None:
+def test_used_id_is_a_conflict(memory: Memory) -> None:
     memory.add("x", user="ann", id="a")
     with pytest.raises(InvalidRecord) as raised:
         memory.add("y", user="ann", id="a")
@@ -510,19 +473,14 @@ def test_closing_waits_for_what_is_under_way() -> None:
         assert all(isinstance(one.result(), str) for one in added)
 
 
-def test_an_answer_that_does_not_come_in_time_is_an_error_of_its_own(memory: Memory) -> None:
+def test_late_answer_is_a_timeout(memory: Memory) -> None:
     with pytest.raises(QueryTimeout):
         memory.search("x", user="ann", after="local:0:99999", wait_timeout_ms=60_000, timeout_s=0.05)
     found = memory.search("x", user="ann", after="local:0:99999", timeout_s=2.0)
     assert "stale_read" in [warning.code for warning in found.warnings]
 
 
-# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_settings_come_from_arguments_the_environment_and_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_come_from_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECALLFLOW_ENGINE_PARTITIONS")
     (tmp_path / "c.toml").write_text('state_dir = "elsewhere"\n[engine]\npartitions = 3\n')
     with Memory(tmp_path / "m", config=tmp_path / "c.toml"):
@@ -541,7 +499,7 @@ def test_settings_come_from_arguments_the_environment_and_a_file(
     assert not Path("elsewhere").exists()
 
 
-def test_what_is_encrypted_cannot_be_read_on_disk_nor_opened_without_its_key(tmp_path: Path) -> None:
+def test_encrypted_memory_is_unreadable_without_its_key(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
     with Memory(tmp_path / "m", master_key_file=tmp_path / "key") as memory:
         memory.add("the lighthouse keeper", user="ann")
@@ -565,10 +523,7 @@ def test_what_operators_decided_holds(tmp_path: Path) -> None:
             memory.add("y", user="ann")
 
 
-# ── erasing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_an_erased_user_is_gone_from_every_file_when_the_call_returns(tmp_path: Path) -> None:
+def test_erased_user_is_gone_from_every_file(tmp_path: Path) -> None:
     def held() -> list[str]:
         files = [file for file in (tmp_path / "m").rglob("*") if file.is_file()]
         return [file.name for file in files if b"lighthouse" in file.read_bytes()]

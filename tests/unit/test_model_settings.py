@@ -31,7 +31,7 @@ def config_of(**environment: str) -> Any:
     return read_config({}, environment)[0]
 
 
-def test_the_variables_of_the_official_client_hold_where_nothing_of_ours_is_given(tmp_path: Path) -> None:
+def test_variables_of_the_official_client_are_defaults(tmp_path: Path) -> None:
     known = {"OPENAI_API_KEY": "theirs", "OPENAI_BASE_URL": "http://theirs/v1"}
     config, origins = read_config({}, known)
     assert (config.llm.key, config.llm.base_url) == ("theirs", "http://theirs/v1")
@@ -44,7 +44,7 @@ def test_the_variables_of_the_official_client_hold_where_nothing_of_ours_is_give
     assert config_of(OPENAI_API_KEY="", OPENAI_ORGANIZATION="x").llm == LlmSettings()
 
 
-def test_the_embedding_model_is_where_the_language_model_is_unless_it_has_an_address() -> None:
+def test_embedding_model_uses_the_language_models_address() -> None:
     llm = {"RECALLFLOW_LLM_BASE_URL": "http://one/v1", "RECALLFLOW_LLM_KEY": "k1", "RECALLFLOW_LLM_HEADERS": "A: b"}
     shared = config_of(**llm).embedding
     assert (shared.base_url, shared.key, shared.headers) == ("http://one/v1", "k1", ("A: b",))
@@ -99,7 +99,7 @@ def test_the_graph_names_of_old_still_hold() -> None:
 
 
 @pytest.mark.parametrize(("asker", "calls"), [("question", 1), ("line", 3)])
-def test_a_question_is_tried_once_and_a_line_as_often_as_settings_say(
+def test_question_is_tried_once(
     llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch, asker: Asker, calls: int
 ) -> None:
     monkeypatch.setattr("recallflow.connectors.llm.policy.FIRST_WAIT_S", 0.0)

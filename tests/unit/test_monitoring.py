@@ -60,7 +60,7 @@ def test_every_alert_has_a_test_in_which_it_fires() -> None:
     assert sorted(fired) == sorted(alerts())
 
 
-def test_the_test_of_normal_running_has_all_that_alerts_look_at() -> None:
+def test_normal_series_cover_all_alerts() -> None:
     normal = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"][0]
     given = {series["series"].partition("{")[0].removesuffix("_bucket") for series in normal["input_series"]}
     assert {name for rule in alerts().values() for name in named(rule["expr"])} <= given

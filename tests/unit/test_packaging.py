@@ -119,7 +119,7 @@ HEAVY = ("bytewax", "faiss", "httpx", "jsonschema", "networkx", "numpy", "openai
 
 
 @pytest.mark.processes
-def test_a_program_that_imports_the_client_and_types_loads_neither_an_engine_nor_what_is_heavy() -> None:
+def test_client_import_loads_no_engine() -> None:
     names = "AsyncRecallClient, CatchingUp, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient"
     script = f"import sys; from recallflow.client import {names}; from recallflow import Found, Message"
     loaded = modules_of(f"{script}, RecallClient; print(*sys.modules)")
@@ -149,7 +149,7 @@ SKIPPED = {"name": "c", "skip_reason": "Dependency not found"}
         ([{"name": "d", "version": "1", "vulns": []}], 0, "0 known vulnerabilities in 1 packages"),
     ],
 )
-def test_audit_fails_for_what_can_be_fixed_and_says_what_it_did_not_see(
+def test_audit_fails_for_fixable_vulnerabilities(
     tmp_path: Path, found: list[object] | None, code: int, said: str
 ) -> None:
     (tmp_path / ".ci").mkdir()

@@ -75,7 +75,7 @@ def test_what_was_sent_home_counts_there_and_then(log: Log) -> None:
     assert log.standing() == ({"a": "sent astray", "b": "at home"}, 0)
 
 
-def test_what_nobody_has_sent_home_does_not_count_and_is_told(log: Log) -> None:
+def test_unforwarded_record_is_counted_as_astray(log: Log) -> None:
     """A vector of it would stand before it."""
     log.add(ELSEWHERE, content="nobody saw this", id="a")
     lost = log.add(ELSEWHERE, content="an engine saw that", id="b")

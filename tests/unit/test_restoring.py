@@ -60,7 +60,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
         yield make
 
 
-def test_a_folder_far_behind_is_replaced_if_that_is_still_wanted(made: Made) -> None:
+def test_folder_far_behind_is_replaced_while_wanted(made: Made) -> None:
     one, other = made("one"), made("other")
     one.apply(FAR_BEHIND + 7)
     one.keep()
@@ -70,9 +70,7 @@ def test_a_folder_far_behind_is_replaced_if_that_is_still_wanted(made: Made) -> 
     assert other.directory.partition(2).get(b"k") == b"%d" % (FAR_BEHIND + 7)
 
 
-def test_a_folder_is_never_replaced_by_one_that_holds_less(
-    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checkpoint_that_holds_less_is_not_taken(made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The newest checkpoint is damaged, so an older one is fetched; the log may not reach back to it."""
     one, other = made("one"), made("other")
     one.apply(10)
@@ -96,9 +94,7 @@ def test_a_checkpoint_of_another_topic_is_nobodys(made: Made, caplog: pytest.Log
     assert "each topic wants a --checkpoint-to of its own" in caplog.text
 
 
-def test_a_checkpoint_under_another_master_key_leaves_the_folder_as_it_is(
-    made: Made, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checkpoint_under_another_key_is_not_taken(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     """As one from before the key was rotated: in the folder's place, the engine would not start any more."""
     one, other = (
         made(name, at_rest=AtRest(LocalMasterKey(bytes([count] * 32)))) for name, count in (("a", 1), ("b", 2))
@@ -139,9 +135,7 @@ def test_checkpoint_that_cannot_be_written_is_kept_later(
     assert one.checkpoints.results == {"failed": 1, "kept": 1}
 
 
-def test_folder_that_disappears_fails_a_checkpoint_and_recovers(
-    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_store_fails_one_checkpoint(made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one, store = made("one"), tmp_path / "store"
     one.apply(5)
     store.rename(tmp_path / "away")
@@ -196,7 +190,7 @@ def test_one_at_a_time_restores_a_partition(made: Made) -> None:
     assert other.restored(wanted=False) == 7
 
 
-def test_a_partition_that_was_added_to_the_topic_has_a_folder_too(made: Made) -> None:
+def test_added_partition_has_a_folder(made: Made) -> None:
     """It is read by whoever has it, though no owner is at home there."""
     one, other, added = made("one"), made("other"), SETTINGS.partitions + 1
     for kept, offset in ((one, 10), (other, -1)):

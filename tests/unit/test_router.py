@@ -53,7 +53,7 @@ def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
     assert parse_control(outgoing.value) == event
 
 
-def test_a_record_that_is_too_large_to_be_sent_on_is_a_dead_letter() -> None:
+def test_record_too_large_to_forward_is_a_dead_letter() -> None:
     """Nothing else could stand in for it, and it would be gone with a line in the log."""
     most_bytes, at = 2 * LEAST_BYTES, Position(TOPICS.memory, 1, 7)
     made = Router(TOPICS, ONE_EACH, dict.fromkeys((TOPICS.memory, TOPICS.dead_letters), most_bytes))
@@ -68,7 +68,7 @@ def test_a_record_that_is_too_large_to_be_sent_on_is_a_dead_letter() -> None:
     assert (became[0], became[-1]) == (Moved, DeadLetter)
 
 
-def test_a_verdict_is_signed_and_an_event_is_sent_with_our_key() -> None:
+def test_verdict_is_signed_and_event_has_our_key() -> None:
     secret, key = "s" * 32, ApiKeyText.new().text()
     auth = AuthSettings(api_key=key, control_secret=secret)
     topics = dict.fromkeys((*TOPICS.written(), *TOPICS.enrichment_written()), LEAST_BYTES)
@@ -94,13 +94,13 @@ def test_a_result_and_its_events_go_where_they_are_read() -> None:
     assert (place, event.key, event.number) == ([TOPICS.memory, 0], b"acme/ann", 3)
 
 
-def test_for_a_result_that_its_topic_does_not_take_a_bare_one_goes() -> None:
+def test_result_too_large_is_sent_bare() -> None:
     enriching = Router(TOPICS, ONE_EACH, dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES))
     sent = enriching.route(Enriched(AT, 0, b"acme/ann", b"x" * LEAST_BYTES, b"bare")).outgoing
     assert (sent.value, sent.instead) == (b"bare", None)
 
 
-def test_a_dead_letter_holds_the_record_as_it_was_and_then_why() -> None:
+def test_dead_letter_holds_the_record_and_its_error() -> None:
     own: Headers = (("traceparent", b"00-1"), ("error.code", b"mine"), ("empty", None))
     outgoing = router().route(refused(b"{broken", headers=own)).outgoing
     assert (outgoing.key, outgoing.value, outgoing.headers[:3]) == (b"acme/ann", b"{broken", own)
@@ -197,7 +197,7 @@ def test_what_stands_in_for_a_refused_answer_says_why() -> None:
     assert "Broker: Message size too large" in body["error"]["message"]
 
 
-def test_what_stands_in_for_a_refused_dead_letter_has_a_key_and_no_value() -> None:
+def test_stand_in_of_a_dead_letter_has_no_value() -> None:
     made = letter(refused(b"value", key=None), LEAST_BYTES)
     assert made.instead is not None
     told = made.instead("Broker: Broker failed to validate record")
@@ -208,7 +208,7 @@ def test_what_stands_in_for_a_refused_dead_letter_has_a_key_and_no_value() -> No
     assert headers["error.code"] == b"invalid_event"
 
 
-def test_receipts_and_verdicts_of_the_longest_names_fit_the_least_topic() -> None:
+def test_longest_names_fit_the_smallest_topic() -> None:
     widest, topic = "\U0001f6b2" * 128, "t" * 249
     at = Position(topic, 999_999_999, 10**18)
     receipt = Receipt(id=widest, position=str(at), outcome="created", memory_id=widest, code="C" * 64, detail="d" * 500)
@@ -219,9 +219,6 @@ def test_receipts_and_verdicts_of_the_longest_names_fit_the_least_topic() -> Non
         type="gate.verdict", tenant_id=widest, name="\U0001f6b2" * 512, blocked=True, windows=windows, why="w" * 500
     )
     assert size_bytes(router().route(Verdict(at, 2, 5, event)).outgoing) <= LEAST_BYTES
-
-
-# ── --skip ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_positions_to_skip_are_read() -> None:
@@ -241,7 +238,7 @@ def test_positions_to_skip_are_read() -> None:
         ("recall.responses:0:1", "memory.events and query.events"),
     ],
 )
-def test_what_is_no_position_of_an_input_is_a_usage_error(text: str, said: str) -> None:
+def test_invalid_position_is_a_usage_error(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         TOPICS.skipped([text])
 
@@ -264,7 +261,7 @@ def requested(characters: str, beside: int) -> Requested:
 
 
 @pytest.mark.parametrize("characters", ["a", "\x01", "\U0001f600", '"'])
-def test_a_request_fits_its_topic_and_keeps_what_it_is_about(characters: str) -> None:
+def test_request_is_cut_to_fit_its_topic(characters: str) -> None:
     given = requested(characters, beside=20)
     fitted = router().fitted(given)
     assert isinstance(fitted, Requested)

@@ -1,14 +1,11 @@
 """The bundled conversations and questions are what the demo and the engine take them for."""
 
-import orjson
 import pytest
 from pydantic import TypeAdapter
 
 from recallflow.events import Event, MemoryAdd, MemoryEvent, MemoryForget, MemoryUpdate, Message
 from recallflow.queries import Recall
 from recallflow.samples import sample_path, sample_questions
-
-EPISODE_GAP_MS = 30 * 60 * 1000
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +55,3 @@ def test_a_question_expects_memories_of_its_own_user(events: list[Event]) -> Non
     for question in sample_questions():
         assert question.note
         assert {(question.query["user_id"], memory_id) for memory_id in question.expect} <= memories
-
-
-def test_questions_are_sent_without_the_fields_of_the_file() -> None:
-    written = [orjson.loads(line) for line in sample_path("questions.jsonl").read_bytes().splitlines()]
-    sent = [question.query for question in sample_questions()]
-    assert sent == [{k: v for k, v in fields.items() if not k.startswith("_")} for fields in written]

@@ -30,7 +30,7 @@ def test_the_documented_asyncapi_is_the_models() -> None:
     assert documented == asyncapi(), "recallflow schema asyncapi > docs/asyncapi.json"
 
 
-def test_the_examples_are_events_and_the_topics_are_those_of_the_settings() -> None:
+def test_asyncapi_has_valid_examples_and_topics() -> None:
     document = asyncapi()
     for message in document["components"]["messages"].values():
         for example in message.get("examples", []):

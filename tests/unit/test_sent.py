@@ -35,7 +35,7 @@ def test_of_topics_that_hold_nothing_nothing_was_sent(kafka: FakeKafka) -> None:
     assert found(kafka) == Sent({}, {})
 
 
-def test_below_the_last_ones_all_was_sent_and_those_are_compared(kafka: FakeKafka) -> None:
+def test_last_outputs_alone_are_compared(kafka: FakeKafka) -> None:
     for offset in range(8):
         put(kafka, "receipts", f"memories:0:{offset}")
     put(kafka, "letters", "memories:1:0")

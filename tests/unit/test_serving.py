@@ -35,7 +35,7 @@ threading.Event().wait()
 
 
 @pytest.mark.processes
-def test_a_signal_in_the_middle_of_a_log_line_stops_the_flow_and_the_next_one_ends_it() -> None:
+def test_second_signal_ends_the_process() -> None:
     with ExitStack() as stack:
         buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         words = [sys.executable, "-c", FLOW]

@@ -22,7 +22,7 @@ OTHERS = 7  # a partition of another topic
 
 
 @given(SHARES, st.integers(1, 3))
-def test_each_partition_is_warm_at_so_many_others_and_never_at_home(shares: dict[str, int], count: int) -> None:
+def test_partition_is_warm_at_enough_other_members(shares: dict[str, int], count: int) -> None:
     numbers = iter(range(100))
     assigned = {member: frozenset(next(numbers) for _ in range(share)) for member, share in shares.items()}
     warm = {member: warm_at(member, assigned, count) for member in assigned}
@@ -110,7 +110,7 @@ class Member:
         return [TopicPartition("log", one.partition, self.committed.get(one.partition, -1001)) for one in asked]
 
 
-def test_a_partition_is_followed_from_its_folder_on_to_where_its_owner_is() -> None:
+def test_warm_partition_follows_its_owner() -> None:
     member = Member(a=(1, 2), me=(0,))
     member.applied, member.committed = {1: 40}, {1: 50, OTHERS: 50}  # of 2 its owner has said nothing yet
     ((name, (number, lane), _),) = member.look()
@@ -122,7 +122,7 @@ def test_a_partition_is_followed_from_its_folder_on_to_where_its_owner_is() -> N
     assert member.restored == [1]  # never in the place of a folder that is open
 
 
-def test_what_is_anothers_to_keep_warm_is_cooled_and_what_came_is_left() -> None:
+def test_partition_of_another_standby_is_cooled() -> None:
     member = Member(n=(1,), a=(2,), me=(0,))  # of a and me, a's id is the first, and of me and n, mine
     member.has(owned=(0,), warm=(1,))
     member.committed, member.applied = {1: 50, 2: 50}, {2: 49}
@@ -132,7 +132,7 @@ def test_what_is_anothers_to_keep_warm_is_cooled_and_what_came_is_left() -> None
     assert member.look() == []
 
 
-def test_the_folder_of_what_is_about_to_be_ours_is_left() -> None:
+def test_folder_of_an_expected_partition_is_left_alone() -> None:
     """Others see to it, on another thread."""
     member = Member(a=(1,), me=(0,))
     member.committed, member.expected = {1: 50}, frozenset({0, 1})
@@ -141,7 +141,7 @@ def test_the_folder_of_what_is_about_to_be_ours_is_left() -> None:
     assert member.restored == []
 
 
-def test_a_log_that_lacks_what_the_folder_lacks_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_with_a_gap_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:
     member = Member(a=(1,), me=(0,))
     member.applied, member.committed = {1: LOG_BEGINS - 2}, {1: 50}
     assert member.look() == []

@@ -66,7 +66,7 @@ def test_a_name_of_blanks_names_nobody(field: str, blank: str) -> None:
     parse(orjson.dumps(MEMORY | {field: f"{blank}x{blank}"}))
 
 
-def test_half_a_character_and_a_leap_second_are_told_as_that() -> None:
+def test_lone_surrogate_and_leap_second_are_named() -> None:
     assert "lone surrogate" in refused(orjson.dumps(MEMORY).replace(b"Tea.", b"\\ud83d"))[""]
     assert "leap second" in refused(orjson.dumps(MEMORY | {"timestamp": "2026-06-30T23:59:60Z"}))["timestamp"]
 

@@ -97,7 +97,7 @@ def test_queries_that_are_through_without_an_output_wait(tally: Tally) -> None:
     assert tally.waiting == 1
 
 
-def test_queries_of_an_earlier_run_and_memories_do_not_count_as_waiting(tally: Tally) -> None:
+def test_earlier_queries_and_memories_are_not_waiting(tally: Tally) -> None:
     tally.observe(Done(f"{MEMORIES}:0", (1, 2, 3)))
     tally.observe(receipt(1))
     tally.observe(answer(FIRST - 1))  # it was set aside before this process began
@@ -212,9 +212,7 @@ def test_readiness_names_what_is_in_the_way(running: Running, monkeypatch: pytes
     assert shown(metrics)["recallflow_connected"] == 0
 
 
-def test_the_oldest_snapshot_shows_the_part_that_stands_still(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oldest_snapshot_shows_a_stalled_part(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, progress = Metrics(), running.source.progress
     metrics.watch(running)
     for at_s, part in ((10.0, "0"), (11.0, "1"), (12.5, "1")):
@@ -235,9 +233,6 @@ def test_the_documentation_lists_every_metric(running: Running) -> None:
     families |= {family.name + ("_total" if family.type == "counter" else "") for family in member_families([])}
     listed = re.findall(r"^\| `(recallflow_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(families)
-
-
-# ── the enrichment flow ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def enriching(running: Running) -> EnrichmentRunning:

@@ -70,7 +70,7 @@ def write(tmp_path: Path, *keys: object) -> Path:
     return path
 
 
-def test_keys_of_a_file_are_announced_as_they_come_and_revoked_as_they_go(log: Log, tmp_path: Path) -> None:
+def test_keys_of_a_file_are_announced_and_revoked(log: Log, tmp_path: Path) -> None:
     first, second, secret = rs256("one"), es256("two"), oct_key("three")
     path = write(tmp_path, first, secret)
     keys, secrets = watch(log, path)
@@ -90,7 +90,7 @@ def test_keys_of_a_file_are_announced_as_they_come_and_revoked_as_they_go(log: L
     assert log.news() == []
 
 
-def test_a_file_that_cannot_be_read_at_a_start_stops_it_whatever_is_known(log: Log, tmp_path: Path) -> None:
+def test_unreadable_file_stops_a_start(log: Log, tmp_path: Path) -> None:
     path = write(tmp_path, oct_key("one"))
     watch(log, path)[0].begin()
     path.unlink()
@@ -144,7 +144,7 @@ def test_another_key_of_the_same_kid_takes_its_place(log: Log, tmp_path: Path) -
     assert log.events[-1].fingerprint != before
 
 
-def test_an_address_is_believed_the_second_time_that_a_key_is_gone(log: Log, server: JwksServer) -> None:
+def test_key_missing_twice_at_an_address_is_revoked(log: Log, server: JwksServer) -> None:
     one, two = rs256("one"), es256("two")
     server.body = document(one, two)
     keys, _ = watch(log, server.url)
@@ -162,9 +162,7 @@ def test_an_address_is_believed_the_second_time_that_a_key_is_gone(log: Log, ser
 
 
 @pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"<html>"), (200, document()), (302, b"")])
-def test_what_cannot_be_read_leaves_the_keys_as_they_were(
-    log: Log, server: JwksServer, status: int, body: bytes
-) -> None:
+def test_unreadable_answer_changes_no_key(log: Log, server: JwksServer, status: int, body: bytes) -> None:
     server.body = document(rs256("one"))
     keys, _ = watch(log, server.url)
     keys.begin()
@@ -187,7 +185,7 @@ def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkey
     assert (log.news(), list(secrets)) == ([(fingerprint(OWN.encode()), False)], [fingerprint(OWN.encode())])
 
 
-def test_who_gives_no_jwks_has_not_said_that_its_keys_are_gone(log: Log, tmp_path: Path) -> None:
+def test_missing_jwks_setting_revokes_no_key(log: Log, tmp_path: Path) -> None:
     watch(log, write(tmp_path, rs256("one")), OWN)[0].begin()
     log.news()
     watch(log, None, OWN + " another")[0].begin()
@@ -207,7 +205,7 @@ def test_keys_that_cannot_be_used_are_named_once(log: Log, tmp_path: Path, caplo
     assert log.news() == [("one", False)]
 
 
-def test_a_key_that_is_there_and_cannot_be_read_is_not_gone(log: Log, tmp_path: Path) -> None:
+def test_unreadable_key_is_not_revoked(log: Log, tmp_path: Path) -> None:
     one, two = rs256("one"), rs256("two")
     keys, _ = watch(log, write(tmp_path, one, two))
     keys.begin()
@@ -216,7 +214,7 @@ def test_a_key_that_is_there_and_cannot_be_read_is_not_gone(log: Log, tmp_path: 
     assert log.news() == [("one", False), ("two", False)]
 
 
-def test_what_could_not_be_sent_is_sent_at_the_next_look(log: Log, tmp_path: Path) -> None:
+def test_failed_announcement_is_repeated(log: Log, tmp_path: Path) -> None:
     keys, _ = watch(log, write(tmp_path, rs256("one")))
     log.fails = True
     with pytest.raises(SinkError):

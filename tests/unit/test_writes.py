@@ -18,7 +18,7 @@ def at(offset: int, partition: int = 0) -> Position:
     return Position("memory.events", partition, offset)
 
 
-def test_the_last_write_of_a_user_is_known_in_whatever_order_they_are_acknowledged() -> None:
+def test_last_write_is_known_in_any_acknowledgement_order() -> None:
     known = Writes()
     assert known.last("ann") is None
     for offset in (3, 5, 4):

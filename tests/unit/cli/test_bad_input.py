@@ -173,8 +173,6 @@ def test_bad_line_is_refused_once_with_its_fields(errors: dict[str, list[dict[st
     assert "pattern" not in error["message"]  # a regular expression does not tell the remedy
 
 
-# ── unusual lines that are right ──────────────────────────────────────────────────────────────────────────────────
-
 ACCEPTED = {
     "an id with slashes": event(id="a/b//c"),
     "ids of emoji": event(id="🦦🦦", tenant_id="🏔️", user_id="😀", session_id="🎈"),
@@ -259,8 +257,6 @@ def test_memory_from_the_future_is_kept_with_a_warning() -> None:
     assert [warning["code"] for warning in answer["warnings"]] == ["future_timestamp"]
 
 
-# ── queries ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
 INVALID = "invalid_event"
 BAD_QUERIES = {
     "no question": (ask(), INVALID, ["query"]),
@@ -296,7 +292,7 @@ def test_bad_query_gets_one_error_response_with_all_its_fields(name: str) -> Non
     assert (last["query_id"], last["status"]) == ("last", "ok")
 
 
-def test_too_large_a_k_and_too_long_a_question_are_cut_and_warned_of() -> None:
+def test_large_k_and_long_question_are_cut_with_warnings() -> None:
     line = raw(b'"k": %d, "query": "%s"' % (10**30, b"tea " * 3_000), b"recall")
     (answer,) = process([*[event(id=f"m{n}") for n in range(50)], line], Settings(partitions=1)).responses
     assert (answer["status"], [w["code"] for w in answer["warnings"]]) == (
@@ -304,8 +300,6 @@ def test_too_large_a_k_and_too_long_a_question_are_cut_and_warned_of() -> None:
         ["k_clamped", "query_cut"],
     )
 
-
-# ── lines that could stop a step of the dataflow ──────────────────────────────────────────────────────────────────
 
 STUMBLING = {
     "a message of one emoji": event(content="👍"),

@@ -1,8 +1,6 @@
 """`demo`, `remember`, `ask`, `schema` and `state`, and how commands refuse state directories and models."""
 
-import fcntl
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.samples import SampleQuestion, sample_questions
 from recallflow.schema import schemas
-from recallflow.state import keys, lock
+from recallflow.state import keys
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import read_checked, write_checked
 from tests.llm_server import LlmServer
@@ -30,9 +28,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(cli: Cli, tmp_path: Path) -> Run:
     """Return a function that runs a command on a state directory, which is created by the first one."""
     return lambda *words, **options: cli(*words, "--state-dir", tmp_path / "s", **options)
-
-
-# ── demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +51,7 @@ def test_demo_shows_every_question_in_80_columns(cli: Cli, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("question", sample_questions(), ids=lambda question: question.query["id"])
-def test_demo_finds_the_memory_of_a_question_among_three(
+def test_demo_question_finds_its_memory_among_three(
     demo_answers: list[dict[str, Any]], question: SampleQuestion
 ) -> None:
     (answer,) = (one for one in demo_answers if one["query_id"] == question.query["id"])
@@ -80,9 +75,6 @@ def test_demo_gives_the_same_answers_each_time(cli: Cli, demo_answers: list[dict
 
     again = parsed(cli("demo", "--json").stdout)
     assert [*map(lasting, again)] == [*map(lasting, demo_answers)]
-
-
-# ── remember, ask ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_remembered_text_is_found_by_a_question(run: Run) -> None:
@@ -198,9 +190,6 @@ def test_rewrite_without_a_language_model_gives_a_warning(run: Run) -> None:
     assert "fact: tea" in said
 
 
-# ── state, schema ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.usefixtures("default_partitions")
 def test_info_shows_settings_counts_and_offsets(run: Run) -> None:
     lines = [
@@ -234,8 +223,6 @@ def test_schema_prints_all_schemas_or_one(cli: Cli) -> None:
     assert json.loads(cli("schema").stdout) == json.loads(json.dumps(schemas()))
     assert json.loads(cli("schema", "response").stdout)["$id"] == "urn:recallflow:schema:response"
 
-
-# ── refused directories ───────────────────────────────────────────────────────────────────────────────────────────
 
 FORMAT = f'"format_version": {keys.FORMAT_VERSION}'
 COMMANDS = [
@@ -289,15 +276,6 @@ def test_directory_keeps_its_number_of_partitions(cli: Cli, filled: Path, option
     assert json.loads(cli("state", "info", "--json", "--state-dir", filled).stdout)["partitions"] == 2
 
 
-def test_directory_in_use_is_refused(cli: Cli, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "WAIT_S", 0.0)
-    assert cli("ask", "hello?", "--state-dir", filled).returncode == 0
-    with (filled / lock.LOCK).open("rb") as held:  # its note names the last holder
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert_error(cli("pipe", "--state-dir", filled), 1, f"recallflow ask (process {os.getpid()} on ")
-    assert cli("pipe", "--state-dir", filled).returncode == 0
-
-
 def test_folder_with_other_files_is_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     assert_error(cli("pipe", "--state-dir", tmp_path), 1, "thesis.txt")
@@ -328,9 +306,6 @@ def test_exchanged_partition_folders_are_refused(cli: Cli, filled: Path) -> None
     (filled / "p001").rename(filled / "p000")
     (filled / "aside").rename(filled / "p001")
     assert_error(cli("pipe", "--state-dir", filled), 1, "holds state partition 1, not 0")
-
-
-# ── refused models and calls ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_one_environment_is_erased_alone(lived: Path, cli: Cli) -> None:
     assert memories(cli, lived, ANN) == ["Ann reads novels of the nineteenth century"]
 
 
-def test_what_is_left_in_another_folder_is_found_and_not_quoted(lived: Path, cli: Cli, tmp_path: Path) -> None:
+def test_remains_in_another_folder_are_found_and_not_quoted(lived: Path, cli: Cli, tmp_path: Path) -> None:
     also, copy, export = tmp_path / "also", tmp_path / "copy", tmp_path / "ann.jsonl"
     shutil.copytree(lived, copy)
     also.mkdir()
@@ -120,9 +120,7 @@ def test_what_is_left_in_another_folder_is_found_and_not_quoted(lived: Path, cli
     assert_clean(cli("erase", "acme", ANN, "--verify-only", "--export", export, "--state-dir", lived))
 
 
-def test_encrypted_directory_is_erased_and_searched(
-    lived: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encrypted_directory_is_erased(lived: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Name the encrypted directory first as a checkpoint, without its key."""
     sealed = tmp_path / "sealed"
     with monkeypatch.context() as keyed:
@@ -169,9 +167,6 @@ def test_split_directories_erase_the_users_of_their_own_partitions(cli: Cli, tmp
         assert verify(path).problems == []
 
 
-# ── records that remain in Kafka ──────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("retention", "token"),
     [
@@ -203,9 +198,7 @@ def test_topic_without_records_of_the_user_is_empty() -> None:
     assert remains_line(Remains("some.topic", None), is_memory=False) == "some.topic: nothing"
 
 
-def test_files_that_cannot_be_purged_are_told_apart_and_purged_later(
-    cli: Cli, lived: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_purge_is_reported_and_repeated_later(cli: Cli, lived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bool:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

@@ -37,9 +37,6 @@ print(*(name for name in {HEAVY} if name in sys.modules))
 LEAVES = [*leaves(PARSER)]
 
 
-# ── help ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_help_imports_no_large_library() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -108,9 +105,6 @@ def test_module_runs_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert (ended.value.code, capsys.readouterr().out) == (0, f"recallflow {version('recallflow')}\n")
 
 
-# ── mistakes ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("line", "remedy"),
     [
@@ -145,8 +139,6 @@ def test_synonyms_stand_for_existing_commands() -> None:
     existing = {" ".join(one.prog.split()[1:]) for one in LEAVES}
     assert set(SYNONYMS.values()) <= existing | {words.split()[-1] for words in existing}
 
-
-# ── the state directory ───────────────────────────────────────────────────────────────────────────────────────────
 
 FILL = {
     "remember": ("remember", "tea"),
@@ -222,9 +214,6 @@ def test_directory_is_created_on_request_and_kept(tmp_path: Path, capfd: pytest.
     assert "tea" in capfd.readouterr().out
 
 
-# ── secrets ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_no_option_takes_a_secret() -> None:
     assert [key for key in FLAGS if is_secret(key.rpartition(".")[2])] == []
 
@@ -238,7 +227,7 @@ def test_secret_on_the_command_line_is_refused(cli: Cli, name: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
-def test_readable_file_of_secrets_gives_a_warning(
+def test_readable_secrets_give_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
 ) -> None:
     file = tmp_path / "c.toml"
@@ -269,9 +258,6 @@ def test_users_own_file_is_read_unless_another_is_named(tmp_path: Path, variable
     assert read_config({}, named)[0].engine.partitions == 5
 
 
-# ── how a process ends ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("line", ["schema", "run --help", "completion bash", "--help"])
 def test_closed_output_ends_a_command_quietly(line: str) -> None:
     with closed_reader() as unread:
@@ -295,9 +281,6 @@ def test_interrupt_ends_a_command_quietly(cli: Cli, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("recallflow.samples.sample_events", interrupted)
     done = cli("demo")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
-# ── completion ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

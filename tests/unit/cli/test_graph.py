@@ -36,9 +36,6 @@ def told(remembered: Path, tmp_path: Path) -> Path:
     return shutil.copytree(remembered, tmp_path / "state")
 
 
-# ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_rollout_and_gate_decide_whether_answers_use_the_graph(cli: Cli, told: Path, tmp_path: Path) -> None:
     options = ("--state-dir", told, "--control", tmp_path / "control.jsonl")
 
@@ -91,9 +88,6 @@ def test_flag_turns_the_graph_off(flag: str, fallback: str | None, cli: Cli, tol
     assert answer["fallback"] == fallback
 
 
-# ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_trace_shows_every_step(cli: Cli, told: Path) -> None:
     words = ("graph", "trace", "rollout alarms", "-k", 1, "--hops", 2, "--state-dir", told, *OURS)
     said = cli(*words).stdout.splitlines()
@@ -122,9 +116,6 @@ def test_unanswerable_question_fails(cli: Cli, told: Path, tmp_path: Path) -> No
     assert (done.returncode, "Nobody" in done.stdout) == (1, True)
     assert cli("graph", "status", "--state-dir", tmp_path / "nowhere").returncode == 1
     assert not (tmp_path / "nowhere").exists()
-
-
-# ── receipts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_receipts_are_printed_among_answers_in_line_order(cli: Cli) -> None:

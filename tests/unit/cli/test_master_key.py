@@ -2,8 +2,7 @@
 
 import base64
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -20,7 +19,6 @@ from tests.unit.cli.harness import Cli, assert_error, event, jsonl
 
 REGION = "eu-west-1"
 WRONG = "is not the one that was used"
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +115,7 @@ def test_plain_directory_takes_no_key(cli: Cli, filled: Path, key: Path) -> None
         (None, "cannot read"),
     ],
 )
-def test_file_without_a_key_is_refused_and_not_quoted(
-    cli: Cli, tmp_path: Path, written: bytes | None, token: str
-) -> None:
+def test_file_without_a_key_is_refused_unquoted(cli: Cli, tmp_path: Path, written: bytes | None, token: str) -> None:
     if written is not None:
         (tmp_path / "k").write_bytes(written)
     done = cli("remember", "tea", "--state-dir", tmp_path / "s", "--master-key-file", tmp_path / "k")
@@ -128,7 +124,7 @@ def test_file_without_a_key_is_refused_and_not_quoted(
     assert not (tmp_path / "s").exists()
 
 
-def test_key_of_the_environment_is_used_and_not_quoted(
+def test_key_of_the_environment_is_used_unquoted(
     cli: Cli, encrypted: Path, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = key.read_text().strip()
@@ -140,9 +136,7 @@ def test_key_of_the_environment_is_used_and_not_quoted(
     assert text[:-4] not in done.stderr
 
 
-def test_after_a_rotation_only_the_new_key_opens_and_nothing_else_changed(
-    cli: Cli, encrypted: Path, key: Path, other: Path
-) -> None:
+def test_rotated_directory_opens_with_the_new_key_only(cli: Cli, encrypted: Path, key: Path, other: Path) -> None:
     state, old, new = ("--state-dir", encrypted), ("--master-key-file", key), ("--master-key-file", other)
     hashed = cli("state", "hash", *state, *old).stdout
     before = content(encrypted)
@@ -155,7 +149,7 @@ def test_after_a_rotation_only_the_new_key_opens_and_nothing_else_changed(
     assert_error(cli("state", "rotate-key", *state, *new), 2, "--to")
 
 
-def test_a_rotation_that_is_killed_leaves_the_old_key_or_the_new_one(
+def test_killed_rotation_leaves_one_valid_key(
     cli: Cli, encrypted: Path, key: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rotation is one rename, so a file that it left beside has no effect."""

@@ -74,9 +74,6 @@ def listed(done: CompletedProcess[str]) -> list[str]:
     return [line.split("\t")[1] for line in done.stdout.splitlines() if "\t" in line]
 
 
-# ── list ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("narrowed", "ids"),
     [
@@ -107,9 +104,6 @@ def test_list_continues_over_pages(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 def test_empty_list_names_the_user(run: Run) -> None:
     stranger = run("list", "--user", "bbo")
     assert (stranger.returncode, "user bbo of tenant default" in stranger.stdout) == (0, True)
-
-
-# ── show, episodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_memory_is_shown_with_its_fields_and_versions(run: Run) -> None:
@@ -153,9 +147,6 @@ def test_ask_shows_how_a_score_came_about(run: Run) -> None:
     assert float(shown[1]) == pytest.approx(first["score"], abs=0.01)
 
 
-# ── forget ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_forgotten_memories_are_gone(cli: Cli, own: Path) -> None:
     assert cli("forget", "f4", "--state-dir", own).stdout == "forgotten\n"
     assert "f4" not in listed(cli("list", "--all", "--state-dir", own))
@@ -191,9 +182,6 @@ def test_forget_on_a_terminal_asks_first(
     assert ("[y/N]" in shown, "ice cream" in shown) == (bool(asks), bool(asks))
     assert asks in shown
     assert listed(cli("list", "--category", "food", "--state-dir", own)) == left
-
-
-# ── terminals ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

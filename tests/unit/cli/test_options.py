@@ -100,7 +100,7 @@ def test_wrong_option_of_run_is_refused(cli: Cli, tmp_path: Path, line: str, tok
     assert not (tmp_path / "s").exists()
 
 
-def test_unknown_code_of_dead_letters_is_refused_with_the_known_ones(cli: Cli) -> None:
+def test_unknown_dead_letter_code_is_refused_with_known_codes(cli: Cli) -> None:
     done = cli("dlq", "list", "--code", "bogus", "--bootstrap-servers", "127.0.0.1:1")
     assert (done.returncode, "bogus" in done.stderr, "id_conflict" in done.stderr) == (2, True, True)
 
@@ -116,9 +116,6 @@ def test_unknown_code_of_dead_letters_is_refused_with_the_known_ones(cli: Cli) -
 def test_wrong_option_of_topics_is_refused_without_kafka(cli: Cli, words: list[str], token: str) -> None:
     done = cli("topics", "create", "--bootstrap-servers", "127.0.0.1:1", *words)
     assert (done.returncode, done.stdout, token in done.stderr) == (2, "", True)
-
-
-# ── control events from a file ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -54,9 +54,6 @@ def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECALLFLOW_ENGINE_PARTITIONS", "4")
 
 
-# ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.usefixtures("partitioned")
 def test_answer_sees_exactly_the_writes_before_it(pipe: Pipe) -> None:
     """Use several partitions, which run at their own pace, and more lines than a batch has."""
@@ -88,9 +85,6 @@ def test_query_sees_every_kind_of_write_before_it(pipe: Pipe) -> None:
     )
     assert (first["versions"][0]["content"], second["versions"][0]["content"]) == ("tea", "coffee")
     assert third["error"]["code"] == "not_found"
-
-
-# ── responses ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.usefixtures("partitioned")
@@ -143,9 +137,6 @@ def test_writes_print_nothing(pipe: Pipe) -> None:
     assert pipe(HELLO | {"receipt": True}) == ([], [])
 
 
-# ── refused lines ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_refused_lines_are_numbered_from_one(pipe: Pipe) -> None:
     _, refused = pipe(NOT_JSON, HELLO, {"type": "memo"}, HELLO, HELLO, event("message"))
     assert refused == [(1, "invalid_json"), (3, "unknown_type"), (6, "invalid_event")]
@@ -171,9 +162,6 @@ def test_line_over_the_users_quota_is_refused(cli: Cli, tmp_path: Path) -> None:
     (refused,) = parsed(cli("pipe", "--control", tmp_path / "control.jsonl", stdin=memories).stderr)
     assert (refused["line"], refused["error"]["code"]) == (2, "over_quota")
     assert "memories_per_user" in refused["error"]["message"]
-
-
-# ── a conversation with another program ───────────────────────────────────────────────────────────────────────────
 
 
 def converse(*turns: list[dict[str, Any]]) -> Iterator[Any]:
@@ -206,7 +194,7 @@ def test_answer_is_printed_before_the_next_line_is_written() -> None:
     assert found == [(f"q{number}", number + 1) for number in range(20)]
 
 
-def test_query_that_waits_for_a_later_line_is_answered_without_it() -> None:
+def test_query_waiting_for_a_later_line_is_answered_without_it() -> None:
     """The line cannot come first: a program may write it only after the answer."""
     positions = ["stdin:0:0", "stdin:0:99", ["elsewhere:3:0", "stdin:0:0"], "stdin:0:4"]
     questions = [[event("recall", id=f"q{n}", query="bicycle", wait_for=at)] for n, at in enumerate(positions)]
@@ -236,9 +224,6 @@ def test_closed_output_ends_the_pipe_quietly() -> None:
     with closed_reader() as unread:
         done = on_files("pipe", stdin=jsonl(*[event("recall", query="hello")] * 50), stdout=unread)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-# ── state directories ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_second_run_finds_memories_of_the_first(pipe: Pipe, tmp_path: Path) -> None:
@@ -275,9 +260,6 @@ def test_without_a_state_directory_no_file_remains(pipe: Pipe, tmp_path: Path, m
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pipe(HELLO)
     assert list(tmp_path.iterdir()) == []
-
-
-# ── input ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_input_without_lines_succeeds(pipe: Pipe) -> None:

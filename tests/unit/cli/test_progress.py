@@ -49,9 +49,7 @@ def test_a_log_of_refused_events_leaves_an_empty_topic_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("given", ["", "relative/path"])
-def test_without_a_place_of_ones_own_it_is_in_the_home_folder(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unset_state_home_is_the_home_folder(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert state_home({"XDG_STATE_HOME": given}) == tmp_path / ".local" / "state" / "recallflow"
 

@@ -85,9 +85,6 @@ def dry_run(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return dict(zip(re.split(r" {2,}", names.strip()), counts.split(), strict=True))
 
 
-# ── kinds of logs ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_events_keep_their_ids_owners_and_times(cli: Cli, replay: Replay, log: Path, tmp_path: Path) -> None:
     log.write_bytes(jsonl(event("message", 1_000, id="a", content="hello"), event("recall", query="hello")))
     assert replayed(replay(log)) == ["log.jsonl: 2 events"]
@@ -122,9 +119,6 @@ def test_moved_chats_without_ids_are_remembered_once(cli: Cli, replay: Replay, t
     moved = first.rename(tmp_path / "moved" / "one.jsonl")  # it is read from its beginning
     replay(moved, second)
     assert info(cli, tmp_path)["memories"] == 5
-
-
-# ── dry runs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_dry_run_counts_and_stores_nothing(replay: Replay, log: Path, tmp_path: Path) -> None:
@@ -164,12 +158,7 @@ def test_sample_log_has_no_refused_line(cli: Cli) -> None:
     assert (done.returncode, dry_run(done)["events"], dry_run(done)["refused"]) == (0, "205", "0")
 
 
-# ── refused records ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_refused_records_go_to_the_rejects_file(
-    cli: Cli, replay: Replay, log: Path, rejects: Path, tmp_path: Path
-) -> None:
+def test_refused_records_go_to_rejects(cli: Cli, replay: Replay, log: Path, rejects: Path, tmp_path: Path) -> None:
     unknown = event("memory.update", memory_id="nobody", summary="s")
     log.write_bytes(jsonl(event("message", id="a", content="hello"), b"{", unknown, b"\xff"))
     assert replayed(replay(log), 1) == [f"log.jsonl: 1 events; 3 refused, see {rejects}"]
@@ -187,7 +176,7 @@ def test_reject_replaces_one_that_a_kill_cut_off(replay: Replay, log: Path, reje
     assert refused_lines(rejects) == [7, 2]
 
 
-def test_refused_record_is_noted_once_over_several_replays(
+def test_refused_record_is_noted_once_over_replays(
     cli: Cli, replay: Replay, log: Path, rejects: Path, tmp_path: Path
 ) -> None:
     log.write_bytes(jsonl(b"{", HELLO, b"{", b"\xff"))
@@ -215,9 +204,6 @@ def test_unwritable_rejects_file_stops_the_replay(replay: Replay, log: Path, rej
     done = replay(log)
     done.stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("log.jsonl: "))
     assert_error(done, 1, str(rejects))
-
-
-# ── repeated runs and several logs ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_second_replay_adds_nothing(cli: Cli, replay: Replay, log: Path, rejects: Path, tmp_path: Path) -> None:

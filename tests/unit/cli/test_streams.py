@@ -75,9 +75,6 @@ def command(*words: str | Path, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(line, capture_output=True, env=os.environ | environment, check=False)
 
 
-# ── full disks ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.usefixtures("mcp")
 @pytest.mark.parametrize("line", PRINT)
 def test_full_disk_fails_a_command_with_one_line(folder: Path, full: int, line: str) -> None:
@@ -98,9 +95,6 @@ def test_full_disk_leaves_no_traceback_of_the_interpreter(full: int, words: list
     line = [sys.executable, "-m", "recallflow", *words]
     done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr.count(b"\n"), b"No space left" in done.stderr) == (1, 1, True)
-
-
-# ── encodings ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.usefixtures("mcp")
@@ -154,9 +148,6 @@ def test_log_may_have_a_name_of_any_bytes(tmp_path: Path, words: list[str]) -> N
     done = on_files("replay", logs, *words, "--state-dir", tmp_path / "memory")
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"caf\\xe9.jsonl" in done.stdout or rb"caf\xe9.jsonl" in done.stdout
-
-
-# ── terminals and pipes ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def show() -> None:

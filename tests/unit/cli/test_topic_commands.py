@@ -66,9 +66,7 @@ def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Topics:
         (("--only", "responses"), ["acme/ann"]),
     ],
 )
-def test_tail_shows_records_of_the_named_owners(
-    cli: Cli, topics: Topics, words: tuple[str, ...], keys: list[str]
-) -> None:
+def test_tail_shows_records_of_named_owners(cli: Cli, topics: Topics, words: tuple[str, ...], keys: list[str]) -> None:
     for number, key in enumerate(("acme/ann", "acme/bob", "acme2/ann")):
         topics.kafka.append(
             "memory.events", number % 2, orjson.dumps({"type": "message", "content": key}), key.encode()

@@ -12,9 +12,7 @@ TOPICS = ("events", "queries")
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_callers_that_give_up_leave_no_endless_queue_before_a_dataflow_that_stands(
-    monkeypatch: pytest.MonkeyPatch, topic: str
-) -> None:
+def test_abandoned_calls_keep_the_queue_bounded(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
     monkeypatch.setattr(calls, "QUEUED_MAX", 5)
     put = Calls(*TOPICS, clock_ms=lambda: 1)
     put.begin(dict.fromkeys(TOPICS, 0))

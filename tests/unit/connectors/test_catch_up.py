@@ -39,38 +39,6 @@ def test_what_an_earlier_run_was_given_is_not_counted() -> None:
     assert catch_up.to_go() == 0
 
 
-def test_a_start_with_nothing_new_is_ready_at_once() -> None:
-    catch_up = started(**{LOG: 5, OTHER: 0})
-    catch_up.begin(LOG, 5)
-    catch_up.begin(OTHER, 0)
-    assert (catch_up.to_go(), catch_up.describe(), catch_up.behind) == (0, "", False)
-
-
-def test_what_was_read_is_not_done() -> None:
-    catch_up = started(**{LOG: 4})
-    catch_up.begin(LOG, 0)
-    catch_up.gave(LOG, range(6), 6)
-    assert catch_up.to_go() == 4
-    catch_up.done(LOG, (4, 5))  # beyond the target
-    assert catch_up.to_go() == 4
-    catch_up.done(LOG, (3, 0, 1))
-    assert catch_up.to_go() == 1
-    catch_up.done("query.events:0", (2,))
-    assert catch_up.to_go() == 1
-    catch_up.done(LOG, (2,))
-    assert catch_up.to_go() == 0
-
-
-def test_offsets_that_hold_no_record_keep_nobody_waiting() -> None:
-    catch_up = started(**{LOG: 10})
-    catch_up.begin(LOG, 0)
-    catch_up.gave(LOG, [0, 1], 2)
-    catch_up.done(LOG, (0, 1))
-    assert catch_up.to_go() == 8
-    catch_up.passed_over(LOG, 10)  # the rest was aborted
-    assert catch_up.to_go() == 0
-
-
 def test_after_an_outage_it_counts_anew_and_knows_nothing_meanwhile() -> None:
     catch_up = started(**{LOG: 2})
     catch_up.begin(LOG, 2)
@@ -94,9 +62,7 @@ def test_after_an_outage_it_counts_anew_and_knows_nothing_meanwhile() -> None:
     st.integers(1, 7),
     st.randoms(use_true_random=False),
 )
-def test_it_is_through_exactly_when_every_record_below_the_target_is(
-    records: list[bool], target: int, batch: int, draw: Random
-) -> None:
+def test_progress_ends_exactly_at_the_target(records: list[bool], target: int, batch: int, draw: Random) -> None:
     """`records`: which offsets hold one."""
     offsets = [offset for offset, there in enumerate(records) if there]
     target = min(target, len(records))

@@ -46,7 +46,7 @@ def mode(table: ControlTable, at_ms: int = 1_000, tenant: str = "acme") -> str |
     return found.mode if isinstance(found, Rollout) else None
 
 
-def test_it_is_read_to_its_end_before_it_is_given_out(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+def test_table_is_complete_before_its_first_use(kafka: FakeKafka, tables: list[ControlTable]) -> None:
     kafka.append(TOPIC, 1, rollout("shadow"), append_ms=10)
     kafka.append(TOPIC, 1, rollout("canary"), append_ms=20)
     table = follow(kafka, tables)
@@ -62,7 +62,7 @@ def test_compaction_leaves_gaps_and_an_end_behind_the_last_record(kafka: FakeKaf
     assert (mode(table, 10), mode(table, 30)) == ("canary", "off")
 
 
-def test_the_end_of_one_partition_is_not_the_end_of_the_others(
+def test_every_partition_is_read_to_its_end(
     kafka: FakeKafka, tables: list[ControlTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControlTable, "_run", lambda _: None)  # nothing comes after it was given out
@@ -167,9 +167,7 @@ def test_a_signed_decision_says_when_it_was_made(kafka: FakeKafka, tables: list[
     kafka.await_(lambda: mode(table, 1_000_000_005_000) == "off")
 
 
-def test_a_decision_that_is_sent_again_as_it_was_counts_for_nothing(
-    kafka: FakeKafka, tables: list[ControlTable]
-) -> None:
+def test_replayed_decision_is_left_out(kafka: FakeKafka, tables: list[ControlTable]) -> None:
     decide(kafka, "canary", 10, 10)
     decide(kafka, "off", 20, 20)
     decide(kafka, "canary", 10, 30)

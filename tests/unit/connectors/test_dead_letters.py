@@ -60,7 +60,7 @@ def test_a_foreign_record_with_an_error_code_is_no_letter(source: list[tuple[str
 @pytest.mark.parametrize(
     "headers", [[OURS[0], OURS[2]], [*OURS, ("error.size", b"9")], [*OURS, ("error.sha256", b"9")]]
 )
-def test_a_foreign_record_that_looks_like_a_letter_and_lacks_a_part_is_none(headers: list[tuple[str, bytes]]) -> None:
+def test_foreign_record_without_all_headers_is_no_letter(headers: list[tuple[str, bytes]]) -> None:
     assert Letter.of(Message(headers)) is None
 
 
@@ -92,7 +92,7 @@ def test_what_is_not_delivered_is_named_with_topic_and_reason(producer: FakeProd
         send_again(KafkaOptions("nowhere:1"), letters(3))
 
 
-def test_a_letter_tells_why_field_by_field_where_it_says_so() -> None:
+def test_letter_with_fields_names_each_problem() -> None:
     wrong = ("error.fields", b'[["content","is blank"],["id","is there"]]')
     of_before, of_now = Letter.of(Message(OURS)), Letter.of(Message([*OURS, wrong]))
     assert of_before is not None

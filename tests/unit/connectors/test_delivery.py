@@ -9,62 +9,12 @@ from confluent_kafka import KafkaError
 
 from recallflow.background import OUTAGE_S, Closing
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import delivery, sender
+from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, OutputSender, Sent, ToSend
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, Outgoing
 from recallflow.errors import MembershipLost, SinkError
 from recallflow.outputs import Marked
 from tests.unit.connectors.fake_kafka import FakeProducer
-
-
-class Brokers:
-    """In the place of OutputSender: what it is told, in order."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.refuse = False
-        self.barriers = self.acknowledged = 0
-
-    def __call__(self, *_: object) -> "Brokers":
-        return self
-
-    def deliver(self, item: ToSend) -> None:
-        self.told.append(f"{item.topic}:{item.number} {item.outgoing.source}/{item.outgoing.number}")
-
-    def barrier(self) -> int:
-        self.barriers += 1
-        return self.barriers - 1
-
-    def first_open(self) -> int:
-        return self.acknowledged
-
-    def flush_outputs(self) -> None:
-        if self.refuse:
-            raise SinkError("a record was refused")
-        self.acknowledged = self.barriers
-        self.told.append("acknowledged")
-
-    def poll_outputs(self) -> None:
-        self.told.append("polled")
-
-    def drop(self, _: threading.Event) -> None:
-        self.told.append("dropped")
-
-
-@pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
-    made = Brokers()
-    monkeypatch.setattr(delivery, "OutputSender", made)
-    return made
-
-
-def sink(brokers: Brokers, sent: Sent | None = None, closing: Closing | None = None) -> Delivery:
-    def marked(marks: list[Marked]) -> None:
-        brokers.told.append("marked " + ", ".join(f"{one.partition}/{one.number}" for one in marks))
-
-    options = KafkaOptions("nowhere:1")
-    made = DeliverySink(options, most_bytes={}, sent=sent or Sent(), marked=marked, closing=closing)
-    return made.build()
 
 
 def to_send(offset: int, number: int = 0, partition: int = 0) -> ToSend:
@@ -73,81 +23,6 @@ def to_send(offset: int, number: int = 0, partition: int = 0) -> ToSend:
 
 def mark(partition: int, number: int, *, last: bool = False, is_synced: Callable[[], bool] = lambda: True) -> Marked:
     return Marked(partition, number, {}, last, is_synced)
-
-
-def test_mark_passes_once_all_before_it_is_acknowledged_and_synced(brokers: Brokers) -> None:
-    to, synced = sink(brokers), set[int]()
-    to.write_batch([to_send(1), mark(0, 0), mark(1, 5, is_synced=lambda: 1 in synced), to_send(2), mark(2, 7)])
-    assert brokers.told[2:] == ["polled"]
-    brokers.acknowledged = 2
-    to.settle()
-    synced.add(1)
-    to.settle()
-    brokers.acknowledged = 3
-    to.settle()
-    to.settle()
-    assert brokers.told[3:] == ["polled", "marked 0/0", "polled", "marked 1/5", "polled", "marked 2/7", "polled"]
-
-
-def test_last_mark_waits_for_the_brokers(brokers: Brokers) -> None:
-    sink(brokers).write_batch([to_send(1), mark(0, 0), mark(0, 1, last=True)])
-    assert brokers.told == ["responses:3 queries:0:1/0", "acknowledged", "polled", "marked 0/0, 0/1"]
-
-
-def test_a_mark_behind_an_output_that_is_refused_is_never_told(brokers: Brokers) -> None:
-    brokers.refuse = True
-    with pytest.raises(SinkError):
-        sink(brokers).write_batch([to_send(1), mark(0, 0, last=True)])
-    assert brokers.told == ["responses:3 queries:0:1/0"]
-
-
-def test_what_an_earlier_owner_sent_is_not_sent_again_and_what_it_did_not_is(brokers: Brokers) -> None:
-    sent = Sent()
-    sent.learn(0, {(b"queries:0:1", b"0"), (b"queries:0:2", b"1")})
-    to = sink(brokers, sent)
-    to.write_batch([to_send(1), to_send(2), to_send(2, number=1), to_send(1, partition=1), to_send(3)])
-    assert brokers.told[:-1] == [
-        "responses:3 queries:0:2/0",
-        "responses:3 queries:1:1/0",
-        "responses:3 queries:0:3/0",
-    ]
-
-
-def test_what_was_sent_is_claimed_once() -> None:
-    sent = Sent()
-    assert not sent.claim((b"queries:0:1", b"0"))
-    sent.learn(0, {(b"queries:0:1", b"0")})
-    assert not sent.claim((b"queries:1:1", b"0"))  # another partition's
-    assert [sent.claim((b"queries:0:1", b"0")) for _ in range(2)] == [True, False]
-
-
-def test_what_was_not_claimed_is_left_until_its_record_is_done() -> None:
-    sent = Sent()
-    sent.pass_mark(0, 0)
-    assert not sent.left(0, 0, lambda _: False)
-    sent.learn(0, {(b"queries:0:1", b"0"), (b"memories:0:9", b"0")})
-    sent.pass_mark(0, 1)
-    assert sent.left(0, 1, lambda position: position.topic == "queries")
-    assert not sent.claim((b"queries:0:1", b"0"))  # nobody asks about it any more
-    assert sent.claim((b"memories:0:9", b"0"))
-    sent.pass_mark(0, 2)
-    assert not sent.left(0, 2, lambda _: False)
-
-
-def test_output_claimed_after_a_mark_is_left_at_it() -> None:
-    sent = Sent()
-    sent.learn(0, {(b"queries:0:1", b"0")})
-    sent.pass_mark(0, 0)
-    assert sent.claim((b"queries:0:1", b"0"))
-    assert sent.left(0, 0, lambda _: False)
-
-
-def test_a_close_that_fails_says_so_later(brokers: Brokers) -> None:
-    closing = Closing()
-    brokers.refuse = True
-    sink(brokers, closing=closing).close()
-    with pytest.raises(SinkError):
-        closing.check()
 
 
 @pytest.fixture
@@ -175,7 +50,7 @@ def sending(stopping: threading.Event | None = None, closing: Closing | None = N
     return made.build()
 
 
-def test_outputs_that_brokers_were_away_for_too_long_to_take_are_another_s_to_send(producer: FakeProducer) -> None:
+def test_expired_output_ends_membership(producer: FakeProducer) -> None:
     producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
     to = sending()
     with pytest.raises(MembershipLost, match=r"^responses:3: a record was not delivered: .*timed out"):
@@ -196,7 +71,7 @@ def test_an_output_that_may_not_be_sent_ends_the_process(producer: FakeProducer)
         sending().write_batch([to_send(1), mark(0, 0, last=True)])
 
 
-def test_after_an_output_expired_nothing_is_sent_once_the_sink_is_closed(producer: FakeProducer) -> None:
+def test_closed_sink_sends_nothing_after_an_expired_output(producer: FakeProducer) -> None:
     producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
     closing = Closing()
     to = sending(closing=closing)
@@ -209,9 +84,6 @@ def test_after_an_output_expired_nothing_is_sent_once_the_sink_is_closed(produce
     assert not producer.queue
     with pytest.raises(MembershipLost):
         closing.check()
-
-
-# ------------------------------------------------------------------ the sender
 
 
 def output_sender(outage_s: float = OUTAGE_S) -> OutputSender:
@@ -276,9 +148,7 @@ def test_a_refused_batch_is_sent_again_one_by_one(producer: FakeProducer) -> Non
 @pytest.mark.parametrize(
     "code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD]
 )
-def test_an_output_refused_alone_is_replaced(
-    producer: FakeProducer, caplog: pytest.LogCaptureFixture, code: int
-) -> None:
+def test_output_refused_alone_is_replaced(producer: FakeProducer, caplog: pytest.LogCaptureFixture, code: int) -> None:
     producer.fails[b"answer 1"] = [KafkaError(code)] * 2
     producer.fails[b"answer 2"] = [KafkaError(KafkaError._INVALID_DIFFERENT_RECORD)]
     deliver(answer(1, has_stand_in=True), answer(2, has_stand_in=True))
@@ -287,9 +157,7 @@ def test_an_output_refused_alone_is_replaced(
     assert "an output of queries:0:1 was refused" in caplog.text
 
 
-def test_an_output_whose_stand_in_is_refused_is_left_out(
-    producer: FakeProducer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_output_with_refused_stand_in_is_left_out(producer: FakeProducer, caplog: pytest.LogCaptureFixture) -> None:
     why = KafkaError(KafkaError.INVALID_RECORD)
     producer.fails |= {b"answer 1": [why] * 2, why.str().encode(): [why]}
     deliver(answer(1, has_stand_in=True), answer(2))

@@ -86,7 +86,7 @@ def test_who_is_at_work_lets_us_in(wait: Callable[[Group], float]) -> None:
     assert group.seen == 2
 
 
-def test_who_is_silent_is_waited_for_until_others_have_what_it_had(wait: Callable[[Group], float]) -> None:
+def test_silent_member_is_waited_for_until_its_partitions_move(wait: Callable[[Group], float]) -> None:
     silent = other("b", 7)
     group = Group(*([other("a", count), silent] for count in range(5)), [other("a", 6)])
     assert wait(group) == 12.5

@@ -153,13 +153,6 @@ def test_memories_wait_for_queries_but_not_for_long(make_hub: Callable[..., Hub]
     assert hub.memories_allowed() == 0
 
 
-def test_without_queries_memories_need_not_wait(make_hub: Callable[..., Hub], clock: Clock) -> None:
-    hub = make_hub(clock_s=clock)
-    learn(hub)
-    waiting(hub, queries=0, memories=5)
-    assert hub.memories_allowed() == BATCH_MAX
-
-
 def test_no_more_is_in_flight_than_the_bound(make_hub: Callable[..., Hub], clock: Clock) -> None:
     in_flight = [0]
     hub = make_hub(in_flight=lambda: in_flight[0], clock_s=clock)
@@ -170,9 +163,7 @@ def test_no_more_is_in_flight_than_the_bound(make_hub: Callable[..., Hub], clock
         assert hub.memories_allowed() == allowed
 
 
-def test_a_batch_fits_the_time_budget_and_is_shared_by_busy_partitions(
-    make_hub: Callable[..., Hub], clock: Clock
-) -> None:
+def test_batch_fits_the_budget_shared_by_partitions(make_hub: Callable[..., Hub], clock: Clock) -> None:
     hub = make_hub(clock_s=clock)
     hub.begin("00000")
     hub.count_given(10)
@@ -215,9 +206,6 @@ def test_while_queries_are_given_memories_wait_but_not_for_long(make_hub: Callab
     assert hub.memories_allowed() == 0
     clock.now_s += STARVED_S * 1.1
     assert hub.memories_allowed() > 0
-
-
-# ---------------------------------------------------------------------- readers
 
 
 def reader(kafka: FakeKafka) -> Reader:
@@ -302,21 +290,6 @@ def test_an_error_for_good_stops_the_source(make_hub: Callable[..., Hub], code: 
     assert hub.wake.wait(30)
     with pytest.raises(SourceError, match=says):
         hub.begin("00000")
-
-
-@pytest.mark.parametrize("queries", [True, False])
-def test_what_is_removed_while_it_is_read_is_told_with_the_way_out_of_its_kind(
-    make_hub: Callable[..., Hub], queries: bool
-) -> None:
-    kafka = FakeKafka(events=1)
-    hub = make_hub(new_consumer=kafka.consumer)
-    reader = hub.queries if queries else hub.memories
-    add(reader, "events")
-    kafka.fail("events", 0, KafkaError._AUTO_OFFSET_RESET)
-    with pytest.raises(SourceError, match=r"events:0: the next record is .* gone from the topic") as raised:
-        reader.read()
-    assert ("recallflow run --give-up-unanswered" in str(raised.value)) is queries
-    assert ("restore a checkpoint" in str(raised.value)) is not queries
 
 
 def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callable[..., Hub]) -> None:

@@ -41,7 +41,7 @@ def test_no_tenant_spends_more_than_its_limit_in_a_day(calls: list[tuple[str, in
         assert all(limit is None or spent[day, name] <= limit for name, limit in LIMITS.items())
 
 
-def test_a_call_that_ends_after_midnight_costs_the_day_it_ends_on() -> None:
+def test_call_over_midnight_costs_its_last_day() -> None:
     now_s = DAY_S - 1.0
     budget = Budget(lambda _: 100, lambda: now_s)
     reserved = budget.reserve("acme", 60)

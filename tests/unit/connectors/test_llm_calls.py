@@ -93,9 +93,6 @@ async def code_of(model: OpenAiModel, tenant: str = "acme", prompt: Prompt = PRO
     return "ok"
 
 
-# ── what is tried again ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("fault", "code", "calls"),
     [
@@ -122,7 +119,7 @@ async def code_of(model: OpenAiModel, tenant: str = "acme", prompt: Prompt = PRO
     ],
     ids=str,
 )
-def test_what_may_pass_is_tried_again_as_often_as_settings_say(
+def test_passing_fault_is_retried(
     llm_server: LlmServer, model: Model, fault: Fault, code: ModelFailure, calls: int
 ) -> None:
     llm_server.fail(fault, times=None)
@@ -144,7 +141,7 @@ def test_a_timeout_is_tried_again(llm_server: LlmServer, model: Model, time: Tim
     model.run(slow.close())
 
 
-def test_each_wait_is_a_random_share_of_twice_the_one_before(llm_server: LlmServer, model: Model, time: Time) -> None:
+def test_waits_double_with_random_shares(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("cut", times=8)
     time.drawn = 0.5
     assert model.ask(model.load(attempts=5)) == "unavailable"
@@ -170,7 +167,7 @@ def test_each_wait_is_a_random_share_of_twice_the_one_before(llm_server: LlmServ
         ("Fri, 99 Jan 2027 11:00:00 GMT", 0.5),
     ],
 )
-def test_a_service_that_says_when_to_ask_again_is_obeyed_within_bounds(
+def test_retry_after_is_obeyed_within_bounds(
     llm_server: LlmServer, model: Model, time: Time, retry_after: str, waits_s: float
 ) -> None:
     llm_server.fail(Fault("status", status=429, retry_after=retry_after))
@@ -178,11 +175,8 @@ def test_a_service_that_says_when_to_ask_again_is_obeyed_within_bounds(
     assert time.slept_s == [waits_s]
 
 
-# ── a service that is down ────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("status", [500, 429, 401, 403, 404])
-def test_a_service_that_is_down_costs_a_question_nothing_after_a_few_calls(
+def test_failing_service_is_left_alone(
     llm_server: LlmServer, model: Model, time: Time, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     llm_server.fail(Fault("status", status=status), times=None)
@@ -232,9 +226,7 @@ def test_calls_that_nobody_waited_for_count_as_failures(llm_server: LlmServer, m
 
 
 @pytest.mark.parametrize("fault", ["cut", Fault("status", status=503), Fault("status", status=401)], ids=str)
-def test_an_outage_of_hours_loses_no_call_that_waits(
-    llm_server: LlmServer, model: Model, time: Time, fault: Any
-) -> None:
+def test_long_outage_loses_no_waiting_call(llm_server: LlmServer, model: Model, time: Time, fault: Any) -> None:
     """Calls before the outage is known use up their attempts. Later calls wait, and one of them at a time tries."""
     time.pace = 10
 
@@ -255,7 +247,7 @@ def test_an_outage_of_hours_loses_no_call_that_waits(
     assert codes[FAILURES:] == ["ok"] * 20
 
 
-def test_a_call_that_brings_the_service_down_each_time_fails_in_the_end(llm_server: LlmServer, model: Model) -> None:
+def test_poisonous_call_fails_in_the_end(llm_server: LlmServer, model: Model) -> None:
     asked = model.load(attempts=3, waits="always")
 
     async def story() -> tuple[list[str], set[str]]:
@@ -270,7 +262,7 @@ def test_a_call_that_brings_the_service_down_each_time_fails_in_the_end(llm_serv
     assert model.run(story()) == (["unavailable"] * 6, {"ok"})
 
 
-def test_a_call_waits_for_a_service_no_longer_than_a_day(llm_server: LlmServer, model: Model, time: Time) -> None:
+def test_call_waits_at_most_a_day(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("cut", times=None)
     asked = model.load(attempts=1, waits="always")
     assert [model.ask(asked) for _ in range(FAILURES)] == ["unavailable"] * FAILURES
@@ -279,7 +271,7 @@ def test_a_call_waits_for_a_service_no_longer_than_a_day(llm_server: LlmServer, 
     assert time.now_s == pytest.approx(9 * 1_000 * LEFT_ALONE_S)
 
 
-def test_who_has_many_texts_waits_for_a_limit_and_for_nothing_else(llm_server: LlmServer, model: Model) -> None:
+def test_batch_waits_for_rate_limits_only(llm_server: LlmServer, model: Model) -> None:
     async def ten(asked: OpenAiModel) -> list[str]:
         return await asyncio.gather(*(code_of(asked) for _ in range(10)))
 
@@ -290,7 +282,7 @@ def test_who_has_many_texts_waits_for_a_limit_and_for_nothing_else(llm_server: L
     assert set(model.run(ten(asked))) <= {"unavailable", "left_alone"}
 
 
-def test_a_further_question_is_not_asked_where_too_many_are_under_way(llm_server: LlmServer, model: Model) -> None:
+def test_question_beyond_capacity_is_refused_as_busy(llm_server: LlmServer, model: Model) -> None:
     async def three(asked: OpenAiModel) -> list[str]:
         first = [asyncio.create_task(code_of(asked)) for _ in range(2)]
         await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 2)
@@ -302,12 +294,7 @@ def test_a_further_question_is_not_asked_where_too_many_are_under_way(llm_server
     assert model.run(three(model.load(capacity=2))) == ["busy", "ok", "ok"]
 
 
-# ── budgets ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_tenant_spends_up_to_its_limit_and_no_other_is_stopped(
-    llm_server: LlmServer, model: Model, time: Time
-) -> None:
+def test_tenant_limit_stops_no_other(llm_server: LlmServer, model: Model, time: Time) -> None:
     limits = {"acme": RESERVED + 2 * SPENT, "free": None}
     asked = model.load(limit=limits.get)
     assert [model.ask(asked) for _ in range(5)] == ["ok"] * 3 + ["over_budget"] * 2
@@ -330,18 +317,14 @@ def test_calls_under_way_count_as_what_they_may_cost(model: Model) -> None:
     assert sorted(codes) == ["ok"] * 3 + ["over_budget"] * 7
 
 
-def test_a_call_that_failed_gives_back_what_it_had_reserved_but_what_it_cost(
-    llm_server: LlmServer, model: Model
-) -> None:
+def test_failed_call_returns_its_reservation(llm_server: LlmServer, model: Model) -> None:
     asked = model.load(limit=lambda _: RESERVED + SPENT)
     llm_server.fail("cut", Fault("status", status=500), "refusal")
     codes = [model.ask(asked) for _ in range(5)]
     assert codes == ["unavailable", "unavailable", "refused", "ok", "over_budget"]
 
 
-def test_what_is_spent_is_known_after_a_restart(
-    model: Model, time: Time, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restart_keeps_spending(model: Model, time: Time, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     chosen: dict[str, Any] = {"limit": lambda _: RESERVED, "spending": tmp_path / "spending.json"}
     assert model.ask(model.load(**chosen)) == "ok"  # and is not closed
     again = model.load(**chosen)
@@ -354,16 +337,12 @@ def test_what_is_spent_is_known_after_a_restart(
     assert [path.name for path in tmp_path.iterdir()] == ["spending.json"]
 
 
-def test_a_count_that_cannot_be_written_fails_no_call(
-    model: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_count_fails_no_call(model: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert model.ask(model.load(spending=tmp_path / "gone" / "spending.json")) == "ok"
     assert "spending.json cannot be written" in caplog.text
 
 
-def test_a_call_under_way_at_a_kill_counts_as_what_it_may_have_cost(
-    llm_server: LlmServer, model: Model, tmp_path: Path
-) -> None:
+def test_killed_call_counts_as_its_reservation(llm_server: LlmServer, model: Model, tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"limit": lambda _: 2 * RESERVED - 1, "spending": tmp_path / "spending.json"}
 
     first = model.load(**chosen)
@@ -379,9 +358,6 @@ def test_a_call_under_way_at_a_kill_counts_as_what_it_may_have_cost(
         return code
 
     assert model.run(story()) == "over_budget"
-
-
-# ── metering, and what is shown ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_calls_and_tokens_are_metered_by_tenant_and_task(llm_server: LlmServer, model: Model, time: Time) -> None:

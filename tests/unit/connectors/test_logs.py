@@ -80,9 +80,6 @@ def is_valid(event: object) -> bool:
     return True
 
 
-# ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @given(lines=st.lists(st.binary().map(lambda line: line.replace(b"\n", b"")), min_size=1), ended=st.booleans())
 def test_event_lines_round_trip(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ended: bool) -> None:
     # What is packed is told by its first bytes, and a byte order mark is none of the line's.
@@ -102,14 +99,11 @@ def test_broken_and_blank_event_lines_pass_through(write: Callable[[bytes], Path
 
 
 @pytest.mark.parametrize("excess", [-1, 0, 1, 5 * 1024 * 1024])
-def test_an_overlong_line_is_cut_to_one_byte_over_the_limit(write: Callable[[bytes], Path], excess: int) -> None:
+def test_overlong_line_is_cut_behind_the_limit(write: Callable[[bytes], Path], excess: int) -> None:
     path = write(b"x" * (EVENT_BYTES + excess) + b"\n" + EVENT + b"\n")
     first, second = read_log(path, "events")
     assert len(first) == min(EVENT_BYTES, EVENT_BYTES + excess)
     assert second == EVENT
-
-
-# ── which format ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -186,14 +180,11 @@ def test_an_unreadable_file_is_told(write: Callable[[bytes], Path], monkeypatch:
 
 
 @pytest.mark.parametrize("log_format", ["events", "openai", "locomo"])
-def test_what_a_torn_document_has_is_read_and_its_end_refused(write: Callable[[bytes], Path], log_format: str) -> None:
+def test_torn_document_is_read_and_its_end_refused(write: Callable[[bytes], Path], log_format: str) -> None:
     whole = {"events": EVENT, "openai": MESSAGE, "locomo": orjson.dumps(LOCOMO[0])}[log_format]
     *read, torn = read_log(write(b"[\n" + whole + b',\n{"messages": [{"role": "us'), log_format)
     assert len(read) == (3 if log_format == "locomo" else 1)
     assert torn == b'{"messages": [{"role": "us'
-
-
-# ── OpenAI ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_conversation_gives_its_messages_what_they_lack(write: Callable[[bytes], Path]) -> None:
@@ -318,9 +309,7 @@ def test_tool_calls_go_into_metadata(write: Callable[[bytes], Path]) -> None:
         ({"messages": [None]}, {"role", "content"}),
     ],
 )
-def test_a_malformed_element_is_rejected_by_name(
-    write: Callable[[bytes], Path], element: object, fields: set[str]
-) -> None:
+def test_malformed_element_is_rejected(write: Callable[[bytes], Path], element: object, fields: set[str]) -> None:
     good = orjson.loads(MESSAGE)
     before, malformed, after = events(write(orjson.dumps([good, element, good])))
     assert is_valid(before)
@@ -370,13 +359,10 @@ def test_a_log_in_utf_16_is_named(write: Callable[[bytes], Path]) -> None:
         detect_format(write((EVENT + b"\n").decode().encode("utf-16")))
 
 
-def test_seconds_that_milliseconds_would_be_mistaken_for_are_written_as_text(write: Callable[[bytes], Path]) -> None:
+def test_ambiguous_seconds_are_written_as_text(write: Callable[[bytes], Path]) -> None:
     (event,) = events(write(b'{"role":"user","content":"x","created":2678400}'))
     assert event["timestamp"] == "1970-02-01T00:00:00Z"
     assert is_valid(event)
-
-
-# ── LoCoMo ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_locomo_turns_become_messages(write: Callable[[bytes], Path]) -> None:
@@ -418,9 +404,7 @@ def test_locomo_turns_become_messages(write: Callable[[bytes], Path]) -> None:
         ),
     ],
 )
-def test_a_malformed_sample_is_rejected_by_name(
-    write: Callable[[bytes], Path], sample: object, fields: set[str]
-) -> None:
+def test_malformed_sample_is_rejected(write: Callable[[bytes], Path], sample: object, fields: set[str]) -> None:
     malformed, *after = events(write(orjson.dumps([sample, *LOCOMO])))
     assert wrong_fields(malformed) == fields
     assert len(after) == 3

@@ -48,9 +48,7 @@ def test_vector_does_not_depend_on_the_batch(embedder: MeaningEmbedder) -> None:
         ("ペットを飼っていますか？", "うちの犬はボルトという名前です。", "家賃は一日に払います。"),
     ],
 )
-def test_translated_synonym_is_closer_than_an_unrelated_text(
-    embedder: MeaningEmbedder, question: str, fact: str, other: str
-) -> None:
+def test_translated_synonym_is_closer(embedder: MeaningEmbedder, question: str, fact: str, other: str) -> None:
     asked, told, unrelated = embedder.embed([question, fact, other])
     assert asked @ told > asked @ unrelated + 0.1
 

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import membership as module
-from recallflow.connectors.kafka.group import Holder, outage_s
+from recallflow.connectors.kafka.group import Holder
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
@@ -200,51 +200,7 @@ def note(consumer: FakeConsumer, partition: int) -> Holder:
     return found
 
 
-def test_what_is_assigned_is_ours_once_a_commit_was_accepted(
-    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow, clock: Clock
-) -> None:
-    consumer.failing = KafkaError(KafkaError.REBALANCE_IN_PROGRESS)
-    member = make(0, 1)
-    assert not flow.gained
-    assert not member.partitions
-    assert not may_send(member, clock)
-    consumer.failing = None
-    member.step()
-    assert flow.gained == {0: None, 1: None}
-    assert member.partitions == {0, 1}
-    assert may_send(member, clock)
-    assert member.seconds_left() == SESSION_S
-
-
-def test_the_last_owners_place_is_told_and_committed_as_it_is(
-    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
-) -> None:
-    consumer.held["memory", 1] = TopicPartition("memory", 1, 5, "so far")
-    consumer.held["queries", 1] = TopicPartition("queries", 1, 6, "")
-    make(1)
-    assert flow.gained == {1: "so far"}
-    assert (consumer.held["memory", 1].offset, consumer.held["memory", 1].metadata) == (5, "so far")
-    assert consumer.held["queries", 1].offset == 6
-
-
-def test_something_is_sent_only_if_it_expires_before_the_session_does(
-    make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
-) -> None:
-    member = make(0)
-    consumer.failing = KafkaError(KafkaError._TIMED_OUT)
-    clock.now_s += SESSION_S - outage_s(SESSION_S) - 0.1
-    assert may_send(member, clock)
-    clock.now_s += 0.2
-    member.step()
-    assert not may_send(member, clock)
-    consumer.failing = None
-    member.step()
-    assert may_send(member, clock)
-
-
-def test_what_is_to_be_committed_is_so_once_it_was_accepted_and_nothing_newer_came(
-    make: Callable[..., Membership], consumer: FakeConsumer
-) -> None:
+def test_accepted_newest_offsets_are_committed(make: Callable[..., Membership], consumer: FakeConsumer) -> None:
     member = make(0, 1)
     assert member.is_committed([0, 1])
     consumer.failing = KafkaError(KafkaError.REBALANCE_IN_PROGRESS)
@@ -259,9 +215,7 @@ def test_what_is_to_be_committed_is_so_once_it_was_accepted_and_nothing_newer_ca
     assert not member.is_committed([1])
 
 
-def test_each_partition_is_committed_again_in_its_turn(
-    make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
-) -> None:
+def test_partitions_are_renewed_in_turn(make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock) -> None:
     member = make(0, 1, 2)
     consumer.commits.clear()
     for _ in range(6):
@@ -269,41 +223,6 @@ def test_each_partition_is_committed_again_in_its_turn(
         member.step()
         member.step()
     assert [[one.partition for one in commit] for commit in consumer.commits] == [[1], [2], [0], [1], [2], [0]]
-
-
-def test_what_is_committed_is_sent_with_the_next_step_and_only_of_what_is_ours(
-    make: Callable[..., Membership], consumer: FakeConsumer
-) -> None:
-    member = make(0)
-    member.commit({0: Committed(3, 4, "here"), 1: Committed(3, 4, "not ours")})
-    consumer.failing = KafkaError(KafkaError.ILLEGAL_GENERATION)
-    member.step()
-    consumer.failing = None
-    member.step()
-    assert (consumer.held["memory", 0].offset, consumer.held["memory", 0].metadata) == (3, "here")
-    assert consumer.held["queries", 0].offset == 4
-    assert ("memory", 1) not in consumer.held
-
-
-def test_what_moves_is_given_up_and_committed_before_another_may_have_it(
-    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
-) -> None:
-    member = make(0, 1)
-    unassign = consumer.incremental_unassign
-
-    def check(given: list[TopicPartition]) -> None:
-        assert flow.given == {1}
-        assert (consumer.held["memory", 1].offset, consumer.held["queries", 1].offset) == (8, 9)
-        assert note(consumer, 1).released
-        unassign(given)
-
-    consumer.incremental_unassign = check  # type: ignore[method-assign]
-    consumer.events.append(lambda: consumer.take(1))
-    member.step()
-    assert member.partitions == consumer.assigned == {0}
-    member.commit({1: Committed(1, 1, "late")})
-    member.step()
-    assert consumer.held["memory", 1].metadata == "last"
 
 
 def test_revoked_partition_works_until_next_rebalance_has_begun(
@@ -401,7 +320,7 @@ def test_what_stays_is_renewed_while_something_is_given_up(
     assert consumer.assigned == {0}
 
 
-def test_who_cannot_hand_over_in_time_has_lost_all_and_keeps_it_until_the_flow_has_ended(
+def test_late_handover_ends_membership_and_keeps_partitions(
     make: Callable[..., Membership],
     consumer: FakeConsumer,
     flow: Flow,
@@ -426,39 +345,6 @@ def test_who_cannot_hand_over_in_time_has_lost_all_and_keeps_it_until_the_flow_h
     assert consumer.assigned == {0}
 
 
-@pytest.mark.parametrize("call", [lambda member, _: member.step(), may_send], ids=["thread", "sender"])
-def test_expired_session_ends_membership_without_commit(
-    make: Callable[..., Membership],
-    consumer: FakeConsumer,
-    clock: Clock,
-    call: Callable[[Membership, Clock], object],
-) -> None:
-    member = make(0)
-    consumer.commits.clear()
-    clock.now_s += SESSION_S + 1
-    with pytest.raises(MembershipLost, match="longer than a session"):
-        call(member, clock)
-    assert consumer.commits == []
-
-
-def test_who_is_told_that_all_is_lost_sends_nothing_more_and_waits_for_the_flow(
-    make: Callable[..., Membership],
-    consumer: FakeConsumer,
-    clock: Clock,
-    on_its_thread: Callable[[Membership], threading.Thread],
-) -> None:
-    member = make(0)
-    consumer.events.append(lambda: consumer.lose(0))
-    thread = on_its_thread(member)
-    until(lambda: member.failure() is not None)
-    with pytest.raises(MembershipLost):
-        may_send(member, clock)
-    assert (consumer.assigned, member.held) == ({0}, False)
-    member.close()
-    thread.join(GIVE_UP_S)
-    assert consumer.assigned == set()
-
-
 def test_who_was_replaced_under_its_name_does_not_come_back(
     make: Callable[..., Membership], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,7 +355,7 @@ def test_who_was_replaced_under_its_name_does_not_come_back(
         member.step()
 
 
-def test_an_empty_group_takes_a_commit_of_anybody_which_is_no_proof(
+def test_commit_into_an_empty_group_renews_nothing(
     make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
 ) -> None:
     member = make(0)
@@ -487,7 +373,7 @@ def test_a_refusal_is_no_rebalance(make: Callable[..., Membership], consumer: Fa
         member.step()
 
 
-def test_a_partition_that_queries_do_not_have_yet_holds_up_no_other(
+def test_partition_missing_in_queries_delays_no_other(
     make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
 ) -> None:
     consumer.unknown = {("queries", 1)}
@@ -537,7 +423,7 @@ def test_another_process_of_our_name_is_waited_for(
         assert 0 in flow.gained
 
 
-def test_what_waits_for_another_of_our_name_does_not_move_on_before(
+def test_partition_of_previous_static_member_moves_late(
     make: Callable[..., Membership],
     consumer: FakeConsumer,
     clock: Clock,
@@ -611,7 +497,7 @@ def test_settings_of_a_new_deployment_come_from_the_first_partition(
     assert note(consumer, 1).settings == SHARED
 
 
-def test_members_that_start_together_with_different_settings_one_begins(
+def test_one_of_two_different_settings_begins(
     make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
 ) -> None:
     second_flow, second_consumer = Flow(), FakeConsumer()

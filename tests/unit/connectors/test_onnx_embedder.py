@@ -118,7 +118,7 @@ def test_a_texts_vector_is_pooled_as_the_folder_says(make: Make, said: Any, expe
     assert is_like(vector, expected)
 
 
-def test_a_model_that_pools_is_believed_where_its_folder_does_not_say(make: Make) -> None:
+def test_pooled_output_is_used_without_a_pooling_file(make: Make) -> None:
     embedder = load(make(pooled=True, inside="onnx"))
     assert is_like(embedder.embed(["cat sleeps"])[0], rows(*CAT).max(axis=0))
     assert len(embedder.embed_tokens(["cat sleeps"])[0].tokens) == 2
@@ -131,7 +131,7 @@ def test_tokens_are_those_that_carry_meaning(make: Make) -> None:
     assert is_like(read.vector, rows("[CLS]", "cat", ".", "dog", "[SEP]").mean(axis=0))
 
 
-def test_prompts_stand_before_questions_and_texts_and_are_no_words_of_theirs(make: Make) -> None:
+def test_prompts_precede_texts_and_give_no_tokens(make: Make) -> None:
     embedder = load(make(prompts={"prompts": {"query": "query: ", "passage": "passage: "}}))
     assert isinstance(embedder, QuestionEmbedder)
     asked, (told,) = embedder.embed_question("cat"), embedder.embed_tokens(["cat"])
@@ -214,7 +214,7 @@ def test_a_model_of_fastembeds_is_loaded_by_its_name(make: Make) -> None:
     assert is_like(embedder.embed(["cat sleeps"])[0], np.asarray(theirs))
 
 
-def test_a_question_in_one_language_finds_what_was_said_in_another(make: Make, tmp_path: Path) -> None:
+def test_question_finds_a_memory_in_another_language(make: Make, tmp_path: Path) -> None:
     settings = Settings(partitions=1, embedder="onnx", model_path=make())
     who = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2026-01-31T12:00:00Z"}
     told = [who | {"type": "memory", "id": text, "content": text} for text in ("dog sleeps", "cat sleeps", "rain")]

@@ -87,7 +87,7 @@ def test_who_waits_no_more_gets_nothing_and_leaves_nothing(order: list[int]) -> 
     assert outcomes._by_key == {}
 
 
-def test_outputs_that_may_be_ours_are_kept_up_to_a_bound_the_newest() -> None:
+def test_early_outputs_are_kept_up_to_a_bound() -> None:
     outcomes = ExpectedOutcomes()
     caller = Caller(outcomes, 0)
     for number in range(10 * EARLY_MOST):
@@ -106,7 +106,7 @@ def test_nothing_is_kept_that_nobody_waits_for() -> None:
 
 
 @pytest.mark.parametrize("placed", [True, False])
-def test_what_cannot_be_read_any_more_fails_what_stands_in_its_topic(placed: bool) -> None:
+def test_failed_reader_fails_placed_records(placed: bool) -> None:
     outcomes, error = ExpectedOutcomes(), RuntimeError("gone")
     caller = Caller(outcomes, 0)
     if placed:

@@ -96,36 +96,6 @@ def fill(kafka: FakeKafka, topic: str, partition: int, words: str) -> None:
         kafka.append(topic, partition, word.encode(), word[:1].encode() + b"/ann", append_ms=5)
 
 
-@pytest.mark.usefixtures("member")
-def test_topics_are_looked_up_before_any_partition_is_ours(kafka: FakeKafka) -> None:
-    assert sorted(consumer.looked_up for consumer in kafka.consumers) == [[MEMORIES], [QUERIES]]
-
-
-def test_a_partition_is_opened_before_its_records_and_marked_behind_them(kafka: FakeKafka, member: Member) -> None:
-    fill(kafka, MEMORIES, 1, "a b c")
-    member.own(1)
-    found = member.records(3)
-    assert (found[0], values(found)) == (Open(1), ["a", "b", "c"])
-    member.now_s += MARK_S
-    (mark,) = member.batch()
-    assert mark == Mark(1, 0)
-    given = member.given(mark)
-    assert (given.memory, given.queries) == (Reached(3, 5), Reached(0))
-    assert (given.tails, given.tails_ms) == (TAILS, 70)
-    assert member.source.given(1, 0) is None  # asked once
-
-
-def test_a_mark_comes_behind_the_records_of_its_own_batch(kafka: FakeKafka, member: Member) -> None:
-    lane, _ = member.own(0)
-    member.batch()
-    fill(kafka, MEMORIES, 0, "a")
-    kafka.await_(lambda: lane.held() == 1)
-    member.now_s += MARK_S
-    record, mark = member.batch()
-    assert (values([record]), mark) == (["a"], Mark(0, 0))
-    assert member.given(mark).memory.next_offset == 1
-
-
 def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Member) -> None:
     member.own(0)
     member.batch()
@@ -148,67 +118,7 @@ def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Membe
     assert signals(member.batch()) == [Mark(0, 3)]  # a place is kept once
 
 
-def test_a_partition_that_is_given_up_ends_with_its_last_mark_and_goes_on_where_it_was(
-    kafka: FakeKafka, member: Member
-) -> None:
-    fill(kafka, MEMORIES, 0, "a b")
-    fill(kafka, QUERIES, 0, "q")
-    member.own(0)
-    assert sorted(values(member.records(3))) == ["a", "b", "q"]
-    member.source.give_up([0, 1])  # of which it has one
-    assert member.batch() == [Mark(0, 0, None, last=True)]
-    assert member.source.partitions() == frozenset()
-    given = member.given(Mark(0, 0))
-    fill(kafka, MEMORIES, 0, "c")
-    member.own(0, given.memory, given.queries)
-    found = member.records(1)
-    assert (found[0], values(found)) == (Open(0), ["c"])
-    assert not found[1].silent
-
-
-def test_what_was_read_of_a_partition_that_goes_is_not_given(kafka: FakeKafka, member: Member) -> None:
-    fill(kafka, MEMORIES, 0, "gone gone gone")
-    fill(kafka, QUERIES, 0, "gone")
-    fill(kafka, MEMORIES, 1, "a b")
-    lanes = [*member.own(0), *member.own(1)]
-    member.source.give_up([0])
-    found = member.records(2)
-    kafka.await_(lambda: lanes[2].reached == 2)
-    assert values(found) == ["a", "b"]
-    assert signals(found) == [Open(0), Open(1), Mark(0, 0, None, last=True)]
-    assert member.given(Mark(0, 0)).memory.next_offset == 0
-    kafka.await_(lambda: all(part != 0 for one in member.source.readers() for _, part in one.lanes))
-    fill(kafka, MEMORIES, 0, "later")
-    fill(kafka, MEMORIES, 1, "c")
-    assert values(member.records(1)) == ["c"]
-
-
-def test_what_was_done_is_given_silently_and_what_was_left_open_is_not(kafka: FakeKafka, member: Member) -> None:
-    fill(kafka, QUERIES, 0, "a0 a1 a2 a3 a4 a5")
-    fill(kafka, MEMORIES, 0, "m0 m1 m2")
-    memory = lane_at(MEMORIES, 0, Reached(2), 3, first=1)  # the folder lacks what was applied of it elsewhere
-    queries = lane_at(QUERIES, 0, Reached(4, 5, open=(1, 3), ahead=(5,)), 6)
-    queries.queue = RoundRobinQueue((5,))
-    member.source.own(0, memory, queries)
-    found = {one.value.decode(): one.silent for one in member.records(7) if isinstance(one, Record)}
-    silent = {"a1": False, "a2": True, "a3": False, "a4": False, "a5": True, "m1": True, "m2": False}
-    assert found == silent
-
-
-def test_a_stop_ends_every_partition_behind_what_it_gave(kafka: FakeKafka, member: Member) -> None:
-    fill(kafka, MEMORIES, 0, "a")
-    member.own(0)
-    member.own(1)
-    member.records(1)
-    assert member.source.ready()
-    member.source.stopping.set()
-    assert member.batch() == [Mark(0, 0, None, last=True), Mark(1, 0, None, last=True)]
-    assert not member.source.ready()
-    with pytest.raises(StopIteration):
-        member.batch()
-
-
-def test_a_partition_that_is_kept_warm_is_given_up_to_where_its_owner_is(kafka: FakeKafka, member: Member) -> None:
+def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b c")
     lane = lane_at(MEMORIES, 1, Reached(0), 3)
     lane.limit, lane.answered_from = 2, 2**63 - 1
@@ -224,7 +134,7 @@ def test_a_partition_that_is_kept_warm_is_given_up_to_where_its_owner_is(kafka: 
     assert (member.source.kept_warm(), member.source.given(1, NOT_OURS)) == (frozenset(), None)
 
 
-def test_what_was_kept_warm_goes_on_open_when_it_becomes_ours(kafka: FakeKafka, member: Member) -> None:
+def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> None:
     """And is followed no more, nor closed by who gives it up as another's."""
     fill(kafka, MEMORIES, 1, "a b c")
     warm = lane_at(MEMORIES, 1, Reached(0), 3)
@@ -253,7 +163,7 @@ def test_what_is_ours_comes_before_what_is_kept_warm(kafka: FakeKafka, member: M
     assert values(member.records(3)) == ["ours", "ours", "theirs"]
 
 
-def test_nothing_is_allowed_of_what_is_not_kept_warm_any_more(kafka: FakeKafka, member: Member) -> None:
+def test_limit_of_a_cooled_partition_changes_nothing(kafka: FakeKafka, member: Member) -> None:
     """The coordinator was asked a moment before."""
     fill(kafka, MEMORIES, 1, "a b")
     lane = lane_at(MEMORIES, 1, Reached(0), 2)

@@ -28,7 +28,7 @@ def test_a_place_is_read_as_it_was_written(place: Place) -> None:
 
 
 @given(PLACES, st.lists(OFFSET, max_size=2_000).map(lambda found: tuple(sorted({*found}))))
-def test_beside_an_offset_there_is_as_much_of_it_as_loses_nothing(place: Place, still: tuple[int, ...]) -> None:
+def test_text_beside_an_offset_is_bounded_and_loses_nothing(place: Place, still: tuple[int, ...]) -> None:
     queries = place.queries._replace(open=still, ahead=tuple(one for one in place.queries.ahead if one not in still))
     place = Place(place.memory._replace(open=(), ahead=()), queries, 16, place.tails, place.at_ms, False, "d")
     text = place.text()
@@ -40,7 +40,7 @@ def test_beside_an_offset_there_is_as_much_of_it_as_loses_nothing(place: Place, 
     assert told.tails in ({}, place.tails) or without_empty(told).tails == without_empty(place).tails
 
 
-def test_whoever_is_not_told_what_was_done_ahead_looks_for_what_was_sent() -> None:
+def test_place_without_its_ahead_offsets_is_not_clean() -> None:
     """A place that is handed over says that nobody need look; one that leaves out what was answered must not."""
     ahead = tuple(range(100_000_000, 100_006_000, 2))
     told = Place.decode(Place(Reached(7), Reached(50_000_000, 0, (), ahead), 16, at_ms=9, clean=True).text())

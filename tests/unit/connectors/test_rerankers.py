@@ -121,9 +121,6 @@ def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
         load("tests/broken", path=tmp_path / "model")
 
 
-# ── a service ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[[Handler], str]]:
     """Answers every POST by a handler, at the URL returned."""
@@ -212,7 +209,7 @@ def test_nobody_there_is_said() -> None:
         scores(HttpReranker("judge", "http://127.0.0.1:9/", None, 5.0), "a")
 
 
-def test_a_service_that_does_not_answer_is_given_up_and_the_answer_goes_without(
+def test_silent_service_leaves_the_answer_unranked(
     serve: Callable[[Handler], str],
     run_pipe: Callable[..., list[dict[str, Any]]],
 ) -> None:
@@ -233,9 +230,7 @@ def test_a_service_that_does_not_answer_is_given_up_and_the_answer_goes_without(
     assert len(response["memories"]) == 2
 
 
-def test_the_key_of_a_service_is_not_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_key_of_a_service_is_masked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("RECALLFLOW_ENGINE_RERANKER_KEY", "hush")
     assert main(["run", "--state-dir", "x", "--print-config"]) == 0
     printed = capsys.readouterr().out

@@ -43,7 +43,7 @@ def test_each_record_is_given_once_and_each_tenants_in_order(steps: list[tuple[b
 
 
 @given(counts=st.dictionaries(st.sampled_from((b"a", b"b", b"c", b"d")), st.integers(1, 20), min_size=1))
-def test_one_of_each_tenant_that_waits_comes_before_a_second_one(counts: dict[bytes, int]) -> None:
+def test_each_tenant_has_one_turn_before_a_second(counts: dict[bytes, int]) -> None:
     turns = RoundRobinQueue()
     for offset, key in enumerate(key for key, count in counts.items() for _ in range(count)):
         turns.append(message(offset, key + b"/ann"))
@@ -72,7 +72,7 @@ def test_what_was_given_before_its_turn_stays_within_bounds(monkeypatch: pytest.
     assert (most, turns.ahead) == (30, set())
 
 
-def test_a_tenant_alone_is_given_in_the_order_of_the_log() -> None:
+def test_single_tenant_keeps_log_order() -> None:
     turns = RoundRobinQueue()
     for offset in range(5):
         turns.append(message(offset, b"a/x"))

@@ -94,7 +94,7 @@ def test_a_failed_delivery_is_an_error_and_no_progress(publisher: Publisher, rea
         publisher.send(b"acme/ann", b"event 3")
 
 
-def test_records_never_acknowledged_fail_the_flush(
+def test_unacknowledged_records_fail_the_flush(
     publisher: Publisher, reached: Reached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "FLUSH_S", 0.0)

@@ -55,14 +55,14 @@ def test_an_end_behind_the_last_record_is_reached(kafka: FakeKafka) -> None:
     assert seen({"responses": {0: 1}}, {"responses": {0: 5}}) == ["responses:1"]
 
 
-def test_tails_are_read_from_the_earliest_and_from_the_beginning_where_nobody_names_one() -> None:
+def test_earliest_known_tail_is_taken() -> None:
     ends = {"responses": {0: 50, 1: 60}, "receipts": {0: 70}}
     known = [{"responses": {0: 9, 1: 8}, "receipts": {0: 3}}, {"responses": {0: 7}, "receipts": {0: 4}}]
     assert earliest(known, ends) == {"responses": {0: 7, 1: 0}, "receipts": {0: 3}}
     assert earliest([], ends) == ends  # nothing is to be looked for
 
 
-def test_a_time_leads_to_what_was_sent_since_whoever_s_clock_it_is(kafka: FakeKafka) -> None:
+def test_time_leads_to_outputs_since_it_with_skew(kafka: FakeKafka) -> None:
     fill(kafka, "responses", 4, begin_ms=SKEW_MS)
     ends = Ends(NOWHERE, {"responses": 2, "receipts": 1})
     assert ends.at(2 * SKEW_MS + 2) == {"responses": {0: 2, 1: 0}, "receipts": {0: 0}}
@@ -79,9 +79,7 @@ def test_a_time_leads_to_what_was_sent_since_whoever_s_clock_it_is(kafka: FakeKa
         (8, 3, 100, True),  # nobody knows what was there
     ],
 )
-def test_what_retention_took_is_told_where_it_may_matter(
-    kafka: FakeKafka, low: int, begin: int, at_ms: int, lost: bool
-) -> None:
+def test_lost_tail_is_reported_where_it_matters(kafka: FakeKafka, low: int, begin: int, at_ms: int, lost: bool) -> None:
     fill(kafka, "responses", 8, begin_ms=200)
     log = kafka.topics["responses"][0]
     log.low, log.messages = low, log.messages[low:]

@@ -72,7 +72,7 @@ def test_the_newer_encoding_comes_first(cache: Path, monkeypatch: pytest.MonkeyP
     assert loaded == ["o200k_base"]
 
 
-def test_without_a_file_tiktoken_is_not_asked_as_it_would_fetch_one(cache: Path, loaded: list[str]) -> None:
+def test_missing_file_keeps_tiktoken_unasked(cache: Path, loaded: list[str]) -> None:
     assert [*cache.iterdir()] == []
     assert load_tiktoken() is None
     assert loaded == []

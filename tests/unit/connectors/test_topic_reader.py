@@ -24,9 +24,7 @@ def reader(kafka: FakeKafka) -> Iterator[TopicReader]:
         yield made
 
 
-def test_the_end_is_where_kafka_reports_it_whatever_the_offsets_of_records_are(
-    kafka: FakeKafka, reader: TopicReader
-) -> None:
+def test_reported_end_ends_the_partition(kafka: FakeKafka, reader: TopicReader) -> None:
     for value, at in ((b"a", 3), (b"b", 9)):
         kafka.append("letters", 1, value, at=at)
     kafka.topics["letters"][1].end = 12  # a marker of a transaction stands behind the last record
@@ -40,7 +38,7 @@ def test_an_empty_partition_ends_at_once(reader: TopicReader) -> None:
     assert reader.ends == {0: 0}
 
 
-def test_a_reader_that_has_asked_nothing_yet_asks_where_its_topic_is(kafka: FakeKafka, reader: TopicReader) -> None:
+def test_first_read_looks_its_topic_up(kafka: FakeKafka, reader: TopicReader) -> None:
     for _ in range(2):
         assert [*reader.read_to_end("letters", 0, 0)] == []
     reader.add("letters", 1, 0)
@@ -59,9 +57,7 @@ def test_an_error_for_good_names_the_partition(kafka: FakeKafka, reader: TopicRe
         next(reader.read_to_end("letters", 0, 0))
 
 
-def test_brokers_that_fall_silent_are_not_waited_for_for_ever(
-    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_brokers_end_a_stopped_reader(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "STOP_S", 0.0)
     stopping = threading.Event()
     stopping.set()

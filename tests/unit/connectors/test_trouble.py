@@ -50,9 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_an_outage_of_an_hour_is_told_ever_more_seldom_by_all_clients_together(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_outage_is_logged_seldom(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     clients = [Complaints() for _ in range(4)]
     for _ in range(3_600):
@@ -73,7 +71,7 @@ def test_a_new_outage_is_told_at_once(clock: Clock) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_what_the_library_says_by_itself_is_logged_and_not_twice(caplog: pytest.LogCaptureFixture) -> None:
+def test_line_of_the_library_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     log = ClientLog()
     for _ in range(50):

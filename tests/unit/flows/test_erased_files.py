@@ -88,9 +88,7 @@ def test_restored_older_checkpoint_is_erased_again(lines: list[bytes], tmp_path:
     assert files_with_the_user(tmp_path / "copy")
 
 
-def test_checkpoint_waits_until_files_are_clean(
-    lines: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_waits_for_clean_files(lines: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process(lines, SETTINGS, tmp_path / "s")
     with monkeypatch.context() as patch:
         patch.setattr(StateDirectory, "clean", lambda *_: None)  # as if killed before

@@ -168,7 +168,7 @@ def test_finished_replay_reads_nothing_again(tmp_path: Path) -> None:
     assert replay.resumed == [0, len(lines)]
 
 
-def test_event_in_steps_goes_on_after_a_crash(
+def test_stepwise_event_continues_after_a_crash(
     tmp_path: Path, crashes: Crashes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work, "LOOKED_AT", 2)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.calls import Calls
 from recallflow.decisions import History
-from recallflow.errors import InvalidRecord, PartitionMissing
+from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.local import QUERIES as QUERY_TOPIC
@@ -25,7 +25,6 @@ from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
 from recallflow.parsing import asks, parse
 from recallflow.records import Record
-from recallflow.state.folders import partition_folder
 from tests.event_log import CHANGES, CREATIONS, QUERIES, comparable, final_questions, hash_of, kind_of, make_log
 from tests.groups import share
 
@@ -133,17 +132,6 @@ def test_queries_and_refused_lines_leave_no_trace(tmp_path: Path) -> None:
     counts = [answer["stats"] for answer in answers if answer.get("stats")]
     assert all(count["memories"] > 2 and count["episodes"] > 0 for count in counts)
 
-
-def test_lost_state_partition_is_refused(tmp_path: Path) -> None:
-    by_lines(tmp_path / "s", make_log(1, 30))
-    partition_folder(tmp_path / "s", 1).rename(tmp_path / "elsewhere")
-    with pytest.raises(PartitionMissing, match="p001"):
-        by_lines(tmp_path / "s", [])
-    (tmp_path / "elsewhere").rename(partition_folder(tmp_path / "s", 1))
-    assert by_lines(tmp_path / "s", []) == []
-
-
-# ── another log ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 OWNER = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2025-01-01T00:00:00Z"}
 SHORT: list[dict[str, Any]] = [

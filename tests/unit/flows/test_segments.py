@@ -156,9 +156,7 @@ def known() -> list[list[dict[str, Any]]]:
         pytest.param(lambda _: None, id="lost"),
     ],
 )
-def test_damaged_segments_are_made_again(
-    how: Damage, grown: Path, expected: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_damaged_segments_are_remade(how: Damage, grown: Path, expected: list[dict[str, Any]], tmp_path: Path) -> None:
     whole = packed(grown)
     damaged = Path(shutil.copytree(grown, tmp_path / "damaged"))
     damage(damaged, how)

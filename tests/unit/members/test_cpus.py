@@ -10,7 +10,6 @@ from recallflow.members import cpus
 from recallflow.members.cpus import usable_cpus
 
 V2 = "0::/kubepods/pod7/engine\n"
-CPU = "cpu,cpuacct"
 V1 = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n"
 
 

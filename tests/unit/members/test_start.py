@@ -40,9 +40,7 @@ def chosen(text: str) -> Config:
 @pytest.mark.parametrize(
     ("text", "cpus", "many"), [("1", 8, 1), ("3", 1, 3), ("auto", 1, 1), ("auto", 4, 4), ("auto", 64, 6)]
 )
-def test_auto_is_one_a_cpu_and_no_more_than_partitions(
-    monkeypatch: pytest.MonkeyPatch, text: str, cpus: int, many: int
-) -> None:
+def test_auto_is_one_per_cpu_and_partition(monkeypatch: pytest.MonkeyPatch, text: str, cpus: int, many: int) -> None:
     monkeypatch.setattr(start, "usable_cpus", lambda: cpus)
     monkeypatch.setattr(start, "TopicReader", Topics)
     assert processes(chosen(text)) == many

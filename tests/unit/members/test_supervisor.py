@@ -99,7 +99,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_and_what_they_said_is_said_by_one(site: Site, number: signal.Signals) -> None:
+def test_signal_ends_all_members_with_their_last_lines(site: Site, number: signal.Signals) -> None:
     process = site.running()
     # Ctrl-C goes to every process of the terminal's foreground group, and must reach members once.
     assert len({os.getpgid(pid) for pid in (process.pid, *site.pids())}) == 3
@@ -189,7 +189,7 @@ def test_who_does_not_answer_holds_up_nobody(site: Site) -> None:
     assert site.stopped(process) == 0
 
 
-def test_each_has_its_part_of_one_configuration_and_no_secret_is_shown(site: Site) -> None:
+def test_members_share_one_configuration_without_shown_secrets(site: Site) -> None:
     """Settings of the environment are in the supervisor's configuration already; a member's own would override that."""
     variables = {"RECALLFLOW_ENGINE_EPOCH_MS": "77", "SIMILARITY_EDGE_MAX_K": "7", "ELSE": "kept"}
     process = site.running(**variables)

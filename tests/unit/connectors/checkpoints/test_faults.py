@@ -47,9 +47,7 @@ def save_and_stop(url: str, folder: Path, after: int) -> str:
 
 
 @pytest.mark.parametrize("after", [0, 1, "all"])
-def test_interrupted_upload_leaves_no_half_generation(
-    url: str, grown: MakeGrown, tmp_path: Path, after: int | str
-) -> None:
+def test_interrupted_upload_leaves_no_generation(url: str, grown: MakeGrown, tmp_path: Path, after: int | str) -> None:
     store, db = CheckpointStore.open(url), grown(records=30)
     first, before = store.save(3, folder := db.folder(), db.about()).manifest, contents(folder)
     db.grow(30)
@@ -65,7 +63,7 @@ def test_interrupted_upload_leaves_no_half_generation(
     assert contents(tmp_path / "again") == contents(folder)
 
 
-def test_a_fetch_that_was_killed_leaves_no_folder_and_is_cleaned_up(url: str, tmp_path: Path) -> None:
+def test_killed_fetch_is_cleaned_up(url: str, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "a").write_bytes(b"a")
     store = CheckpointStore.open(url)
@@ -75,9 +73,6 @@ def test_a_fetch_that_was_killed_leaves_no_folder_and_is_cleaned_up(url: str, tm
     (left / "a").write_bytes(b"")
     store.fetch(manifest, tmp_path / "state" / "p003")
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["p003"]
-
-
-# ── what is stored is another ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -114,7 +109,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_the_next_older_generation_is_taken_where_an_object_is_not_what_was_saved(
+def test_damaged_object_makes_fetch_take_an_older_generation(
     two: tuple[CheckpointStore, Path, list[dict[str, str]]],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -149,7 +144,7 @@ def test_what_the_store_lost_travels_again(
     assert contents(tmp_path / "again") == held[1]
 
 
-def test_pruning_counts_only_what_is_whole(
+def test_pruning_counts_whole_generations(
     two: tuple[CheckpointStore, Path, list[dict[str, str]]], tmp_path: Path
 ) -> None:
     store, root, held = two
@@ -170,7 +165,7 @@ GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_a_manifest_that_is_garbage_is_warned_of_once_and_passed_over(
+def test_garbage_manifest_is_skipped_with_one_warning(
     two: tuple[CheckpointStore, Path, list[dict[str, str]]],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -211,9 +206,6 @@ def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointBroken, match=says):
             decode(name, encode(manifest), number)
-
-
-# ── a store that is away ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -286,9 +278,6 @@ def test_a_disk_that_cannot_be_written_is_no_broken_checkpoint(tmp_path: Path) -
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(CheckpointError, match=r"cannot write .*p003: .*File exists"):
         store.fetch(manifest, tmp_path / "taken" / "p003")
-
-
-# ── a folder that cannot be used ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("create", [False, True])

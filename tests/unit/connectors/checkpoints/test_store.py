@@ -36,9 +36,6 @@ def write(folder: Path, **files: bytes) -> Path:
     return folder
 
 
-# ── one writer ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_what_is_fetched_is_what_was_saved(store: CheckpointStore, grown: MakeGrown, tmp_path: Path) -> None:
     db = grown(records=50)
     folder = db.folder()
@@ -68,7 +65,7 @@ def test_only_what_is_new_travels(store: CheckpointStore, grown: MakeGrown) -> N
     assert second.sent_bytes < second.manifest.size / 10
 
 
-def test_another_process_knows_what_the_store_has(
+def test_moved_partition_sends_nothing_again(
     store: CheckpointStore, url: str, grown: MakeGrown, tmp_path: Path
 ) -> None:
     """A partition that moved: what came from a checkpoint does not travel back."""
@@ -80,9 +77,7 @@ def test_another_process_knows_what_the_store_has(
     assert again.manifest.files == first.manifest.files
 
 
-def test_a_table_that_is_still_the_same_is_not_read_again(
-    tmp_path: Path, grown: MakeGrown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_table_is_not_read_again(tmp_path: Path, grown: MakeGrown, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore.open((tmp_path / "store").as_uri())
     db = grown(records=200)
     store.save(3, db.folder(), db.about())
@@ -113,9 +108,7 @@ def test_a_large_file_goes_in_pieces_and_comes_back_whole(store: CheckpointStore
 
 
 @pytest.mark.parametrize("piece_bytes", [256 * 1024, pytest.param(PIECE_BYTES, marks=pytest.mark.exhaustive)])
-def test_large_file_is_transferred_in_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
-) -> None:
+def test_large_file_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
     for module in ("manifest", "sending"):
         monkeypatch.setattr(f"recallflow.connectors.checkpoints.{module}.PIECE_BYTES", piece_bytes)
     pieces = [b"%d" % number + bytes(piece_bytes - 2) for number in range(10, 58)]
@@ -132,9 +125,7 @@ def test_large_file_is_transferred_in_bounded_memory(
     assert contents(tmp_path / "fetched") == contents(folder)
 
 
-def test_the_newest_has_most_applied_of_its_own_source_whoever_came_last(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_newest_generation_has_most_applied(store: CheckpointStore, tmp_path: Path) -> None:
     folder = write(tmp_path / "f", a=b"a")
     offsets = [(-1, 50), (9, 10), (100, 20), (99, 30), (100, 15)]
     saved = [store.save(3, folder, about(offset, created)).manifest for offset, created in offsets]
@@ -164,9 +155,6 @@ def test_what_is_no_checkpoint_is_not_saved(store: CheckpointStore, tmp_path: Pa
     with pytest.raises(ValueError, match="state partition 4 is saved as 3"):
         store.save(4, tmp_path, about(1))
     assert store.generations(3) == []
-
-
-# ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_pruning_leaves_the_newest_generations_with_all_they_need(store: CheckpointStore, tmp_path: Path) -> None:
@@ -216,9 +204,6 @@ def test_a_manifest_of_a_later_version_keeps_every_object(tmp_path: Path) -> Non
     assert later.exists()
 
 
-# ── two writers ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class Interrupted(Objects):
     """Before its n-th write, something else is done."""
 
@@ -238,7 +223,7 @@ class Interrupted(Objects):
         self._written, self.meanwhile = 0, meanwhile
 
 
-def test_what_a_save_relies_on_stays_though_another_prunes_it_meanwhile(tmp_path: Path) -> None:
+def test_prune_during_a_save_keeps_its_objects(tmp_path: Path) -> None:
     """The other one's generation is ahead, so that the one whose tables are saved again is pruned amid the save."""
     root, folder = tmp_path / "store", write(tmp_path / "f", table=b"old", more=b"old too")
     other = CheckpointStore.open(root.as_uri())
@@ -344,9 +329,6 @@ TestTwoWriters = TwoWriters.TestCase
 TestTwoWriters.settings = settings(max_examples=share(0.4), stateful_step_count=10)
 
 
-# ── keeper ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_a_keeper_saves_what_is_made_for_it_and_prunes(url: str, grown: MakeGrown, tmp_path: Path) -> None:
     state_dir, db = tmp_path / "state", grown()
     (state_dir / ".checkpoint-of-a-killed-process").mkdir(parents=True)
@@ -368,7 +350,7 @@ def test_a_keeper_saves_what_is_made_for_it_and_prunes(url: str, grown: MakeGrow
     assert contents(tmp_path / "fetched") == made[2]
 
 
-def test_a_keeper_leaves_nothing_of_a_folder_that_could_not_be_made(url: str, tmp_path: Path) -> None:
+def test_keeper_without_a_folder_leaves_nothing(url: str, tmp_path: Path) -> None:
     keeper = Keeper(CheckpointStore.open(url), tmp_path, keep=2)
 
     def fail(folder: Path) -> About:

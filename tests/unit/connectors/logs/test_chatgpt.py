@@ -45,7 +45,7 @@ def written(tmp_path: Path, *conversations: Any, name: str = "conversations.json
     return tmp_path / name
 
 
-def test_the_branch_that_is_shown_comes_with_its_ids_and_times(tmp_path: Path) -> None:
+def test_shown_branch_has_ids_and_times(tmp_path: Path) -> None:
     talk = conversation(
         node("q1", "root", "user", "Which glaze runs?"),
         node("a1", "q1", "assistant", "Any.", after_s=1, metadata={"model_slug": "gpt-4o"}),
@@ -109,7 +109,7 @@ def test_messages_without_a_time_follow_the_one_before(tmp_path: Path) -> None:
     assert found.messages[3]["metadata"] == {"source": "chatgpt"}
 
 
-def test_the_zip_is_read_with_all_its_parts_and_without_its_other_files(tmp_path: Path) -> None:
+def test_zip_is_read_without_other_files(tmp_path: Path) -> None:
     first = conversation(node("a", "root", "user", "one"))
     second = conversation(node("b", "root", "user", "two"), conversation_id="talk-2")
     files = {"conversations-000.json": orjson.dumps([first]), "conversations-001.json": orjson.dumps([second])}
@@ -127,9 +127,7 @@ def test_one_conversation_alone_is_an_export(tmp_path: Path) -> None:
     ("current", "shown"),
     [("a2", ["a1", "a2"]), ("gone", ["a1", "b2"]), (None, ["a1", "b2"]), ({"deep": []}, ["a1", "b2"])],
 )
-def test_where_the_current_node_is_not_known_the_last_branch_is_shown(
-    tmp_path: Path, current: object, shown: list[str]
-) -> None:
+def test_unknown_current_node_shows_the_last_branch(tmp_path: Path, current: object, shown: list[str]) -> None:
     nodes = [
         node("a1", "root", "user", "?"),
         node("b2", "a1", "assistant", "new", after_s=9),

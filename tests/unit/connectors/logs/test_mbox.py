@@ -90,7 +90,7 @@ def test_mails_nested_without_end_are_refused_alone(tmp_path: Path) -> None:
     assert (found.column("content"), len(found.refused)) == (["next"], 1)
 
 
-def test_a_large_mail_is_read_as_far_as_it_is_held(tmp_path: Path) -> None:
+def test_large_mail_is_read_up_to_its_limit(tmp_path: Path) -> None:
     large = mail(1, "text")
     large.add_attachment(b"x" * 9_000_000, maintype="application", subtype="zip", filename="a.zip")
     found = box(tmp_path, large, mail(2, "next"))

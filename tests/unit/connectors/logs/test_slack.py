@@ -29,7 +29,7 @@ def export(*messages: Any, **others: list[Any]) -> dict[str, bytes]:
     return LISTS | {"trip/2026-01-30.json": orjson.dumps(messages)} | days
 
 
-def test_a_message_without_a_time_is_refused_and_files_without_length_are_counted(tmp_path: Path) -> None:
+def test_message_without_a_time_is_refused_and_empty_files_counted(tmp_path: Path) -> None:
     timeless = {"type": "message", "text": "when?", "user": "U1"}
     files = LISTS | {"trip/2026-01-30.json": orjson.dumps([timeless, said("1.1", "now")]), "trip/2026-01-31.json": b""}
     for path in (zipped(tmp_path / "export.zip", files), folder(tmp_path / "export", files)):

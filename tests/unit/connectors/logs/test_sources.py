@@ -87,7 +87,7 @@ def test_what_is_compressed_is_read_by_what_it_is(write: Write, name: str, conte
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.jsonl.zst"])
 @pytest.mark.parametrize("how", ["cut", "flipped"])
-def test_what_comes_before_a_break_is_read_and_the_break_told(write: Write, name: str, how: str) -> None:
+def test_broken_archive_is_read_up_to_the_break(write: Write, name: str, how: str) -> None:
     draw = Random(0)
     lines = b"\n".join(event(n, draw.randbytes(200).hex()) for n in range(5_000)) + b"\n"
     content = bytearray(gzip.compress(lines, 1) if name.endswith("gz") else zstd(lines))
@@ -104,7 +104,7 @@ def test_what_comes_before_a_break_is_read_and_the_break_told(write: Write, name
     assert read
 
 
-def test_a_zip_archive_is_as_many_logs_as_there_are_in_it(tmp_path: Path) -> None:
+def test_zip_archive_gives_each_log_in_it(tmp_path: Path) -> None:
     files = {
         "../../up/\u00fc.jsonl": LINES,
         "/root/abs.jsonl": EVENTS[0],
@@ -207,9 +207,6 @@ def test_huge_element_is_never_held_whole(tmp_path: Path, megabytes: int) -> Non
     assert (first, len(huge)) == (EVENTS[0], MEGABYTE + 1)
 
 
-# ── standard input ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class Piped:
     def __init__(self, content: bytes) -> None:
         self.buffer = io.BytesIO(content)
@@ -230,15 +227,12 @@ def test_standard_input_that_would_fill_the_disk_is_refused(monkeypatch: pytest.
         open_source("-")
 
 
-# ── the name of a log in positions ────────────────────────────────────────────────────────────────────────────────
-
-
 def named(path: Path | str, scope: Scope = SCOPE) -> str:
     (log,) = logs_of(path)
     return log_name(log, scope)
 
 
-def test_lines_that_grew_are_the_same_log_and_a_document_that_grew_is_another(write: Write) -> None:
+def test_grown_lines_keep_their_name_and_grown_documents_do_not(write: Write) -> None:
     before = named(write("log.jsonl", LINES)), named(write("chat.json", b"[\n" + EVENTS[0] + b"\n]"))
     after = (
         named(write("log.jsonl", LINES * 2)),
@@ -248,7 +242,7 @@ def test_lines_that_grew_are_the_same_log_and_a_document_that_grew_is_another(wr
     assert after[1] != before[1]
 
 
-def test_a_log_that_names_no_owner_is_another_one_for_another_owner(write: Write) -> None:
+def test_log_without_owner_is_named_after_the_given_one(write: Write) -> None:
     chat = write("chat.jsonl", b'{"role":"user","content":"hello"}\n')
     assert named(chat) == named(chat)
     assert named(chat, Scope("acme", "bob")) != named(chat, Scope("acme", "ann"))
@@ -276,7 +270,7 @@ def test_archive_over_a_limit_is_refused_unread(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.jsonl.zst", "logs.zip", "nested.zip"])
-def test_bytes_that_unpack_too_much_are_refused(
+def test_decompression_bomb_is_refused(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(sources, "RATIO_FREE_BYTES", 2 * MEGABYTE)

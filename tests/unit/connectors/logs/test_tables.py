@@ -84,7 +84,7 @@ def test_times_of_every_unit_and_zone_are_the_same_moment(tmp_path: Path, column
     assert parse(orjson.dumps(event)).timestamp == MS
 
 
-def test_times_without_a_zone_are_of_the_one_that_is_given(tmp_path: Path) -> None:
+def test_times_without_a_zone_use_the_given_zone(tmp_path: Path) -> None:
     naive = pa.array([datetime(2024, 7, 1, 12)])
     path = written(tmp_path / "t.parquet", pa.table({"content": ["x"], "time": naive}))
     (event,) = read(path, Scope("acme", "ann", zone=ZoneInfo("Europe/Lisbon")))

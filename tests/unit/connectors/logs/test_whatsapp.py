@@ -113,7 +113,7 @@ def test_every_way_to_write_a_moment(tmp_path: Path, line: str, moment: str) -> 
     assert found.column("content") == ["x"]
 
 
-def test_dates_that_fit_two_orders_are_refused_until_somebody_says_which(tmp_path: Path) -> None:
+def test_ambiguous_dates_are_refused_without_an_order(tmp_path: Path) -> None:
     text = "01/02/2026, 10:00 - Ann: one\n01/03/2026, 10:00 - Ann: two\n"
     with pytest.raises(UsageError, match=r"01/03/2026.*could be day or month first; give --date-order"):
         chat(tmp_path, text)
@@ -221,9 +221,7 @@ WAYS: dict[DateOrder, tuple[str, ...]] = {
 
 
 @given(DAYS, st.sampled_from([(order, way) for order, ways in WAYS.items() for way in ways]))
-def test_dates_are_read_as_they_were_written_or_asked_about(
-    days: list[date], written_so: tuple[DateOrder, str]
-) -> None:
+def test_dates_are_read_as_written_or_refused(days: list[date], written_so: tuple[DateOrder, str]) -> None:
     """Never another day than the one that was meant."""
     order, way = written_so
     separator = next(one for one in way if one in "/.-")
