@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 
 from benchmarks.fleet.checker import check, settled
 from benchmarks.fleet.engine import OUTPUTS, Topics
@@ -18,6 +19,7 @@ YEAR_287168_MS = 9_000_000_000_000_000
 MOVED = "recallflow_misplaced_records_total"
 CREATE_TIME = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
 SMALL_BYTES = 20_000
+ABORT_S = 60.0
 
 
 @pytest.fixture
@@ -143,6 +145,27 @@ def test_outputs_fit_the_limit_of_their_topic(bare: Topics, make_engine: MakeEng
     found = check(log)
     assert found.clean(), found
     assert engine.stop().code == 0
+
+
+def test_aborted_records_delay_no_readiness(make_engine: MakeEngine, topics: Topics, log: Log) -> None:
+    """The log ends with an aborted transaction and its marker. The engine may serve before it has caught up."""
+    for number in range(3):
+        log.tell("ann", content=f"walnut {number}")
+    log.flush()
+    ids = {"bootstrap.servers": topics.cluster.bootstrap_servers, "transactional.id": topics.suffix}
+    aborting = Producer(ids)
+    aborting.init_transactions(ABORT_S)
+    aborting.begin_transaction()
+    for number in range(5):
+        aborting.produce(topics.of("memory"), orjson.dumps(GOOD | {"id": f"a{number}"}), KEY, partition_of(KEY, 2))
+    assert aborting.flush(ABORT_S) == 0
+    aborting.abort_transaction(ABORT_S)
+    engine = make_engine(topics, "--serve-while-catching-up")
+    engine.up()
+    lag = f'recallflow_consumer_lag_records{{partition="{partition_of(KEY, 2)}",topic="{topics.of("memory")}"}}'
+    engine.until(lambda: engine.metrics().get(lag) == 0, "at the end of the log")  # the metric lags by a second
+    assert engine.metrics()["recallflow_connected"] == 1
+    assert engine.metrics()["recallflow_memories"] == 3
 
 
 def size(output: Output) -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from confluent_kafka import Producer
 
@@ -20,6 +19,7 @@ from recallflow.control import Control
 from recallflow.credentials import ApiKeyText
 from recallflow.flows.topics import Topics
 from tests.kafka.harness import FLAGS, GIVE_UP_S, watched
+from tests.kafka.harness import produce as harness_produce
 from tests.starts import COMMAND, fork_server
 from tests.unit.senders import api_key
 
@@ -56,10 +56,7 @@ class Engine:
         return RecallClient(self.broker.bootstrap_servers, tenant, **given)
 
     def produce(self, topic: str, key: str, *values: dict[str, Any] | bytes) -> None:
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "partitioner": "murmur2_random"})
-        for value in values:
-            producer.produce(topic, value if isinstance(value, bytes) else orjson.dumps(value), key.encode())
-        assert producer.flush(GIVE_UP_S) == 0
+        harness_produce(self.broker, topic, *values, key=key)
 
     def decide(self, event: Control, at_ms: int) -> None:
         """Write a control event with this timestamp."""

@@ -6,12 +6,14 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import engine
@@ -28,6 +30,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
 
 GIVE_UP_S = 60.0
+ANN = {"tenant_id": "acme", "user_id": "ann"}
 SESSION_S = 6  # the shortest that a broker takes by default: so long a start waits for one that was killed
 FLAGS = {
     "--memory-topic": "memory",
@@ -171,6 +174,23 @@ def read_topic(broker: Cluster, topic: str) -> list[Any]:
     with TopicReader(KafkaOptions(broker.bootstrap_servers), {"fetch.wait.max.ms": 10, **UNCOMMITTED}) as reader:
         spans = reader.spans([topic])
         return [one for (_, number), (low, _) in spans.items() for one in reader.read_to_end(topic, number, low)]
+
+
+def produce(broker: Cluster, topic: str, *events: Mapping[str, Any] | bytes, key: str = "") -> list[str]:
+    """Produce events, and return their positions. An event is of acme/ann and has its owner's key unless given."""
+    positions: list[str] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        assert error is None
+        positions.append(f"{message.topic()}:{message.partition()}:{message.offset()}")
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    for event in events:
+        owned = ANN if isinstance(event, bytes) else ANN | dict(event)
+        value = event if isinstance(event, bytes) else orjson.dumps(owned)
+        producer.produce(topic, value, key or f"{owned['tenant_id']}/{owned['user_id']}", on_delivery=delivered)
+    assert producer.flush(GIVE_UP_S) == 0
+    return positions
 
 
 def own_topics(topics: Names) -> Topics:

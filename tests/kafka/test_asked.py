@@ -8,14 +8,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.cli import main
 from recallflow.state.folders import partition_folder
-from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until
+from tests.kafka.harness import ANN, Deployment, Names, own_topics, produce, read_topic, until
 
-OWNER = {"tenant_id": "acme", "user_id": "ann"}
 AS_ANN = ["--tenant", "acme", "--user", "ann"]
 
 
@@ -29,21 +27,15 @@ def made(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
     with made.running():
         made.outputs(own.receipts, 1)
         waiting = {"type": "recall", "id": "open", "query": "Where is the bicycle?", "wait_timeout_ms": 60_000}
-        produce(made, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
-        produce(made, own.queries, {"type": "user.stats", "id": "at once"})
+        produce(made.broker, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
+        produce(made.broker, own.queries, {"type": "user.stats", "id": "at once"})
         made.outputs(own.responses, 1)
     return made
 
 
 def send(made: Deployment, topic: str, number: int) -> None:
     told = {"type": "memory", "id": f"m{number}", "content": f"The bicycle is in cellar {number}.", "receipt": True}
-    produce(made, topic, told)
-
-
-def produce(made: Deployment, topic: str, event: dict[str, object]) -> None:
-    producer = Producer({"bootstrap.servers": made.broker.bootstrap_servers})
-    producer.produce(topic, orjson.dumps(OWNER | event), b"acme/ann")
-    assert producer.flush(GIVE_UP_S) == 0
+    produce(made.broker, topic, told)
 
 
 def answered(made: Deployment) -> list[str]:
@@ -73,7 +65,7 @@ def test_commands_may_use_a_directory_of_run_and_its_checkpoint(
         assert main(["ask", "Where is the bicycle?", *where, *AS_ANN]) == 0
         assert "cellar 0" in capfd.readouterr().out
         assert main(["remember", "The key hangs by the door.", *where, *AS_ANN]) == 0
-        piped = orjson.dumps(OWNER | {"type": "user.stats", "id": "piped"})
+        piped = orjson.dumps(ANN | {"type": "user.stats", "id": "piped"})
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
         capfd.readouterr()
         assert main(["pipe", *where]) == 0
@@ -91,7 +83,7 @@ def test_commands_may_use_a_directory_of_run_and_its_checkpoint(
 def test_other_or_swapped_topics_are_refused(made: Deployment, topics: Names, tmp_path: Path) -> None:
     was, now = made.topics.control, topics("other")
     made.broker.create_topics({now: 1})
-    produce(made, now, {"type": "memory", "content": "Of another log."})
+    produce(made.broker, now, {"type": "memory", "content": "Of another log."})
     code, said = replace(made, topics=replace(made.topics, control=now)).ends()
     assert code == 1
     assert f"{was}, and is given {now} " in said

@@ -9,12 +9,11 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.flows.topics import Topics
 from recallflow.operators.audit import NUMBER
-from tests.kafka.harness import Deployment, Names, own_topics, read_topic, until
+from tests.kafka.harness import Deployment, Names, own_topics, produce, read_topic, until
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -55,32 +54,11 @@ def deployment(broker: Cluster, topics: Names, cli: Cli, tmp_path: Path) -> Depl
     return Deployment(broker, own, tmp_path / "state", flags=flags)
 
 
-class Sender:
-    """Sends events of one user."""
-
-    def __init__(self, deployment: Deployment) -> None:
-        self._topics = deployment.topics
-        self._producer = Producer(
-            {"bootstrap.servers": deployment.broker.bootstrap_servers, "partitioner": "murmur2_random"}
-        )
-
-    def tell(self, *events: dict[str, Any]) -> None:
-        self._send(self._topics.memory, *events)
-
-    def ask(self, *events: dict[str, Any]) -> None:
-        self._send(self._topics.queries, *events)
-
-    def _send(self, topic: str, *events: dict[str, Any]) -> None:
-        for event in events:
-            self._producer.produce(topic, orjson.dumps(ANN | event), KEY)
-        assert self._producer.flush(30) == 0
-
-
-def until_up(deployment: Deployment, sender: Sender) -> None:
+def until_up(deployment: Deployment) -> None:
     """Queries from before the first start are not answered: asks until one is."""
 
     def is_answered() -> bool:
-        sender.ask({"type": "user.stats", "id": UP})
+        produce(deployment.broker, deployment.topics.queries, {"type": "user.stats", "id": UP})
         return bool(read_topic(deployment.broker, deployment.topics.responses))
 
     until(is_answered)
@@ -103,18 +81,19 @@ def records(deployment: Deployment, at_least: int) -> list[dict[str, Any]]:
     return [orjson.loads(message.value()) for message in messages]
 
 
-def test_queries_and_refusals_are_recorded_once_despite_kills(deployment: Deployment) -> None:
-    anybody = Sender(deployment)
+def test_queries_and_refusals_are_recorded_once_despite_a_kill(deployment: Deployment) -> None:
+    broker, own = deployment.broker, deployment.topics
     with deployment.running():
-        until_up(deployment, anybody)
-    anybody.tell({"type": "memory", "id": "m", "content": TEXT})
-    anybody.ask(*({"type": "recall", "id": f"q{number}", "query": QUESTION} for number in range(40)))
-    for kill_after in (12, 25):
-        with deployment.running(kill_after):
-            pass  # until it is killed
+        until_up(deployment)
+    produce(broker, own.memory, {"type": "memory", "id": "m", "content": TEXT})
+    produce(broker, own.queries, *({"type": "recall", "id": f"q{number}", "query": QUESTION} for number in range(40)))
+    with deployment.running(kill_after=25):
+        pass  # until it is killed
     with deployment.running():
-        anybody.tell({"type": "user.erase", "id": "gone"})
-        anybody.ask({"type": "recall", "id": "later", "query": QUESTION}, {"type": "recall", "id": "wrong"})
+        produce(broker, own.memory, {"type": "user.erase", "id": "gone"})
+        produce(
+            broker, own.queries, {"type": "recall", "id": "later", "query": QUESTION}, {"type": "recall", "id": "wrong"}
+        )
         found = records(deployment, 43)
     assert Counter(one["id"] for one in found) == Counter(["gone", "later", "wrong", *(f"q{n}" for n in range(40))])
     by_id = {one["id"]: one for one in found}

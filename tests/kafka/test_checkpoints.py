@@ -2,12 +2,10 @@
 
 import base64
 import re
-import signal
 from contextlib import closing
 from pathlib import Path
 
 import orjson
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker
@@ -15,9 +13,7 @@ from benchmarks.fleet.checker import settled
 from benchmarks.fleet.engine import SHORT_SESSION, Topics, command
 from benchmarks.fleet.members import Fleet
 from benchmarks.fleet.records import Log, Reader
-from tests.kafka.harness import FLAGS, Names, own_topics, read_topic, until, watched
 from tests.readable import contains
-from tests.starts import fork_server
 
 PARTITIONS = 2
 OWNERS = 6
@@ -64,51 +60,6 @@ def test_a_lost_disk_is_restored_from_encrypted_checkpoints(broker: Cluster, tmp
         assert member.metrics()["recallflow_memories"] == 1 + TOLD + 2 * SINCE
         assert member.stop().code == 0, member.said()
     assert readable(store) == set()
-
-
-# An engine whose folders come from elsewhere only once a file is there.
-SLOW = """
-import sys, time
-from pathlib import Path
-from recallflow.cli import main
-from recallflow.flows.checkpointing import Checkpoints
-def restore(*_):
-    while not Path(sys.argv[1]).exists():
-        time.sleep(0.01)
-Checkpoints.restore = restore
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-def test_queries_during_a_first_restore_are_answered(broker: Cluster, topics: Names, tmp_path: Path) -> None:
-    """Queries count from when the partitions are the member's, not from when each is open."""
-    own, gate = own_topics(topics), tmp_path / "gate"
-    broker.create_topics(dict.fromkeys((own.memory, own.queries), PARTITIONS))
-    broker.create_topics(dict.fromkeys((own.control, *own.outputs()), 1))
-    servers = {"bootstrap.servers": broker.bootstrap_servers}
-    group, parts = topics("group"), [TopicPartition(own.memory, number) for number in range(PARTITIONS)]
-    words = ["run", "--create", "--state-dir", str(tmp_path / "s"), "--bootstrap-servers", broker.bootstrap_servers]
-    words += ["--deployment", group, "--checkpoint-to", f"file:{tmp_path / 'kept'}"]
-    words += [word for flag, name in FLAGS.items() for word in (flag, getattr(own, name))]
-    process = fork_server().start(SLOW, [str(gate), *words])
-    with watched(process), closing(Consumer(servers | {"group.id": group})) as asked:
-
-        def has_places() -> bool:
-            try:
-                return all(one.offset >= 0 for one in asked.committed(parts, timeout=5))
-            except KafkaException:  # the group is not there yet
-                return False
-
-        until(has_places)
-        producer = Producer(servers)
-        for part in parts:
-            query = {"type": "user.stats", "tenant_id": "acme", "user_id": "ann", "id": f"q{part.partition}"}
-            producer.produce(own.queries, orjson.dumps(query), b"acme/ann", part.partition)
-        assert producer.flush(30) == 0
-        gate.touch()
-        until(lambda: len(read_topic(broker, own.responses)) == PARTITIONS)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == 0
 
 
 def key_file(folder: Path) -> Path:

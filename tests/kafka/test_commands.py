@@ -6,11 +6,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,7 +16,7 @@ from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import topic_reader
 from recallflow.flows.topic_checks import check_control
-from tests.kafka.harness import FLAGS, GIVE_UP_S, Names, Start, flags, read_topic, until
+from tests.kafka.harness import FLAGS, GIVE_UP_S, Names, Start, flags, produce, read_topic, until
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -43,13 +41,6 @@ def enrichment(topics: Names) -> list[str]:
 def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
     """Return key and value of each record of a topic."""
     return [(message.key() or b"", message.value() or b"") for message in read_topic(broker, topic)]
-
-
-def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
-    for event in events:
-        producer.produce(topic, orjson.dumps({"tenant_id": "acme", "user_id": "ann"} | event), b"acme/ann")
-    assert producer.flush(GIVE_UP_S) == 0
 
 
 def test_topics_are_created_once(

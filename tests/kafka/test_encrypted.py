@@ -7,11 +7,10 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.state.folders import partition_folder
-from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until, watched
+from tests.kafka.harness import Deployment, Names, own_topics, produce, read_topic, until, watched
 from tests.readable import contains
 
 SAID = ["walnut", "violin under the stairs", "ann-of-acme", "acme-corporation", "waits-for-it", "m-of-ann"]
@@ -32,12 +31,6 @@ def made(broker: Cluster, topics: Names, tmp_path: Path, key: Path) -> Deploymen
     return Deployment(broker, own, tmp_path / "s", flags=("--master-key-file", str(key)))
 
 
-def produce(made: Deployment, topic: str, event: dict[str, Any]) -> None:
-    producer = Producer({"bootstrap.servers": made.broker.bootstrap_servers})
-    producer.produce(topic, orjson.dumps(SCOPE | event), b"acme-corporation/ann-of-acme")
-    assert producer.flush(GIVE_UP_S) == 0
-
-
 def answered(made: Deployment) -> dict[str, dict[str, Any]]:
     found = [orjson.loads(one.value()) for one in read_topic(made.broker, made.topics.responses)]
     return {one["query_id"]: one for one in found}
@@ -53,12 +46,12 @@ def test_waiting_question_is_unreadable_on_disk_and_survives_a_kill(made: Deploy
     own, folder = made.topics, partition_folder(made.state_dir, 0)
     told = {"type": "message", "id": "m-of-ann", "content": "The violin under the stairs, a walnut", "receipt": True}
     waiting = {"type": "recall", "id": "waits-for-it", "query": "Where is the violin?", "wait_timeout_ms": 60_000}
-    produce(made, own.memory, told)
+    produce(made.broker, own.memory, SCOPE | told)
     process = made.start()
     with watched(process):
         made.outputs(own.receipts, 1)
-        produce(made, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
-        produce(made, own.queries, {"type": "recall", "id": "at-once", "query": "violin?"})
+        produce(made.broker, own.queries, SCOPE | waiting | {"wait_for": f"{own.memory}:0:1"})
+        produce(made.broker, own.queries, SCOPE | {"type": "recall", "id": "at-once", "query": "violin?"})
         until(lambda: answered(made).keys() == {"at-once"})
         before = _written(folder)
         until(lambda: _written(folder) > before + 1_000_000_000)  # several marks later
@@ -66,7 +59,7 @@ def test_waiting_question_is_unreadable_on_disk_and_survives_a_kill(made: Deploy
     code, errors = replace(made, flags=()).ends()
     assert (code, "is encrypted" in errors) == (2, True)  # without the key it does not start, and changes nothing
     with made.running():
-        produce(made, own.memory, {"type": "message", "content": "more"})
+        produce(made.broker, own.memory, SCOPE | {"type": "message", "content": "more"})
         until(lambda: len(answered(made)) == 2)
     answer = answered(made)["waits-for-it"]
     assert answer["memories"][0]["content"] == "The violin under the stairs, a walnut"

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster
@@ -22,7 +22,7 @@ from recallflow.enrichment import content_hash
 from recallflow.flows.topics import Topics
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.state.searching import Findings, Known, Pieces, search_folder
-from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until, watched
+from tests.kafka.harness import Command, Deployment, Names, own_topics, produce, read_topic, until, watched
 from tests.llm_server import Asked, Fault, LlmServer
 from tests.starts import COMMAND, Started, fork_server
 
@@ -74,7 +74,7 @@ class Enrichment:
 
     def request(self, count: int, begin: int = 0, **fields: Any) -> None:
         """Asks about so many memories of some users."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "partitioner": "murmur2_random"})
+        requests: list[dict[str, Any]] = []
         for number in range(begin, begin + count):
             user = f"u{number % 5}"
             content = f"I moved to town {number}"
@@ -91,8 +91,8 @@ class Enrichment:
                 "tasks": ["facts"],
             }
             request |= {"source": f"memory.events:0:{number}", "memories": [memory]} | fields
-            producer.produce(self.topics.enrichment, orjson.dumps(request), f"acme/{user}")
-        assert producer.flush(GIVE_UP_S) == 0
+            requests.append(request)
+        produce(self.broker, self.topics.enrichment, *requests)
 
     def read(self, topic: str) -> list[dict[str, Any]]:
         return [orjson.loads(message.value()) for message in read_topic(self.broker, topic)]
@@ -151,12 +151,6 @@ def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmSe
     return Enrichment(broker, Topics(replies=(), **named), tmp_path / "enrich", settings(llm_server))
 
 
-def produce(broker: Cluster, topic: str, value: bytes, key: bytes = b"acme/ann") -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
-    producer.produce(topic, value, key)
-    assert producer.flush(GIVE_UP_S) == 0
-
-
 def asked_about(llm_server: LlmServer) -> Counter[str]:
     """How often the model read each message."""
     return Counter(one["text"] for asked in llm_server.requests for one in data(asked)["messages"])
@@ -170,27 +164,6 @@ def empty(broker: Cluster, topic: str) -> None:
 
 
 # ── kills, stops, a lost directory ────────────────────────────────────────────────────────────────────────────────
-
-
-def test_kills_while_calls_are_under_way_lose_and_double_nothing(enrichment: Enrichment, llm_server: LlmServer) -> None:
-    """The second process dies without a mark of its own."""
-    enrichment.request(60)
-    written = 0
-    for answered, epoch_ms in ((15, 50), (10, 60_000)):
-        llm_server.fail(Fault("delay"), times=answered)
-        llm_server.fail("hang", times=None)
-        process = enrichment.start("--epoch-ms", str(epoch_ms))
-        written += answered
-        with watched(process):
-            llm_server.wait_for(lambda now: now.held == CAPACITY)
-            until(lambda count=written: len(enrichment.results()) >= count)  # type: ignore[misc]
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        llm_server.heal()
-        llm_server.wait_for(lambda now: now.held == 0)
-    with enrichment.running():
-        enrichment.check_once(60)
-    assert llm_server.now.most_at_once <= CAPACITY
 
 
 def test_open_requests_are_asked_again_unless_retention_took_them(
@@ -228,17 +201,13 @@ def test_open_requests_are_asked_again_unless_retention_took_them(
     assert "m15" in [result["memory_id"] for result in enrichment.results()]
 
 
-@pytest.mark.parametrize("flags", [(), ("--deployment", "another")])
-def test_a_lost_directory_and_a_new_deployment_repeat_nothing(
-    enrichment: Enrichment, llm_server: LlmServer, flags: tuple[str, ...]
-) -> None:
+def test_a_lost_directory_and_a_new_deployment_repeat_nothing(enrichment: Enrichment, llm_server: LlmServer) -> None:
     own = enrichment.topics
     foreign = {"type": "memory", "tenant_id": "other", "user_id": "ann", "content": "x"}
     result = {"type": "enrichment.result", "tenant_id": "acme", "user_id": "ann", "request": "r:0:0", "source": "m:0:0"}
     for topic in (own.enrichment, own.results):
-        for value in (b"no JSON", b"{}", orjson.dumps({"type": "message"})):
-            produce(enrichment.broker, topic, value)
-    produce(enrichment.broker, own.results, orjson.dumps(result | {"memory_id": "m", "events": [foreign]}))
+        produce(enrichment.broker, topic, b"no JSON", b"{}", b'{"type": "message"}')
+    produce(enrichment.broker, own.results, result | {"memory_id": "m", "events": [foreign]})
     enrichment.request(10)
     llm_server.fail("hang", times=2)
     with enrichment.running():
@@ -247,7 +216,7 @@ def test_a_lost_directory_and_a_new_deployment_repeat_nothing(
     llm_server.heal()
     shutil.rmtree(enrichment.state_dir)
     before = asked_about(llm_server)
-    with enrichment.running(*(f"{flag}-{own.enrichment}" if flag == "another" else flag for flag in flags)):
+    with enrichment.running("--deployment", f"another-{own.enrichment}"):
         until(lambda: len(enrichment.events()) == 10)
     assert (asked_about(llm_server) - before).total() == 2
     assert Counter(event["id"] for event in enrichment.events()).most_common(1)[0][1] == 1
@@ -288,7 +257,7 @@ def test_requests_share_calls_and_events_carry_our_key(enrichment: Enrichment, l
     enrichment.settings |= {"RECALLFLOW_EMBEDDING_MODEL": "small", "RECALLFLOW_EMBEDDING_DIMENSION": "64"}
     enrichment.settings["RECALLFLOW_AUTH_API_KEY"] = key
     category = {"type": "category", "tenant_id": "acme", "name": "places", "description": "where people live"}
-    produce(enrichment.broker, enrichment.topics.control, orjson.dumps(category), b"acme/category/places")
+    produce(enrichment.broker, enrichment.topics.control, orjson.dumps(category), key="acme/category/places")
     llm_server.answer("categorise", {"assigned": [{"memory": "m1", "category": "places", "confidence": 0.9}]})
     enrichment.request(40, session_id="s")  # 8 of each of five users
     enrichment.request(8, begin=40, tasks=["embed"])
@@ -376,11 +345,11 @@ def test_kills_of_both_flows_change_nothing_and_a_fact_is_recalled(
     for number in range(40):
         message = {"type": "message", "id": f"m{number}", "tenant_id": "acme", "user_id": f"u{number % 5}"}
         content = f"I moved to town {number}"
-        produce(broker, own.memory, orjson.dumps(message | {"content": content}), f"acme/u{number % 5}".encode())
+        produce(broker, own.memory, message | {"content": content})
 
     def ask(number: int) -> None:
         query = {"type": "recall", "id": f"q{number}", "tenant_id": "acme", "user_id": "u1", "k": 50}
-        produce(broker, own.queries, orjson.dumps(query | {"query": "Where did I move?"}), b"acme/u1")
+        produce(broker, own.queries, query | {"query": "Where did I move?"})
 
     def answers() -> list[dict[str, Any]]:
         return enrichment.read(own.responses)

@@ -84,21 +84,6 @@ def test_a_wait_that_times_out_is_a_stale_read(site: Site) -> None:
     assert "5 records ahead" in answer["warnings"][0]["detail"]
 
 
-def test_a_waiting_query_survives_a_kill(site: Site) -> None:
-    ann = site.user()
-    told = site.tell(ann, content=BICYCLE)
-    waits = site.post(ann, "recall", query=QUESTION, wait_for=behind(told.position), wait_timeout_ms=60_000)
-    site.ask(ann, "user.stats")
-    site.engine.kill()
-    site.engine.start()
-    site.tell(ann, content="No: the bicycle is at Bob's.")
-    answer = site.reader.answer(waits.query_id)
-    assert len(answer["memories"]) == 2
-    assert "stale_read" not in [warning["code"] for warning in answer["warnings"]]
-    site.engine.await_ready()
-    site.check_nothing_twice()
-
-
 def test_a_signal_ends_the_flow_and_the_next_start_continues(site: Site) -> None:
     ann = site.user()
     told = site.tell(ann, content=BICYCLE)

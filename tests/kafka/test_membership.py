@@ -14,8 +14,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import Cluster
 from benchmarks.toy_member import Line, read, silences
-from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.group import boottime_s, static_members
+from recallflow.connectors.kafka.group import boottime_s
 from tests.starts import fork_server
 
 SESSION_S = 6.0  # the shortest that a broker takes by default
@@ -121,7 +120,7 @@ def stop(member: Member) -> None:
     assert member.wait(GIVE_UP_S) == 0
 
 
-def test_members_that_join_and_leave_share_the_partitions(site: Site) -> None:
+def test_members_share_partitions_and_added_ones(site: Site) -> None:
     site.make()
     members = []
     for number in range(3):
@@ -130,24 +129,12 @@ def test_members_that_join_and_leave_share_the_partitions(site: Site) -> None:
     assert sorted(site.shares(*members).values()) == [2, 3, 3]
     stop(members.pop(0))
     site.all_send(*members)
+    site.grow(site.memory, 2 * PARTITIONS)
+    site.grow(site.queries, 2 * PARTITIONS)
+    site.all_send(*members, partitions=2 * PARTITIONS)
+    assert "has members whose partitions the group assigns: stop them first" in ended(site.start("all", "--own", "0-7"))
     site.check_one_owner()
     site.check_nothing_again()
-
-
-def test_a_join_after_a_kill_waits_for_the_dead_member(site: Site) -> None:
-    """A join before that would stop all others."""
-    site.make()
-    first, second = site.start("one"), site.start("two")
-    site.all_send(first, second)
-    lost = {partition for partition, owner in site.owners().items() if owner == first.pid}
-    first.kill()
-    third = site.start("three")
-    site.all_send(second, third)
-    gains = [line for line in site.lines() if line.event == "gain"]
-    came_s = min(line.at_s for line in gains if line.tenure.startswith(f"{third.pid}."))
-    before = {line.partition for line in gains if line.at_s < came_s and line.tenure.startswith(f"{second.pid}.")}
-    assert lost <= before
-    site.check_one_owner()
 
 
 def test_member_killed_before_its_first_partition_stops_nobody(site: Site) -> None:
@@ -169,22 +156,6 @@ def test_member_killed_before_its_first_partition_stops_nobody(site: Site) -> No
     assert before != {line.tenure for line in site.lines()}  # what was to move was given up, and came back
     site.check_one_owner()
     site.check_nothing_again()
-
-
-def test_a_restarted_static_member_keeps_its_partitions(site: Site) -> None:
-    site.make()
-    first, second = site.start("one", "--instance-id", "a"), site.start("two", "--instance-id", "b")
-    site.all_send(first, second)
-    before = site.owners()
-    since_s = site.lines()[-1].at_s
-    first.kill()
-    first.wait()
-    again = site.start("one", "--instance-id", "a")
-    site.all_send(again, second)
-    assert site.owners() == {part: again.pid if owner == first.pid else owner for part, owner in before.items()}
-    moved = [line for line in site.lines() if line.event == "gain" and line.at_s > since_s]
-    assert {line.partition for line in moved} == {part for part, owner in before.items() if owner == first.pid}
-    site.check_one_owner()
 
 
 def test_the_last_process_of_a_static_name_works_alone(site: Site) -> None:
@@ -216,35 +187,6 @@ def test_partitions_may_be_assigned_by_hand(site: Site) -> None:
     again = site.start("low again", "--own", "0-3")
     assert "DeploymentLost: another process has joined deployment" in ended(low)
     site.all_send(again, high)
-    site.check_one_owner()
-
-
-def test_owned_and_shared_partitions_exclude_each_other(site: Site) -> None:
-    site.make()
-    shares = site.start("shares")
-    site.all_send(shares)
-    assert "has members whose partitions the group assigns: stop them first" in ended(site.start("all", "--own", "0-7"))
-    stop(shares)
-    owns = site.start("all", "--own", "0-7")
-    site.all_send(owns)
-    stop(owns)
-    refused = site.start("shares")  # until the session of the static member has run out
-    assert "has members that own theirs by --own: stop them first; a session timeout later" in ended(refused)
-    site.until(lambda: static_members(KafkaOptions(site.broker.bootstrap_servers), site.group) == {})
-    shares = site.start("shares")
-    site.all_send(shares)
-    stop(shares)
-    site.check_one_owner()
-    site.check_nothing_again()
-
-
-def test_added_partitions_are_shared(site: Site) -> None:
-    site.make()
-    members = [site.start("one"), site.start("two")]
-    site.all_send(*members)
-    site.grow(site.memory, 2 * PARTITIONS)
-    site.grow(site.queries, 2 * PARTITIONS)
-    site.all_send(*members, partitions=2 * PARTITIONS)
     site.check_one_owner()
 
 

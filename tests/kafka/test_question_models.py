@@ -11,10 +11,9 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until, watched
+from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, produce, read_topic, until, watched
 from tests.llm_server import Fault, LlmServer
 
 SUMMARIES = {"diet": "Ana eats no meat.", "travel": "Ana moved to Porto in May."}
@@ -70,13 +69,6 @@ def deployment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmSe
     return Deployment(broker, own, tmp_path / "s", flags=(*models, *reranker))
 
 
-def send(deployment: Deployment, topic: str, *events: dict[str, Any]) -> None:
-    producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
-    for event in events:
-        producer.produce(topic, orjson.dumps({"tenant_id": "acme", "user_id": "ana"} | event), b"acme/ana")
-    assert producer.flush(GIVE_UP_S) == 0
-
-
 def answered(deployment: Deployment) -> list[dict[str, Any]]:
     return [orjson.loads(found.value()) for found in read_topic(deployment.broker, deployment.topics.responses)]
 
@@ -89,17 +81,17 @@ def test_hanging_models_block_nobody_and_kill_repeats_nothing(
     texts = ("Ana moved to Porto", "Ana moved to Porto in May", "Ana moved")
     memories = [{"type": "memory", "id": f"m{n}", "content": text, "receipt": True} for n, text in enumerate(texts)]
     summaries = [{"type": "category.summary", "category": name, "summary": text} for name, text in SUMMARIES.items()]
-    send(deployment, deployment.topics.memory, *summaries, *memories)
+    produce(deployment.broker, deployment.topics.memory, *summaries, *memories)
     recent = {"type": "recall", "query": "What is new?", "mode": "recency", "k": 1}  # is not reranked
     selected = [recent | {"id": f"q{n}", "select_categories": True} for n in range(PENDING)]
     reranked = {"type": "recall", "id": "reranked", "query": "Where does Ana live?", "k": 2}
     killed = deployment.start()
     with watched(killed):
         deployment.outputs(deployment.topics.receipts, 3)  # it reads: later queries are answered
-        send(deployment, deployment.topics.queries, *selected, reranked)
+        produce(deployment.broker, deployment.topics.queries, *selected, reranked)
         llm_server.wait_for(lambda now: now.held == PENDING)
         assert service.asked.wait(GIVE_UP_S)
-        send(deployment, deployment.topics.queries, recent | {"id": "plain"})
+        produce(deployment.broker, deployment.topics.queries, recent | {"id": "plain"})
         until(lambda: [found["query_id"] for found in answered(deployment)] == ["plain"])
         assert llm_server.now.held == PENDING
         killed.send_signal(signal.SIGKILL)

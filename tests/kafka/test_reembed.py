@@ -6,12 +6,11 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.enrichment import content_hash
 from recallflow.flows.reembed import TOGETHER
-from tests.kafka.harness import GIVE_UP_S, Command, Names, Start, read_topic
+from tests.kafka.harness import Command, Names, Start, produce, read_topic
 from tests.llm_server import Fault, LlmServer
 
 FERRY, BIKE = "The ferry to Porto leaves at nine", "Bo sold his red bike"
@@ -30,14 +29,6 @@ def reembed(broker: Cluster, memory: str, topics: Names, llm_server: LlmServer) 
     model = ["--embedder", "openai", "--embedding-model", "e-1", "--embedding-dimension", "64"]
     return ["reembed", *model, "--embedding-url", llm_server.url, "--memory-topic", memory,
             "--control-topic", topics("control.events"), "--bootstrap-servers", broker.bootstrap_servers]  # fmt: skip
-
-
-def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
-    for event in events:
-        owner = {"tenant_id": "acme", "user_id": "ann"} | event
-        producer.produce(topic, orjson.dumps(owner), f"{owner['tenant_id']}/{owner['user_id']}")
-    assert producer.flush(GIVE_UP_S) == 0
 
 
 def notes(count: int) -> list[dict[str, Any]]:

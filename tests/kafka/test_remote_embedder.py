@@ -3,19 +3,18 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash
-from tests.kafka.harness import GIVE_UP_S, Command, Names, read_topic, until, watched
+from tests.kafka.harness import Command, Names, produce, read_topic, until, watched
 from tests.kafka.test_reembed import vectors
 from tests.llm_server import LlmServer
 from tests.starts import COMMAND, fork_server
@@ -41,18 +40,13 @@ class Platform:
 
     def __init__(self, broker: Cluster, topics: Topics) -> None:
         self.broker, self.topics = broker, topics
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
         self._asked = 0
 
-    def send(self, topic: str, *events: Mapping[str, Any]) -> None:
-        for event in events:
-            owned = {"tenant_id": "acme", "user_id": "ann"} | dict(event)
-            self._producer.produce(topic, orjson.dumps(owned), b"acme/ann")
-        assert self._producer.flush(GIVE_UP_S) == 0
-
     def remember(self, **texts: str) -> None:
-        self.send(
-            self.topics.memory, *({"type": "memory", "id": name, "content": said} for name, said in texts.items())
+        produce(
+            self.broker,
+            self.topics.memory,
+            *({"type": "memory", "id": name, "content": said} for name, said in texts.items()),
         )
 
     def ask(self, question: str, **fields: Any) -> dict[str, Any]:
@@ -65,7 +59,7 @@ class Platform:
             if looked > LOOKS:
                 looked, self._asked = 0, self._asked + 1
                 query = {"type": "recall", "id": f"q{self._asked}", "query": question} | fields
-                self.send(self.topics.queries, query)
+                produce(self.broker, self.topics.queries, query)
             responses = [orjson.loads(message.value()) for message in read_topic(self.broker, self.topics.responses)]
             return next((one for one in responses if one["query_id"] == f"q{self._asked}"), None)
 

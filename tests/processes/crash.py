@@ -23,7 +23,6 @@ from typing import Any
 import orjson
 
 from recallflow.cli import main as run_command
-from recallflow.flows import kafka
 from recallflow.outputs import Answer
 from recallflow.state import cleaning, directory, segments
 from recallflow.state.at_rest import UNENCRYPTED
@@ -327,29 +326,26 @@ FULL_AT_BYTES = (1, 60, 200, 3_000, 10_000, 30_000)
 def first_start(folder: Path, *words: str) -> tuple[int, int]:
     """Kill a first start at each creation of a file; then let files end at several sizes. Each time start again.
 
-    The words of a command have no --state-dir; `EACH` is another word for each directory.
+    The words of a command have no --state-dir.
     """
-    setattr(kafka, "run", lambda *_: os._exit(0))  # noqa: B010 a flow on Kafka would not end by itself
-    own = f"first-start-{os.getpid()}"
 
-    def command(name: int) -> int:
-        chosen = [f"{own}-{name}" if word == "EACH" else word for word in words]
-        return run_command([*chosen, "--create", "--state-dir", str(folder)])
+    def command() -> int:
+        return run_command([*words, "--create", "--state-dir", str(folder)])
 
     def begin() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     def again(name: int, _: bytes = b"") -> None:
-        if (code := child(lambda _: command(name))[0]) != 0:
+        if (code := child(lambda _: command())[0]) != 0:
             print(f"after {name}, it does not start again: {code}", flush=True)
 
     def life(killing: Killing, _: Say) -> object:
         killing.before_operations(folder, CREATIONS)
-        return command(killing.moment)
+        return command()
 
     def full(size: int, _: Say) -> object:
         limit_files(size, signal.SIG_IGN)
-        return command(AT_MOST + size)
+        return command()
 
     moments, failed = kill_each(life, begin, again), 0
     for size in FULL_AT_BYTES:

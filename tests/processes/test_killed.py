@@ -3,11 +3,9 @@
 import asyncio
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import orjson
 import pytest
@@ -53,49 +51,12 @@ def test_killed_pipe_continues_after_the_last_applied_line(tmp_path: Path, start
     assert hash_of(tmp_path / "s") == hash_of(tmp_path / "whole")
 
 
-def test_killed_pipe_can_be_fed_its_log_again(tmp_path: Path, start: Start) -> None:
-    """Killed at full speed after any number of answers. Every event has an id, so that none is applied twice."""
-    lines = make_log(seed=2, count=800)
-    process(lines, TWO, tmp_path / "whole")
-    queries = sum(kind_of(line) in QUERIES for line in lines)
-    for count in sorted(Random(2).sample(range(1, queries // 2), 4)):
-        engine = start("pipe", *PARTITIONS, "--state-dir", tmp_path / "s")
-        feeder = feed(engine, lines)
-        assert engine.stdout is not None
-        assert all(engine.stdout.readline() for _ in range(count))
-        kill(engine)
-        feeder.join()
-        assert hash_of(tmp_path / "s") != hash_of(tmp_path / "whole")  # it was in the middle
-    pipe(tmp_path / "s", lines)
-    assert hash_of(tmp_path / "s") == hash_of(tmp_path / "whole")
-
-
-def test_answer_acknowledges_all_lines_before_it(tmp_path: Path, start: Start) -> None:
-    """An answer says that every line before it is applied, of any user and state partition."""
-    owners = [{"tenant_id": "acme", "user_id": f"user{n}"} for n in range(9)]
-    said = [{"type": "message", "id": f"m{n}", "content": f"word {n}"} | owners[n % 9] for n in range(3_000)]
-    lines = [orjson.dumps(event) for event in said]
-    asks = [
-        orjson.dumps({"type": "memory.get", "id": f"q{n}", "memory_id": f"m{n}"} | owners[n % 9]) for n in range(3_000)
-    ]
-    acknowledged = 1_000
-    engine = start("pipe", *PARTITIONS, "--state-dir", tmp_path / "s")
-    feeder = feed(engine, [*lines[:acknowledged], asks[0], *lines[acknowledged:]])
-    assert engine.stdout is not None
-    assert orjson.loads(engine.stdout.readline())["status"] == "ok"
-    kill(engine)
-    feeder.join()
-    answers = process(asks, TWO, tmp_path / "s").responses
-    assert {answer["status"] for answer in answers[:acknowledged]} == {"ok"}
-    assert answers[-1]["status"] == "error"  # it was killed in the middle
-
-
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> tuple[Path, str, list[bytes]]:
     """Replay a log without kills. Many lines have no id, so that a line that is applied twice changes the hash."""
     folder = tmp_path_factory.mktemp("replayed")
     log, noted = folder / "log.jsonl", folder / "rejects.jsonl"
-    log.write_bytes(b"\n".join(make_log(seed=5, count=2_000, nameless=[*CREATIONS, *CHANGES, *QUERIES])))
+    log.write_bytes(b"\n".join(make_log(seed=5, count=1_500, nameless=[*CREATIONS, *CHANGES, *QUERIES])))
     replay(folder / "s", log, *PARTITIONS, "--rejects", str(noted))
     rejects = noted.read_bytes().splitlines()
     codes = {orjson.loads(line)["error"]["code"] for line in rejects}
@@ -103,15 +64,14 @@ def replayed(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> tuple[
     return log, hash_of(folder / "s"), rejects
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_killed_replay_continues_to_the_same_state(
-    replayed: tuple[Path, str, list[bytes]], tmp_path: Path, start: Start, replay: Replay, seed: int
+    replayed: tuple[Path, str, list[bytes]], tmp_path: Path, start: Start, replay: Replay
 ) -> None:
-    """Kill it three times, each when so many more lines are refused."""
+    """Kill it twice, each when so many more lines are refused."""
     log, state_hash, rejects = replayed
     noted = tmp_path / "rejects.jsonl"
     options = [*PARTITIONS, "--rejects", str(noted)]
-    for share in sorted(Random(seed).random() * 0.8 for _ in range(3)):
+    for share in (0.3, 0.7):
         engine = start("replay", log, "--embedded", "--create", "--state-dir", tmp_path / "s", *options)
         while not noted.exists() or noted.read_bytes().count(b"\n") < share * len(rejects):
             assert engine.poll() is None
@@ -121,14 +81,6 @@ def test_killed_replay_continues_to_the_same_state(
     replay(tmp_path / "s", log, *options)
     assert hash_of(tmp_path / "s") == state_hash
     assert sorted(noted.read_bytes().splitlines()) == sorted(rejects)
-
-
-def test_replayed_file_gives_the_state_of_piped_lines(tmp_path: Path, replay: Replay) -> None:
-    lines = make_log(seed=1, count=500, nameless=[*CHANGES, *QUERIES])
-    (tmp_path / "log.jsonl").write_bytes(b"\n".join(lines))
-    replay(tmp_path / "s", tmp_path / "log.jsonl", *PARTITIONS)
-    process(lines, TWO, tmp_path / "whole")
-    assert hash_of(tmp_path / "s") == hash_of(tmp_path / "whole")
 
 
 def test_engines_killed_in_turns_lose_and_repeat_nothing(tmp_path: Path, start: Start) -> None:
@@ -167,44 +119,9 @@ def test_engines_killed_in_turns_lose_and_repeat_nothing(tmp_path: Path, start: 
         assert asyncio.run(count(opened)) == LOG_LINES
 
 
-def test_refused_second_process_does_not_harm_a_killed_first(tmp_path: Path, start: Start) -> None:
-    owner = {"tenant_id": "acme", "user_id": "ann"}
-    event = orjson.dumps({"type": "memory", "id": "m", "content": "Tea, please."} | owner)
-    get = orjson.dumps({"type": "memory.get", "id": "q", "memory_id": "m"} | owner)
-    engine = start("pipe", *PARTITIONS, "--state-dir", tmp_path / "s")
-    assert engine.stdin is not None
-    assert engine.stdout is not None
-    engine.stdin.write(event + b"\n" + get + b"\n")
-    engine.stdin.flush()
-    assert engine.stdout.readline()
-    (tmp_path / "log").write_bytes(event + b"\n")
-    second = start("replay", tmp_path / "log", "--embedded", "--state-dir", tmp_path / "s")
-    _, err = second.communicate()
-    assert second.returncode == 1
-    assert f"process {engine.pid} on ".encode() in err
-    kill(engine)
-    assert [answer["status"] for answer in pipe(tmp_path / "s", [get])] == ["ok"]
-
-
 def kill(engine: subprocess.Popen[bytes]) -> None:
     engine.kill()
     assert engine.wait() == -signal.SIGKILL
-
-
-def feed(engine: subprocess.Popen[bytes], lines: Sequence[bytes]) -> threading.Thread:
-    """Write lines as fast as they are taken, until the process has ended."""
-
-    def write() -> None:
-        assert engine.stdin is not None
-        try:
-            engine.stdin.write(b"".join(line + b"\n" for line in lines))
-            engine.stdin.flush()
-        except BrokenPipeError:
-            pass
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    return thread
 
 
 def acknowledged_by(start: Start, writer: str, state_dir: Path, run: str, count: int) -> list[tuple[str, str, str]]:
