@@ -64,7 +64,7 @@ def figures(settings: Settings, conversation: Conversation) -> dict[str, dict[st
     """By what late interaction was worked out for: the measures, and the share of answers that are the same."""
     with Embedded.open(settings, None) as embedded:
         lines = message_lines(conversation)
-        run_lines(embedded, "locomo", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, "locomo", lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         index = search_index(embedded, settings, conversation)
         embedder, size = embedded.embedder, len(index)
         cuts = {f"all {size:,}": Cut(size, size)} | {f"best {best}": Cut(0, best) for best in BESTS}

@@ -124,7 +124,7 @@ def ingest(lines: list[bytes], settings: Settings = AS_USUAL, at_rest: AtRest = 
         tempfile.TemporaryDirectory() as folder,
         Embedded.open(settings, Path(folder) / "state", at_rest=at_rest) as embedded,
     ):
-        run_lines(embedded, "bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
+        run_lines(embedded, "bench", lambda *_: IteratorFeed(feed()), lambda *_: None, rewinds=False)
         ((wall_s, processor_s),) = started
         count = len(lines)
         return Taken(count / (time.perf_counter() - wall_s), (time.process_time() - processor_s) / count * 1e6)

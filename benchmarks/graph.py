@@ -47,7 +47,7 @@ def write(lines: list[bytes], settings: Settings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder) / "state"
         with Embedded.open(settings, state_dir) as embedded:
-            run_lines(embedded, "bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
+            run_lines(embedded, "bench", lambda *_: IteratorFeed(feed()), lambda *_: None, rewinds=False)
             seconds = time.perf_counter() - started[0]
             content = _content(embedded.directory)
         disk = sum(file.stat().st_size for file in state_dir.rglob("*.sst"))

@@ -85,7 +85,7 @@ def seen(
     """All questions to stores of all sizes. `words`: by the words alone, as without the question's vector."""
     with Embedded.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        run_lines(embedded, kind, lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, kind, lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         known: dict[str, TextVectors] = {}
 
         def embed(text: str) -> TextVectors:

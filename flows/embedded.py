@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import orjson
 from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, TurnFeed
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
+from recallflow.errors import LogChanged
 from recallflow.flows.cycles import computing
 from recallflow.flows.embedding import Ahead, open_embedder
 from recallflow.flows.model_settings import ModelSettings
@@ -62,7 +64,7 @@ def process(
     """Apply lines of events to a state directory, or to a temporary one. Return their outputs."""
     processed, first = Processed(), list[int]()
 
-    def open_feed(offset: int) -> Feed:
+    def open_feed(offset: int, _: Callable[[bytes], object]) -> Feed:
         first.append(offset)
         return IteratorFeed(iter(lines))
 
@@ -78,7 +80,7 @@ def process(
 def run_lines(
     embedded: "Embedded",
     topic: str,
-    open_feed: Callable[[int], Feed],
+    open_feed: Callable[[int, Callable[[bytes], object]], Feed],
     deliver: Delivery,
     *,
     rewinds: bool,
@@ -89,20 +91,29 @@ def run_lines(
     Args:
         embedded: The engine.
         topic: The name of the feed in positions.
-        open_feed: Returns the feed from an offset on.
+        open_feed: Returns the feed from an offset on, and calls its second argument with each line before.
         deliver: Called for every line with its offset and outputs.
         rewinds: The feed can be read again, as a file can. It resumes at the lowest offset that a state partition may
             lack, and outputs are kept until they are delivered: they come again after a kill. Other feeds bring new
             lines only, which get the offsets behind all that are applied.
         clock_ms: The append times of lines.
+
+    Raises:
+        LogChanged: The lines before the offset are not those that were applied.
     """
     ahead = None if embedded.ahead is None else embedded.ahead.embed
     with computing():
         loop = embedded.loop(replace(embedded.rules(), comes_again=rewinds), ahead=ahead)
-        offset = loop.resume(topic) if rewinds else loop.begin([topic])[topic]
+        offset, known = loop.resume(topic) if rewinds else (loop.begin([topic])[topic], "")
+        digest = blake2b(digest_size=16)
         while loop.idle_s() == 0:
             loop.advance()
-        feed = TurnFeed(open_feed(offset), ends_turn)
+        feed = TurnFeed(open_feed(offset, digest.update), ends_turn)
+        if known and digest.hexdigest() != known:
+            raise LogChanged(
+                f"the first {offset:,} events are not those that an earlier replay took: the log was changed. Replay "
+                "it under another file name; of what is there already, only events with ids are applied once"
+            )
         with contextlib.suppress(StopIteration):
             while True:
                 lines, now_ms = feed.take(), clock_ms()
@@ -116,13 +127,15 @@ def run_lines(
                         outputs[output.position.offset].append(output)
                 for at, delivered in outputs.items():
                     deliver(at, delivered)
+                for line in lines if rewinds else ():
+                    digest.update(line)
                 offset += len(lines)
                 loop.advance()
                 if loop.is_sync_due():
-                    loop.settle(Position(topic, 0, offset - 1)) if rewinds else loop.begin_sync()
+                    loop.settle(Position(topic, 0, offset - 1), digest.hexdigest()) if rewinds else loop.begin_sync()
         loop.end()
         if rewinds and offset:
-            loop.settle(Position(topic, 0, offset - 1))
+            loop.settle(Position(topic, 0, offset - 1), digest.hexdigest())
 
 
 def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:

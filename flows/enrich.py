@@ -52,7 +52,11 @@ class EnrichFlow:
     """A member of a deployment of the enrichment flow."""
 
     def __init__(self, config: Config) -> None:
-        """Raises UsageError where no state directory is named."""
+        """Raises UsageError where no state directory is named, or no language model for what is to be asked of one."""
+        if config.llm.model is None:
+            if tasks := config.enrichment.llm_tasks():
+                raise UsageError(f"llm.model is not set, and {', '.join(tasks)} asks a language model: give --llm NAME")
+            _log.warning("llm.model is not set: requests that ask a language model are answered without one")
         self._config, self._state_dir = config, config.named_state_dir()
         self._stopping = threading.Event()
 

@@ -163,11 +163,15 @@ class EnrichmentSettings:
     def unavailable(self) -> str | None:
         """Return the warning for an engine without Kafka, which asks no enrichment flow; None where nothing is wanted
         of one."""
-        tasks = ("relationships", "facts", "categories", "summaries")
-        if not (wanted := [f"enrichment.{task}" for task in tasks if getattr(self, task)]):
+        if not (wanted := self.llm_tasks()):
             return None
         also = " (GRAPH_LLM_EXTRACTION_ENABLED)" if self.relationships else ""
         return f"{', '.join(wanted)}{also} does nothing here: models are asked by recallflow run and enrich, on Kafka"
+
+    def llm_tasks(self) -> list[str]:
+        """Return the settings that ask a language model."""
+        tasks = ("relationships", "facts", "categories", "summaries")
+        return [f"enrichment.{task}" for task in tasks if getattr(self, task)]
 
     def wanted(self, embedder: Embedder) -> Wanted | None:
         """What the main flow asks for; None where that is nothing. A remote embedder gives no vector at once."""

@@ -4,12 +4,15 @@ A recipe is a source, a list of named steps, and a sink. `run` executes it on By
 (`on_bytewax.py`), and otherwise on the calling thread (`Loop`). Steps, sources and sinks do not know which.
 """
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from recallflow.flows.cycles import computing
+
+_log = logging.getLogger(__name__)
 
 
 class SourcePart(Protocol):
@@ -86,9 +89,12 @@ def run(recipe: Recipe) -> None:
     with computing():
         try:
             from recallflow.flows.on_bytewax import run_on_bytewax
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "bytewax":
+        except ImportError as error:
+            is_missing, root = isinstance(error, ModuleNotFoundError), (error.name or "bytewax").partition(".")[0]
+            if root != "bytewax":
                 raise
+            if not is_missing:
+                _log.warning("Bytewax is installed and cannot be loaded (%s): running without it", error)
             run_loop(recipe)
         else:
             run_on_bytewax(recipe)

@@ -98,9 +98,11 @@ class StateLoop:
         steps = self._steps.values()
         return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
 
-    def resume(self, topic: str) -> int:
-        """Return the lowest offset of a log that a state partition may lack, or whose outputs may be undelivered."""
-        return min((step.settled(f"{topic}:0") + 1 for step in self._steps.values()), default=0)
+    def resume(self, topic: str) -> tuple[int, str]:
+        """Return the lowest offset of a log that a state partition may lack, or whose outputs may be undelivered, and
+        the digest of the lines before it."""
+        offset, digest = min((step.settled(f"{topic}:0") for step in self._steps.values()), default=(-1, ""))
+        return offset + 1, digest
 
     def apply(self, read: Sequence[Record | Completion]) -> list[Delivered | Done]:
         """Apply and commit a batch. Return its outputs."""
@@ -137,13 +139,14 @@ class StateLoop:
         is_covered = self._directory.begin_syncs()
         self._sync_at_s = float("inf") if is_covered else time.monotonic() + (self._sync_s or 0.0)
 
-    def settle(self, position: Position) -> None:
-        """Sync the directory, and resume a log behind a position from now on: all of it is applied and delivered."""
+    def settle(self, position: Position, digest: str) -> None:
+        """Sync the directory, and resume a log behind a position from now on: all of it is applied and delivered.
+        `digest`: of all lines up to there."""
         for step in self._steps.values():
             step.commit()
         self._directory.sync()
         for step in self._steps.values():
-            step.settle(position)
+            step.settle(position, digest)
         self._sync_at_s = float("inf")
 
     def idle_s(self) -> float | None:

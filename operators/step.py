@@ -232,14 +232,16 @@ class StateStep:
         offsets = [position.offset for position in held if position.source == source]
         return 1 + max(self._partition.applied.get(source, -1), *offsets, -1)
 
-    def settled(self, source: str) -> int:
-        """Return the last offset of a log up to which all is applied and delivered; -1 where there is none."""
-        return int(self._partition.get(keys.settled(source)) or -1)
+    def settled(self, source: str) -> tuple[int, str]:
+        """Return the last offset of a log up to which all is applied and delivered, and the digest of the log up to
+        there; -1 where there is none."""
+        offset, _, digest = (self._partition.get(keys.settled(source)) or b"-1").decode().partition(" ")
+        return int(offset), digest
 
-    def settle(self, position: Position) -> None:
+    def settle(self, position: Position, digest: str) -> None:
         """Store that a log is applied and delivered up to a position, and delete the outputs that were kept of it."""
         stale = outbox.delivered(self._partition, {position.source: position.offset})
-        self._partition.stage(stale | {keys.settled(position.source): b"%d" % position.offset})
+        self._partition.stage(stale | {keys.settled(position.source): f"{position.offset} {digest}".encode()})
         self._partition.commit(needs_sync=False)
 
     # ------------------------------------------------------------------ durability

@@ -100,6 +100,10 @@ class UsageError(RecallflowError):
     """A command line or settings mistake."""
 
 
+class LogChanged(UsageError):
+    """A log that is replayed again does not begin with the events that an earlier replay took."""
+
+
 class MasterKeyError(UsageError):
     """A state directory's master key is not given, is not the one it was made with, or cannot be asked."""
 

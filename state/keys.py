@@ -7,7 +7,8 @@ read, or deleted, as one range and can never be reached from another owner's pre
        format                                 format version and partition number
        applied: source                        last applied offset of each source partition
        counts                                 how many owners and current memories there are
-       settled: source                        last offset of a replayed file whose outputs are all delivered
+       settled: source                        last offset of a replayed file whose outputs are all delivered, and
+                                              a digest of the file up to there
        complete                               all folders of the directory were created, in one process's directory
        place                                  how far the log is read and answered (whoever reads it says what)
     01 owner(16) table(1) …                   one owner's

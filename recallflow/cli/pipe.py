@@ -11,6 +11,8 @@ from recallflow.cli.output import note
 from recallflow.limits import RECORD_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from recallflow.connectors.lines import Delivery
     from recallflow.outputs import Answer, DeadLetter, Receipted
 
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         lines = bounded_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 
-        def open_feed(offset: int) -> PumpFeed:
+        def open_feed(offset: int, _: "Callable[[bytes], object]") -> PumpFeed:
             first.append(offset)
             return PumpFeed(lines)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, config_and_origins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from recallflow.cli.pace import Meter, Pace
     from recallflow.cli.rejects import Rejects
@@ -235,18 +235,24 @@ def _replay(embedded: "Embedded", job: Job, pace: "Pace | None") -> Replayed:
     from recallflow.cli.pace import Meter, PacedFeed
     from recallflow.connectors.lines import Feed, IteratorFeed
     from recallflow.connectors.logs.identity import log_name
+    from recallflow.errors import LogChanged, UsageError
     from recallflow.flows.embedded import run_lines
 
     counts: Counter[str] = Counter()
     with Meter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
 
-        def open_feed(offset: int) -> Feed:
+        def open_feed(offset: int, pass_over: "Callable[[bytes], object]") -> Feed:
             counts["before"] = offset
-            values = islice(job.values(), offset, None)
+            values = job.values()
+            for value in islice(values, offset):
+                pass_over(value)
             return IteratorFeed(values) if pace is None else PacedFeed(values, pace)
 
         name = log_name(job.log, job.scope)
-        run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True)
+        try:
+            run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True)
+        except LogChanged as error:
+            raise UsageError(f"{job.shown}: {error}") from None
         done = meter.events - counts["refused"], counts["refused"], counts["before"], job.scope.skipped, meter.rate()
     return Replayed(job.shown, *done, job.rejects.path)
 

@@ -75,6 +75,6 @@ def write_lines(state_dir: Path, run: str) -> None:
     """Store memories through lines: endless new lines, or those of the log, which come again after a kill."""
     with Embedded.open(SETTINGS, state_dir) as embedded:
         if run == LOG:
-            run_lines(embedded, LOG, lambda first: Few(log_lines(first)), print_receipts, rewinds=True)
+            run_lines(embedded, LOG, lambda first, _: Few(log_lines(first)), print_receipts, rewinds=True)
         else:
-            run_lines(embedded, "stdin", lambda _: Few(endless_lines(run)), print_receipts, rewinds=False)
+            run_lines(embedded, "stdin", lambda *_: Few(endless_lines(run)), print_receipts, rewinds=False)

@@ -18,7 +18,8 @@ from recallflow.connectors.llm import Meter
 from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.errors import ModelError, UsageError
-from recallflow.flows.config import printed, read_config
+from recallflow.flows.config import Config, printed, read_config
+from recallflow.flows.enrich import EnrichFlow
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.flows.model_settings import Asker, EmbeddingSettings, EnrichmentSettings, LlmSettings
 from recallflow.llm import Prompt, Spent
@@ -201,3 +202,10 @@ def test_pipe_warns_that_enrichment_does_nothing(
     monkeypatch.setattr(logging, "disable", lambda _: None)
     assert main(["pipe", "--embedder", "hash"]) == 0
     assert unavailable in capfd.readouterr().err
+
+
+def test_enrichment_without_its_language_model_is_refused(tmp_path: Path) -> None:
+    """Each request has one result for good: a member that cannot ask must not answer."""
+    config = Config(state_dir=tmp_path, enrichment=EnrichmentSettings(facts=True))
+    with pytest.raises(UsageError, match=r"llm\.model .* enrichment\.facts"):
+        EnrichFlow(config)

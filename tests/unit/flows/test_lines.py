@@ -15,6 +15,7 @@ import pytest
 
 from recallflow.cli.rejects import Rejects
 from recallflow.connectors.lines import Delivered
+from recallflow.errors import LogChanged
 from recallflow.flows import state_loop
 from recallflow.flows.embedded import Embedded, run_lines
 from recallflow.flows.settings import Settings
@@ -59,8 +60,10 @@ class Replay:
     def run(self) -> None:
         rejects = Rejects(self._rejects)
 
-        def open_feed(offset: int) -> Batches:
+        def open_feed(offset: int, pass_over: Callable[[bytes], object]) -> Batches:
             self.resumed.append(offset)
+            for line in self._lines[:offset]:
+                pass_over(line)
             return Batches(self._lines[offset:])
 
         def deliver(offset: int, outputs: list[Delivered]) -> None:
@@ -166,6 +169,16 @@ def test_finished_replay_reads_nothing_again(tmp_path: Path) -> None:
     replay.run()
     replay.run()
     assert replay.resumed == [0, len(lines)]
+
+
+@pytest.mark.parametrize("changed", [lambda lines: [lines[0], b"{}", *lines[2:]], lambda lines: lines[:5]])
+def test_changed_log_is_refused(tmp_path: Path, changed: Callable[[list[bytes]], list[bytes]]) -> None:
+    lines = make_log(1, 30)
+    Replay(tmp_path, lines).run()
+    before = hash_of(tmp_path / "s")
+    with pytest.raises(LogChanged):
+        Replay(tmp_path, [*changed(lines), *make_log(2, 5)]).run()
+    assert hash_of(tmp_path / "s") == before
 
 
 def test_stepwise_event_continues_after_a_crash(

@@ -1,14 +1,17 @@
 """Both runners of a recipe give the same outputs and the same state for the same schedule."""
 
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
+from recallflow.flows import runner
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.on_bytewax import run_on_bytewax
 from recallflow.flows.recipe import MainFlow
@@ -246,3 +249,19 @@ def test_loop_notifies_when_its_clock_reaches_the_due_time() -> None:
     assert loop.step()
     loop.close()
     assert sink.items == [("a", "took 1"), ("a", "sum 1")]
+
+
+@pytest.mark.parametrize("error", [ImportError("libpython is missing"), ModuleNotFoundError("x", name="bytewax")])
+def test_unusable_bytewax_leaves_the_loop(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> None:
+    def find_spec(name: str, *_: object) -> None:
+        if name == "bytewax":
+            raise error
+
+    for name in [one for one in sys.modules if one.partition(".")[0] == "bytewax" or one.endswith(".on_bytewax")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=find_spec), *sys.meta_path])
+    executed: list[Recipe] = []
+    monkeypatch.setattr(runner, "run_loop", executed.append)
+    recipe = Recipe("main", SimpleNamespace(), [], SimpleNamespace())
+    runner.run(recipe)
+    assert executed == [recipe]

@@ -41,7 +41,7 @@ def test_every_native_library_has_one_thread_where_the_state_is_worked_on(tmp_pa
     looking = Looking()
     with threadpool_limits(4), Embedded.open(Settings(), tmp_path / "state") as embedded:
         embedded.embedder = looking
-        run_lines(embedded, "lines", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, "lines", lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         after = {one["num_threads"] for one in threadpool_info()}
     assert [*looking.threads.values()] == [{1}]
     assert after == {4}  # as before
