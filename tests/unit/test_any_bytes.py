@@ -21,7 +21,7 @@ from recallflow.operators.work import decode_record, encode_record
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.records import Position, Record
 from tests.groups import share
-from tests.unit.connectors.fake_consumer import FakeKafka
+from tests.unit.connectors.fake_consumer import FakeKafka, Message
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
 
 MOST_BYTES = 100_000
@@ -59,29 +59,9 @@ def records(found: Found) -> list[Record]:
     ]
 
 
-class Sent:
-    """A record of an output topic, as a consumer is given it."""
-
-    def __init__(self, part: str, outgoing: Outgoing) -> None:
-        self._topic, self._outgoing = part.rpartition(":")[0], outgoing
-
-    def topic(self) -> str:
-        return self._topic
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 0
-
-    def key(self) -> bytes | None:
-        return self._outgoing.key
-
-    def value(self) -> bytes | None:
-        return self._outgoing.value
-
-    def headers(self) -> Headers:
-        return self._outgoing.all_headers
+def as_message(topic: str, outgoing: Outgoing) -> Message:
+    """Return a record of an output topic, as a consumer is given it."""
+    return Message(topic, 0, 0, outgoing.value, outgoing.key, headed=outgoing.all_headers)  # type: ignore[arg-type]
 
 
 def routed(outputs: list[Output]) -> list[tuple[Output, str, Outgoing]]:
@@ -125,7 +105,7 @@ def test_outputs_of_any_record_can_be_sent_and_repeat(found: Found) -> None:
             if isinstance(output, Receipted | Answer):
                 assert outgoing.key in ((b"acme/ann", b"") if own.key is None else (own.key[:4_096],))
             elif isinstance(output, DeadLetter):
-                letter = Letter.of(Sent(part, outgoing))
+                letter = Letter.of(as_message(part, outgoing))
                 assert letter is not None
                 assert letter.value == (None if own.tombstone else own.value)
                 assert letter.key == (own.key and own.key[:4_096])
@@ -156,7 +136,7 @@ def test_any_dead_letter_record_is_a_letter_or_none(
     own: list[tuple[str, bytes | None]], names: list[str], value: bytes
 ) -> None:
     theirs = [(f"error.{name}", b"a:0:1" if name == "source" else value) for name in names]
-    letter = Letter.of(Sent("dead.letters:0", Outgoing("a:0:1", 0, value, value, (*own, *theirs))))
+    letter = Letter.of(as_message("dead.letters", Outgoing("a:0:1", 0, value, value, (*own, *theirs))))
     if letter is not None:
         assert letter.missing is not None
         assert letter.error["detail"] == value.decode(errors="replace")
@@ -170,9 +150,7 @@ broken_control = st.tuples(st.sampled_from([*control, "timestamp", "by"]), json_
 
 
 @given(st.lists(st.tuples(st.one_of(st.none(), anything), st.one_of(st.none(), anything, broken_control)), max_size=9))
-def test_any_control_record_is_a_decision_or_left_out(
-    found: list[tuple[bytes | None, bytes | None]],
-) -> None:
+def test_any_control_record_is_a_decision_or_left_out(found: list[tuple[bytes | None, bytes | None]]) -> None:
     kafka = FakeKafka(control=1)
     for key, value in [*found, (b"acme/graph.rollout/graph", orjson.dumps(control))]:
         kafka.append("control", 0, value, key, append_ms=10)

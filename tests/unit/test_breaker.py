@@ -4,13 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.breaker import FAILURES, LEFT_ALONE_S, Breaker
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.unit.connectors.clock import Clock
 
 
 def test_open_breaker_lets_one_call_try() -> None:

@@ -87,14 +87,6 @@ def said(mode: str, said_ms: int) -> Rollout:
     return rollout(mode).model_copy(update={"timestamp": said_ms})
 
 
-def test_a_signed_decision_that_is_sent_again_does_not_count() -> None:
-    history = History()
-    off, canary = said("off", 10), said("canary", 20)
-    assert [history.add_signed(100, off), history.add_signed(200, canary)] == [True, True]
-    assert [history.add_signed(300, off), history.add_signed(400, canary)] == [False, False]
-    assert [mode_at(history, at_ms) for at_ms in (150, 250, 500)] == ["off", "canary", "canary"]
-
-
 def test_revocation_is_final_whatever_its_time() -> None:
     history = History()
     assert history.add_signed(100, key(50_000))

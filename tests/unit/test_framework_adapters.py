@@ -313,9 +313,7 @@ def test_session_items_of_every_kind_keep_order_and_content() -> None:
 NUMBERS = [str(number) for number in range(10)]
 
 
-def test_long_session_is_read_in_pages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_session_is_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recallflow.integrations.openai_agents.PAGE", 3)
 
     async def use() -> list[Any]:

@@ -124,11 +124,3 @@ def test_who_has_a_partition_next_goes_on_counting(memories: Log, queries: Log, 
     moved.work(ALL)
     assert moved.verdicts == stayed.verdicts
     assert len(moved.verdicts) == len(memories) + len(queries)
-
-
-def test_moved_second_gives_no_more_than_its_limit() -> None:
-    moved = Deployment([("acme", 0)] * 4, [("acme", 0)] * 4)
-    moved.work(1)
-    moved.work(2)
-    moved.work(ALL)
-    assert [*moved.verdicts.values()].count(False) == 2 * LIMITS["acme"]

@@ -53,6 +53,12 @@ def config(tmp_path: Path, **chosen: Any) -> Config:
     return Config(state_dir=tmp_path / "state", engine=SETTINGS, **chosen)
 
 
+def embedding_config(tmp_path: Path, server: LlmServer, **chosen: Any) -> Config:
+    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=server.url, attempts=1)
+    settings = Settings(partitions=1, embedder="openai")
+    return Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding, **chosen)
+
+
 def with_service(config: Config, use: Callable[[LocalService], Awaitable[T]], decisions: History | None = None) -> T:
     """What callers make of an engine that is there for them alone."""
 
@@ -327,9 +333,7 @@ def test_its_numbers_are_those_of_an_engine(tmp_path: Path) -> None:
 
 
 def test_hanging_embedding_delays_no_other_tenant(tmp_path: Path, llm_server: LlmServer) -> None:
-    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
-    settings = Settings(partitions=1, embedder="openai")
-    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding)
+    chosen = embedding_config(tmp_path, llm_server)
 
     async def talk(service: LocalService) -> None:
         await service.store(memory(id="first"), ())
@@ -358,9 +362,7 @@ def test_hanging_embedding_delays_no_other_tenant(tmp_path: Path, llm_server: Ll
 
 
 def test_nobody_pays_for_texts_that_nobody_waits_for_any_more(tmp_path: Path, llm_server: LlmServer) -> None:
-    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
-    settings = Settings(partitions=1, embedder="openai")
-    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding)
+    chosen = embedding_config(tmp_path, llm_server)
 
     async def talk(service: LocalService) -> None:
         llm_server.fail(Fault("hang", text="slow words"), times=None)
@@ -382,9 +384,7 @@ def test_nobody_pays_for_texts_that_nobody_waits_for_any_more(tmp_path: Path, ll
 def test_defect_of_embedding_reaches_its_caller(
     tmp_path: Path, llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
-    settings = Settings(partitions=1, embedder="openai")
-    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding)
+    chosen = embedding_config(tmp_path, llm_server)
 
     async def fail(*_: Any) -> None:
         raise LookupError
@@ -401,9 +401,7 @@ def test_defect_of_embedding_reaches_its_caller(
 
 
 def test_nobody_pays_for_texts_of_strangers(tmp_path: Path, llm_server: LlmServer) -> None:
-    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
-    settings, auth = Settings(partitions=1, embedder="openai"), AuthSettings(mode="required")
-    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding, auth=auth)
+    chosen = embedding_config(tmp_path, llm_server, auth=AuthSettings(mode="required"))
 
     async def talk(service: LocalService) -> None:
         with pytest.raises(InvalidRecord) as refused:

@@ -3,10 +3,13 @@ it."""
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.flows.checkpointing import FAR_BEHIND, Checkpoints
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
+from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
 from tests.unit.operators.harness import HASHING
@@ -116,6 +120,23 @@ def test_a_checkpoint_says_no_more_than_it_holds(made: Made) -> None:
     newest = one.store.newest(2)
     assert newest is not None
     assert newest.about.offset == 5
+
+
+@pytest.mark.parametrize(
+    ("differs", "taken"),
+    [({}, True), ({"state_format": keys.FORMAT_VERSION + 1}, False), ({"fingerprint": {}}, False)],
+    ids=["ours", "another format", "other settings"],
+)
+def test_readable_checkpoint_alone_is_taken(made: Made, tmp_path: Path, differs: dict[str, Any], taken: bool) -> None:
+    one, other = made("one"), made("other")
+    one.apply(3 * FAR_BEHIND)
+    one.keep()
+    manifest = one.store.fetch_newest(2, tmp_path / "copy")
+    assert manifest is not None
+    shutil.rmtree(tmp_path / "store" / "p002")
+    one.store.save(2, tmp_path / "copy", replace(manifest.about, **differs))
+    assert other.restored() == (3 * FAR_BEHIND if taken else -1)
+    assert not [*(tmp_path / "other").glob("*arriv*")]
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC], ids=os.strerror)

@@ -3,7 +3,6 @@
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.flows import sent
 from recallflow.flows.sent import Sent, sent_before
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -21,11 +20,6 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     return made
 
 
-def put(kafka: FakeKafka, topic: str, source: str, at_ms: int = 500) -> None:
-    headers = Outgoing(source, 0, None, None).all_headers
-    kafka.append(topic, 0, b"{}", append_ms=at_ms, headed=tuple((name, value or b"") for name, value in headers))
-
-
 def found(kafka: FakeKafka, *, enriches: bool = False) -> Sent:
     outputs = ("receipts", "letters", *(["requests"] if enriches else []))
     return sent_before(KafkaOptions("nowhere:1"), "memories", outputs, kafka.consumer)
@@ -37,9 +31,9 @@ def test_of_topics_that_hold_nothing_nothing_was_sent(kafka: FakeKafka) -> None:
 
 def test_last_outputs_alone_are_compared(kafka: FakeKafka) -> None:
     for offset in range(8):
-        put(kafka, "receipts", f"memories:0:{offset}")
-    put(kafka, "letters", "memories:1:0")
-    put(kafka, "letters", "memories:0:9")
+        kafka.append_output("receipts", 0, f"memories:0:{offset}")
+    kafka.append_output("letters", 0, "memories:1:0")
+    kafka.append_output("letters", 0, "memories:0:9")
     # Of 0:7, 0:8 and 0:9 each is compared, and of partition 1 all that there is.
     assert found(kafka) == Sent({"memories:0": 7, "memories:1": 0}, {RECEIPTS: 7, LETTERS: 0})
 
@@ -56,13 +50,13 @@ def test_last_outputs_alone_are_compared(kafka: FakeKafka) -> None:
     ],
 )
 def test_outputs_of_other_records_say_nothing(kafka: FakeKafka, source: str, at_ms: int) -> None:
-    put(kafka, "receipts", source, at_ms)
+    kafka.append_output("receipts", 0, source, at_ms)
     kafka.append("receipts", 0, b"somebody else's", append_ms=500)
     assert found(kafka) == Sent({}, {})
 
 
 def test_requests_count_where_there_are_any(kafka: FakeKafka) -> None:
     for offset in range(5):
-        put(kafka, "requests", f"memories:0:{offset}")
+        kafka.append_output("requests", 0, f"memories:0:{offset}")
     assert found(kafka) == Sent({}, {})
     assert found(kafka, enriches=True) == Sent({"memories:0": 2}, {REQUESTS: 2})

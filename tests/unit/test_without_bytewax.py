@@ -40,15 +40,6 @@ for number in range(2):
     assert str(position) == f"local:0:{number}", position
     assert set(found) == {"The kettle is broken"}, found
 """
-MEMORY = """
-from recallflow import Memory
-
-with Memory(sys.argv[1]) as memory:
-    memory.add("The kettle is broken", user="ann")
-    assert [hit.content for hit in memory.search("What is broken?", user="ann")] == ["The kettle is broken"]
-    memory.erase(user="ann")
-    assert [*memory.search("What is broken?", user="ann")] == []
-"""
 LINES = """
 from pathlib import Path
 from recallflow.flows.embedded import process
@@ -107,7 +98,7 @@ shown("erase", "default", "user", "--verify", *directory)
 assert shown("demo")
 assert shown("demo", "--interactive")
 """
-ENGINES = "".join(f"sys.argv[1] += '-{name}'\n{script}" for name, script in (("a", LOCAL), ("b", MEMORY), ("c", LINES)))
+ENGINES = "".join(f"sys.argv[1] += '-{name}'\n{script}" for name, script in (("a", LOCAL), ("b", LINES)))
 
 
 @pytest.mark.parametrize(

@@ -186,18 +186,6 @@ def test_line_of_a_topic_states_its_retention(retention: Retention | None, token
     assert ("compact" in line) is (retention is not None and retention.compacts)
 
 
-def test_compacted_memory_topic_gives_a_warning() -> None:
-    """Compaction loses events of other users in the memory topic only."""
-    remains = Remains("m", Retention(("compact",), -1, -1, HOUR_MS), 1, AT_MS)
-    warned = remains_line(remains, is_memory=True)
-    assert "memory topic" in warned
-    assert "memory topic" not in remains_line(remains, is_memory=False)
-
-
-def test_topic_without_records_of_the_user_is_empty() -> None:
-    assert remains_line(Remains("some.topic", None), is_memory=False) == "some.topic: nothing"
-
-
 def test_failed_purge_is_reported_and_repeated_later(cli: Cli, lived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bool:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

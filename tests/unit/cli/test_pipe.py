@@ -133,6 +133,14 @@ def test_query_with_an_escaped_type_or_a_mark_is_answered(pipe: Pipe) -> None:
     assert [answer["stats"]["memories"] for answer in answers] == [1, 2]
 
 
+def test_date_of_another_tenant_moves_no_clock(pipe: Pipe) -> None:
+    far = event("message", tenant_id="other", content="far") | {"timestamp": "9999-12-31T00:00:00Z"}
+    near = event("message", id="m", content="A walnut.") | {"timestamp": "2026-05-20T09:00:00Z"}
+    asked = event("recall", query="walnut", as_of={"ingestion_time": "2027-01-01T00:00:00Z"})
+    (answer,), _ = pipe(far, near, asked | {"timestamp": "2027-01-01T00:00:00Z"})
+    assert [memory["id"] for memory in answer["memories"]] == ["m"]
+
+
 def test_writes_print_nothing(pipe: Pipe) -> None:
     assert pipe(HELLO | {"receipt": True}) == ([], [])
 

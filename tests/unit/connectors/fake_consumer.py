@@ -8,6 +8,8 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, TopicPartition
 
+from recallflow.connectors.kafka.messages import Outgoing
+
 GIVE_UP_S = 30.0
 
 
@@ -86,6 +88,11 @@ class FakeKafka:
             log.end = message.at + 1
             self.changed.notify_all()
         return message
+
+    def append_output(self, topic: str, partition: int, source: str, at_ms: int = 500) -> None:
+        """Append an output of the record at a position."""
+        headed = tuple((name, value or b"") for name, value in Outgoing(source, 0, None, None).all_headers)
+        self.append(topic, partition, b"{}", append_ms=at_ms, headed=headed)
 
     def grow(self, topic: str, partitions: int) -> None:
         self.topics[topic] += [Log() for _ in range(partitions - len(self.topics[topic]))]

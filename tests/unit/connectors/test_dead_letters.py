@@ -1,7 +1,5 @@
 """What counts as a dead letter of ours, whoever else writes into the topic."""
 
-from typing import Any
-
 import pytest
 from confluent_kafka import KafkaError
 
@@ -11,39 +9,19 @@ from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.dead_letters import Letter, send_again
 from recallflow.errors import SinkError
 from recallflow.records import Position
+from tests.unit.connectors.fake_consumer import Message
 from tests.unit.connectors.fake_kafka import FakeProducer
 
 OURS = [("error.code", b"invalid_event"), ("error.detail", b"no content"), ("error.source", b"memory.events:3:7")]
 
 
-class Message:
-    """A record of the dead-letter topic."""
-
-    def __init__(self, headers: list[tuple[str, bytes]]) -> None:
-        self._headers = headers
-
-    def headers(self) -> Any:
-        return self._headers
-
-    def topic(self) -> str:
-        return "dead.letters"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 5
-
-    def key(self) -> bytes:
-        return b"acme/ann"
-
-    def value(self) -> bytes:
-        return b"{"
+def message(headers: list[tuple[str, bytes]]) -> Message:
+    return Message("dead.letters", 0, 5, b"{", b"acme/ann", headed=tuple(headers))
 
 
 def test_a_record_s_own_headers_stay_apart_whatever_their_names() -> None:
     own = [("error.code", b"of somebody else"), ("error.source", b"elsewhere:0:1")]
-    letter = Letter.of(Message([*own, *OURS]))
+    letter = Letter.of(message([*own, *OURS]))
     assert letter is not None
     assert letter.headers == tuple(own)
     assert letter.error["code"] == "invalid_event"
@@ -53,15 +31,15 @@ def test_a_record_s_own_headers_stay_apart_whatever_their_names() -> None:
 
 @pytest.mark.parametrize("source", [[], [("error.source", b"")], [("error.source", b"somewhere")]])
 def test_a_foreign_record_with_an_error_code_is_no_letter(source: list[tuple[str, bytes]]) -> None:
-    assert Letter.of(Message([("error.code", b"500"), *source])) is None
-    assert Letter.of(Message([])) is None
+    assert Letter.of(message([("error.code", b"500"), *source])) is None
+    assert Letter.of(message([])) is None
 
 
 @pytest.mark.parametrize(
     "headers", [[OURS[0], OURS[2]], [*OURS, ("error.size", b"9")], [*OURS, ("error.sha256", b"9")]]
 )
 def test_foreign_record_without_all_headers_is_no_letter(headers: list[tuple[str, bytes]]) -> None:
-    assert Letter.of(Message(headers)) is None
+    assert Letter.of(message(headers)) is None
 
 
 @pytest.fixture
@@ -94,7 +72,7 @@ def test_what_is_not_delivered_is_named_with_topic_and_reason(producer: FakeProd
 
 def test_letter_with_fields_names_each_problem() -> None:
     wrong = ("error.fields", b'[["content","is blank"],["id","is there"]]')
-    of_before, of_now = Letter.of(Message(OURS)), Letter.of(Message([*OURS, wrong]))
+    of_before, of_now = Letter.of(message(OURS)), Letter.of(message([*OURS, wrong]))
     assert of_before is not None
     assert of_now is not None
     assert (of_before.refusal.code, of_before.refusal.fields) == ("invalid_event", (("", "no content"),))

@@ -1,7 +1,6 @@
 """Members of a deployment's consumer group, before and after they join."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,69 +41,34 @@ class Pauses(threading.Event):
         return self.is_set()
 
 
-class Group:
-    """What members have committed, look for look."""
-
-    def __init__(self, *looks: list[Holder]) -> None:
-        self.looks = [*looks]
-        self.seen = 0
-
-    def __call__(self) -> list[Holder]:
-        self.seen += 1
-        return self.looks[min(self.seen, len(self.looks)) - 1]
-
-
-@pytest.fixture
-def me(tmp_path: Path) -> Holder:
-    return Holder.here(tmp_path)
-
-
-@pytest.fixture
-def wait(me: Holder) -> Callable[[Group], float]:
-    """How long it waits, in seconds."""
-
-    def begin(group: Group) -> float:
-        pauses = Pauses()
-        await_lively(group, me, Lease(SESSION_S, lambda: pauses.now_s), pauses)
-        return pauses.now_s
-
-    return begin
-
-
 def other(name: str, renewals: int, **fields: object) -> Holder:
     return replace(Holder("host", "there", "directory", 1, "", run=name, renewals=renewals), **fields)  # type: ignore[arg-type]
 
 
-def test_nobody_is_waited_for_where_nobody_is(wait: Callable[[Group], float]) -> None:
-    assert wait(Group([])) == 0
-    assert wait(Group([other("a", 3, released=True)])) == 0
+A, B = other("a", 3), other("b", 7)
+WAITS: dict[str, tuple[list[list[Holder]], float]] = {
+    "nobody": ([[]], 0),
+    "released": ([[replace(A, released=True)]], 0),
+    "active members": ([[A, B], [other("a", 4), other("b", 8)]], 2.5),
+    "one silent until its partitions move": ([*([other("a", n), B] for n in range(5)), [other("a", 6)]], 12.5),
+    "one silent for a session": ([[other("a", n), B] for n in range(100)], 47.5),
+    "all silent": ([[A, B]], 2.5),
+    "a run that renews its partitions in turn": ([[A, other("a", 4)], [A, other("a", 5)]], 2.5),
+}
 
 
-def test_who_is_at_work_lets_us_in(wait: Callable[[Group], float]) -> None:
-    group = Group([other("a", 3), other("b", 7)], [other("a", 4), other("b", 8)])
-    assert wait(group) == 2.5
-    assert group.seen == 2
+def wait(me: Holder, *looks: list[Holder]) -> float:
+    """Return how long a newcomer waits, in seconds. `looks`: what members have committed at each look."""
+    pauses, left = Pauses(), [*looks]
+    await_lively(lambda: left.pop(0) if left[1:] else left[0], me, Lease(SESSION_S, lambda: pauses.now_s), pauses)
+    return pauses.now_s
 
 
-def test_silent_member_is_waited_for_until_its_partitions_move(wait: Callable[[Group], float]) -> None:
-    silent = other("b", 7)
-    group = Group(*([other("a", count), silent] for count in range(5)), [other("a", 6)])
-    assert wait(group) == 12.5
+@pytest.mark.parametrize(("looks", "seconds"), WAITS.values(), ids=WAITS)
+def test_newcomer_waits_for_silent_members(tmp_path: Path, looks: list[list[Holder]], seconds: float) -> None:
+    assert wait(Holder.here(tmp_path), *looks) == seconds
 
 
-def test_not_for_longer_than_a_session(wait: Callable[[Group], float]) -> None:
-    group = Group(*([other("a", count), other("b", 7)] for count in range(100)))
-    assert SESSION_S < wait(group) < SESSION_S + 10
-
-
-def test_where_all_are_silent_nobody_is_disturbed(wait: Callable[[Group], float]) -> None:
-    assert wait(Group([other("a", 3), other("b", 7)])) == 2.5
-
-
-def test_ones_own_place_is_taken_at_once(wait: Callable[[Group], float], me: Holder) -> None:
-    assert wait(Group([other("a", 3, directory_id=me.directory_id)])) == 0
-
-
-def test_a_run_is_as_lively_as_its_last_word(wait: Callable[[Group], float]) -> None:
-    """It renews its partitions one after the other."""
-    assert wait(Group([other("a", 3), other("a", 4)], [other("a", 3), other("a", 5)])) == 2.5
+def test_member_of_the_same_directory_is_not_waited_for(tmp_path: Path) -> None:
+    me = Holder.here(tmp_path)
+    assert wait(me, [replace(A, directory_id=me.directory_id)]) == 0

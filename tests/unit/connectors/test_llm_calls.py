@@ -309,14 +309,6 @@ def test_tenant_limit_stops_no_other(llm_server: LlmServer, model: Model, time: 
     assert asked.meter.failures() == {("classify", "over_budget"): 4}
 
 
-def test_calls_under_way_count_as_what_they_may_cost(model: Model) -> None:
-    async def ten(asked: OpenAiModel) -> list[str]:
-        return await asyncio.gather(*(code_of(asked) for _ in range(10)))
-
-    codes = model.run(ten(model.load(limit=lambda _: 3 * RESERVED)))
-    assert sorted(codes) == ["ok"] * 3 + ["over_budget"] * 7
-
-
 def test_failed_call_returns_its_reservation(llm_server: LlmServer, model: Model) -> None:
     asked = model.load(limit=lambda _: RESERVED + SPENT)
     llm_server.fail("cut", Fault("status", status=500), "refusal")

@@ -15,7 +15,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from recallflow.cli import main
 from recallflow.connectors.http_reranker import HttpReranker
 from recallflow.connectors.rerankers import load_reranker
 from recallflow.errors import RerankerError, UsageError
@@ -210,8 +209,7 @@ def test_nobody_there_is_said() -> None:
 
 
 def test_silent_service_leaves_the_answer_unranked(
-    serve: Callable[[Handler], str],
-    run_pipe: Callable[..., list[dict[str, Any]]],
+    serve: Callable[[Handler], str], run_pipe: Callable[..., list[dict[str, Any]]]
 ) -> None:
     done = threading.Event()
 
@@ -228,11 +226,3 @@ def test_silent_service_leaves_the_answer_unranked(
         ["rerank_failed"],
     )
     assert len(response["memories"]) == 2
-
-
-def test_key_of_a_service_is_masked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("RECALLFLOW_ENGINE_RERANKER_KEY", "hush")
-    assert main(["run", "--state-dir", "x", "--print-config"]) == 0
-    printed = capsys.readouterr().out
-    assert "hush" not in printed
-    assert 'reranker_key = "***"' in printed

@@ -1,6 +1,7 @@
 """The publisher over a fake client: how far it says it got."""
 
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -10,7 +11,9 @@ from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.messages import TRIMMINGS_BYTES
 from recallflow.connectors.kafka.sender import Publisher
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SinkError
+from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.connectors.fake_kafka import FakeProducer
 
 TOPIC = "memory.events"
@@ -29,27 +32,12 @@ class Reached:
         return self.producer
 
 
-class AnyTopic:
-    """A reader of a broker that has every topic."""
-
-    def __init__(self, _: KafkaOptions) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def partitions(self, topics: list[str]) -> dict[str, list[int]]:
-        return {topic: [0] for topic in topics}
-
-
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
     made = Reached()
     monkeypatch.setattr(sender, "Producer", made.connect)
-    monkeypatch.setattr(sender, "TopicReader", AnyTopic)
+    kafka = FakeKafka(**{TOPIC: 1})
+    monkeypatch.setattr(sender, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
     monkeypatch.setattr(sender, "ask_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
     return made
 

@@ -48,16 +48,6 @@ def partition() -> Partition:
     return Partition()
 
 
-def test_query_waits_for_appended_memory_that_is_not_fetched(partition: Partition) -> None:
-    partition.ask(ANN, end=1)
-    assert partition.answered() == []
-    partition.fetch(ANN)
-    assert partition.answered() == []
-    partition.give()
-    (record,) = partition.answered()
-    assert record.unread == 0
-
-
 def test_other_keys_in_the_queue_delay_no_query(partition: Partition) -> None:
     partition.fetch(BOB)
     partition.ask(ANN, end=1)

@@ -3,7 +3,6 @@
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.connectors.kafka.place import Reached
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.flows import first_places
@@ -24,12 +23,6 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     return made
 
 
-def put(kafka: FakeKafka, topic: str, partition: int, source: str, at_ms: int = 500) -> None:
-    headers = Outgoing(source, 0, None, None).all_headers
-    headed = tuple((name, value or b"") for name, value in headers)
-    kafka.append(topic, partition, b"{}", append_ms=at_ms, headed=headed)
-
-
 def found() -> dict[int, Reached]:
     return answered_requests(KafkaOptions("nowhere:1"), TOPICS)
 
@@ -41,11 +34,11 @@ def test_requests_without_results_are_read_from_the_first() -> None:
 
 def test_requests_with_a_result_or_a_dead_letter_are_answered(kafka: FakeKafka) -> None:
     for offset in (0, 1, 2, 9):
-        put(kafka, "results", offset % 2, f"requests:0:{offset}")
-    put(kafka, "letters", 0, "requests:1:4")
-    put(kafka, "letters", 0, "memories:1:5")
-    put(kafka, "results", 0, "nonsense")
-    put(kafka, "results", 0, "requests:7:1")
+        kafka.append_output("results", offset % 2, f"requests:0:{offset}")
+    kafka.append_output("letters", 0, "requests:1:4")
+    kafka.append_output("letters", 0, "memories:1:5")
+    kafka.append_output("results", 0, "nonsense")
+    kafka.append_output("results", 0, "requests:7:1")
     assert found() == {0: Reached(10, open=(3, 4, 5, 6, 7, 8)), 1: Reached(5, open=(0, 1, 2, 3))}
 
 
@@ -59,5 +52,5 @@ def test_requests_older_than_the_first_result_left_count_as_answered(kafka: Fake
 def test_topics_without_requests_have_nothing_answered(kafka: FakeKafka) -> None:
     for log in kafka.topics["requests"]:
         log.low = log.end
-    put(kafka, "results", 0, "requests:0:1")
+    kafka.append_output("results", 0, "requests:0:1")
     assert found() == {}

@@ -62,10 +62,7 @@ def full_for_rocksdb(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
 
 @pytest.mark.parametrize("says", ["appending to file: /s/p000/000012.log", "open a file for lock: /s/p000/LOCK"])
 def test_full_disk_is_named_without_harmful_advice(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: Cli,
-    says: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, says: str
 ) -> None:
     state_dir = tmp_path / "s"
     run(state_dir, [event(0)])

@@ -2,35 +2,22 @@
 
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config, Given, as_file, read_config
+from recallflow.flows.topics import Topics
 from recallflow.members import start
 from recallflow.members.folders import check_for_members, check_for_one, member_folders, member_name
 from recallflow.members.start import processes
 from recallflow.state.directory import DESCRIPTION
+from tests.unit.connectors.fake_consumer import FakeKafka
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-
-
-class Topics:
-    """A broker that knows how many partitions the memory topic has."""
-
-    def __init__(self, options: KafkaOptions) -> None:
-        self.options = options
-
-    def __enter__(self) -> "Topics":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def partitions(self, topics: list[str]) -> dict[str, list[int]]:
-        return {topic: [*range(6)] for topic in topics}
 
 
 def chosen(text: str) -> Config:
@@ -42,7 +29,8 @@ def chosen(text: str) -> Config:
 )
 def test_auto_is_one_per_cpu_and_partition(monkeypatch: pytest.MonkeyPatch, text: str, cpus: int, many: int) -> None:
     monkeypatch.setattr(start, "usable_cpus", lambda: cpus)
-    monkeypatch.setattr(start, "TopicReader", Topics)
+    kafka = FakeKafka(**{Topics().memory: 6})
+    monkeypatch.setattr(start, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
     assert processes(chosen(text)) == many
 
 
