@@ -20,7 +20,7 @@ from benchmarks.engine import events, ingest
 from benchmarks.locomo import load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Embedder
-from recallflow.flows.cycles import ONE_THREAD
+from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings
 
 ROUNDS = 3

@@ -21,8 +21,8 @@ from benchmarks.engine import USERS, events, ingest
 from benchmarks.locomo import load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.master_keys import LocalMasterKey
-from recallflow.flows.cycles import ONE_THREAD
 from recallflow.flows.embedded import process
+from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 

@@ -31,8 +31,8 @@ from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder
-from recallflow.flows.cycles import ONE_THREAD, looking_between_batches
 from recallflow.flows.embedded import Embedded, process, run_lines
+from recallflow.flows.gc_policy import ONE_THREAD, collecting_between_batches
 from recallflow.flows.settings import Settings
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 
@@ -100,7 +100,7 @@ def compare(lines: list[bytes], repeated: list[bytes], embedder: Embedder) -> Co
         parts = floor.parts(lines[:FLOOR_MESSAGES], embedder)
         for _ in range(ROUNDS):
             gc.collect()
-            with looking_between_batches():
+            with collecting_between_batches():
                 for name, part in parts.items():
                     started = time.process_time()
                     part()

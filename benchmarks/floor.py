@@ -15,7 +15,7 @@ from rocksdict import Options, Rdict, WriteBatch
 
 from recallflow.connectors.lines import BATCH_RECORDS
 from recallflow.embedder import Embedder
-from recallflow.flows.cycles import look_for_cycles
+from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.language import read
 from recallflow.parsing import parse
 from recallflow.responses import Response
@@ -67,7 +67,7 @@ def parts(lines: list[bytes], embedder: Embedder) -> dict[str, Callable[[], obje
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), BATCH_RECORDS):
-        look_for_cycles()
+        collect_due_garbage()
         yield items[start : start + BATCH_RECORDS]
 
 

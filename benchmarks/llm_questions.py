@@ -15,7 +15,7 @@ from benchmarks.locomo import Conversation
 from benchmarks.model_server import EVERY, NEVER, Times, serving
 from recallflow.connectors.embedders import load_embedder, load_remote
 from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
-from recallflow.flows.cycles import SWITCH_S
+from recallflow.flows.gc_policy import SWITCH_S
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import Task

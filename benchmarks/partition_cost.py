@@ -30,8 +30,8 @@ from benchmarks.kafka_load import WARM_UP, Way, ask, produce, recalls, remember_
 from benchmarks.kafka_throughput import answer_of
 from benchmarks.locomo import load, shared
 from recallflow.connectors.embedders import load_embedder
-from recallflow.flows.cycles import ONE_THREAD, computing
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.gc_policy import ONE_THREAD, computing
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
 from recallflow.records import Position, Record

@@ -9,9 +9,9 @@ from recallflow.brokers.reader import Inbox
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.decisions import History
+from recallflow.flows.admission import Failure
 from recallflow.flows.config import Config
-from recallflow.flows.cycles import SWITCH_S
-from recallflow.flows.present import Failure
+from recallflow.flows.gc_policy import SWITCH_S
 
 
 class BehindKafka(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a deployment chose, in one frozen object: `Config`, by section, and how it is read.
+"""Settings of a deployment in one frozen object: `Config`, by section, and how it is read.
 
 A value comes from the first of these that names it: a flag, the environment, the file (`--config`), the default. A key
 is a section and a field, as in `engine.cache_bytes`; its environment variable is `RECALLFLOW_ENGINE_CACHE_BYTES`.
@@ -21,13 +21,14 @@ from recallflow.errors import UsageError
 from recallflow.flows.config_values import AUTO, PARSERS, parse_any, parse_bytes
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
 from recallflow.flows.security_settings import AuthSettings, EncryptionSettings
-from recallflow.flows.serve_settings import PORT_MAX, ServeSettings
 from recallflow.flows.settings import Settings, refuse_unless
 from recallflow.flows.topics import Topics
 from recallflow.ranges import parse_ranges
 from recallflow.records import Position
 from recallflow.supervised import MEMBER_VARIABLE
 
+PORT_MAX = 65_535
+WAIT_MAX_S = 3_600
 PREFIX = "RECALLFLOW_"
 FILE_VARIABLE = "RECALLFLOW_CONFIG"
 SHARED_VARIABLE = "RECALLFLOW_SHARED"  # read by tests and benchmarks
@@ -35,6 +36,38 @@ LOCAL = "localhost:9092"
 LOG_FORMATS = ("text", "json")
 PROCESSES_MAX = 1_000
 STANDBY_MAX = 10
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Where the gateway listens, and how much one request may take.
+
+    `timeout_s`: until a query is answered, or an event applied. `body_timeout_s`: until what is asked for is there,
+    headers and body. `concurrency`: requests that are under way at once. `stop_timeout_s`: how long answers under way
+    have at the end. `reply_topic`: where answers go in place of the response topic, to `reply_partition` or any one of
+    it, and that alone is read."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    timeout_s: float = 10.0
+    body_timeout_s: float = 10.0
+    concurrency: int = 512
+    stop_timeout_s: float = 15.0
+    reply_topic: str | None = None
+    reply_partition: int | None = None
+
+    def __post_init__(self) -> None:
+        seconds = f"above 0, to {WAIT_MAX_S:,}"
+        refuse_unless(
+            self,
+            ("host", "an address or a name", self.host != ""),
+            ("port", "0 to 65,535", 0 <= self.port <= PORT_MAX),
+            ("concurrency", "at least 1", self.concurrency >= 1),
+            ("reply_partition", "0 or more", self.reply_partition is None or self.reply_partition >= 0),
+            ("reply_partition", "of a reply_topic", self.reply_partition is None or self.reply_topic is not None),
+            *((name, seconds, 0 < getattr(self, name) <= WAIT_MAX_S)
+              for name in ("timeout_s", "body_timeout_s", "stop_timeout_s")),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -147,12 +180,18 @@ SECTIONS: dict[str, type[Any]] = {
     "serve": ServeSettings,
 }
 LIBRDKAFKA = "kafka.librdkafka."  # and the name of any of librdkafka's options
+
+
 # Key → type of its value.
 KEYS: dict[str, Any] = {
     "state_dir": Path | None,
     **{f"{name}.{key}": kind for name, section in SECTIONS.items() for key, kind in get_type_hints(section).items()},
 }
+
+
 del KEYS[LIBRDKAFKA[:-1]]
+
+
 # Environment variable → key. Some had their names before there was a scheme.
 VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "KAFKA_BOOTSTRAP_SERVERS": "kafka.bootstrap_servers",
@@ -168,6 +207,8 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "GRAPH_LLM_SEMANTIC_CONFIDENCE_THRESHOLD": "enrichment.semantic_confidence",
     "GRAPH_LLM_SEMANTIC_MIN_CHARS": "enrichment.semantic_min_chars",
 }
+
+
 # Those of the official client, which hold where nothing of ours is given.
 OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_url"}
 _NO_SETTINGS = frozenset((FILE_VARIABLE, MEMBER_VARIABLE, SHARED_VARIABLE))

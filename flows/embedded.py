@@ -15,10 +15,9 @@ from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed,
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import LogChanged
-from recallflow.flows.cycles import computing
-from recallflow.flows.embedding import Ahead, open_embedder
+from recallflow.flows.gc_policy import computing
 from recallflow.flows.model_settings import ModelSettings
-from recallflow.flows.question_models import open_question_models
+from recallflow.flows.models import Ahead, open_embedder, open_question_models
 from recallflow.flows.settings import Settings
 from recallflow.flows.state_loop import BeforeApplied, StateLoop
 from recallflow.llm import RemoteEmbedder

@@ -1,23 +1,159 @@
-"""Metrics that every engine has, wherever its records come from; docs/operations.md lists them."""
+"""Metrics that every engine has, with or without Kafka; docs/operations.md lists them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import get_args
 
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from recallflow.errors import ErrorCode
+from recallflow.connectors.calls import Calls
+from recallflow.connectors.llm import Meter
+from recallflow.errors import ErrorCode, ModelFailure, OverQuota
 from recallflow.events import DERIVED_TYPES
-from recallflow.flows.machine_metrics import disk_metrics
-from recallflow.flows.tally import Tally
+from recallflow.flows.record_spans import NO_TRACE, Histogram
+from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
+from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Routed, Verdict
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.quota_names import QUOTAS
+from recallflow.records import Position
 from recallflow.responses import WARNINGS, Response
+from recallflow.service import Service
 from recallflow.state.directory import StateDirectory
+from recallflow.version import __version__
 
 KINDS = ("response", "receipt", "request", "dead_letter", "verdict")
 OTHER_MODEL, TOO_MANY = ("memory.embedding", "other_model"), ("memory", "too_many")
 STATUSES = get_args(Response.model_fields["status"].annotation)
+
+
+def registry_of(collector: Collector) -> CollectorRegistry:
+    """What is asked for a flow's metrics, with those of its process (`process_…`)."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def presence(obstacle: str) -> Iterator[Metric]:
+    """Yield the metrics that a flow has from its first moment on."""
+    yield GaugeMetricFamily("recallflow_ready", "Whether /readyz says so", not obstacle)
+    build = GaugeMetricFamily("recallflow_build_info", "Always 1; the version is its label", labels=["version"])
+    build.add_metric([__version__], 1)
+    yield build
+
+
+def disk_metrics(state_dir: Path) -> Iterator[Metric]:
+    """Yield the room on the disk of a state directory."""
+    disk = shutil.disk_usage(state_dir)
+    yield GaugeMetricFamily("recallflow_disk_free_bytes", "Free on the disk of the state directory", disk.free)
+    yield GaugeMetricFamily("recallflow_disk_size_bytes", "Size of the disk of the state directory", disk.total)
+
+
+def model_metrics(meters: Iterable[Meter]) -> Iterator[Metric]:
+    """What was asked of models, what it cost whom, and what came of it."""
+    calls = _family("calls", "Attempts of calls, those that failed included", "tenant", "task")
+    tokens = _family("tokens", "Tokens that calls cost", "tenant", "task", "kind")
+    failures = _family("failures", "Calls that gave nothing in the end", "code")
+    left_alone = GaugeMetricFamily(
+        "recallflow_model_left_alone", "Whether it is not asked for a while", labels=["model"]
+    )
+    for meter in meters:
+        left_alone.add_metric([meter.model], meter.left_alone)
+        for (tenant, task), spent in sorted(meter.spent().items()):
+            calls.add_metric([meter.model, tenant, task], spent.calls)
+            tokens.add_metric([meter.model, tenant, task, "prompt"], spent.prompt_tokens)
+            tokens.add_metric([meter.model, tenant, task, "completion"], spent.completion_tokens)
+        failed = Counter(dict.fromkeys(get_args(ModelFailure), 0))
+        for (_, code), count in meter.failures().items():
+            failed[code] += count
+        for code, count in sorted(failed.items()):
+            failures.add_metric([meter.model, code], count)
+    yield from (calls, tokens, failures, left_alone)
+
+
+def _family(name: str, help_text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"recallflow_model_{name}", help_text, labels=["model", *labels])
+
+
+class OutputCounter:
+    """Plain numbers that the worker adds to and any other thread reads."""
+
+    def __init__(
+        self,
+        query_topic: str,
+        first_offsets: Mapping[str, int],
+        given_before: Mapping[str, Container[int]] = MappingProxyType({}),
+        trace_id: Callable[[Position], int] = lambda _: NO_TRACE,
+    ) -> None:
+        """`first_offsets`: `topic:partition` → the first offset that is new to this run; `given_before`: those behind
+        it that are not. `trace_id`: of the trace that the record at a position is in."""
+        self.outputs: Counter[str] = Counter()
+        self.dead_letters: Counter[str] = Counter()  # by error code
+        self.over_quota: Counter[str] = Counter()  # by the name of the quota
+        self.requested: Counter[str] = Counter()  # of the enrichment flow, by task
+        self.responses: Counter[str] = Counter()  # by status
+        self.response_errors: Counter[str] = Counter()  # by error code
+        self.warnings: Counter[str] = Counter()  # by code
+        self.processed = Histogram()  # responses, by the time that the engine took
+        self.waiting = 0  # queries of this run that were set aside
+        self._query_topic = query_topic
+        self._first_offsets = first_offsets
+        self._given_before = given_before
+        self._trace_id = trace_id
+
+    def observe(self, output: Output) -> None:
+        """Counts one output. Called for each, on the dataflow's thread."""
+        match output:
+            case Done():
+                if output.source.startswith(f"{self._query_topic}:"):
+                    self.waiting += sum(self._is_new(output.source, offset) for offset in output.offsets)
+                return
+            case Answer():
+                self.outputs["response"] += 1
+                self._observe_response(output.response, output.position)
+            case Receipted():
+                self.outputs["receipt"] += 1
+            case DeadLetter():
+                self.outputs["dead_letter"] += 1
+                self.dead_letters[output.error.code] += 1
+                if isinstance(output.error, OverQuota):
+                    self.over_quota[output.error.quota] += 1
+            case Requested():
+                self.outputs["request"] += 1
+                self.requested.update(output.tasks)
+            case Verdict():
+                self.outputs["verdict"] += 1
+            case Audited():
+                self.outputs["audit"] += 1
+            case Moved():
+                self.outputs["moved"] += 1
+        if output.number == 0 and output.position.topic == self._query_topic:
+            self._count_answered(output)
+
+    def _observe_response(self, response: Response, position: Position) -> None:
+        self.responses[response.status] += 1
+        if response.error is not None:
+            self.response_errors[response.error.code] += 1
+        for warning in response.warnings:
+            self.warnings[warning.code] += 1
+        if response.processing_time_ms is not None:
+            self.processed.observe(response.processing_time_ms / 1000, self._trace_id(position))
+
+    def _count_answered(self, output: Routed) -> None:
+        """The first output of a query has number 0. Queries that wait since an earlier run were never counted as
+        waiting."""
+        if self._is_new(output.position.source, output.position.offset):
+            self.waiting -= 1
+
+    def _is_new(self, source: str, offset: int) -> bool:
+        """Whether this run was the first to be given a query."""
+        return offset >= self._first_offsets.get(source, 0) and offset not in self._given_before.get(source, ())
 
 
 def state_metrics(directory: StateDirectory) -> Iterator[Metric]:
@@ -42,7 +178,7 @@ def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
     return family
 
 
-def output_metrics(tally: Tally) -> Iterator[Metric]:
+def output_metrics(tally: OutputCounter) -> Iterator[Metric]:
     """What came out."""
     yield counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
     yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
@@ -71,3 +207,40 @@ def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], kn
 def gauge(name: str, help_text: str, value: float) -> Metric:
     """One without a label."""
     return GaugeMetricFamily(f"recallflow_{name}", help_text, value)
+
+
+class LocalMetrics(Collector):
+    """Reads the numbers when somebody asks for them: under the names that an engine on Kafka gives them."""
+
+    def __init__(self, calls: Calls, directory: StateDirectory, authoriser: Authoriser) -> None:
+        self.tally = OutputCounter(calls.queries, {})
+        self._calls = calls
+        self._directory = directory
+        self._authoriser = authoriser
+
+    def collect(self) -> Iterator[Metric]:
+        calls = self._calls
+        yield from presence(calls.obstacle)
+        yield from output_metrics(self.tally)
+        yield counter("records", "Records taken from the input topics", "topic", calls.given, calls.topics)
+        yield gauge("in_flight_records", "Records taken that are not through", calls.in_flight)
+        waiting = GaugeMetricFamily("recallflow_queued_records", "Records read and not taken yet", labels=["topic"])
+        for topic, records in calls.queued().items():
+            waiting.add_metric([topic], records)
+        yield waiting
+        yield gauge("waiting_queries", "Queries set aside in this run", self.tally.waiting)
+        yield counter(
+            "late_decisions", "Decisions that came after records that they are about", "kind", self._authoriser.late,
+            JUDGED_BY,
+        )  # fmt: skip
+        yield from state_metrics(self._directory)
+
+
+class GatewayMetrics(Collector):
+    """Reads the numbers when somebody asks for them."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        yield from presence(self._service.obstacle())

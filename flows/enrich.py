@@ -1,10 +1,14 @@
-"""The enrichment flow against Kafka: requests in, what models say of them out."""
+"""The enrichment flow against Kafka: requests in, results of models out."""
 
+import asyncio
+import contextlib
 import logging
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from typing import NamedTuple
 
 from recallflow.background import Closing
 from recallflow.connectors.kafka.admin import TopicAsker
@@ -16,27 +20,31 @@ from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import await_brokers
+from recallflow.connectors.llm.meter import Meter
 from recallflow.connectors.probes import Probes
+from recallflow.decisions import History, categories
+from recallflow.enrichment import EnrichmentResult
 from recallflow.errors import MembershipLost, UsageError
 from recallflow.flows.config import Config
-from recallflow.flows.cycles import SWITCH_S
-from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
-from recallflow.flows.enrich_models import open_models
 from recallflow.flows.enrich_steps import Reader, recipe
 from recallflow.flows.first_places import first_enrichment_places
-from recallflow.flows.journeys import Journeys
-from recallflow.flows.known import KnownTopics
+from recallflow.flows.gc_policy import SWITCH_S
+from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, EnrichmentRunning
 from recallflow.flows.ownership import NoFolders, Ownership
-from recallflow.flows.router import Router
+from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.router import Router, deployment_name, routing, stop_on_signals
 from recallflow.flows.runner import Recipe, epoch_ms, run
-from recallflow.flows.serving import deployment_name, routing, stop_on_signals
-from recallflow.flows.stages import Stages
-from recallflow.flows.topic_checks import ask_sizes
+from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
+from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.async_call import Completions, Runtime
+from recallflow.operators.enrichment.enrich import enrich
+from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.results import Asked
 from recallflow.operators.enrichment.step import Enricher
 from recallflow.records import Position
 from recallflow.state.directory import DESCRIPTION, hold
 
+LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"
 OPEN_TO_CAPACITY = 4  # open requests for each call that may be under way …
 OPEN_MOST = 1_000  # … and as many as the metadata of an offset can name
 WAYS = Ways(
@@ -46,6 +54,66 @@ WAYS = Ways(
 )
 
 _log = logging.getLogger(__name__)
+
+
+class EnrichmentModels(NamedTuple):
+    """A language model, if one is named, and an embedding service; and what each costs."""
+
+    model: LanguageModel | None
+    embeddings: EmbeddingService
+    meters: Sequence[Meter]
+    thresholds: Thresholds
+    decisions: History
+
+    async def enrich(self, asked: Sequence[Asked], at_ms: int) -> Sequence[EnrichmentResult]:
+        """One result for each request, in their order, by what the tenant's operator had decided at a time."""
+        known = categories(self.decisions, asked[0].request.tenant_id, at_ms)
+        described = {one.name: one.description for one in known}
+        return await enrich(asked, self.model, self.embeddings, self.thresholds, described)
+
+
+@contextlib.contextmanager
+def open_models(config: Config, runtime: Runtime, decisions: History) -> Iterator[EnrichmentModels]:
+    """The models, on the loop of async calls. What tenants spent today is kept in the state directory."""
+    folder, chosen = config.named_state_dir(), config.enrichment
+    thresholds = Thresholds(chosen.relationship_confidence, chosen.semantic_confidence)
+    with ExitStack() as stack:
+        model, meters = None, []
+        opened = config.llm.load_model("enrichment", decisions, folder / LLM_SPENDING)
+        if opened is not None:
+            stack.callback(lambda: runtime.run(opened.close()))
+            model = _ModelInTurn(opened, config.llm.capacity)
+            meters.append(opened.meter)
+        service = config.embedding.load_service("enrichment", decisions, folder / EMBEDDING_SPENDING)
+        stack.callback(lambda: runtime.run(service.close()))
+        meters.append(service.meter)
+        yield EnrichmentModels(model, _ServiceInTurn(service, config.embedding.capacity), meters, thresholds, decisions)
+
+
+class _ModelInTurn:
+    """A language model that is asked so many questions at a time; a further one waits for its turn."""
+
+    def __init__(self, model: LanguageModel, capacity: int) -> None:
+        self.name = model.name
+        self._model = model
+        self._places = asyncio.Semaphore(capacity)
+
+    async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
+        async with self._places:
+            return await self._model.complete(tenant_id, prompt)
+
+
+class _ServiceInTurn:
+    """An embedding service, likewise."""
+
+    def __init__(self, service: EmbeddingService, capacity: int) -> None:
+        self.name, self.dimension = service.name, service.dimension
+        self._service = service
+        self._places = asyncio.Semaphore(capacity)
+
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+        async with self._places:
+            return await self._service.embed(tenant_id, texts)
 
 
 class EnrichFlow:
@@ -107,7 +175,7 @@ class EnrichmentMember:
         # Results are read as memories are. Requests are read as queries are: each is answered by itself, in any order.
         self.inputs = (self.topics.results, self.topics.enrichment)
         self.stopping, self.closing, self._stack = stopping, Closing(), stack
-        self.tally, self.journeys = EnrichmentTally(), Journeys(Stages(self.inputs))
+        self.tally, self.journeys = EnrichmentCounter(), Journeys(Stages(self.inputs))
         self._open_models()
         self._look_at_topics()
         self._open_source()
@@ -129,7 +197,7 @@ class EnrichmentMember:
             self.membership,
             self.watch,
             self.connection,
-            self.models,
+            self.models.meters,
             self.table,
             self.journeys,
         )
@@ -176,7 +244,7 @@ class EnrichmentMember:
         there = ask.first()
         self.counts = {topic: described.partitions for topic, described in there.items()}
         self.watch = Watch(ask, there)
-        self.watch.call(KnownTopics.open(self.state_dir, there, read).check, self.table.grow)
+        self.watch.call(TopicRegistry.open(self.state_dir, there, read).check, self.table.grow)
         self.ends = Ends(self.options, {topic: self.counts[topic] for topic in written})
         self.ends.ask()
         self._stack.enter_context(self.ends.running())

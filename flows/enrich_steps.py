@@ -14,8 +14,8 @@ import orjson
 
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.flows.cycles import look_for_cycles
-from recallflow.flows.journeys import Journeys
+from recallflow.flows.gc_policy import collect_due_garbage
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.marks import Signal
 from recallflow.operators.async_call import Completion
@@ -58,7 +58,7 @@ class Reader:
         self._request_topic, self._answered, self._journeys = request_topic, answered, journeys
 
     def __call__(self, read: Sequence[Record | Completion | Signal]) -> Iterator[tuple[str, ToEnrich]]:
-        look_for_cycles()  # hardly anything of the batch before is left
+        collect_due_garbage()  # hardly anything of the batch before is left
         self._journeys.begin([_Read(one) for one in read if isinstance(one, Record)], time.perf_counter())
         for one in read:
             if isinstance(one, Record):

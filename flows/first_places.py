@@ -1,29 +1,93 @@
-"""Where partitions begin whose place nobody knows: in a new deployment, or where Kafka forgot its offsets and the
-folders are gone.
+"""First offsets of partitions without a committed place: in a new deployment, or after Kafka and the folders lost it.
 
-What was sent says what is done. Far back all of it is: silently up to there. Near the last record that anything was
-sent for, an earlier engine had sent some outputs and not others, so each is compared. Where nothing was ever sent,
-memory is read from its beginning and queries from their end: nobody waits for an answer from before there was an
-engine.
+A new state directory reads memories, or results of enrichment, from their beginning. An earlier engine may have sent
+their outputs long ago: then these records give no outputs. Near the last record with an output, an earlier engine that
+was killed had sent some outputs and not others, so each is compared with the topic. Where nothing was ever sent, memory
+is read from its beginning and queries from their end: nobody waits for answers from before there was an engine.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from confluent_kafka import Consumer
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import identity_of, time_ms
 from recallflow.connectors.kafka.place import Place, Reached
 from recallflow.connectors.kafka.tails import Ends
-from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
-from recallflow.flows.sent import Sent, sent_before
+from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, NewConsumer, TopicReader
 from recallflow.flows.topics import Topics
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
+COMPARED = 20_000  # records before the last one that anything was sent for
+
 _log = logging.getLogger(__name__)
+
+
+class Sent(NamedTuple):
+    """`below`: per source (`topic:partition`), up to where everything was sent. `tails`: per output partition, from
+    where its outputs are compared one by one."""
+
+    below: dict[str, int]
+    tails: dict[str, int]
+
+
+class _Source(NamedTuple):
+    """A partition of the topic as it is now: what begins before it, in time or in place, was another one's."""
+
+    low: int
+    high: int
+    begins_ms: int
+
+
+def sent_before(
+    options: KafkaOptions, topic: str, outputs: Sequence[str], new_consumer: NewConsumer = Consumer
+) -> Sent:
+    """Reads the topics of `outputs`, from when on `topic` begins. Raises SourceError."""
+    places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → offsets of a record, and its output
+    last: dict[str, int] = defaultdict(lambda: -1)
+    with TopicReader(options, TAIL, new_consumer=new_consumer) as reader:
+        sources = _sources(reader, topic)
+        begins_ms = min((source.begins_ms for source in sources.values()), default=0)
+        for (output, number), (_, high) in reader.spans(outputs).items() if sources else ():
+            if (begin := reader.offset_at(output, number, begins_ms)) >= high:
+                continue
+            found = places.setdefault(f"{output}:{number}", defaultdict(lambda: deque(maxlen=COMPARED)))
+            for message in reader.read_to_end(output, number, begin):
+                if (position := _source_of(message, sources)) is not None:
+                    found[position.source].append((position.offset, message.offset()))
+                    last[position.source] = max(last[position.source], position.offset)
+    below = {source: max(0, offset + 1 - COMPARED) for source, offset in last.items()}
+    tails: dict[str, int] = {}
+    for part, by_source in places.items():
+        compared = [at for source, pairs in by_source.items() for offset, at in pairs if offset >= below[source]]
+        if compared:
+            tails[part] = min(compared)
+    return Sent(below, tails)
+
+
+def _sources(reader: TopicReader, topic: str) -> dict[str, _Source]:
+    """The partitions of a topic that hold anything."""
+    spans = reader.spans((topic,))
+    firsts = reader.firsts(spans).items()
+    return {f"{topic}:{number}": _Source(*spans[topic, number], time_ms(first)) for (_, number), first in firsts}
+
+
+def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
+    """The record that an output came of, where that is one of the sources' still."""
+    for source, _ in identity_of(message):
+        try:
+            position = Position.parse(source.decode())
+        except ValueError:  # of somebody else's making
+            return None
+        known = sources.get(position.source)
+        if known and known.low <= position.offset < known.high and known.begins_ms <= time_ms(message):
+            return position
+    return None
 
 
 def first_places(
@@ -113,7 +177,7 @@ def answered_requests(options: KafkaOptions, topics: Topics) -> dict[int, Reache
                     for asked, mark in marks.items():
                         older = reader.offset_at(topics.enrichment, asked, time_ms(message))
                         mark[: max(0, older - spans[asked][0])] = True
-                for position in _sources(message):
+                for position in _answered_by(message):
                     low_asked, high_asked = spans.get(position.partition, (0, 0))
                     if position.topic == topics.enrichment and low_asked <= position.offset < high_asked:
                         marks[position.partition][position.offset - low_asked] = True
@@ -127,7 +191,7 @@ def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> Reached:
     return Reached(low + after, 0, tuple(still.tolist()))
 
 
-def _sources(message: Any) -> Iterator[Position]:
+def _answered_by(message: Any) -> Iterator[Position]:
     """Yield the record that an output comes from, if the output names it."""
     for source, _ in identity_of(message):
         try:

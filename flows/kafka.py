@@ -26,31 +26,30 @@ from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.errors import MembershipLost, StorageError, UsageError
+from recallflow.flows.admission import TokenKeys, key_source, trust_of
 from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config, read_config
-from recallflow.flows.cycles import SWITCH_S, computing
-from recallflow.flows.deployed import deployed
-from recallflow.flows.elsewhere import Elsewhere
-from recallflow.flows.embedding import open_embedder
-from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.engine_metrics import OutputCounter
 from recallflow.flows.first_places import first_places
-from recallflow.flows.homes import Homes
-from recallflow.flows.journeys import Journeys
-from recallflow.flows.known import KnownTopics
+from recallflow.flows.gc_policy import SWITCH_S, computing
 from recallflow.flows.metrics import Metrics, Running
+from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.ownership import Ownership, StateFolders
-from recallflow.flows.question_models import SPENDING, open_question_models
 from recallflow.flows.recipe import MainFlow
-from recallflow.flows.router import Router
+from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.router import OwningPartitions, Router, deployment_name, routing, stop_on_signals
 from recallflow.flows.runner import Recipe, run
-from recallflow.flows.serving import deployment_name, routing, stop_on_signals
-from recallflow.flows.stages import Stages
-from recallflow.flows.standby import Standby
+from recallflow.flows.security_settings import open_at_rest
+from recallflow.flows.standby import ReleasedPartitions, Standby
 from recallflow.flows.state_loop import opener
-from recallflow.flows.tally import Tally
-from recallflow.flows.token_keys import TokenKeys, key_source
-from recallflow.flows.topic_checks import ask_sizes, check_control, judged_by_senders, stamped_by_log
-from recallflow.flows.trust import trust_of
+from recallflow.flows.topic_checks import (
+    TopicRegistry,
+    ask_sizes,
+    check_control,
+    deployed,
+    judged_by_senders,
+    stamped_by_log,
+)
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Misplaced
@@ -221,10 +220,10 @@ class Member:
         config, self.decisions = self.config, History()
         opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
         self.embedder = self._stack.enter_context(opened)
-        KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
+        TopicRegistry.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
         self._shared = config.engine.shared_settings(self.embedder)
         partitions = deployed(self.options, self.name, self.topics, self.state_dir, self._shared)
-        self.settings, self.homes = replace(config.engine, partitions=partitions), Homes(partitions)
+        self.settings, self.homes = replace(config.engine, partitions=partitions), OwningPartitions(partitions)
         fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)
         directory = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
         self.directory = self._stack.enter_context(directory)
@@ -259,7 +258,7 @@ class Member:
         self.counts = {topic: described.partitions for topic, described in there.items()}
         if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        known = KnownTopics.open(self.state_dir, there, self.topics.read_for())
+        known = TopicRegistry.open(self.state_dir, there, self.topics.read_for())
         self.stamped = stamped_by_log(self.options, self.inputs)
         self.watch = Watch(ask, there)
         self.watch.call(known.check, self.table.grow)
@@ -347,7 +346,7 @@ class Member:
         def can_come_again(number: int) -> bool:
             return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0
 
-        elsewhere = Elsewhere(
+        released = ReleasedPartitions(
             self.directory,
             others=others,
             ours=lambda: self.membership.expected,
@@ -355,7 +354,7 @@ class Member:
             can_come_again=can_come_again,
             stopping=self.stopping,
         )
-        self._stack.enter_context(elsewhere.running())
+        self._stack.enter_context(released.running())
 
     def _open_sink(self) -> None:
         """The sink, and the count of what goes to it."""
@@ -371,7 +370,9 @@ class Member:
             closing=self.closing,
         )
         source = self.source
-        self.tally = Tally(self.topics.queries, source.first_offsets, source.given_before, self.journeys.trace_id)
+        self.tally = OutputCounter(
+            self.topics.queries, source.first_offsets, source.given_before, self.journeys.trace_id
+        )
 
     # ------------------------------------------------------------------ details of parts
 

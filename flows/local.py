@@ -33,17 +33,14 @@ from recallflow.errors import (
     trace_of,
 )
 from recallflow.events import MemoryEvent, UserErase
+from recallflow.flows.admission import TokenKeys, key_source, record_now, trust_of
 from recallflow.flows.config import Config
-from recallflow.flows.cycles import computing
 from recallflow.flows.embedded import Embedded
-from recallflow.flows.embedding_beside import Beside
-from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.local_metrics import LocalMetrics
-from recallflow.flows.present import record_now
-from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.engine_metrics import LocalMetrics
+from recallflow.flows.gc_policy import computing
+from recallflow.flows.models import Beside
+from recallflow.flows.security_settings import AuthSettings, open_at_rest
 from recallflow.flows.state_loop import StateLoop
-from recallflow.flows.token_keys import TokenKeys, key_source
-from recallflow.flows.trust import trust_of
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.decode import decode

@@ -20,13 +20,11 @@ from recallflow.connectors.mcp.server import build_server, serve_stdio
 from recallflow.credentials import USER_HEADER
 from recallflow.decisions import History
 from recallflow.errors import UsageError
+from recallflow.flows.admission import LiveAdmission, known_secrets, trust_of
 from recallflow.flows.config import Config
+from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
 from recallflow.flows.gateway import warn_where_open
-from recallflow.flows.gateway_metrics import GatewayMetrics
 from recallflow.flows.local import open_local
-from recallflow.flows.machine_metrics import registry_of
-from recallflow.flows.present import Present
-from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.authorise import Authoriser
 from recallflow.service import Service
 
@@ -38,7 +36,7 @@ class Behind(NamedTuple):
 
     service: Service
     authoriser: Authoriser
-    present: Present
+    present: LiveAdmission
     metrics: Collector
 
 
@@ -63,7 +61,7 @@ def embedded(config: Config, decisions: History) -> Iterator[Behind]:
     with open_local(config, decisions) as service:
         authoriser = Authoriser(decisions, service.trust)
         _log.warning(authoriser.describe())
-        yield Behind(service, authoriser, Present(authoriser), service.metrics)
+        yield Behind(service, authoriser, LiveAdmission(authoriser), service.metrics)
 
 
 @contextmanager
@@ -74,7 +72,7 @@ def behind_kafka(config: Config) -> Iterator[Behind]:
     decisions = History()
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     with open_behind_kafka(config, decisions) as (service, failure):
-        yield Behind(service, authoriser, Present(authoriser, failure), GatewayMetrics(service))
+        yield Behind(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
 
 
 def serve_user(config: Config, behind: Behind, place: Place, user_id: str) -> None:

@@ -13,7 +13,7 @@ from bytewax.run import cli_main
 from threadpoolctl import threadpool_limits
 
 from recallflow.errors import RecallflowError
-from recallflow.flows.cycles import ONE_THREAD
+from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.runner import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource, SinkPart, SourcePart
 
 _AT_ONCE = datetime.fromtimestamp(0, UTC)  # the source itself waits for input

@@ -3,7 +3,7 @@ it is, and the dataflow, which has its records applied and answered.
 
 A partition that comes is gone on with from its place: memory from the first record that is not applied in its folder,
 silently up to the place; queries from the first that is not done. What was sent for them already is looked up in the
-tails of the output topics. Where nobody knows its place, all outputs are looked through (`sent.py`).
+tails of the output topics. Where nobody knows its place, all outputs are looked through (`first_places.py`).
 """
 
 import logging

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from recallflow.embedder import Embedder
-from recallflow.flows.cycles import look_for_cycles
-from recallflow.flows.journeys import Journeys
+from recallflow.flows.gc_policy import collect_due_garbage
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource
 from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.async_call import Completion
@@ -52,7 +52,7 @@ class MainFlow:
 
     def decode(self, batch: list[Read]) -> list[Item | Completion | Signal]:
         """Parse records, and find those in another partition than their owner's."""
-        look_for_cycles()  # hardly anything of the batch before is left
+        collect_due_garbage()  # hardly anything of the batch before is left
         self.began_s = time.perf_counter()
         return [self.decode_record(one) if isinstance(one, Record) else one for one in batch]
 

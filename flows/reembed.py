@@ -31,12 +31,11 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.embedder import Embedder, Matrix, TokenCounter
 from recallflow.enrichment import content_hash, text_to_embed
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
+from recallflow.flows.admission import known_secrets, trust_of
 from recallflow.flows.config import Config
-from recallflow.flows.deployed import kept_partitions
-from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.serving import deployment_name
-from recallflow.flows.topic_checks import stamped_by_log
-from recallflow.flows.trust import known_secrets, trust_of
+from recallflow.flows.router import deployment_name
+from recallflow.flows.security_settings import open_at_rest
+from recallflow.flows.topic_checks import kept_partitions, stamped_by_log
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser

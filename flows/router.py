@@ -1,27 +1,38 @@
-"""Which record each output becomes: its topic and partition, its key and headers, and a size that the topic takes."""
+"""The owning partition of each record, the topic record of each output, and the step that routes outputs."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+import logging
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import orjson
 
 from recallflow.connectors.kafka.delivery import ToSend
 from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
+from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.credentials import without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.flows.config import Config
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.topics import Topics
 from recallflow.masking import mask
 from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests_fit import fitted_request
+from recallflow.operators.events import Decoded, Item, Misplaced, Refused
 from recallflow.outputs import (
     Answer,
     Audited,
     DeadLetter,
     Derived,
+    Done,
     Enriched,
+    Marked,
     Moved,
     Output,
     Receipted,
@@ -29,10 +40,13 @@ from recallflow.outputs import (
     Routed,
     Verdict,
 )
+from recallflow.owner import state_partition
 from recallflow.partitioning import partition_of
 from recallflow.records import MOVED_HEADER, Position
+from recallflow.signal_log import log_at_once
 from recallflow.signatures import signed
 
+REASONS = ("no_key", "other_key", "other_partition")
 KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
@@ -44,6 +58,45 @@ TOO_LARGE_TO_MOVE = InvalidRecord(
     "too_large",
     [FieldProblem("", "lies in another partition than its owner's, and too large to be sent on: key it tenant/user")],
 )
+
+_log = logging.getLogger(__name__)
+
+
+class OwningPartitions:
+    """Finds records that lie elsewhere, counts them by reason, and warns of the first. A key is `tenant_id/user_id`;
+    its partition is the one that Java producers choose (murmur2), and those made with librdkafka only with
+    `partitioner=murmur2_random`."""
+
+    def __init__(self, partitions: int) -> None:
+        """`partitions`: of the deployment's state."""
+        self.counts: Counter[str] = Counter()
+        self._partitions = partitions
+
+    def judge(self, item: Decoded) -> Item:
+        """The item, or that it is misplaced. A refused record names nobody for sure: it is refused where it lies."""
+        if isinstance(item, Refused):
+            return item
+        record, owner = item.record, item.owner
+        home = state_partition(owner.tenant_id, owner.user_id, self._partitions)
+        if record.position.partition == home:
+            return item
+        if not record.silent:
+            self._count(item, "no_key" if record.key is None else self._reason(record.key, owner.record_key))
+        return Misplaced(record, owner, home)
+
+    def _reason(self, key: bytes, owner_key: bytes) -> str:
+        return "other_partition" if key == owner_key else "other_key"
+
+    def _count(self, item: Decoded, reason: str) -> None:
+        if not self.counts:
+            _log.warning(
+                "%s: %s: it is sent on to its owner's partition, which costs a second way through the log. Key records "
+                "tenant_id/user_id, and set partitioner=murmur2_random in producers made with librdkafka; reported "
+                "once, counted as recallflow_misplaced_records_total",
+                item.record.position,
+                reason.replace("_", " "),
+            )
+        self.counts[reason] += 1
 
 
 class Router:
@@ -205,3 +258,50 @@ def _whole(value: bytes) -> dict[str, str]:
 
 def _outgoing(output: ToRoute, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Outgoing:
     return Outgoing(str(output.position), output.number, key and key[:KEY_BYTES], value, headers)
+
+
+def deployment_name(config: Config, topic: str) -> str:
+    """`topic`: the one that a deployment is named after, where it has no name of its own."""
+    return config.run.deployment or f"recallflow-{topic}"
+
+
+def routing(
+    router: Router, source: OwnedSource, observe: Callable[[Any], None], journeys: Journeys
+) -> Callable[[list[tuple[str, Any]]], Iterator[ToSend | Marked]]:
+    """Return the step from outputs to records to send; marks stay behind the outputs before them. It reports to the
+    source which records are through, and ends their journeys."""
+
+    def route(batch: list[tuple[str, Any]]) -> Iterator[ToSend | Marked]:
+        late: list[Position] = []
+        for _, made in batch:
+            if isinstance(made, Marked):
+                yield made
+                continue
+            output = router.fitted(made)
+            observe(output)
+            if isinstance(output, Done):
+                topic, _, partition = output.source.rpartition(":")
+                source.progress.done(topic, len(output.offsets))
+                source.catch_up.done(output.source, output.offsets)
+                journeys.done(Position(topic, int(partition), offset) for offset in output.offsets)
+            else:
+                if journeys.is_late(output.position):
+                    late.append(output.position)
+                sent = router.route(output)
+                yield sent._replace(outgoing=replace(sent.outgoing, delivered=journeys.handed(output)))
+        journeys.end_late(late)
+
+    return route
+
+
+def stop_on_signals(source: OwnedSource) -> None:
+    """SIGTERM and SIGINT end the flow after the batch at hand; a second one ends the process."""
+
+    def stop(number: int, _: object) -> None:
+        if source.stopping.is_set():
+            os._exit(128 + number)
+        source.stopping.set()
+        log_at_once(__name__, "stopping: the batch at hand is finished; a second signal stops at once")
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from recallflow.flows.cycles import computing
+from recallflow.flows.gc_policy import computing
 
 _log = logging.getLogger(__name__)
 

@@ -1,13 +1,17 @@
-"""The settings of who may send records, and of what is readable on disk."""
+"""Settings of authorisation, and of encryption at rest."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from recallflow.connectors.kms import KmsMasterKey
+from recallflow.connectors.master_keys import parse_master_key, read_master_key
 from recallflow.credentials import KEY_HEADER, ApiKeyText
 from recallflow.errors import UsageError
 from recallflow.flows.settings import refuse_unless
+from recallflow.master_key import MasterKey
 from recallflow.signatures import check_secret
+from recallflow.state.at_rest import AtRest
 
 AuthMode = Literal["auto", "off", "required"]
 MODES = ("auto", "off", "required")
@@ -74,3 +78,18 @@ class EncryptionSettings:
         given = [name for name in ("master_key_file", "master_key", "kms_key") if getattr(self, name) is not None]
         if len(given) > 1:  # what was given is a secret, and not shown
             raise UsageError(f"{' and '.join(given)} are given, and there is one master key: leave out all but one")
+
+
+def open_at_rest(settings: EncryptionSettings) -> AtRest:
+    """What protects the state. Raises MasterKeyError."""
+    return AtRest(_master_key(settings), settings.encrypt_vectors)
+
+
+def _master_key(settings: EncryptionSettings) -> MasterKey | None:
+    if settings.master_key_file is not None:
+        return read_master_key(settings.master_key_file)
+    if settings.master_key is not None:
+        return parse_master_key(settings.master_key)
+    if settings.kms_key is not None:
+        return KmsMasterKey(settings.kms_key, settings.kms_region, settings.kms_endpoint)
+    return None

@@ -1,15 +1,19 @@
-"""Partitions that this process keeps warm for another: it applies their memories silently, up to what their owner has
-delivered the outputs of, and has little left to read when they become its own.
+"""Standby copies of other members' partitions, and the folders of partitions that were released to other members.
 
-Who stands by for what follows from what everybody can see, the partitions of each member: whoever the group would give
-a partition to, were its owner lost, keeps it warm. Nobody has to agree on it, and where two views differ for a moment,
-a partition is warm twice or nowhere.
+A standby applies the memories of a partition silently, up to where its owner has delivered the outputs. So it has
+little left to read when it becomes the owner. Every member computes from the public assignment which partitions it
+would get if their owner were lost, and keeps copies of these. Members need not agree: where their views differ for a
+moment, a partition has two standby copies or none.
+
+The folder of a released partition is marked: no command reads it or writes to it. It is kept for a day: if the
+partition comes back, only the tail of its log is read. Then it is removed, because later erasures do not reach it.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from heapq import heapify, heapreplace
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -23,11 +27,69 @@ from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import RecallflowError
 from recallflow.flows.checkpointing import Restore
 from recallflow.state.directory import StateDirectory
+from recallflow.state.folders import elsewhere_since_ms, mark_elsewhere, partition_folder, unmark_elsewhere
 
+RELEASED_LOOK_S = 2.0
+KEPT_MS = 24 * 3_600_000
+Numbers = Callable[[], frozenset[int]]
 LOOK_S = 1.0
 NEVER = 2**63 - 1  # no output of what is followed is ours to send
 
 _log = logging.getLogger(__name__)
+
+
+class ReleasedPartitions:
+    """Of one member's state directory. `StateDirectory` ignores the mark where `run` opens it; whoever opens a
+    partition as its own takes the mark away."""
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        *,
+        others: Numbers,
+        ours: Numbers,
+        warm: Numbers,
+        can_come_again: Callable[[int], bool],
+        stopping: threading.Event,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`others`: the partitions that other members have, as they said last. `ours`: ours by now, or about to be.
+        `warm`: those that we keep warm, whose folders stay. `can_come_again`: whether all that a folder holds is kept
+        outside of any member's directory."""
+        self._directory, self._others, self._ours, self._warm = directory, others, ours, warm
+        self._can_come_again, self._stopping, self._clock_ms = can_come_again, stopping, clock_ms
+        self._seen: frozenset[int] = frozenset()  # what others had at the last look
+        self._ending = threading.Event()
+
+    def running(self) -> AbstractContextManager[None]:
+        """Look at intervals, on a thread of its own."""
+        return beside(self._run, "elsewhere", self._ending)
+
+    def _run(self) -> None:
+        while not self._ending.wait(RELEASED_LOOK_S):
+            with suppress(KafkaException, RecallflowError, OSError):  # it is looked again
+                self.look()
+
+    def look(self) -> None:
+        """Marks folders, and removes those whose time is over. What others had for one look alone may be about to come
+        back: then nobody has begun with it."""
+        others = self._others()
+        lasting, self._seen = others & self._seen, others
+        for number in self._directory.existing_numbers():
+            if number in lasting - self._ours() and not self._stopping.is_set():
+                self._look_at(number)
+
+    def _look_at(self, number: int) -> None:
+        folder, now_ms = partition_folder(self._directory.path, number), self._clock_ms()
+        since_ms, warm = elsewhere_since_ms(folder), number in self._warm()
+        if since_ms is None or (warm and now_ms - since_ms >= KEPT_MS // 2):
+            mark_elsewhere(folder, now_ms)
+            if number in self._ours():  # it came meanwhile, and its mark was taken away before we made it
+                unmark_elsewhere(folder)
+            return
+        over = not warm and now_ms - since_ms >= KEPT_MS and self._can_come_again(number)
+        if over and self._directory.forget_closed(number):
+            _log.info("partition %d went to another member a day ago: its folder here is removed", number)
 
 
 class Standby:
@@ -57,7 +119,7 @@ class Standby:
         self._stopping = threading.Event()
 
     def running(self) -> AbstractContextManager[None]:
-        """Looks every LOOK_S seconds, on a thread of its own."""
+        """Look at intervals, on a thread of its own."""
         return beside(self._run, "standby", self._stopping)
 
     def _run(self) -> None:

@@ -15,7 +15,7 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivered
 from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
-from recallflow.flows.cycles import look_for_cycles
+from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
@@ -106,7 +106,7 @@ class StateLoop:
 
     def apply(self, read: Sequence[Record | Completion]) -> list[Delivered | Done]:
         """Apply and commit a batch. Return its outputs."""
-        look_for_cycles()  # hardly anything of the batch before is left
+        collect_due_garbage()  # hardly anything of the batch before is left
         given: dict[str, list[Batch | Completion]] = defaultdict(list)
         for one in read:
             if isinstance(one, Completion):

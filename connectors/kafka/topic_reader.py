@@ -1,4 +1,4 @@
-"""What topics hold: their partitions, where each begins and ends, and the records between."""
+"""Topics: their partitions, where each begins and ends, and the records between."""
 
 import logging
 import threading
@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import Complaints, passes
+from recallflow.connectors.kafka.messages import time_ms
 from recallflow.errors import SourceError
+from recallflow.fields import format_time
 
 GIVE_UP_S = 10.0
 ASK_S = 2.0  # how often it is seen whether Kafka refuses us
@@ -22,10 +25,9 @@ READ_MANY = 1_000
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
 TAIL = {"fetch.wait.max.ms": 10, **UNCOMMITTED}
+NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer, whose stubs are vague
 
 _log = logging.getLogger(__name__)
-
-NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer, whose stubs are vague
 
 
 class TopicReader:
@@ -214,3 +216,31 @@ def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
             _log.warning("waiting for Kafka: %s", error)
         else:
             return
+
+
+def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
+    """Partition by partition, up to where each ends by now. What is no JSON is told as its text. Raises SourceError."""
+    with TopicReader(options, UNCOMMITTED) as reader:
+        for (name, number), (low, high) in reader.spans([topic]).items():
+            for message in reader.read_to_end(name, number, low) if low < high else ():
+                yield _row(message)
+
+
+def _row(message: Any) -> dict[str, Any]:
+    value = message.value() or b""
+    try:
+        response = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        response = value.decode(errors="replace")
+    fields = response if isinstance(response, dict) else {}
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "appended_at": format_time(time_ms(message)),
+        "key": (message.key() or b"").decode(errors="replace"),
+        "query_id": fields.get("query_id"),
+        "status": fields.get("status"),
+        "processing_time_ms": fields.get("processing_time_ms"),
+        "response": response,
+    }

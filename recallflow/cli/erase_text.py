@@ -7,7 +7,7 @@ from recallflow.fields import format_time
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.erasure import Remains, Retention
-    from recallflow.flows.verifying import Sought
+    from recallflow.flows.erasing import Sought
     from recallflow.state.searching import Findings
 
 MIB = 1024 * 1024

@@ -16,9 +16,8 @@ from recallflow.cli.output import note
 from recallflow.connectors.kafka.erasure import OutcomeReader, Remains, records_of, remains, send_tombstones
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
-from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.erasing import append_time, erase_directory, export_before
-from recallflow.flows.verifying import Sought, read_export, search, sought
+from recallflow.flows.erasing import Sought, append_time, erase_directory, export_before, read_export, search, sought
+from recallflow.flows.security_settings import open_at_rest
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state.directory import DESCRIPTION, describe

@@ -81,8 +81,8 @@ def _person(chosen: "Config", options: argparse.Namespace) -> int:
 
     from recallflow.cli.exported import write
     from recallflow.errors import RecallflowError
-    from recallflow.flows.encryption import open_at_rest
     from recallflow.flows.export import export
+    from recallflow.flows.security_settings import open_at_rest
     from recallflow.state.directory import StateDirectory
 
     with StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption)) as directory:
@@ -96,8 +96,8 @@ def _person(chosen: "Config", options: argparse.Namespace) -> int:
 def _memories(chosen: "Config", options: argparse.Namespace, form: str) -> int:
     from recallflow.cli.exported import MEMORIES, write
     from recallflow.cli.output import note
-    from recallflow.flows.encryption import open_at_rest
-    from recallflow.flows.export_events import memory_events
+    from recallflow.flows.export import memory_events
+    from recallflow.flows.security_settings import open_at_rest
     from recallflow.state.directory import StateDirectory
 
     with StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption)) as directory:
@@ -110,7 +110,7 @@ def _memories(chosen: "Config", options: argparse.Namespace, form: str) -> int:
 def _answers(chosen: "Config", path: Path | None, form: str) -> int:
     from recallflow.cli.exported import ANSWERS, write
     from recallflow.cli.output import note
-    from recallflow.flows.export_answers import answers
+    from recallflow.connectors.kafka.topic_reader import answers
 
     count = write(answers(chosen.kafka, chosen.topics.responses), ANSWERS, form, path)
     note(f"{count:,} answers of {chosen.topics.responses}")

@@ -42,7 +42,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def run(options: argparse.Namespace) -> int:
     from recallflow.connectors.lines import PumpFeed, bounded_lines
     from recallflow.flows.embedded import Embedded, run_lines
-    from recallflow.flows.encryption import open_at_rest
+    from recallflow.flows.security_settings import open_at_rest
 
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     chosen = config(options)

@@ -41,7 +41,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def run(options: argparse.Namespace) -> int:
     from recallflow.connectors.embedders import REMOTE
-    from recallflow.flows.embedding import open_embedder
+    from recallflow.flows.models import open_embedder
     from recallflow.flows.reembed import Standing
 
     chosen, origins = config_and_origins(options)

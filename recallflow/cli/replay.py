@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     from recallflow.cli.dry_run import dry_run
     from recallflow.cli.pace import Pace
     from recallflow.errors import UsageError
-    from recallflow.flows.embedding import open_embedder
+    from recallflow.flows.models import open_embedder
 
     chosen, origins = config_and_origins(options)
     failed: list[str] = []
@@ -217,7 +217,7 @@ def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pac
     """How many records were refused."""
     from recallflow.cli.output import note
     from recallflow.flows.embedded import Embedded
-    from recallflow.flows.encryption import open_at_rest
+    from recallflow.flows.security_settings import open_at_rest
 
     refused = 0
     if (warning := chosen.enrichment.unavailable()) is not None:

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from recallflow.flows.machine_metrics import presence
+from recallflow.flows.engine_metrics import presence
 from recallflow.members.member import Member
 
 ASK_S = 3.0  # a member that was stopped does not answer, and the others have something to say

@@ -47,13 +47,13 @@ SCRIPT = """
 import os, signal, sys
 from recallflow.cli import main
 from recallflow.connectors.kafka import hub
-from recallflow.flows import sent
+from recallflow.flows import first_places
 from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
 
 left = int(sys.argv[1])
 hub.BATCH_MAX = 5
-sent.COMPARED = 30
+first_places.COMPARED = 30
 on_batch = PartitionLogic.on_batch
 
 def mortal(self, values):

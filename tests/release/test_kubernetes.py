@@ -22,7 +22,7 @@ from recallflow.cli.options import FLAGS
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError
 from recallflow.flows.config import LIBRDKAFKA, VARIABLES, Config, Given, is_secret, read_config
-from recallflow.flows.serving import deployment_name
+from recallflow.flows.router import deployment_name
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"

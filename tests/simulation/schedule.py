@@ -25,8 +25,8 @@ from recallflow.connectors.kafka import connection, control, group_consumer, hub
 from recallflow.connectors.kafka.messages import identity_of, record_of
 from recallflow.connectors.kafka.place import Place
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
-from recallflow.flows import elsewhere
-from recallflow.flows.homes import Homes
+from recallflow.flows import standby
+from recallflow.flows.router import OwningPartitions
 from recallflow.flows.state_loop import opener
 from recallflow.operators.decode import decode
 from recallflow.operators.prepare import prepare
@@ -486,7 +486,7 @@ def straight_hash(logs: dict[int, list[model.Message]]) -> str:
     """Apply logs of memory partitions in order, without faults, to a new directory."""
     engine = replace(ENGINE, partitions=PARTITIONS)
     rules = engine.rules(EMBEDDER, TOPICS.queries, {TOPICS.responses: PARTITIONS}, input_ends=True)
-    homes = Homes(PARTITIONS)
+    homes = OwningPartitions(PARTITIONS)
     with tempfile.TemporaryDirectory(dir=SHM) as folder:
         opened = StateDirectory.open(Path(folder) / "state", engine.fingerprint(EMBEDDER), engine.cache_bytes)
         with opened as directory:
@@ -533,7 +533,7 @@ def simulating() -> Iterator[None]:
     for module, name in (
         (connection, "ASK_EVERY_S"),
         (connection, "LOOK_S"),
-        (elsewhere, "LOOK_S"),
+        (standby, "RELEASED_LOOK_S"),
         (tails, "ASK_EVERY_S"),
     ):
         patches.replace(module, name, 3 * getattr(module, name))

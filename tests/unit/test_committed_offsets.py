@@ -17,8 +17,8 @@ from recallflow.connectors.kafka.order import RoundRobinQueue
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Reached
 from recallflow.errors import StorageError
-from recallflow.flows.journeys import Journeys
 from recallflow.flows.recipe import MainFlow
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.runner import Loop
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode

@@ -13,8 +13,8 @@ import pytest
 
 from recallflow.cli import main
 from recallflow.connectors.kafka import topic_reader
-from recallflow.flows import doctor, doctor_state
-from recallflow.flows.finding import fail, ok
+from recallflow.flows import doctor
+from recallflow.flows.doctor import fail, ok
 from recallflow.state import keys
 from recallflow.state.lock import LOCK, locked
 
@@ -131,8 +131,8 @@ def test_foreign_folder_and_impossible_path_fail(diagnose: Diagnosis, tmp_path: 
 def test_full_disk_is_reported(
     diagnose: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, status: str
 ) -> None:
-    monkeypatch.setattr(doctor_state, name, 2**60)  # more than this disk has
-    monkeypatch.setattr(doctor_state, "FREE_GOOD_SHARE", 1.0)
+    monkeypatch.setattr(doctor, name, 2**60)  # more than this disk has
+    monkeypatch.setattr(doctor, "FREE_GOOD_SHARE", 1.0)
     assert diagnose("--state-dir", tmp_path / "s")["disk"][0] == status
 
 

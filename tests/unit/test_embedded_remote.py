@@ -88,7 +88,7 @@ def test_text_without_vector_is_stored_and_found_by_words(
 ) -> None:
     llm_server.fail(fault, times=None)
     told = [make_event("memory", n, id=f"m{n}", content=text, receipt=True) for n, text in enumerate((FERRY, KETTLE))]
-    with caplog.at_level(logging.WARNING, "recallflow.flows.embedding"):
+    with caplog.at_level(logging.WARNING, "recallflow.flows.models"):
         done = run(*told, make_event("recall", 10, query="When does the ferry leave?"), timeout_ms=200)
     assert done.rejected == []
     assert [receipt["code"] for receipt in done.receipts] == ["EMBEDDING_FAILED"] * 2

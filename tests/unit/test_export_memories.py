@@ -13,8 +13,7 @@ import pytest
 from recallflow.cli.exported import ANSWERS, MEMORIES, write
 from recallflow.errors import StorageError
 from recallflow.flows.embedded import process
-from recallflow.flows.export import export
-from recallflow.flows.export_events import memory_events
+from recallflow.flows.export import export, memory_events
 from recallflow.flows.settings import Settings
 from recallflow.state.directory import StateDirectory
 

@@ -28,9 +28,9 @@ from recallflow.errors import (
 from recallflow.flows import local
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
-from recallflow.flows.embedding import Ahead
 from recallflow.flows.local import EVENTS, LocalService, open_local
 from recallflow.flows.model_settings import EmbeddingSettings
+from recallflow.flows.models import Ahead
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.settings import Settings
 from recallflow.parsing import parse

@@ -19,8 +19,8 @@ from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.errors import ModelError, UsageError
 from recallflow.flows.config import Config, read_config
+from recallflow.flows.engine_metrics import model_metrics
 from recallflow.flows.enrich import EnrichFlow
-from recallflow.flows.model_metrics import model_metrics
 from recallflow.flows.model_settings import Asker, EmbeddingSettings, EnrichmentSettings, LlmSettings
 from recallflow.llm import Prompt, Spent
 from tests.llm_server import Fault, LlmServer

@@ -21,7 +21,7 @@ FLOW = """
 import logging, threading
 from types import SimpleNamespace
 from recallflow.cli.log import set_up
-from recallflow.flows.serving import stop_on_signals
+from recallflow.flows.router import stop_on_signals
 
 set_up("text")
 source = SimpleNamespace(stopping=threading.Event())

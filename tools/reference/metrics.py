@@ -9,10 +9,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from recallflow.connectors.http.gate import Traffic
-from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentTally
-from recallflow.flows.metrics import Metrics
-from recallflow.flows.stages import Stages
-from recallflow.flows.tally import Tally
+from recallflow.flows.engine_metrics import OutputCounter
+from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, Metrics
+from recallflow.flows.record_spans import Stages
 from recallflow.flows.topics import Topics
 from recallflow.members.probing import member_families
 from tools.reference import markdown
@@ -37,7 +36,7 @@ def page() -> str:
 
 
 def _of_run() -> Iterator[Metric]:
-    running = MagicMock(tally=Tally("", {}), directory=MagicMock(path=Path(), unfit={}))
+    running = MagicMock(tally=OutputCounter("", {}), directory=MagicMock(path=Path(), unfit={}))
     running.journeys.stages = Stages(Topics().read())
     metrics = Metrics()
     metrics.watch(running)
@@ -46,7 +45,7 @@ def _of_run() -> Iterator[Metric]:
 
 
 def _of_enrich() -> Iterable[Metric]:
-    running = MagicMock(tally=EnrichmentTally(), state_dir=Path())
+    running = MagicMock(tally=EnrichmentCounter(), state_dir=Path())
     running.journeys.stages = Stages((Topics().enrichment,))
     metrics = EnrichmentMetrics()
     metrics.watch(running)

@@ -24,15 +24,13 @@ from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.enrichment import EnrichmentResult
-from recallflow.flows import first_places, ownership, sent
+from recallflow.flows import first_places, ownership
 from recallflow.flows.enrich_steps import Reader, recipe
 from recallflow.flows.first_places import first_enrichment_places
-from recallflow.flows.journeys import Journeys
 from recallflow.flows.ownership import NoFolders, Ownership
-from recallflow.flows.router import Router
+from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import Loop
-from recallflow.flows.serving import routing
-from recallflow.flows.stages import Stages
 from recallflow.flows.topics import Topics
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.results import Asked, result
@@ -255,7 +253,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     def reader(*arguments: Any, **chosen: Any) -> TopicReader:
         return TopicReader(*arguments, **chosen | {"new_consumer": made.kafka.consumer})
 
-    for module in (first_places, ownership, sent, tails):
+    for module in (first_places, ownership, tails):
         monkeypatch.setattr(module, "TopicReader", reader)
     return made
 

@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from recallflow.flows.enrich_steps import Reader
-from recallflow.flows.journeys import Journeys
-from recallflow.flows.stages import Stages
+from recallflow.flows.record_spans import Journeys, Stages
 from recallflow.outputs import DeadLetter, Derived, Done
 from recallflow.records import Position, Record
 

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from recallflow.flows import runner
-from recallflow.flows.journeys import Journeys
 from recallflow.flows.on_bytewax import run_on_bytewax
 from recallflow.flows.recipe import MainFlow
+from recallflow.flows.record_spans import Journeys, Stages
 from recallflow.flows.runner import BatchStep, KeyedStep, Loop, Recipe, run_loop
 from recallflow.flows.settings import Settings
-from recallflow.flows.stages import Stages
 from recallflow.marks import Mark, Open
 from recallflow.operators import erase, large
 from recallflow.operators.answers.models import Models, Within

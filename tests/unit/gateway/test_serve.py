@@ -15,8 +15,8 @@ from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
-from recallflow.flows.present import Present
-from recallflow.flows.rollouts import TenantRollouts, to_file
+from recallflow.flows.admission import LiveAdmission
+from recallflow.flows.gateway import TenantRollouts, to_file
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
 from tests.unit.gateway.serving import Engine, Everybody, config_in, gateway, local_gateway, served
@@ -237,7 +237,7 @@ def test_control_file_without_state_dir_ends_with_status_2(cli: Callable[..., An
 def test_a_decision_that_cannot_be_written_is_no_defect_of_ours(tmp_path: Path) -> None:
     """A folder stands where the file should."""
     decisions = History()
-    present = Present(Authoriser(decisions, Trust("off")))
+    present = LiveAdmission(Authoriser(decisions, Trust("off")))
     rollouts = TenantRollouts(present, decisions, to_file(tmp_path, decisions))
     with served(build_app(Engine(), Everybody(), rollouts, Limits(), CollectorRegistry())) as url:
         refused = httpx.post(f"{url}/graph/rollout", json=DECISION, timeout=30)

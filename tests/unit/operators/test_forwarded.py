@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.flows.homes import Homes
+from recallflow.flows.router import OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Misplaced
@@ -53,7 +53,7 @@ class Deployment:
     """One reader of the log, with a state and offsets of its own."""
 
     def __init__(self, path: Path, log: Log) -> None:
-        self._log, self._homes = log, Homes(PARTITIONS)
+        self._log, self._homes = log, OwningPartitions(PARTITIONS)
         self._next = [0] * PARTITIONS
         self.directory = StateDirectory.open(path, SETTINGS.fingerprint(HASHING), 2**20, at_rest=SEALED)
         open_step = StateStep.opener(self.directory, HASHING, SETTINGS.rules(HASHING, "queries"), CLOCKS)

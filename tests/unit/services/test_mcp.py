@@ -23,8 +23,8 @@ from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
 from recallflow.errors import DeliveryFailed, QueryTimeout, SourceError
 from recallflow.flows import mcp
+from recallflow.flows.config import ServeSettings
 from recallflow.flows.control_file import read_control_file
-from recallflow.flows.serve_settings import ServeSettings
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored

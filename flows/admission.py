@@ -1,8 +1,4 @@
-"""Keys that tokens are signed with, on their way into the log: a verdict on a record needs those of its time.
-
-What is in `auth.jwks` and `auth.secret` is announced by control events: keys that are new, and those that left. Public
-keys are told whole, a secret by its fingerprint. A key that left is revoked, for good.
-"""
+"""Admission of records: signing keys of tokens, trusted issuers, and decisions in force at this moment."""
 
 import logging
 import threading
@@ -13,10 +9,15 @@ from typing import TYPE_CHECKING
 
 from recallflow.background import beside
 from recallflow.control import ALL_TENANTS, TokenKey
+from recallflow.credentials import Headers
 from recallflow.decisions import History
 from recallflow.errors import SinkError, SourceError
+from recallflow.events import Event
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.security_settings import AuthSettings
+from recallflow.operators.authorise import Authoriser, Trust
+from recallflow.operators.tokens import Issuer
+from recallflow.records import Position, Record
 from recallflow.signing_keys import Jwks, SigningKey
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 KIND = "token_key"
 BY = "recallflow run"
 RETRY_S = 30.0  # after a look that failed, where the next is not due sooner
+Announce = Callable[[Sequence[TokenKey]], None]
+NOWHERE = Position("gateway", 0, 0)  # of a record that is not in its log yet
+# Why decisions cannot be read on, if so.
+Failure = Callable[[], Exception | None]
 
 _log = logging.getLogger(__name__)
-
-Announce = Callable[[Sequence[TokenKey]], None]
 
 
 def key_source(auth: AuthSettings) -> "KeySource | None":
@@ -167,3 +170,58 @@ class TokenKeys:
 
     def _origin(self, why: str) -> dict[str, object]:
         return {"timestamp": time.time_ns() // 1_000_000, "by": BY, "why": why}
+
+
+def trust_of(auth: AuthSettings, secrets: Mapping[str, bytes]) -> Trust:
+    """What the verdict on records needs of the settings. `secrets`: by fingerprint; more may be added later."""
+    return Trust(auth.mode, Issuer(auth.issuer, auth.audience, auth.tenant_claim), secrets)
+
+
+def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
+    """The secrets that tokens may be signed with, by fingerprint, for who announces none (`TokenKeys` does): the one
+    that is set, and those of a JWKS file. An address gives out none, as others have read them there. Raises
+    SourceError: without a secret that it needs, a verdict would be another one."""
+    if auth.mode == "off":
+        return {}
+    keys = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]
+    source = key_source(auth)
+    if source is not None and not source.is_remote:
+        keys += source.read().keys
+    return {key.fingerprint: key.secret for key in keys if key.secret is not None}
+
+
+class LiveAdmission:
+    """Admission by what is decided now: the engine's own verdict, on a record that is appended at this moment. Where
+    decisions cannot be read on, nobody knows what is decided, and everybody is refused with SourceError."""
+
+    def __init__(self, authoriser: Authoriser, failure: Failure = lambda: None) -> None:
+        self._authoriser, self._failure = authoriser, failure
+
+    def check(self, event: Event, headers: Headers) -> None:
+        self._authoriser.check(self._record(headers), event)
+
+    def ids(self, headers: Headers) -> dict[str, str]:
+        """As Authoriser has it."""
+        return self._authoriser.ids(self._record(headers))
+
+    def authenticate(self, headers: Headers) -> None:
+        self._authoriser.authenticate(self._record(headers))
+
+    def check_tenant(self, tenant_id: str, headers: Headers, *, decides: bool) -> str | None:
+        """As Authoriser has it."""
+        return self._authoriser.check_tenant(self._record(headers), tenant_id, decides=decides)
+
+    def _record(self, headers: Headers) -> Record:
+        if (error := self._failure()) is not None:
+            raise SourceError(f"decisions cannot be read on: {error}")
+        return record_now(headers)
+
+
+def record_now(headers: Headers) -> Record:
+    """A record that is appended at this moment."""
+    return Record(NOWHERE, b"", now_ms(), headers=headers)
+
+
+def now_ms() -> int:
+    """The time of this moment."""
+    return time.time_ns() // 1_000_000

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.connection import Watch
 from recallflow.errors import SourceError, StateError
-from recallflow.flows.known import KnownTopics
+from recallflow.flows.topic_checks import TopicRegistry
 from recallflow.state.sources import TOPICS
 
 READ = ("memories", "queries", "control")
@@ -23,8 +23,8 @@ def found(**partitions: int) -> dict[str, Described]:
     return {topic: Described(f"{topic}-1", count) for topic, count in counts.items()}
 
 
-def known(path: Path, there: dict[str, Described], read: tuple[str, ...] = READ) -> KnownTopics:
-    return KnownTopics.open(path, there, dict(zip(FLAGS, read, strict=True)))
+def known(path: Path, there: dict[str, Described], read: tuple[str, ...] = READ) -> TopicRegistry:
+    return TopicRegistry.open(path, there, dict(zip(FLAGS, read, strict=True)))
 
 
 @pytest.mark.parametrize("topic", READ)

@@ -23,19 +23,14 @@ from recallflow.decisions import History
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
-from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
-from recallflow.flows.enrich_models import EnrichmentModels
-from recallflow.flows.homes import REASONS, Homes
-from recallflow.flows.journeys import Journeys
-from recallflow.flows.metrics import Metrics, Running
+from recallflow.flows.engine_metrics import OutputCounter
+from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, EnrichmentRunning, Metrics, Running
+from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
-from recallflow.flows.stages import Stages
-from recallflow.flows.tally import Tally
-from recallflow.llm import EmbeddingService
 from recallflow.members.probing import member_families
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.enrichment.failures import failure
-from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.outputs import Answer, DeadLetter, Derived, Done, Receipted, Requested
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
@@ -63,11 +58,11 @@ def receipt(offset: int) -> Receipted:
 
 
 @pytest.fixture
-def tally() -> Tally:
-    return Tally(QUERIES, {f"{QUERIES}:0": FIRST, f"{MEMORIES}:0": 0})
+def tally() -> OutputCounter:
+    return OutputCounter(QUERIES, {f"{QUERIES}:0": FIRST, f"{MEMORIES}:0": 0})
 
 
-def test_outputs_count_by_what_they_are(tally: Tally) -> None:
+def test_outputs_count_by_what_they_are(tally: OutputCounter) -> None:
     slow: dict[str, Any] = {
         "processing_time_ms": 70.0,
         "status": "degraded",
@@ -87,7 +82,7 @@ def test_outputs_count_by_what_they_are(tally: Tally) -> None:
     assert tally.dead_letters == {"invalid_json": 1}
 
 
-def test_queries_that_are_through_without_an_output_wait(tally: Tally) -> None:
+def test_queries_that_are_through_without_an_output_wait(tally: OutputCounter) -> None:
     tally.observe(answer(100))
     tally.observe(letter(QUERIES, 101))
     tally.observe(answer(101, number=1))  # a malformed query has a dead letter and an error response
@@ -97,7 +92,7 @@ def test_queries_that_are_through_without_an_output_wait(tally: Tally) -> None:
     assert tally.waiting == 1
 
 
-def test_earlier_queries_and_memories_are_not_waiting(tally: Tally) -> None:
+def test_earlier_queries_and_memories_are_not_waiting(tally: OutputCounter) -> None:
     tally.observe(Done(f"{MEMORIES}:0", (1, 2, 3)))
     tally.observe(receipt(1))
     tally.observe(answer(FIRST - 1))  # it was set aside before this process began
@@ -105,7 +100,7 @@ def test_earlier_queries_and_memories_are_not_waiting(tally: Tally) -> None:
 
 
 @pytest.fixture
-def running(tally: Tally, tmp_path: Path) -> Running:
+def running(tally: OutputCounter, tmp_path: Path) -> Running:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
     return Running(
@@ -115,7 +110,7 @@ def running(tally: Tally, tmp_path: Path) -> Running:
         deployment=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),
         watch=Watch(dict, {MEMORIES: Described("m", 2)}),
         connection=Mock(spec=Connection, connected=True),
-        homes=Homes(1),
+        homes=OwningPartitions(1),
         authoriser=Authoriser(History(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
         journeys=Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES),
@@ -237,15 +232,14 @@ def test_the_documentation_lists_every_metric(running: Running) -> None:
 
 def enriching(running: Running) -> EnrichmentRunning:
     """An enrichment flow of the same parts, with one model."""
-    models = EnrichmentModels(None, Mock(spec=EmbeddingService), [Meter("judge")], Thresholds(), History())
     return EnrichmentRunning(
         running.directory.path,
         running.source,
-        EnrichmentTally(),
+        EnrichmentCounter(),
         running.deployment,
         running.watch,
         running.connection,
-        models,
+        [Meter("judge")],
         running.table,
         running.journeys,
     )

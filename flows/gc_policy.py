@@ -1,8 +1,7 @@
-"""What an engine changes of its process while it runs: when Python looks for cycles, and how many threads compute.
+"""Changes of the process while an engine runs: times of garbage collection, and threads of arithmetic.
 
-Python looks for garbage that holds itself whenever 700 more objects were made than freed. Within a batch those are what
-its events are made of, all alive and looked through again and again: a message cost 5 µs more. Between two batches
-hardly any is left.
+Python collects cyclic garbage whenever 700 more objects were made than freed. Within a batch these are the objects of
+its events, all alive and scanned again and again: a message cost 5 µs more. Between two batches hardly any is left.
 
 Threads of OpenBLAS, of OpenMP (FAISS) and of onnxruntime wait for each other busily: with two cores, a message took
 18 ms with MiniLM, of which the model needs 5.
@@ -22,7 +21,6 @@ _USUAL = gc.get_threshold()[0]
 # Objects made and still there, several times those of a batch of messages. More than that is looked through in the
 # middle of one, before it takes longer than 10 ms.
 _WITHIN_A_BATCH = 100_000
-
 _entering = threading.Lock()
 _within = contextlib.ExitStack()
 _engines = 0
@@ -35,7 +33,7 @@ def computing() -> Iterator[None]:
     global _engines
     with _entering:
         if _engines == 0:
-            _within.enter_context(looking_between_batches())
+            _within.enter_context(collecting_between_batches())
             _within.enter_context(threadpool_limits(ONE_THREAD))
         _engines += 1
     try:
@@ -49,8 +47,8 @@ def computing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def looking_between_batches() -> Iterator[None]:
-    """Python looks for cycles where `look_for_cycles` is called, and never among what was there before."""
+def collecting_between_batches() -> Iterator[None]:
+    """Python looks for cycles where `collect_due_garbage` is called, and never among what was there before."""
     usual = gc.get_threshold()
     gc.set_threshold(_WITHIN_A_BATCH, *usual[1:])
     gc.freeze()  # what is loaded by now stays: looking through all of it takes 50 ms each time
@@ -61,7 +59,7 @@ def looking_between_batches() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def look_for_cycles() -> None:
+def collect_due_garbage() -> None:
     """Lets Python look if it would have by now, and as far back as it would have."""
     within, *others = gc.get_threshold()
     gc.set_threshold(_USUAL, *others)

@@ -13,8 +13,8 @@ from recallflow.credentials import fingerprint
 from recallflow.decisions import History
 from recallflow.errors import SinkError, SourceError
 from recallflow.fields import EPOCH_MS_MAX
+from recallflow.flows.admission import TokenKeys, key_source
 from recallflow.flows.security_settings import AuthSettings
-from recallflow.flows.token_keys import TokenKeys, key_source
 from tests.jwks_server import SECRET, JwksServer, document, es256, oct_key, rs256
 
 GIVE_UP_S = 60.0
@@ -225,7 +225,7 @@ def test_failed_announcement_is_repeated(log: Log, tmp_path: Path) -> None:
 
 
 def test_a_thread_looks_on_and_says_why_it_ends(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallflow.flows.token_keys.RETRY_S", 0.01)
+    monkeypatch.setattr("recallflow.flows.admission.RETRY_S", 0.01)
     server.body = document(rs256("one"))
     auth = AuthSettings(jwks=server.url, jwks_refresh_s=1)
     keys = TokenKeys(auth, open_jwks(server.url), log.history, {}, log)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from recallflow.connectors.lines import BATCH_RECORDS
-from recallflow.flows.cycles import look_for_cycles, looking_between_batches
+from recallflow.flows.gc_policy import collect_due_garbage, collecting_between_batches
 from tests.unit.operators.harness import make_event, run_flow
 
 MANY = 5_000
@@ -60,38 +60,38 @@ def test_a_run_looks_once_a_batch() -> None:
 
 
 def test_garbage_of_a_batch_is_collected_behind_it() -> None:
-    with looking_between_batches():
+    with collecting_between_batches():
         garbage = left(MANY)
         assert len(garbage) == MANY
-        look_for_cycles()
+        collect_due_garbage()
         assert not garbage
 
 
 def test_few_objects_are_not_looked_through() -> None:
-    with looking_between_batches(), looks() as seen:
+    with collecting_between_batches(), looks() as seen:
         kept: list[list[int]] = [[] for _ in range(100)]
-        look_for_cycles()
+        collect_due_garbage()
         assert not seen
     del kept
 
 
 def test_very_much_garbage_is_collected_within_a_batch() -> None:
-    with looking_between_batches():
+    with collecting_between_batches():
         assert len(left(25 * MANY)) < 25 * MANY
 
 
 def test_later_looks_reach_further_back() -> None:
-    with looking_between_batches(), looks() as seen:
+    with collecting_between_batches(), looks() as seen:
         kept: list[list[int]] = []
         while 1 not in seen and len(seen) < 100:
             kept += [[] for _ in range(1_000)]
-            look_for_cycles()
+            collect_due_garbage()
     assert 1 in seen
 
 
 def test_after_a_run_that_failed_python_looks_as_before() -> None:
     usual = gc.get_threshold()
-    with pytest.raises(ZeroDivisionError), looking_between_batches():
+    with pytest.raises(ZeroDivisionError), collecting_between_batches():
         1 / 0  # noqa: B018
     assert gc.get_threshold() == usual
     assert gc.get_freeze_count() == 0

@@ -3,8 +3,8 @@
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.flows import sent
-from recallflow.flows.sent import Sent, sent_before
+from recallflow.flows import first_places
+from recallflow.flows.first_places import Sent, sent_before
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 RECEIPTS, LETTERS, REQUESTS = "receipts:0", "letters:0", "requests:0"
@@ -13,7 +13,7 @@ RECEIPTS, LETTERS, REQUESTS = "receipts:0", "letters:0", "requests:0"
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     """Ten memories in each of two partitions, appended at 100 ms and later."""
-    monkeypatch.setattr(sent, "COMPARED", 3)
+    monkeypatch.setattr(first_places, "COMPARED", 3)
     made = FakeKafka(memories=2, receipts=1, letters=1, requests=1)
     for number in range(20):
         made.append("memories", number % 2, b"{}", append_ms=100 + number)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.flows.elsewhere import KEPT_MS, Elsewhere
+from recallflow.flows.standby import KEPT_MS, ReleasedPartitions
 from recallflow.state.folders import elsewhere_since_ms, numbers_in, partition_folder, unmark_elsewhere
 from tests.unit.state.member import PARTITIONS, Member, told
 
@@ -21,7 +21,7 @@ class Life:
         self.path, self.now_ms = path, BEGAN_MS
         self.others, self.ours, self.warm = frozenset(EVERY), frozenset[int](), frozenset[int]()
         self.can_come_again, self.stopping = True, threading.Event()
-        self._elsewhere = Elsewhere(
+        self._elsewhere = ReleasedPartitions(
             member.directory,
             others=lambda: self.others,
             ours=lambda: self.ours,

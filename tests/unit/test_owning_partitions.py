@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.homes import Homes
+from recallflow.flows.router import OwningPartitions
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Misplaced
 from recallflow.owner import state_partition
@@ -24,7 +24,7 @@ def record(tenant: str, user: str, partition: int, key: bytes | None) -> Record:
      (b"acme/ann", 1, "other_partition")],
 )  # fmt: skip
 def test_a_record_is_misplaced_where_its_owner_is_not(key: bytes | None, shift: int, reason: str | None) -> None:
-    homes, home = Homes(PARTITIONS), state_partition("acme", "ann", PARTITIONS)
+    homes, home = OwningPartitions(PARTITIONS), state_partition("acme", "ann", PARTITIONS)
     item = homes.judge(decode(record("acme", "ann", (home + shift) % PARTITIONS, key)))
     assert isinstance(item, Misplaced) == (reason is not None)
     assert homes.counts == ({} if reason is None else {reason: 1})
@@ -33,7 +33,7 @@ def test_a_record_is_misplaced_where_its_owner_is_not(key: bytes | None, shift: 
 
 
 def test_first_misrouted_record_alone_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    homes, home = Homes(PARTITIONS), state_partition("acme", "ann", PARTITIONS)
+    homes, home = OwningPartitions(PARTITIONS), state_partition("acme", "ann", PARTITIONS)
     lost = record("acme", "ann", (home + 1) % PARTITIONS, None)
     homes.judge(decode(lost._replace(silent=True)))
     assert (caplog.messages, homes.counts) == ([], {})
@@ -44,7 +44,7 @@ def test_first_misrouted_record_alone_gives_a_warning(caplog: pytest.LogCaptureF
 
 def test_what_cannot_be_read_is_refused_where_it_lies() -> None:
     broken = Record(Position("memory.events", 3, 0), b"{", 0, b"acme/ann")
-    assert not isinstance(Homes(PARTITIONS).judge(decode(broken)), Misplaced)
+    assert not isinstance(OwningPartitions(PARTITIONS).judge(decode(broken)), Misplaced)
 
 
 @given(st.binary(max_size=60), st.integers(0, 20))

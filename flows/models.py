@@ -1,0 +1,233 @@
+"""Models that settings choose: the embedder, its service ahead of and beside the dataflow, and models for questions."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self, runtime_checkable
+
+import numpy as np
+
+from recallflow.connectors.embedders import REMOTE, load_remote
+from recallflow.connectors.llm import Meter
+from recallflow.decisions import History
+from recallflow.embedder import Embedder, Matrix
+from recallflow.enrichment import text_to_embed
+from recallflow.errors import EmbedderError, ModelError
+from recallflow.events import MemoryEvent, MemoryFields, Message
+from recallflow.flows.model_settings import Asker, EmbeddingSettings, ModelSettings
+from recallflow.flows.settings import Settings
+from recallflow.llm import ONE_TO_BLAME, EmbeddingService, RemoteEmbedder
+from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.async_call import Completions, Runtime
+from recallflow.operators.events import Item, Write
+from recallflow.operators.prepare import said
+from recallflow.records import Position
+from recallflow.state.directory import StateDirectory
+
+SPENT = "embedding.spent"  # in the state directory
+AT_ONCE = 32  # texts of one call: those that came while the one before it was under way
+_Waiting = tuple[str, "asyncio.Future[Matrix | str]"]
+SPENDING = "questions.spent"  # in the state directory
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_embedder(
+    engine: Settings,
+    embedding: EmbeddingSettings,
+    asker: Asker = "line",
+    decisions: History | None = None,
+    state_dir: Path | None = None,
+) -> Iterator[Embedder]:
+    """The embedder; its service, if it has one, is closed in the end. `decisions`: with tenants' quotas; `state_dir`:
+    what was spent is remembered there. Raises EmbedderError, and UsageError."""
+    if engine.embedder != REMOTE:
+        yield engine.load_embedder()
+        return
+    service = embedding.load_service(asker, decisions, state_dir and state_dir / SPENT)
+    with Runtime(Completions()) as runtime:
+        try:
+            yield load_remote(service, engine.model_path)
+        finally:
+            runtime.run(service.close())
+
+
+class Ahead:
+    """Has texts embedded before their events are applied, and waits for it: for a run whose input ends, which has no
+    enrichment flow beside it. A memory whose vector cannot be had is stored without, and its receipt says so."""
+
+    def __init__(self, service: EmbeddingService, directory: StateDirectory, runtime: Runtime) -> None:
+        self._service, self._directory, self._runtime = service, directory, runtime
+        self._warned = False
+
+    @classmethod
+    @contextmanager
+    def of(cls, embedder: RemoteEmbedder, directory: StateDirectory) -> Iterator[Self]:
+        with Runtime(Completions()) as runtime:
+            yield cls(embedder.service, directory, runtime)
+
+    def embed(self, prepared: Sequence[Item]) -> list[Item]:
+        """The items with the vectors of their texts. Raises EmbedderError where the service has given none of the size
+        that is set, in this run or an earlier one."""
+        items = [*prepared]
+        wanted: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for at, item in enumerate(items):
+            if isinstance(item, Write) and (text := _to_embed(item)) is not None:
+                wanted[item.owner.tenant_id].append((at, text))
+        for tenant_id, texts in wanted.items():
+            found = self._runtime.run(self.ask(tenant_id, [text for _, text in texts]))
+            for (at, _), one in zip(texts, found, strict=True):
+                items[at] = with_vector(items[at], one)
+        return items
+
+    async def ask(self, tenant_id: str, texts: Sequence[str]) -> list[Matrix | str]:
+        """The vector of each text, or the code of what went wrong. Raises EmbedderError as `embed` does."""
+        try:
+            return [*(await self._service.embed(tenant_id, texts)).vectors]
+        except EmbedderError as error:
+            if not self._directory.has_vectors():
+                raise EmbedderError(f"{error}; a state directory keeps its size, so begin with a new one") from None
+            failed = ModelError("malformed", str(error))
+        except ModelError as error:
+            failed = error
+        if failed.code in ONE_TO_BLAME and len(texts) > 1:
+            half = len(texts) // 2
+            return [*await self.ask(tenant_id, texts[:half]), *await self.ask(tenant_id, texts[half:])]
+        if not self._warned:
+            self._warned = True
+            _log.warning("memories are stored without vectors, and found by words alone: %s", failed)
+        return [failed.code] * len(texts)
+
+    def start(self, tenant_id: str, texts: Sequence[str]) -> "Future[list[Matrix | str]]":
+        """The same, for who does not wait for it on this thread."""
+        return self._runtime.start(self.ask(tenant_id, texts))
+
+
+def _to_embed(write: Write) -> str | None:
+    """What the service is to read of an event; None where nothing, or where a vector came with it."""
+    if write.analysis is None or write.analysis.vectors is not None:
+        return None
+    return text_of(write.event)
+
+
+def text_of(event: MemoryEvent) -> str | None:
+    """What a service is to read of an event; None where it brings no text."""
+    brought = said(event)
+    if brought is None:
+        return None
+    author, text = brought
+    return None if not text or text.isspace() else text_to_embed(author, text)
+
+
+def with_vector(item: Item, found: Matrix | str) -> Item:
+    """The item with its vector, or with why it has none."""
+    assert isinstance(item, Write)  # noqa: S101 nothing else brings text
+    assert item.analysis is not None  # noqa: S101
+    if isinstance(found, str):
+        return item._replace(analysis=item.analysis._replace(unembedded=found))
+    return item._replace(analysis=item.analysis._replace(vectors=found[np.newaxis]))
+
+
+class Beside:
+    """Asks for vectors on the callers' event loop, and hands them to the dataflow by the positions of their records."""
+
+    def __init__(self, ahead: Ahead) -> None:
+        self._ahead = ahead
+        self._waiting: dict[str, list[_Waiting]] = defaultdict(list)  # by tenant
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._found: dict[Position, Matrix | str] = {}
+
+    async def embed(self, event: MemoryEvent) -> Matrix | str | None:
+        """The vector of an event's text, or the code of why there is none; None where none is wanted."""
+        has_vector = isinstance(event, Message | MemoryFields) and event.embedding is not None
+        if has_vector or (text := text_of(event)) is None:
+            return None
+        future: asyncio.Future[Matrix | str] = asyncio.get_running_loop().create_future()
+        self._waiting[event.tenant_id].append((text, future))
+        if event.tenant_id not in self._asking:
+            self._asking[event.tenant_id] = asyncio.create_task(self._ask_all(event.tenant_id))
+        return await future
+
+    def keep(self, position: Position, found: Matrix | str) -> None:
+        """What came of a record's text, until the dataflow has the record."""
+        self._found[position] = found
+
+    def attach(self, prepared: Sequence[Item]) -> list[Item]:
+        """The items with what was found of them. On the dataflow's thread."""
+        return [self._attached(item) for item in prepared]
+
+    def _attached(self, item: Item) -> Item:
+        found = self._found.pop(item.record.position, None)
+        if found is None or not isinstance(item, Write) or item.analysis is None:
+            return item
+        return item if item.analysis.vectors is not None else with_vector(item, found)
+
+    async def _ask_all(self, tenant_id: str) -> None:
+        """One call after the other, until nothing of the tenant waits."""
+        try:
+            while waiting := self._waiting.pop(tenant_id, None):
+                wanted = [one for one in waiting if not one[1].done()]  # who waited for another has given up
+                self._waiting[tenant_id] = wanted[AT_ONCE:]
+                if wanted:
+                    await self._ask(tenant_id, wanted[:AT_ONCE])
+        finally:
+            del self._asking[tenant_id]
+
+    async def _ask(self, tenant_id: str, waiting: Sequence[_Waiting]) -> None:
+        try:
+            found = await asyncio.wrap_future(self._ahead.start(tenant_id, [text for text, _ in waiting]))
+        except Exception as error:  # noqa: BLE001 - the service's, or a defect: who waits is told, and others go on
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), one in zip(waiting, found, strict=True):
+            if not future.done():  # who waited for it has given up
+                future.set_result(one)
+
+
+@runtime_checkable
+class _Metered(Protocol):
+    @property
+    def meter(self) -> Meter:
+        """What calls cost whom."""
+
+
+class QuestionModels(NamedTuple):
+    """`asked`: None where there are none; `meters`: of those whose calls cost."""
+
+    asked: Models | None = None
+    meters: tuple[Meter, ...] = ()
+
+
+@contextmanager
+def open_question_models(
+    engine: Settings,
+    chosen: ModelSettings,
+    embedder: Embedder,
+    decisions: History | None = None,
+    spending: Path | None = None,
+    around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
+) -> Iterator[QuestionModels]:
+    """Those that are asked about questions; closed in the end. `decisions`, `spending`: see `load_model`; `around`: see
+    `Models`. Raises UsageError for what cannot be an address."""
+    model, reranker = chosen.llm.load_model("question", decisions, spending), engine.load_reranker()
+    service = embedder.service if isinstance(embedder, RemoteEmbedder) else None
+    if model is None and service is None and reranker is None:
+        yield QuestionModels()
+        return
+    language = None if model is None else Within(model, chosen.llm.query_timeout_ms / 1000)
+    embeddings = None if service is None else Within(service, chosen.embedding.query_timeout_ms / 1000)
+    best = None if reranker is None else Within(reranker, engine.rerank_timeout_ms / 1000)
+    asked = Models(language, embeddings, best, around=around)
+    try:
+        with asked:
+            yield QuestionModels(asked, tuple(one.meter for one in (model, service) if isinstance(one, _Metered)))
+    finally:
+        if model is not None:
+            asked.runtime.run(model.close())
