@@ -22,7 +22,7 @@ from recallflow.enrichment import content_hash
 from recallflow.flows.topics import Topics
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.state.searching import Findings, Known, Pieces, search_folder
-from tests.kafka.harness import Command, Deployment, Names, own_topics, produce, read_topic, until, watched
+from tests.kafka.harness import SESSION_S, Command, Deployment, Names, own_topics, produce, read_topic, until, watched
 from tests.llm_server import Asked, Fault, LlmServer
 from tests.starts import COMMAND, Started, fork_server
 
@@ -56,7 +56,7 @@ class Enrichment:
             self.broker.bootstrap_servers,
         ]
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        words = ["enrich", *words, *named, "--epoch-ms", "50", *more]
+        words = ["enrich", *words, *named, "--epoch-ms", "50", "--session-timeout-s", str(SESSION_S), *more]
         return fork_server().start(COMMAND, words, os.environ | self.settings)
 
     @contextlib.contextmanager
@@ -285,12 +285,11 @@ def test_members_share_partitions_and_take_over_open_requests(
 ) -> None:
     """The first member stops while its calls are under way, the second one is killed."""
     llm_server.fail("hang", times=None)
-    session = ("--session-timeout-s", "6")
     enrichment.request(20)
-    first = enrichment.start(*session)
+    first = enrichment.start()
     with watched(first):
         llm_server.wait_for(lambda now: now.held == 20)
-        second = enrichment.start(*session, state_dir=tmp_path / "second")
+        second = enrichment.start(state_dir=tmp_path / "second")
         with watched(second):
             until(lambda: max(asked_about(llm_server).values()) == 2)  # partitions that moved
             first.send_signal(signal.SIGTERM)
@@ -300,7 +299,7 @@ def test_members_share_partitions_and_take_over_open_requests(
             second.send_signal(signal.SIGKILL)
             second.wait()
     llm_server.heal()
-    with enrichment.running(*session):
+    with enrichment.running():
         enrichment.check_once(20)
     assert {*asked_about(llm_server).values()} <= {3, 4}
 

@@ -164,6 +164,20 @@ def test_other_settings_are_refused_and_change_with_a_new_deployment(
     assert verify(new_dir).problems == []
 
 
+def test_deployment_begins_with_the_records_after_retention(fresh: Deployment) -> None:
+    fresh.send(EVENTS)
+    left = [fresh.remove(fresh.topics.memory, number, 5) for number in range(LOG_PARTITIONS)]
+    assert left == [5] * LOG_PARTITIONS
+    fresh.sent -= sum(left)
+    for _ in range(2):  # the second time it rebuilds partitions from what is left
+        with fresh.running():
+            fresh.outputs(fresh.topics.receipts, fresh.sent)
+            fresh.send(20, QUERIES)
+            fresh.check_outputs()
+        fresh.lose("user0", "user1")
+    assert verify(fresh.state_dir).problems == []
+
+
 def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: Deployment) -> None:
     answered = deployment.asked
     deployment.send(0, QUERIES)
