@@ -64,6 +64,12 @@ def watch(log: Log, jwks: object = None, secret: str | None = None) -> tuple[Tok
     return TokenKeys(auth, key_source(auth), log.history, secrets, log), secrets
 
 
+def begin(log: Log, jwks: object = None, secret: str | None = None) -> TokenKeys:
+    keys, _ = watch(log, jwks, secret)
+    keys.begin()
+    return keys
+
+
 def write(tmp_path: Path, *keys: object) -> Path:
     path = tmp_path / "jwks.json"
     path.write_bytes(document(*keys))
@@ -92,15 +98,15 @@ def test_keys_of_a_file_are_announced_and_revoked(log: Log, tmp_path: Path) -> N
 
 def test_unreadable_file_stops_a_start(log: Log, tmp_path: Path) -> None:
     path = write(tmp_path, oct_key("one"))
-    watch(log, path)[0].begin()
+    begin(log, path)
     path.unlink()
     with pytest.raises(SourceError, match="cannot read"):
-        watch(log, path, OWN)[0].begin()
+        begin(log, path, OWN)
 
 
 def test_a_restart_announces_nothing_that_is_known(log: Log, tmp_path: Path) -> None:
     path = write(tmp_path, rs256("one"), oct_key("two"))
-    watch(log, path, OWN)[0].begin()
+    begin(log, path, OWN)
     assert log.news() == [("one", False), ("two", False), (fingerprint(OWN.encode()), False)]
     keys, secrets = watch(log, path, OWN)
     keys.begin()
@@ -119,8 +125,7 @@ def test_no_secret_is_in_an_announcement(log: Log, tmp_path: Path, caplog: pytes
 def test_a_key_that_comes_back_stays_revoked(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one, two = rs256("one"), rs256("two")
     path = write(tmp_path, one, two)
-    keys, _ = watch(log, path)
-    keys.begin()
+    keys = begin(log, path)
     write(tmp_path, two)
     keys.look()
     assert log.news() == [("one", False), ("two", False), ("one", True)]
@@ -135,8 +140,7 @@ def test_a_key_that_comes_back_stays_revoked(log: Log, tmp_path: Path, caplog: p
 
 def test_another_key_of_the_same_kid_takes_its_place(log: Log, tmp_path: Path) -> None:
     path = write(tmp_path, rs256("one"))
-    keys, _ = watch(log, path)
-    keys.begin()
+    keys = begin(log, path)
     before = log.events[-1].fingerprint
     write(tmp_path, es256("one"))
     keys.look()
@@ -147,8 +151,7 @@ def test_another_key_of_the_same_kid_takes_its_place(log: Log, tmp_path: Path) -
 def test_key_missing_twice_at_an_address_is_revoked(log: Log, server: JwksServer) -> None:
     one, two = rs256("one"), es256("two")
     server.body = document(one, two)
-    keys, _ = watch(log, server.url)
-    keys.begin()
+    keys = begin(log, server.url)
     assert log.news() == [("one", False), ("two", False)]
     server.body = document(two)
     keys.look()
@@ -164,20 +167,19 @@ def test_key_missing_twice_at_an_address_is_revoked(log: Log, server: JwksServer
 @pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"<html>"), (200, document()), (302, b"")])
 def test_unreadable_answer_changes_no_key(log: Log, server: JwksServer, status: int, body: bytes) -> None:
     server.body = document(rs256("one"))
-    keys, _ = watch(log, server.url)
-    keys.begin()
+    keys = begin(log, server.url)
     server.status, server.body = status, body
     for _ in range(3):
         with pytest.raises(SourceError):
             keys.look()
     assert log.news() == [("one", False)]
-    watch(log, server.url)[0].begin()  # a start goes on with what is known
+    begin(log, server.url)  # a start goes on with what is known
 
 
 def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.status = 500
     with pytest.raises(SourceError, match="it answered 500; no signing key is known yet, so that no token would be"):
-        watch(log, server.url)[0].begin()
+        begin(log, server.url)
     keys, secrets = watch(log, server.url, OWN)  # the one that is set is one
     with monkeypatch.context() as patched:
         patched.setattr(log.history, "add", lambda *_: None)  # what was announced takes a moment to come back
@@ -188,7 +190,7 @@ def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkey
 def test_missing_jwks_setting_revokes_no_key(log: Log, tmp_path: Path) -> None:
     watch(log, write(tmp_path, rs256("one")), OWN)[0].begin()
     log.news()
-    watch(log, None, OWN + " another")[0].begin()
+    begin(log, None, OWN + " another")
     old, new = fingerprint(OWN.encode()), fingerprint(f"{OWN} another".encode())
     assert log.news() == [(new, False), (old, True)]
     assert not log.history.is_revoked(ALL_TENANTS, "token_key", "one", EPOCH_MS_MAX)
@@ -196,8 +198,7 @@ def test_missing_jwks_setting_revokes_no_key(log: Log, tmp_path: Path) -> None:
 
 def test_keys_that_cannot_be_used_are_named_once(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path, rs256("one"), rs256("short", 1024))
-    keys, _ = watch(log, path)
-    keys.begin()
+    keys = begin(log, path)
     keys.look()
     assert [text for text in caplog.messages if "2048" in text] == [
         "auth.jwks: keys.1: a key of RS256 has 2048 to 16384 bits"
@@ -207,8 +208,7 @@ def test_keys_that_cannot_be_used_are_named_once(log: Log, tmp_path: Path, caplo
 
 def test_unreadable_key_is_not_revoked(log: Log, tmp_path: Path) -> None:
     one, two = rs256("one"), rs256("two")
-    keys, _ = watch(log, write(tmp_path, one, two))
-    keys.begin()
+    keys = begin(log, write(tmp_path, one, two))
     write(tmp_path, one | {"n": "a typing error"}, two)
     keys.look()
     assert log.news() == [("one", False), ("two", False)]

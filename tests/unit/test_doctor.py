@@ -16,7 +16,7 @@ from recallflow.connectors.kafka import topic_reader
 from recallflow.flows import doctor
 from recallflow.flows.doctor import fail, ok
 from recallflow.state import keys
-from recallflow.state.lock import LOCK, locked
+from recallflow.state.lock import locked
 
 KEY = "sk-walnut-8"
 Diagnosis = Callable[..., dict[str, tuple[str, str]]]
@@ -94,12 +94,6 @@ def test_directory_in_use_names_the_process(diagnose: Diagnosis, state: Path) ->
     assert found["lock"][0] == "WARN"
     assert "process" in found["lock"][1]
     assert "erasures" not in found
-
-
-def test_free_lock_is_not_written(diagnose: Diagnosis, state: Path) -> None:
-    note = (state / LOCK).read_bytes()
-    diagnose("--state-dir", state)
-    assert (state / LOCK).read_bytes() == note
 
 
 def test_directory_of_other_settings_fails(

@@ -116,12 +116,6 @@ def test_injected_instruction_has_no_effect(ask: Ask, llm_server: LlmServer, lin
     assert {*ids(hostile)} <= {f"m{n}" for n in range(len(SAID))}
 
 
-def test_without_a_language_model_the_answer_says_so(ask: Ask, llm_server: LlmServer) -> None:
-    usual, without = ask({"max_tokens": 2_000}, STEPS, model=None)
-    assert (codes(without), ids(without), without["context"]) == (["llm_off"], ids(usual), usual["context"])
-    assert not llm_server.calls
-
-
 def test_what_a_call_cost_is_told_where_it_failed(ask: Ask, llm_server: LlmServer) -> None:
     llm_server.fail("invalid_json", times=None)
     (failed,) = ask({"select_categories": True})

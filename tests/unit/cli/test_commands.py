@@ -132,11 +132,6 @@ def test_warnings_are_shown_before_an_empty_answer(run: Run) -> None:
     assert (warning.split(":")[0], "user user of tenant default" in answer) == ("k_clamped", True)
 
 
-def test_question_does_not_create_a_directory(run: Run, tmp_path: Path) -> None:
-    assert_error(run("ask", "tea?"), 1, str(tmp_path / "s"))
-    assert not (tmp_path / "s").exists()
-
-
 def test_empty_question_is_refused(run: Run) -> None:
     run("remember", "tea")
     assert_error(run("ask", ""), 1, "query: ")
@@ -274,12 +269,6 @@ def test_directory_keeps_its_number_of_partitions(cli: Cli, filled: Path, option
     assert cli("remember", "tea", "--state-dir", filled, *options).returncode == 0
     assert describe(filled).fingerprint.partitions == 2
     assert json.loads(cli("state", "info", "--json", "--state-dir", filled).stdout)["partitions"] == 2
-
-
-def test_folder_with_other_files_is_refused(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("precious")
-    assert_error(cli("pipe", "--state-dir", tmp_path), 1, "thesis.txt")
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("below", ["", "below", "further/below"])

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from recallflow.cli.memory_text import one_line, said_at
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from tests.unit.cli.harness import Cli, closed_reader, event, jsonl, on_files, on_terminal, parsed, without_colours
+from tests.unit.cli.harness import Cli, event, jsonl, on_terminal, parsed, without_colours
 
 OWNER = {"tenant_id": "default", "user_id": "user"}
 # It would clear the screen, ring, set the title, and write from right to left.
@@ -208,12 +208,6 @@ def test_words_of_the_question_are_highlighted(directory: Path) -> None:
     shown = on_terminal(100, "ask", "Who has ice cream?", "-k", "1", "--state-dir", directory)
     assert "\x1b[1;33mice\x1b[0m" in shown
     assert len([line for line in without_colours(shown).splitlines() if "because: " in line]) == 1
-
-
-def test_closed_pipe_ends_a_command_quietly(directory: Path) -> None:
-    with closed_reader() as unread:
-        done = on_files("list", "--all", "--state-dir", directory, stdout=unread)
-    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize(

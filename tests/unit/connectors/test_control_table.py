@@ -1,7 +1,7 @@
 """The control table over a Kafka in this process."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -17,6 +17,7 @@ from recallflow.signatures import signed
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPIC = "control"
+Follow = Callable[..., ControlTable]
 
 
 def rollout(mode: str, tenant: str = "acme") -> bytes:
@@ -29,16 +30,17 @@ def kafka() -> FakeKafka:
 
 
 @pytest.fixture
-def tables() -> Iterator[list[ControlTable]]:
+def follow(kafka: FakeKafka) -> Iterator[Follow]:
+    """Yield a function that reads the table."""
     made: list[ControlTable] = []
-    yield made
+
+    def begin(secret: str | None = None) -> ControlTable:
+        made.append(ControlTable(KafkaOptions("nowhere:1"), TOPIC, kafka.consumer, secret=secret))
+        return made[-1]
+
+    yield begin
     for table in made:
         table.close()
-
-
-def follow(kafka: FakeKafka, tables: list[ControlTable]) -> ControlTable:
-    tables.append(ControlTable(KafkaOptions("nowhere:1"), TOPIC, kafka.consumer))
-    return tables[-1]
 
 
 def mode(table: ControlTable, at_ms: int = 1_000, tenant: str = "acme") -> str | None:
@@ -46,60 +48,58 @@ def mode(table: ControlTable, at_ms: int = 1_000, tenant: str = "acme") -> str |
     return found.mode if isinstance(found, Rollout) else None
 
 
-def test_table_is_complete_before_its_first_use(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+def test_table_is_complete_before_its_first_use(kafka: FakeKafka, follow: Follow) -> None:
     kafka.append(TOPIC, 1, rollout("shadow"), append_ms=10)
     kafka.append(TOPIC, 1, rollout("canary"), append_ms=20)
-    table = follow(kafka, tables)
+    table = follow()
     assert (mode(table, 9), mode(table, 10), mode(table, 20)) == (None, "shadow", "canary")
 
 
-def test_compaction_leaves_gaps_and_an_end_behind_the_last_record(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+def test_compaction_leaves_gaps_and_an_end_behind_the_last_record(kafka: FakeKafka, follow: Follow) -> None:
     kafka.append(TOPIC, 0, rollout("canary"), append_ms=10, at=7)
     kafka.topics[TOPIC][0].low = 4
     kafka.topics[TOPIC][0].end = 12  # what stood there was replaced by what stands in the other partition
     kafka.append(TOPIC, 1, rollout("off"), append_ms=30, at=40)
-    table = follow(kafka, tables)
+    table = follow()
     assert (mode(table, 10), mode(table, 30)) == ("canary", "off")
 
 
-def test_every_partition_is_read_to_its_end(
-    kafka: FakeKafka, tables: list[ControlTable], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_partition_is_read_to_its_end(kafka: FakeKafka, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ControlTable, "_run", lambda _: None)  # nothing comes after it was given out
     kafka.grow(TOPIC, 3)
     for partition, at in enumerate("abc"):
         for number in range(3):
             kafka.append(TOPIC, partition, rollout(("off", "shadow", "canary")[number], at), append_ms=number)
-    table = follow(kafka, tables)  # partition 0 comes first, and its end before anything of 1 and 2
+    table = follow()  # partition 0 comes first, and its end before anything of 1 and 2
     table_mode = [mode(table, 10, tenant) for tenant in "abc"]
     assert table_mode == ["canary"] * 3
 
 
-def test_news_follow(kafka: FakeKafka, tables: list[ControlTable]) -> None:
-    table = follow(kafka, tables)
+def test_news_follow(kafka: FakeKafka, follow: Follow) -> None:
+    table = follow()
     kafka.append(TOPIC, 0, rollout("shadow"), append_ms=10)
     kafka.await_(lambda: mode(table) == "shadow")
 
 
-def test_what_is_no_control_event_is_logged_and_left_out(
-    kafka: FakeKafka, tables: list[ControlTable], caplog: pytest.LogCaptureFixture
+def test_invalid_control_event_is_logged_and_left_out(
+    kafka: FakeKafka, follow: Follow, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     for value in (b"no JSON", b"{}", None, rollout("shadow")):
         kafka.append(TOPIC, 0, value, append_ms=10)
-    assert mode(follow(kafka, tables)) == "shadow"
+    assert mode(follow()) == "shadow"
     assert [message.split()[0] for message in caplog.messages] == ["control:0:0", "control:0:1", "control:0:2"]
 
 
-def test_an_error_that_passes_is_read_over(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+def test_an_error_that_passes_is_read_over(kafka: FakeKafka, follow: Follow) -> None:
     kafka.fail(TOPIC, 0, KafkaError._TRANSPORT)
     kafka.append(TOPIC, 0, rollout("shadow"), append_ms=10)
-    table = follow(kafka, tables)
+    table = follow()
     assert (mode(table), table.failure()) == ("shadow", None)
 
 
-def test_an_error_for_good_is_the_flows(kafka: FakeKafka, tables: list[ControlTable]) -> None:
-    table = follow(kafka, tables)
+def test_an_error_for_good_is_the_flows(kafka: FakeKafka, follow: Follow) -> None:
+    table = follow()
     kafka.fail(TOPIC, 1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     kafka.await_(lambda: table.failure() is not None)
     assert "control:1: cannot be read" in str(table.failure())
@@ -112,8 +112,8 @@ def test_without_its_end_there_is_no_table(kafka: FakeKafka) -> None:
     assert [consumer.closed for consumer in kafka.consumers] == [True]
 
 
-def test_added_partitions_are_followed(kafka: FakeKafka, tables: list[ControlTable]) -> None:
-    table = follow(kafka, tables)
+def test_added_partitions_are_followed(kafka: FakeKafka, follow: Follow) -> None:
+    table = follow()
     kafka.grow(TOPIC, 4)
     for partition, tenant in ((2, "acme"), (3, "zenith")):
         kafka.append(TOPIC, partition, rollout("canary", tenant), append_ms=10)
@@ -123,11 +123,6 @@ def test_added_partitions_are_followed(kafka: FakeKafka, tables: list[ControlTab
 
 
 SECRET, OTHER = "s" * 32, "o" * 32
-
-
-def follow_signed(kafka: FakeKafka, tables: list[ControlTable]) -> ControlTable:
-    tables.append(ControlTable(KafkaOptions("nowhere:1"), TOPIC, kafka.consumer, secret=SECRET))
-    return tables[-1]
 
 
 def decide(
@@ -141,45 +136,43 @@ def decide(
     )  # fmt: skip
 
 
-def test_only_signed_decisions_count(
-    kafka: FakeKafka, tables: list[ControlTable], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_signed_decisions_count(kafka: FakeKafka, follow: Follow, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     decide(kafka, "shadow", 10, 10)
     decide(kafka, "canary", 20, 20, secret=None)
     decide(kafka, "canary", 20, 20, secret=OTHER)
     decide(kafka, "canary", 20, 20, key=b"zenith/graph.rollout/graph")
     decide(kafka, "canary", 20, 20, key=b"zenith/graph.rollout/graph", signed_key=b"zenith/graph.rollout/graph")
-    table = follow_signed(kafka, tables)
+    table = follow(SECRET)
     assert mode(table) == "shadow"
     assert table.left_out == {"not_signed": 4}
     assert [message.split()[0] for message in caplog.messages] == [f"control:0:{offset}" for offset in (1, 2, 3, 4)]
     assert SECRET not in caplog.text
 
 
-def test_a_signed_decision_says_when_it_was_made(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+def test_a_signed_decision_says_when_it_was_made(kafka: FakeKafka, follow: Follow) -> None:
     decide(kafka, "shadow", 1_000_000_000_000, 1_000_000_000_000)
     decide(kafka, "canary", None, 1_000_000_001_000)
     decide(kafka, "canary", 1_000_000_002_000 + AHEAD_MS + 1, 1_000_000_002_000)
-    table = follow_signed(kafka, tables)
+    table = follow(SECRET)
     assert (mode(table, 1_000_000_003_000), table.left_out) == ("shadow", {"wrong_time": 2})
     decide(kafka, "off", 1_000_000_004_000 + AHEAD_MS, 1_000_000_004_000)  # a clock may be ahead
     kafka.await_(lambda: mode(table, 1_000_000_005_000) == "off")
 
 
-def test_replayed_decision_is_left_out(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+def test_replayed_decision_is_left_out(kafka: FakeKafka, follow: Follow) -> None:
     decide(kafka, "canary", 10, 10)
     decide(kafka, "off", 20, 20)
     decide(kafka, "canary", 10, 30)
-    table = follow_signed(kafka, tables)
+    table = follow(SECRET)
     assert ([mode(table, at_ms) for at_ms in (10, 20, 30)], table.left_out) == (
         ["canary", "off", "off"],
         {"replayed": 1},
     )
 
 
-def test_without_a_secret_signatures_are_not_looked_at(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+def test_without_a_secret_signatures_are_not_looked_at(kafka: FakeKafka, follow: Follow) -> None:
     decide(kafka, "shadow", 20, 10, secret=OTHER)
     decide(kafka, "canary", 10, 20)
-    table = follow(kafka, tables)
+    table = follow()
     assert (mode(table), table.left_out) == ("canary", {})

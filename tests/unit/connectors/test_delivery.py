@@ -1,7 +1,6 @@
 """The sink of a member: nothing twice, and a mark is told once all before it is with the brokers."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,12 +16,8 @@ from recallflow.outputs import Marked
 from tests.unit.connectors.fake_kafka import FakeProducer
 
 
-def to_send(offset: int, number: int = 0, partition: int = 0) -> ToSend:
-    return ToSend("responses", 3, Outgoing(f"queries:{partition}:{offset}", number, b"key", b"{}"))
-
-
-def mark(partition: int, number: int, *, last: bool = False, is_synced: Callable[[], bool] = lambda: True) -> Marked:
-    return Marked(partition, number, {}, last, is_synced)
+def to_send(offset: int) -> ToSend:
+    return ToSend("responses", 3, Outgoing(f"queries:0:{offset}", 0, b"key", b"{}"))
 
 
 @pytest.fixture
@@ -66,7 +61,7 @@ def test_failed_output_ends_membership_or_the_process(
         stopping.set()
     producer.fails[b"{}"] = [KafkaError(code)]
     with pytest.raises(error) as raised:
-        sending(stopping).write_batch([to_send(1), mark(0, 0, last=True)])
+        sending(stopping).write_batch([to_send(1), Marked(0, 0, {}, True, lambda: True)])
     assert type(raised.value) is error
 
 

@@ -80,21 +80,13 @@ def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
     assert completions.pop_all() == [finished]
 
 
-def test_without_news_a_rest_is_short(make_hub: Callable[..., Hub]) -> None:
-    wake = Told()
-    hub = make_hub(wake)
+@pytest.mark.parametrize(("queued", "waits"), [(0, [False]), (1, [])])
+def test_empty_queue_alone_gives_a_short_rest(make_hub: Callable[..., Hub], queued: int, waits: list[bool]) -> None:
+    hub = make_hub(wake := Told())
+    add(hub.queries, "query.events").queue.extend(["a record"] * queued)
     hub.begin("00000")
     hub.wait("00000")
-    assert wake.waits == [False]
-
-
-def test_what_is_queued_is_not_rested_on(make_hub: Callable[..., Hub]) -> None:
-    wake = Told()
-    hub = make_hub(wake)
-    add(hub.queries, "query.events").queue.append("a record")
-    hub.begin("00000")
-    hub.wait("00000")
-    assert wake.waits == []
+    assert wake.waits == waits
 
 
 def test_what_may_not_be_given_yet_is_rested_on(make_hub: Callable[..., Hub]) -> None:
