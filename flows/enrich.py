@@ -6,19 +6,11 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from recallflow.background import Closing
-from recallflow.connectors.kafka.admin import TopicAsker
-from recallflow.connectors.kafka.connection import CatchUp, Connection, Watch
-from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.delivery import DeliverySink, Sent
 from recallflow.connectors.kafka.hub import Ways
-from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.llm.meter import Meter
 from recallflow.connectors.probes import Probes
@@ -29,12 +21,12 @@ from recallflow.flows.config import Config
 from recallflow.flows.enrich_steps import Reader, recipe
 from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.gc_policy import SWITCH_S
+from recallflow.flows.member import GroupMember
 from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, EnrichmentRunning
-from recallflow.flows.ownership import NoFolders, Ownership
+from recallflow.flows.ownership import NoFolders
 from recallflow.flows.record_spans import Journeys, Stages
-from recallflow.flows.router import Router, deployment_name, routing, stop_on_signals
+from recallflow.flows.router import Router, routing, stop_on_signals
 from recallflow.flows.runner import Recipe, epoch_ms, run
-from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.enrich import enrich
@@ -156,40 +148,31 @@ class EnrichFlow:
             stop_on_signals(member.source)
             stack.enter_context(member.watch.running())
             sys.setswitchinterval(SWITCH_S)
-            member.membership.start()
-            try:
+            with member.joined():
                 run(member.recipe())
-            finally:
-                member.ownership.end()
-            member.closing.check()
             _log.info("%s", member.tally.describe())
-            member.membership.release()
 
 
-class EnrichmentMember:
-    """The parts of one membership, in the order in which they are made. The stack closes them in reverse order."""
+class EnrichmentMember(GroupMember):
+    """A member of a deployment of the enrichment flow."""
+
+    ways = WAYS
 
     def __init__(self, config: Config, stack: ExitStack, stopping: threading.Event) -> None:
-        self.config, self.options, self.topics, self.chosen = config, config.kafka, config.topics, config.run
-        self.state_dir, self.name = config.named_state_dir(), deployment_name(config, config.topics.enrichment)
         # Results are read as memories are. Requests are read as queries are: each is answered by itself, in any order.
-        self.inputs = (self.topics.results, self.topics.enrichment)
-        self.stopping, self.closing, self._stack = stopping, Closing(), stack
-        self.tally, self.journeys = EnrichmentCounter(), Journeys(Stages(self.inputs))
-        self._open_models()
-        self._look_at_topics()
-        self._open_source()
+        inputs = (config.topics.results, config.topics.enrichment)
+        super().__init__(config, stack, stopping, inputs, config.topics.enrichment)
+        self.tally, self.journeys, decisions = EnrichmentCounter(), Journeys(Stages(inputs)), History()
+        self.runtime = stack.enter_context(Runtime(Completions(), config.llm.capacity, timeout_s=None))
+        self._open_table(decisions)
+        self.models = stack.enter_context(open_models(config, self.runtime, decisions))
+        self._follow_topics(self.topics.enrichment_read_for(), self.topics.enrichment_written())
+        in_flight_max = min(OPEN_TO_CAPACITY * config.llm.capacity, OPEN_MOST)
+        self._open_source(self.runtime.completions, queries_in_flight_max=in_flight_max)
+        places = partial(first_enrichment_places, self.options, self.topics, self.ends, self.name)
+        self._own_partitions(NoFolders(), places, by_tenants=False)
         self._open_membership()
-        self.sink = DeliverySink(
-            self.options,
-            most_bytes=ask_sizes(self.options, self.inputs, self.topics.enrichment_written()),
-            sent=self.sent,
-            marked=self.ownership.marked,
-            permit=self.membership.check,
-            outage_s=self.membership.outage_s,
-            stopping=stopping,
-            closing=self.closing,
-        )
+        self._open_sink()
         self.running = EnrichmentRunning(
             self.state_dir,
             self.source,
@@ -219,84 +202,6 @@ class EnrichmentMember:
         route = routing(router, self.source, self.tally.observe, journeys)
         return recipe(self.source, reader, enricher, route, self.sink)
 
-    def failure(self) -> Exception | None:
-        """Return the first error of a part that the dataflow needs."""
-        checks = (self.table.failure, self.watch.failure, self.ownership.failure, self.membership.failure)
-        return next((error for check in checks if (error := check()) is not None), None)
-
     def _is_answered(self, position: Position) -> bool:
         """Return whether an earlier owner of the partition sent the result of a request."""
         return self.sent.claim((str(position).encode(), b"0"))
-
-    # ------------------------------------------------------------------ the parts
-
-    def _open_models(self) -> None:
-        """The control table, and the models that are asked by its decisions."""
-        self.runtime = self._stack.enter_context(Runtime(Completions(), self.config.llm.capacity, timeout_s=None))
-        table = ControlTable(self.options, self.topics.control, secret=self.config.auth.control_secret)
-        self.table = self._stack.enter_context(closing(table))
-        self.models = self._stack.enter_context(open_models(self.config, self.runtime, self.table.history))
-
-    def _look_at_topics(self) -> None:
-        """The topics: their partitions, their ids, and where outputs end."""
-        read, written = self.topics.enrichment_read_for(), self.topics.enrichment_written()
-        ask = TopicAsker(self.options, [*dict.fromkeys((*read.values(), *written))])
-        there = ask.first()
-        self.counts = {topic: described.partitions for topic, described in there.items()}
-        self.watch = Watch(ask, there)
-        self.watch.call(TopicRegistry.open(self.state_dir, there, read).check, self.table.grow)
-        self.ends = Ends(self.options, {topic: self.counts[topic] for topic in written})
-        self.ends.ask()
-        self._stack.enter_context(self.ends.running())
-
-    def _open_source(self) -> None:
-        """The source, and the connection that tells whether the brokers can be reached."""
-        catch_up = CatchUp()
-        self.source = OwnedSource(
-            self.options,
-            *self.inputs,
-            mark_s=self.config.engine.epoch_ms / 1000,
-            tails=self.ends.latest,
-            catch_up=catch_up,
-            finished=self.runtime.completions.pop_all,
-            wake=self.runtime.completions.wake,
-            failure=self.failure,
-            stopping=self.stopping,
-            closing=self.closing,
-            queries_in_flight_max=min(OPEN_TO_CAPACITY * self.config.llm.capacity, OPEN_MOST),
-            ways=WAYS,
-            settle=lambda: self.sink.settle(),
-        )
-        self._stack.callback(self.source.close)
-        self.connection = Connection(self.options, self.inputs[0], catch_up, lambda: bool(self.source.partitions()))
-        self._stack.callback(self.connection.close)
-
-    def _open_membership(self) -> None:
-        """The membership of the group, and the ownership of the partitions that the group assigns."""
-        self.sent = Sent()
-        self.ownership = Ownership(
-            self.options,
-            self.inputs,
-            NoFolders(),
-            self.source,
-            self.sent,
-            self.ends,
-            lambda places: self.membership.commit(places),
-            lambda numbers: self.membership.is_committed(numbers),
-            first_places=partial(first_enrichment_places, self.options, self.topics, self.ends, self.name),
-            deployment=self.name,
-            ways=WAYS,
-            by_tenants=False,
-            give_up_unanswered=self.chosen.give_up_unanswered,
-            accept_repeats=self.chosen.accept_repeats,
-        )
-        self.membership = Membership(
-            self.options,
-            self.name,
-            *self.inputs,
-            self.ownership,
-            self.state_dir,
-            self.chosen.session_timeout_s,
-            begun=self.ownership.begun,
-        )
-        self._stack.callback(self.membership.close)

@@ -5,23 +5,18 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallflow.background import Closing, exponential
+from recallflow.background import exponential
 from recallflow.connectors.checkpoints.store import CheckpointStore
-from recallflow.connectors.kafka.admin import TopicAsker
-from recallflow.connectors.kafka.connection import CatchUp, Connection, Watch
-from recallflow.connectors.kafka.control import ControlTable, DecisionSender
-from recallflow.connectors.kafka.delivery import DeliverySink, Sent
+from recallflow.connectors.kafka.control import DecisionSender
 from recallflow.connectors.kafka.group import Holder, holders
-from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.tails import EndOffsets, Ends
+from recallflow.connectors.kafka.tails import EndOffsets
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
@@ -32,19 +27,19 @@ from recallflow.flows.config import Config, read_config
 from recallflow.flows.engine_metrics import OutputCounter
 from recallflow.flows.first_places import first_places
 from recallflow.flows.gc_policy import SWITCH_S, computing
+from recallflow.flows.member import GroupMember
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
-from recallflow.flows.ownership import Ownership, StateFolders
+from recallflow.flows.ownership import StateFolders
 from recallflow.flows.recipe import MainFlow
 from recallflow.flows.record_spans import Journeys, Stages
-from recallflow.flows.router import OwningPartitions, Router, deployment_name, routing, stop_on_signals
+from recallflow.flows.router import OwningPartitions, Router, routing, stop_on_signals
 from recallflow.flows.runner import Recipe, run
 from recallflow.flows.security_settings import open_at_rest
 from recallflow.flows.standby import ReleasedPartitions, Standby
 from recallflow.flows.state_loop import opener
 from recallflow.flows.topic_checks import (
     TopicRegistry,
-    ask_sizes,
     check_control,
     deployed,
     judged_by_senders,
@@ -129,37 +124,36 @@ class KafkaFlow:
             metrics.watch(member.running, member.meters)
             recipe = member.recipe()
             member.start()
-            self._has_begun = True
-            try:
+            with member.joined():
+                self._has_begun = True
                 yield recipe
-            finally:
-                member.ownership.end()
-            member.closing.check()
-            member.membership.release()
 
 
-class Member:
-    """The parts of one membership, in the order in which they are made. The stack closes them in reverse order."""
+class Member(GroupMember):
+    """A member of a deployment of the main flow."""
 
     def __init__(
         self, config: Config, stack: ExitStack, stopping: threading.Event, store: CheckpointStore | None
     ) -> None:
-        self.config, self.options, self.topics, self.chosen = config, config.kafka, config.topics, config.run
-        self.state_dir, self.name = config.named_state_dir(), deployment_name(config, config.topics.memory)
-        self.inputs = (self.topics.memory, self.topics.queries)
-        self.stopping, self.closing, self._stack = stopping, Closing(), stack
+        memory = config.topics.memory
+        super().__init__(config, stack, stopping, (memory, config.topics.queries), memory)
         self._open_state()
         self._open_control()
         self._open_models()
         self._look_at_topics()
-        self._open_source()
-        self._open_membership(store)
+        self._open_source(
+            None if self.models is None else self.models.runtime.completions,
+            memory_ends=EndOffsets(self.options, self.topics.memory),
+        )
+        self._join(store)
         self._follow_other_members()
-        self._open_sink()
+        self._open_sink(judged=self.authoriser.asks())
+        first, given = self.source.first_offsets, self.source.given_before
+        self.tally = OutputCounter(self.topics.queries, first, given, self.journeys.trace_id)
         self.running = self._running()
 
     def start(self) -> None:
-        """Start the threads that watch over the parts, and join the group."""
+        """Start the threads that watch over the parts."""
         stop_on_signals(self.source)
         self._stack.enter_context(self.watch.running())
         auth = self.config.auth
@@ -172,7 +166,6 @@ class Member:
         sys.setswitchinterval(SWITCH_S)
         _log.warning(self.authoriser.describe())
         self.authoriser.warn()
-        self.membership.start()
 
     def recipe(self) -> Recipe:
         """Return the dataflow from the source to the sink."""
@@ -201,17 +194,9 @@ class Member:
         )
         return steps.recipe(self.source, self.sink)
 
-    def failure(self) -> Exception | None:
-        """Return the first error of a part that the dataflow needs."""
-        checks = (
-            self.table.failure,
-            self.watch.failure,
-            lambda: self.directory.broken,
-            self._unjudged,
-            self.ownership.failure,
-            self.membership.failure,
-        )
-        return next((error for check in checks if (error := check()) is not None), None)
+    def failures(self) -> tuple[Callable[[], Exception | None], ...]:
+        table, watch, *others = super().failures()
+        return (table, watch, lambda: self.directory.broken, self._unjudged, *others)
 
     # ------------------------------------------------------------------ the parts
 
@@ -232,8 +217,7 @@ class Member:
         """The control table, read to its end before any record, and the authorisation by it."""
         auth, self._secrets = self.config.auth, dict[str, bytes]()  # the first look at signing keys fills it
         self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
-        table = ControlTable(self.options, self.topics.control, history=self.decisions, secret=auth.control_secret)
-        self.table = self._stack.enter_context(closing(table))
+        self._open_table(self.decisions)
 
     def _open_models(self) -> None:
         """The models for questions, whose calls belong to the spans of records."""
@@ -252,74 +236,22 @@ class Member:
         """The topics: their partitions, what is known of them from earlier runs, and where outputs end."""
         check_control(self.options, self.topics.control)
         written = self.topics.written(enriches=self.config.enrichment.wanted(self.embedder) is not None)
-        self.outputs = [*dict.fromkeys((*written, *self.inputs))]  # what is misplaced goes to its home
-        ask = TopicAsker(self.options, [*dict.fromkeys((*self.topics.read(), *self.outputs))])
-        there = ask.first()
-        self.counts = {topic: described.partitions for topic, described in there.items()}
+        # Misrouted records go to the memory topic again.
+        self._follow_topics(self.topics.read_for(), (*written, *self.inputs))
         if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        known = TopicRegistry.open(self.state_dir, there, self.topics.read_for())
         self.stamped = stamped_by_log(self.options, self.inputs)
-        self.watch = Watch(ask, there)
-        self.watch.call(known.check, self.table.grow)
-        self.ends = Ends(self.options, {topic: self.counts[topic] for topic in self.outputs})
-        self.ends.ask()
-        self._stack.enter_context(self.ends.running())
 
-    def _open_source(self) -> None:
-        """The source, and the connection by which it is known what was missed while brokers were away."""
-        completions, catch_up = None if self.models is None else self.models.runtime.completions, CatchUp()
-        self.source = OwnedSource(
-            self.options,
-            *self.inputs,
-            mark_s=self.settings.epoch_ms / 1000,
-            tails=self.ends.latest,
-            catch_up=catch_up,
-            finished=list if completions is None else completions.pop_all,
-            wake=None if completions is None else completions.wake,
-            failure=self.failure,
-            stopping=self.stopping,
-            closing=self.closing,
-            memory_ends=EndOffsets(self.options, self.topics.memory),
-            settle=lambda: self.sink.settle(),
-        )
-        self._stack.callback(self.source.close)
-        self.connection = Connection(self.options, self.topics.memory, catch_up, lambda: bool(self.source.partitions()))
-        self._stack.callback(self.connection.close)
-
-    def _open_membership(self, store: CheckpointStore | None) -> None:
-        """The membership of the group, and the ownership of the partitions that the group assigns."""
+    def _join(self, store: CheckpointStore | None) -> None:
+        """The ownership of partitions, and the membership of the group that assigns them."""
         self.checkpoints = None if store is None else self._checkpoints(store)
-        self.sent = Sent()
-        self.ownership = Ownership(
-            self.options,
-            self.inputs,
+        self._own_partitions(
             StateFolders(self.directory, self.topics.memory),
-            self.source,
-            self.sent,
-            self.ends,
-            lambda places: self.membership.commit(places),
-            lambda numbers: self.membership.is_committed(numbers),
-            first_places=partial(first_places, self.options, self.topics, self.ends, self.directory, self.name),
+            partial(first_places, self.options, self.topics, self.ends, self.directory, self.name),
             restore=self._restore,
-            deployment=self.name,
             counts=lambda: self.decisions.began_ms(("quota",)) is not None,
-            give_up_unanswered=self.chosen.give_up_unanswered,
-            accept_repeats=self.chosen.accept_repeats,
         )
-        self.membership = Membership(
-            self.options,
-            self.name,
-            *self.inputs,
-            self.ownership,
-            self.state_dir,
-            self.chosen.session_timeout_s,
-            instance_id=self.chosen.instance_id,
-            own=self.chosen.owned(),
-            begun=self.ownership.begun,
-            settings=self._shared,
-        )
-        self._stack.callback(self.membership.close)
+        self._open_membership(self.chosen.instance_id, self.chosen.owned(), self._shared)
 
     def _follow_other_members(self) -> None:
         """Standby copies of other members' partitions, and folders of partitions that moved to them."""
@@ -355,24 +287,6 @@ class Member:
             stopping=self.stopping,
         )
         self._stack.enter_context(released.running())
-
-    def _open_sink(self) -> None:
-        """The sink, and the count of what goes to it."""
-        judged = self.authoriser.asks()
-        self.sink = DeliverySink(
-            self.options,
-            most_bytes=ask_sizes(self.options, self.inputs, self.outputs, judged=judged),
-            sent=self.sent,
-            marked=self.ownership.marked,
-            permit=self.membership.check,
-            outage_s=self.membership.outage_s,
-            stopping=self.stopping,
-            closing=self.closing,
-        )
-        source = self.source
-        self.tally = OutputCounter(
-            self.topics.queries, source.first_offsets, source.given_before, self.journeys.trace_id
-        )
 
     # ------------------------------------------------------------------ details of parts
 
