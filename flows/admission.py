@@ -201,14 +201,12 @@ class LiveAdmission:
         self._authoriser.check(self._record(headers), event)
 
     def ids(self, headers: Headers) -> dict[str, str]:
-        """As Authoriser has it."""
         return self._authoriser.ids(self._record(headers))
 
     def authenticate(self, headers: Headers) -> None:
         self._authoriser.authenticate(self._record(headers))
 
     def check_tenant(self, tenant_id: str, headers: Headers, *, decides: bool) -> str | None:
-        """As Authoriser has it."""
         return self._authoriser.check_tenant(self._record(headers), tenant_id, decides=decides)
 
     def _record(self, headers: Headers) -> Record:
@@ -223,5 +221,4 @@ def record_now(headers: Headers) -> Record:
 
 
 def now_ms() -> int:
-    """The time of this moment."""
     return time.time_ns() // 1_000_000

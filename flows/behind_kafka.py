@@ -33,7 +33,6 @@ def open_behind_kafka(config: Config, decisions: History) -> Iterator[BehindKafk
 
 
 def service_topics(config: Config) -> ServiceTopics:
-    """What a service writes and reads."""
     topics, chosen = config.topics, config.serve
     replies = Inbox(chosen.reply_topic, True, chosen.reply_partition) if chosen.reply_topic is not None else None
     return ServiceTopics(topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters, replies)

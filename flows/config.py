@@ -146,7 +146,6 @@ class Config:
 
     @property
     def skips(self) -> frozenset[Position]:
-        """Positions of records to pass over, unread."""
         return self.topics.skipped(self.run.skip)
 
     @property

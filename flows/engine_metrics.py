@@ -179,7 +179,6 @@ def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
 
 
 def output_metrics(tally: OutputCounter) -> Iterator[Metric]:
-    """What came out."""
     yield counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
     yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
     yield counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
@@ -205,7 +204,6 @@ def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], kn
 
 
 def gauge(name: str, help_text: str, value: float) -> Metric:
-    """One without a label."""
     return GaugeMetricFamily(f"recallflow_{name}", help_text, value)
 
 

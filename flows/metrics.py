@@ -135,7 +135,6 @@ def obstacle_of(source: OwnedSource, connection: Connection, deployment: Members
 
 
 def left_out_metric(table: ControlTable) -> Metric:
-    """Which control events do not count."""
     return counter("control_events_left_out", "Control events that do not count", "reason", table.left_out, LEFT_OUT)
 
 
@@ -175,7 +174,6 @@ class EnrichmentCounter:
         self.asked, self.embedded_tokens = Spent(), 0
 
     def answered(self, request: EnrichmentRequest, result: EnrichmentResult) -> None:
-        """Counts one request with its result."""
         self.requests += 1
         failed = {failure.task for failure in result.failures}
         self.tasks.update((task, OUTCOMES[task in failed]) for task in request.tasks)
@@ -186,7 +184,6 @@ class EnrichmentCounter:
         self.embedded_tokens += result.embedding_tokens
 
     def observe(self, output: EnrichmentOutput) -> None:
-        """Counts one output."""
         if (kind := KINDS.get(type(output))) is not None:
             self.outputs[kind] += 1
         if isinstance(output, DeadLetter):

@@ -114,7 +114,6 @@ class EmbeddingSettings(ServiceSettings):
     def load_service(
         self, asker: Asker = "line", decisions: History | None = None, spending: Path | None = None
     ) -> "OpenAiEmbeddings":
-        """Likewise."""
         policy = self._policy(asker, EMBEDDING_TOKENS_PER_DAY, decisions, spending)
         return load_embedding_service(self.model, self.dimension, self._endpoint(asker), policy)
 

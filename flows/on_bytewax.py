@@ -30,7 +30,6 @@ def run_on_bytewax(recipe: Recipe) -> None:
 
 
 def dataflow(recipe: Recipe) -> Dataflow:
-    """Return a recipe as a Bytewax dataflow."""
     flow = Dataflow(recipe.name)
     stream: Any = op.input("input", flow, _Source(recipe.source))
     for step in recipe.steps:

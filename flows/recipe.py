@@ -30,8 +30,6 @@ ToState = Batch | Completion | Signal
 
 @dataclass
 class MainFlow:
-    """The steps of the main dataflow."""
-
     decode_record: Callable[[Record], Item]
     authorise_item: Callable[[Item], Item]
     embedder: Embedder

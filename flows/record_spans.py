@@ -60,7 +60,6 @@ class Histogram:
             self._seen[bucket] = _Seen(trace_id, value_s, time.time())
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
-        """Adds what was counted to a metric."""
         bounds = (*map(str, self._bounds_s), "+Inf")
         buckets = [
             (bound, count, exemplar) if (exemplar := self._exemplar(bucket)) else (bound, count)

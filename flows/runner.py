@@ -111,7 +111,6 @@ def run_loop(recipe: Recipe) -> None:
 
 
 def epoch_ms() -> int:
-    """Return the time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 

@@ -133,7 +133,6 @@ class StateLoop:
         return time.monotonic() >= self._sync_at_s
 
     def begin_sync(self) -> None:
-        """Start to sync the directory."""
         for step in self._steps.values():
             step.commit()
         is_covered = self._directory.begin_syncs()

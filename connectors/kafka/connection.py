@@ -55,7 +55,6 @@ class CatchUp:
             self.behind = True
 
     def end(self, source: str) -> None:
-        """A partition is not read any more."""
         with self._lock:
             self._logs.pop(source, None)
 

@@ -115,8 +115,6 @@ class DeliverySink:
 
 
 class Delivery:
-    """All of it."""
-
     def __init__(self, sink: DeliverySink) -> None:
         self._sink = sink
         self._sender = OutputSender(

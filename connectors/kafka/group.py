@@ -74,7 +74,6 @@ class Lease:
         self._until_s = sent_s + self.session_s
 
     def end(self) -> None:
-        """Nothing may be sent any more."""
         self._until_s = None
 
     def seconds_left(self) -> float:
@@ -123,7 +122,6 @@ class Holder:
     def here(
         cls, state_dir: Path, instance: str = "", settings: Mapping[str, object] = MappingProxyType({})
     ) -> "Holder":
-        """This process."""
         since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         directory = str(state_dir.resolve())
         return cls(

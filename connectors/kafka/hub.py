@@ -117,7 +117,6 @@ class Reader:
         self._consumer.close()
 
     def waiting(self) -> bool:
-        """Whether there is something to give."""
         return any(lane.givable() for lane in self.lanes.values())
 
     def is_blocked(self) -> bool:

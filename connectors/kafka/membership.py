@@ -205,7 +205,6 @@ class Membership:
 
     @property
     def joined(self) -> bool:
-        """Whether the group knows us."""
         return self._consumer.member_id is not None
 
     @property
@@ -220,7 +219,6 @@ class Membership:
 
     @property
     def partitions(self) -> frozenset[int]:
-        """Owned now."""
         with self._state:
             return frozenset(self._owned)
 

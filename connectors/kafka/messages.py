@@ -46,7 +46,6 @@ def append_ms(message: Any) -> int:
 
 
 def record_of(message: Any, *, silent: bool = False, unread: int = 0) -> Record:
-    """A message as a record."""
     return Record(
         position=Position(message.topic(), message.partition(), message.offset()),
         value=message.value() or b"",
@@ -92,7 +91,6 @@ class Outgoing:
 
 
 def headers_bytes(headers: Headers) -> int:
-    """The size of headers within a record."""
     return sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in headers)
 
 

@@ -84,7 +84,6 @@ class RoundRobinQueue:
             yield self._log.popleft()
 
     def _sort(self) -> None:
-        """Sorts what was read by tenants."""
         while self._read:
             message = self._read.popleft()
             tenant = key_tenant(message.key())
@@ -123,7 +122,6 @@ class Lane:
         return f"{self.topic}:{self.number}"
 
     def take(self) -> Any:
-        """Gives the next record."""
         message = self.queue.popleft()
         self.given_bytes += size_bytes(message)
         if isinstance(self.queue, RoundRobinQueue):
@@ -173,7 +171,6 @@ class Lane:
         return len(self.queue)
 
     def held_bytes(self) -> int:
-        """The size of those records."""
         return self.read_bytes - self.given_bytes
 
 

@@ -172,7 +172,6 @@ class OwnedSource:
             self._hub.wake.set()
 
     def cool(self, partition: int) -> None:
-        """A partition is kept warm no more."""
         self._changes.append(lambda: self._cool(partition))
         self._hub.wake.set()
 
@@ -192,11 +191,9 @@ class OwnedSource:
             owned.moved |= open_left
 
     def partitions(self) -> frozenset[int]:
-        """Those that we have."""
         return frozenset(self._owned)
 
     def ready(self) -> bool:
-        """Whether it gives what there is."""
         return self._began and not self.stopping.is_set()
 
     def readers(self) -> list[Reader]:
@@ -336,8 +333,6 @@ class OwnedSource:
 
 
 class OwnedPart:
-    """All of it."""
-
     def __init__(self, source: OwnedSource) -> None:
         self._source = source
 

@@ -158,7 +158,6 @@ class Publisher:
         self._through = 0  # so many from the first on are acknowledged
 
     def fits(self, key: bytes, value: bytes) -> bool:
-        """Whether the topic takes such a record."""
         return len(key) + len(value) + self._trimmings_bytes <= self.most_bytes
 
     def send(self, key: bytes, value: bytes) -> None:
@@ -171,7 +170,6 @@ class Publisher:
         self._sender.poll()
 
     def pass_over(self) -> None:
-        """Counts a record that is not sent."""
         self._given += 1
         self._acknowledge(self._given - 1)
 

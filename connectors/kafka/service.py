@@ -121,7 +121,6 @@ class ExpectedOutcomes:
             expected.receive(output)
 
     def drop(self, expected: Expected) -> None:
-        """Nobody waits any more."""
         of_key = self._by_key.get(expected.key)
         if of_key is None:
             return

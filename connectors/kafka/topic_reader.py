@@ -66,7 +66,6 @@ class TopicReader:
         self.consumer.close()
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
-        """The partition numbers of each topic."""
         found = self.ask(lambda: self._list(topics))
         if missing := [topic for topic in topics if topic not in found or found[topic].error is not None]:
             raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
@@ -102,7 +101,6 @@ class TopicReader:
         return {part: first for part, first in firsts.items() if first is not None}
 
     def cluster_id(self) -> str:
-        """What the cluster calls itself."""
         found: str = self.ask(lambda: self.consumer.list_topics(timeout=ASK_S).cluster_id)
         return found
 
@@ -154,18 +152,7 @@ class TopicReader:
         except KafkaException as failed:
             raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
         self.complaints.check()
-        error = None if message is None else message.error()
-        if error is None:
-            return message
-        where = f"{message.topic()}:{message.partition()}"
-        if error.code() == KafkaError._PARTITION_EOF:
-            # No offset of a record says where the end is: compaction leaves gaps, and so do transactions.
-            self.ends[message.partition()] = message.offset()
-        elif passes(error):
-            _log.warning("%s: %s; retrying", where, error.str())
-        else:
-            raise SourceError(f"{where}: cannot be read: {error.str()}")
-        return None
+        return None if message is None or self._says(message) else message
 
     def read_many(self, most: int = READ_MANY) -> list[Any]:
         """Records that are there, of all that is assigned, or none where none comes in a moment; partitions that were
@@ -186,6 +173,8 @@ class TopicReader:
         if (error := message.error()) is None:
             return False
         if error.code() == KafkaError._PARTITION_EOF:
+            # No offset of a record says where the end is: compaction leaves gaps, and so do transactions.
+            self.ends[message.partition()] = message.offset()
             self._ended.add((message.topic(), message.partition()))
         elif passes(error):
             _log.warning("%s:%s: %s; retrying", message.topic(), message.partition(), error.str())
