@@ -211,6 +211,14 @@ def test_accepted_newest_offsets_are_committed(group: Group) -> None:
     assert not member.is_committed([1])
 
 
+def test_offsets_of_owned_partitions_alone_are_committed(group: Group) -> None:
+    member = group.make(0)
+    member.commit({0: Committed(3, 4, "here"), 1: Committed(3, 4, "not ours")})
+    member.step()
+    assert group.holds(0, 3, 4)
+    assert ("memory", 1) not in group.consumer.held
+
+
 def test_partitions_are_renewed_in_turn(group: Group) -> None:
     member = group.make(0, 1, 2)
     group.consumer.commits.clear()
