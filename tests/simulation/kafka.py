@@ -6,8 +6,9 @@ librdkafka does on threads of its own (joining, heartbeats, sending) runs as tim
 with that process.
 """
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -149,6 +150,11 @@ class Broker:
         self.appended: list[Callable[[Message], None]] = []
         self.committed: list[Callable[[Part, str, Process], None]] = []
         self._producers = 0
+        described = {
+            name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(count), SimpleNamespace(leader=1)))
+            for name, count in topics.items()
+        }
+        self._metadata = SimpleNamespace(cluster_id="simulated", topics=described)
 
     # ------------------------------------------------------------------ network
 
@@ -231,11 +237,7 @@ class Broker:
         return self._producers
 
     def metadata(self) -> Any:
-        topics = {
-            name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(count), SimpleNamespace(leader=1)))
-            for name, count in self.counts.items()
-        }
-        return SimpleNamespace(cluster_id="simulated", topics=topics)
+        return self._metadata
 
     def group(self, name: str) -> "Group":
         if name not in self.groups:
@@ -460,6 +462,16 @@ def broker() -> Broker:
     return _broker[-1]
 
 
+@contextlib.contextmanager
+def connected(made: Broker) -> Iterator[None]:
+    """Let new clients connect to this broker."""
+    _broker.append(made)
+    try:
+        yield
+    finally:
+        _broker.pop()
+
+
 class Consumer:
     """`confluent_kafka.Consumer`: a member of a group, or a reader of partitions that it was assigned by hand."""
 
@@ -495,6 +507,7 @@ class Consumer:
         self._join_waiters: list[Task] = []
         self._joined_s = -REJOIN_S
         self._alive_s = 0.0
+        self._polled_s: float | None = self.world.now_s  # None within a poll, its callbacks included
         self._broker.watchers[self] = None
 
     # ------------------------------------------------------------------ reading
@@ -544,6 +557,13 @@ class Consumer:
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         self._check_alive()
+        self._polled_s = None
+        try:
+            return self._consume(num_messages, timeout)
+        finally:
+            self._polled_s = self.world.now_s
+
+    def _consume(self, num_messages: int, timeout: float) -> list[Message]:
         self.world.preempt()
         until_s = self.world.now_s + timeout if timeout >= 0 else None
         while True:
@@ -712,7 +732,10 @@ class Consumer:
         if self._is_closed or self._member_id != member_id:
             return
         self.process.later(HEARTBEAT_S, lambda: self._beat(member_id))
-        if self.world.now_s - self._alive_s >= self.session_s and not self._is_joining:
+        if self._polled_s is not None and self.world.now_s - self._polled_s >= self.rebalance_s:
+            self._leave()
+            self._lose()
+        elif self.world.now_s - self._alive_s >= self.session_s and not self._is_joining:
             self._lose()
         elif not self._is_joining and not self._broker.is_away_for(self.process):
             generation = self._generation

@@ -51,7 +51,7 @@ class Member:
         self.process: Process | None = None
         self.parts: Any = None  # of the membership under way
         self._flow: main_flow.KafkaFlow | None = None
-        self._synced: dict[Path, int] = {}  # write-ahead log → its bytes that survive a machine crash
+        self._synced: dict[str, int] = {}  # write-ahead log → its bytes that survive a machine crash
         self.synced_positions: dict[str, int] = {}  # what the disk surely holds, by source
         self.opened: list[Partition] = []  # by this process, whether closed since or not
         self.is_wanted = False
@@ -113,19 +113,19 @@ class Member:
             to = image / os.path.relpath(folder, self.folder)
             to.mkdir(parents=True, exist_ok=True)
             for name in names:
-                path = Path(folder) / name
+                path = Path(folder, name)
                 if name.endswith(".sst"):
                     os.link(path, to / name)
                 elif not name.startswith("LOG"):
                     data = path.read_bytes()
                     lost = machine and name.endswith(".log")
-                    (to / name).write_bytes(data[: self._synced.get(path, 0)] if lost else data)
+                    (to / name).write_bytes(data[: self._synced.get(str(path), 0)] if lost else data)
 
     def note_synced(self, partition: Partition, applied: dict[str, int]) -> None:
         own = f"{TOPICS.memory}:{partition.number}"
         self.synced_positions[own] = applied.get(own, -1)
-        for path in partition.path.glob("*.log"):
-            self._synced[path] = path.stat().st_size
+        with os.scandir(partition.path) as files:
+            self._synced |= {file.path: file.stat().st_size for file in files if file.name.endswith(".log")}
 
     # ------------------------------------------------------------------ the process
 

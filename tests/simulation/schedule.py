@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from recallflow.connectors.kafka import connection, control, group_consumer, hub
 from recallflow.connectors.kafka.messages import identity_of, record_of
 from recallflow.connectors.kafka.place import Place
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
-from recallflow.flows import standby
+from recallflow.flows import ownership, standby
 from recallflow.flows.router import OwningPartitions
 from recallflow.flows.state_loop import opener
 from recallflow.operators.decode import decode
@@ -48,6 +48,10 @@ ACTIVE_S = 12.0  # actions happen within this time
 SETTLE_S = 90.0  # the time for everything to be delivered once faults have ended
 COLLECTED = 20  # schedules between two garbage collections
 
+# Most queries list memories: a recall takes ten times as long, and is delivered in the same way.
+RECALL = {"type": "recall", "query": "a parcel from Porto", "k": 20}
+LISTING = {"type": "memories.list", "limit": 20}
+RECALLED = 4
 INPUTS = (TOPICS.memory, TOPICS.queries)
 Owner = tuple[str, str]
 
@@ -109,6 +113,7 @@ APPENDS: dict[str, tuple[float, float, float]] = {
     "waiting": (1.5, 1, 2),  # queries for a position that no record has yet
     "erase": (0.5, 1, 1),
     "misrouted": (0.7, 1, 2),
+    "broken": (0.3, 1, 1),  # a record for the dead letters
 }
 
 
@@ -153,20 +158,24 @@ def _drawn(draw: random.Random, kinds: dict[str, tuple[float, float, float]], at
 
 
 class Script:
-    """The records of a schedule. The n-th one is the same in every schedule."""
+    """The records of a schedule. The n-th one of a topic depends on its kind alone: schedules share straight runs."""
 
     def __init__(self) -> None:
-        self.appended = 0
+        self._appended = dict.fromkeys(INPUTS, 0)
 
     def next(self, kind: str) -> tuple[Owner, bytes, int]:
         """The owner, the value and the log time of the next record."""
-        number, self.appended = self.appended, self.appended + 1
+        topic = TOPICS.queries if kind in ("query", "waiting") else TOPICS.memory
+        number = self._appended[topic]
+        self._appended[topic] += 1
         owner = TENANTS[number % 2], USERS[(number // 2) % len(USERS)]
         event: dict[str, Any] = {"tenant_id": owner[0], "user_id": owner[1], "id": f"{kind}-{number}"}
         if kind in ("query", "waiting"):
-            event |= {"type": "recall", "query": "a parcel from Porto", "k": 20}
+            event |= RECALL if number % RECALLED == 0 else LISTING
         elif kind == "erase":
             event |= {"type": "user.erase", "receipt": True}
+        elif kind == "broken":
+            event |= {"type": "unknown"}
         else:
             event |= {"type": "memory", "content": f"{tag_of(owner)} sent parcel {number} from Porto", "receipt": True}
         return owner, orjson.dumps(event), SCRIPT_MS + number * 1000
@@ -193,6 +202,7 @@ class Watch(Watcher):
         self.owner_of: dict[tuple[str, int, int], Owner] = {}
         self.ambush: Callable[[Member], None] | None = None  # what happens to the next member that gains a partition
         self._checked: dict[int, int] = {}
+        self._places: dict[int, Place] = {}  # the last one that was checked
         broker.appended.append(self._appended)
         broker.committed.append(self._committed)
 
@@ -236,8 +246,9 @@ class Watch(Watcher):
     def _committed(self, part: model.Part, text: str, process: simulated.Process) -> None:
         """Everything below a committed offset is delivered, and what was applied for it is synced."""
         topic, number = part
-        if topic != TOPICS.memory or (place := Place.found(text)) is None:
+        if topic != TOPICS.memory or (place := Place.found(text)) in (None, self._places.get(number)):
             return
+        self._places[number] = place
         begun = self._checked.setdefault(number, place.memory.first)
         synced = process.member.synced_positions.get(f"{TOPICS.memory}:{number}", -1)
         for one in range(max(begun, synced + 1), place.memory.first):
@@ -273,6 +284,11 @@ class Watch(Watcher):
 # ---------------------------------------------------------------------- running one
 
 
+def events_of(messages: Iterable[Any]) -> dict[str, str]:
+    """Return the event's id for the position of each input record."""
+    return {f"{one.topic()}:{one.partition()}:{one.offset()}": orjson.loads(one.value())["id"] for one in messages}
+
+
 @dataclass
 class Outcome:
     """What a schedule led to. `broken`: the invariant that it broke; `trace`: a hash of all decisions."""
@@ -282,6 +298,7 @@ class Outcome:
     outputs: dict[tuple[bytes, bytes], str]
     state: str
     virtual_s: float
+    events: dict[str, str]  # position of an input record → id of its event
 
 
 class Simulation:
@@ -316,7 +333,13 @@ class Simulation:
             state = self._state()
             if state != (straight := self._straight()):
                 self.watch.fail(f"the state hash is {state[:8]}, and {straight[:8]} after a straight run")
-        return Outcome(self._broken, trace, self.watch.outputs, state, virtual_s)
+        inputs = [
+            one
+            for topic, number in self.broker.logs
+            if topic in INPUTS
+            for one in self.broker.logs[topic, number].records
+        ]
+        return Outcome(self._broken, trace, self.watch.outputs, state, virtual_s, events_of(inputs))
 
     @property
     def _broken(self) -> str | None:
@@ -354,7 +377,7 @@ class Simulation:
         faulty = action.kind in ("kill", "crash", "pause", "zombie", "stop", "cut")
         member = running[action.member % len(running)] if running and faulty else self.members[action.member]
         match action.kind:
-            case "memory" | "query" | "waiting" | "erase" | "misrouted":
+            case kind if kind in APPENDS:
                 for _ in range(round(action.value)):
                     self._append(action.kind)
             case "join":
@@ -526,6 +549,7 @@ def simulating() -> Iterator[None]:
     patches.replace(hub, "WAIT_S", 0.3)
     patches.replace(hub, "POLL_S", 0.4)
     patches.replace(membership, "POLL_S", 0.2)
+    patches.replace(ownership, "PAUSE_S", 0.05)
     patches.replace(group_consumer, "REQUEST_S", 2.0)  # shorter than the session, as by default
     patches.replace(SharedMemory, "options", _quick_options(SharedMemory.options))
     patch_members(patches)
@@ -569,13 +593,14 @@ def run(schedule: Schedule) -> Outcome:
     folder = Path(tempfile.mkdtemp(dir=SHM))
     with simulated.running(schedule.seed) as world:
         simulation = Simulation(schedule, world, folder)
-        model._broker.append(simulation.broker)
         try:
-            return simulation.run()
+            with model.connected(simulation.broker):
+                return simulation.run()
         finally:
             simulation.end()
-            model._broker.pop()
             shutil.rmtree(folder, ignore_errors=True)
+            vars(simulation.broker).clear()  # the cycles of most objects end here, so that few are left to collect
+            vars(simulation).clear()
             if next(_runs) % COLLECTED == 0:
                 gc.collect()
 
