@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import product
 from operator import attrgetter
@@ -99,7 +99,7 @@ class MemoryRow:
 
     def logical(self) -> dict[str, Any]:
         """What of the row comes from the log."""
-        fields = asdict(self)
+        fields = dict(zip(_COLUMNS, _columns(self), strict=True))
         if not self.created_logged:
             del fields["created_ms"]
         if not self.ingested_logged:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.groups import share
-from tests.simulation import schedule
+from tests.simulation import kafka, schedule, world
+from tests.simulation.coordinator import SCENARIOS, Group, Scenario
 from tests.simulation.defects import DEFECTS
 from tests.simulation.schedule import Action, Schedule
 from tests.simulation.world import Patches
 
-BLOCKS = 4
+BLOCKS = 5
 DEFECT_SEEDS = 400
 LEFT_WITH_A_LEASE = Schedule(
     100547,
@@ -108,6 +109,20 @@ def test_other_process_repeats_a_schedule() -> None:
         for hash_seed in ("1", "2")
     ]
     assert ran[0] == ran[1] != b""
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+def test_coordinator_gives_the_results_of_the_scenario(scenario: Scenario) -> None:
+    results: list[object] = []
+    with world.running(1) as here, kafka.connected(kafka.Broker(here, {"memory.events": schedule.PARTITIONS})):
+
+        def run() -> None:
+            group = Group(kafka.Consumer, {}, "group", "memory.events")
+            results.extend(scenario(group))
+
+        here.process("test").spawn(run, "main")
+        here.run(lambda: bool(results), limit_s=60.0)
+    assert (results, here.failures) == (SCENARIOS[scenario], [])
 
 
 def test_shrunk_schedule_still_fails() -> None:
