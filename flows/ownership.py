@@ -204,6 +204,8 @@ class Ownership:
         places = {number: place for number, place in found.items() if place is not None}
         places |= self._first_places([number for number in coming if number not in places])
         sent = self._sent_before(places, ends)
+        if self._stopping.is_set():  # the tails were not read to their ends: the partition would pass for clean
+            return
         arrivals = {number: _Arrival(place, sent.get(number, set()), signs[number]) for number, place in places.items()}
         if self._restore is None:
             self._take(arrivals)

@@ -60,6 +60,7 @@ CLAIMED_BEHIND_A_MARK = Schedule(
 REGRESSIONS = {
     "a member that leaves renews its lease": LEFT_WITH_A_LEASE,
     "an output is claimed before the mark in front of it is committed": CLAIMED_BEHIND_A_MARK,
+    "a member stops while it reads what was sent before": schedule.schedule_of(100_762),
 }
 
 
