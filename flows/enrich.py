@@ -18,13 +18,14 @@ from recallflow.decisions import History, categories
 from recallflow.enrichment import EnrichmentResult
 from recallflow.errors import MembershipLost, UsageError
 from recallflow.flows.config import Config
+from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.enrich_steps import Reader, recipe
 from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.gc_policy import SWITCH_S
 from recallflow.flows.member import GroupMember
 from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, EnrichmentRunning
 from recallflow.flows.ownership import NoFolders
-from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.router import Router, routing, stop_on_signals
 from recallflow.flows.runner import Recipe, epoch_ms, run
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt

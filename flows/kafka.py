@@ -24,7 +24,7 @@ from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
 from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config, read_config
-from recallflow.flows.engine_metrics import OutputCounter
+from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.first_places import first_places
 from recallflow.flows.gc_policy import SWITCH_S, computing
 from recallflow.flows.member import GroupMember
@@ -32,7 +32,7 @@ from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.ownership import StateFolders
 from recallflow.flows.recipe import MainFlow
-from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.router import OwningPartitions, Router, routing, stop_on_signals
 from recallflow.flows.runner import Recipe, run
 from recallflow.flows.security_settings import open_at_rest

@@ -23,9 +23,9 @@ from recallflow.decisions import History
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
-from recallflow.flows.engine_metrics import OutputCounter
+from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, EnrichmentRunning, Metrics, Running
-from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.members.probing import member_families

@@ -8,7 +8,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from recallflow.flows import record_spans as module
-from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.engine_metrics import Stages
+from recallflow.flows.record_spans import Journeys
 from recallflow.operators.decode import decode
 from recallflow.outputs import Answer, Receipted
 from recallflow.records import Position, Record

@@ -9,9 +9,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from recallflow.connectors.http.gate import Traffic
-from recallflow.flows.engine_metrics import OutputCounter
+from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, Metrics
-from recallflow.flows.record_spans import Stages
 from recallflow.flows.topics import Topics
 from recallflow.members.probing import member_families
 from tools.reference import markdown

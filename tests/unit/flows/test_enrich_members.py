@@ -25,10 +25,11 @@ from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.enrichment import EnrichmentResult
 from recallflow.flows import first_places, ownership
+from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.enrich_steps import Reader, recipe
 from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.ownership import NoFolders, Ownership
-from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import Loop
 from recallflow.flows.topics import Topics

@@ -5,8 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
+from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.enrich_steps import Reader
-from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.record_spans import Journeys
 from recallflow.outputs import DeadLetter, Derived, Done
 from recallflow.records import Position, Record
 

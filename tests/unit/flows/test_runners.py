@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from recallflow.flows import runner
+from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.on_bytewax import run_on_bytewax
 from recallflow.flows.recipe import MainFlow
-from recallflow.flows.record_spans import Journeys, Stages
+from recallflow.flows.record_spans import Journeys
 from recallflow.flows.runner import BatchStep, KeyedStep, Loop, Recipe, run_loop
 from recallflow.flows.settings import Settings
 from recallflow.marks import Mark, Open
