@@ -91,15 +91,20 @@ class Member:
             return
         image = self.folder.with_name(self.folder.name + ".image")
         self._copy(image, machine)
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if image.exists():
+            image.rename(self.folder)
+
+    def end(self) -> None:
+        """End the process, and close what it has open."""
         process, self.process = self.process, None
-        process.kill()
+        if process is not None:
+            process.kill()
         for partition in self.opened:
             with contextlib.suppress(Exception):  # it was closed before
                 partition.close()
         self.parts = None
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if image.exists():
-            image.rename(self.folder)
         self._forget_synced()
 
     def _forget_synced(self) -> None:

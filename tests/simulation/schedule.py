@@ -171,7 +171,7 @@ class Script:
         owner = TENANTS[number % 2], USERS[(number // 2) % len(USERS)]
         event: dict[str, Any] = {"tenant_id": owner[0], "user_id": owner[1], "id": f"{kind}-{number}"}
         if kind in ("query", "waiting"):
-            event |= RECALL if number % RECALLED == 0 else LISTING
+            event |= RECALL if number % RECALLED == 1 else LISTING
         elif kind == "erase":
             event |= {"type": "user.erase", "receipt": True}
         elif kind == "broken":
@@ -499,7 +499,7 @@ class Simulation:
 
     def end(self) -> None:
         for member in self.members:
-            member.kill()
+            member.end()
 
 
 _straight: dict[Any, str] = {}
