@@ -114,10 +114,8 @@ class EnrichFlow:
 
     def __init__(self, config: Config) -> None:
         """Raises UsageError where no state directory is named, or no language model for what is to be asked of one."""
-        if config.llm.model is None:
-            if tasks := config.enrichment.llm_tasks():
-                raise UsageError(f"llm.model is not set, and {', '.join(tasks)} asks a language model: give --llm NAME")
-            _log.warning("llm.model is not set: requests that ask a language model are answered without one")
+        if config.llm.model is None and (tasks := config.enrichment.llm_tasks()):
+            raise UsageError(f"llm.model is not set, and {', '.join(tasks)} asks a language model: give --llm NAME")
         self._config, self._state_dir = config, config.named_state_dir()
         self._stopping = threading.Event()
 
@@ -133,6 +131,8 @@ class EnrichFlow:
             stack.enter_context(hold(self._state_dir, create=True))
             if (self._state_dir / DESCRIPTION).exists():
                 raise UsageError(f"{self._state_dir} holds memories: give the enrichment flow a --state-dir of its own")
+            if self._config.llm.model is None:
+                _log.warning("llm.model is not set: requests that ask a language model are answered without one")
             while not self._stopping.is_set():
                 try:
                     self._run(metrics)

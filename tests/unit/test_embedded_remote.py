@@ -97,7 +97,7 @@ def test_text_without_vector_is_stored_and_found_by_words(
     assert stored(tmp_path) == []
     (answer,) = done.responses
     assert answer["memories"][0]["id"] == "m0"
-    warnings = [record for record in caplog.records if record.name.endswith("flows.embedding")]
+    warnings = [record for record in caplog.records if record.name.endswith("flows.models")]
     assert len(warnings) == 1
     assert FERRY not in caplog.text
 
