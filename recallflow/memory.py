@@ -29,6 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import recallflow.flows  # noqa: F401 - recallflow-client has no engine, and says so at this import
 from recallflow.credentials import Headers
 from recallflow.errors import UsageError
 from recallflow.events import MemoryEvent, MemoryForget, UserErase
