@@ -90,10 +90,9 @@ def run(recipe: Recipe) -> None:
         try:
             from recallflow.flows.on_bytewax import run_on_bytewax
         except ImportError as error:
-            is_missing, root = isinstance(error, ModuleNotFoundError), (error.name or "bytewax").partition(".")[0]
-            if root != "bytewax":
+            if (error.name or "bytewax").partition(".")[0] != "bytewax":
                 raise
-            if not is_missing:
+            if not isinstance(error, ModuleNotFoundError):
                 _log.warning("Bytewax is installed and cannot be loaded (%s): running without it", error)
             run_loop(recipe)
         else:

@@ -95,8 +95,10 @@ class HandOverThread:
 
 
 class PreviousStaticMember:
-    """When we join under its name, the coordinator takes nothing from it any more, and gives us what it had at once.
-    But what it was allowed to send, it may send for a session more."""
+    """A process that joined earlier with the same `group.instance.id` and whose lease may still be valid.
+
+    The coordinator refuses its commits and assigns its partitions to us at once, but it may send for one more session.
+    """
 
     def __init__(self, me: Holder, lease: Lease) -> None:
         self._me = me
@@ -125,7 +127,8 @@ class PreviousStaticMember:
         return set(found) - working
 
     def _wrote(self, last: Holder | None) -> bool:
-        """Whoever wrote our own directory's name is dead: its lock is ours."""
+        """Return whether a live predecessor wrote a note. A note that names our own directory is stale: we hold the
+        directory's lock, so its writer has exited."""
         if last is None or last.released or last.instance != self._me.instance or last.run == self._me.run:
             return False
         return last.directory_id != self._me.directory_id or not last.directory_id

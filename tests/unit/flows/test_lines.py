@@ -171,7 +171,15 @@ def test_finished_replay_reads_nothing_again(tmp_path: Path) -> None:
     assert replay.resumed == [0, len(lines)]
 
 
-@pytest.mark.parametrize("changed", [lambda lines: [lines[0], b"{}", *lines[2:]], lambda lines: lines[:5]])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda lines: [lines[0], b"{}", *lines[2:]],
+        lambda lines: lines[:5],
+        lambda lines: [lines[0], lines[1][:-1], lines[1][-1:] + lines[2], *lines[3:]],
+    ],
+    ids=["edited", "cut", "other_line_ends"],
+)
 def test_changed_log_is_refused(tmp_path: Path, changed: Callable[[list[bytes]], list[bytes]]) -> None:
     lines = make_log(1, 30)
     Replay(tmp_path, lines).run()
