@@ -1,7 +1,7 @@
 """Engines that store memories and print each that is acknowledged, until they are killed."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
 
@@ -58,10 +58,12 @@ def endless_lines(run: str) -> Iterator[bytes]:
         yield orjson.dumps(event | {"id": f"{run}-{number}", "content": said})
 
 
-def log_lines(first: int) -> Iterator[bytes]:
-    for number in range(first, LOG_LINES):
-        event = {"type": "memory", "tenant_id": "acme", "user_id": READER, "receipt": True}
-        yield orjson.dumps(event | {"content": f"{PART} {number}"})
+def log_from(first: int, pass_over: Callable[[bytes], object]) -> Few:
+    event = {"type": "memory", "tenant_id": "acme", "user_id": READER, "receipt": True}
+    lines = (orjson.dumps(event | {"content": f"{PART} {number}"}) for number in range(LOG_LINES))
+    for line in islice(lines, first):
+        pass_over(line)
+    return Few(lines)
 
 
 def print_receipts(_: int, outputs: list[Delivered]) -> None:
@@ -75,6 +77,6 @@ def write_lines(state_dir: Path, run: str) -> None:
     """Store memories through lines: endless new lines, or those of the log, which come again after a kill."""
     with Embedded.open(SETTINGS, state_dir) as embedded:
         if run == LOG:
-            run_lines(embedded, LOG, lambda first, _: Few(log_lines(first)), print_receipts, rewinds=True)
+            run_lines(embedded, LOG, log_from, print_receipts, rewinds=True)
         else:
             run_lines(embedded, "stdin", lambda *_: Few(endless_lines(run)), print_receipts, rewinds=False)
