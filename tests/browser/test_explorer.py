@@ -294,7 +294,7 @@ def test_an_episode_is_called_by_its_session_and_date(explorer: Callable[..., Pa
     assert not [name for name in listed(page) if "ep_" in name]
 
 
-def test_a_text_that_is_not_loaded_is_the_one_of_then(explorer: Callable[..., Page]) -> None:
+def test_unloaded_text_is_that_of_the_moment(explorer: Callable[..., Page]) -> None:
     page = explorer()
     old = {"content": "the text of then", "updated_at": "2026-01-01T00:00:00Z", "ingested_at": "2026-01-01T00:00:00Z"}
     new = old | {"content": "the text of today", "updated_at": "2999-01-01T00:00:00Z"}

@@ -54,7 +54,7 @@ def test_start_page_leads_to_a_reference_of_every_route(page: Page, engine_url: 
     assert violations(page) == []
 
 
-def test_the_only_owner_is_shown_at_once_and_others_can_be_chosen(page: Page, engine_url: str) -> None:
+def test_single_owner_is_selected_and_others_can_be_chosen(page: Page, engine_url: str) -> None:
     open_explorer(page)
     expect(page.locator("#who")).to_have_text("acme / ann")
 

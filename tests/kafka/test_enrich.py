@@ -226,7 +226,7 @@ def test_a_lost_directory_and_a_new_deployment_repeat_nothing(enrichment: Enrich
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_model_does_not_answer_is_told_in_a_receipt(enrichment: Enrichment, llm_server: LlmServer) -> None:
+def test_unanswered_model_tasks_are_reported_in_a_receipt(enrichment: Enrichment, llm_server: LlmServer) -> None:
     enrichment.settings |= {"RECALLFLOW_LLM_ATTEMPTS": "1", "RECALLFLOW_LLM_TIMEOUT_MS": "1000"}
     faults = [
         (Fault("status", status=500), "unavailable"),
@@ -331,7 +331,7 @@ def test_a_directory_of_another_flow_is_refused_and_unchanged(
 # ── with the main flow ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_kills_of_both_flows_change_nothing_and_a_fact_is_recalled(
+def test_kills_of_both_flows_change_nothing(
     broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer
 ) -> None:
     """Queries are answered while all calls hang; then both processes die."""

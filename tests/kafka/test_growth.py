@@ -122,7 +122,7 @@ def test_added_partitions_are_read_in_order(deployment: Growing, tmp_path: Path)
     assert deployment.hash() == replayed(deployment, tmp_path / "other")
 
 
-def test_a_recreated_input_topic_stops_the_flow_and_its_next_start(deployment: Growing) -> None:
+def test_recreated_input_topic_stops_the_flow_and_its_restart(deployment: Growing) -> None:
     deployment.send(len(USERS))
     remade = deployment.topics.queries
     process = deployment.start()

@@ -252,7 +252,7 @@ def test_a_control_topic_that_forgets_is_reported(
     assert "message.timestamp.type=LogAppendTime" in backdated
 
 
-def test_the_first_key_ends_an_engine_whose_senders_choose_the_time(deployment: Deployment, topics: Names) -> None:
+def test_first_key_stops_an_engine_with_producer_timestamps(deployment: Deployment, topics: Names) -> None:
     """Whoever sent a record as of a year ago would be believed, without any credentials."""
     own = replace(deployment, topics=replace(deployment.topics, memory=topics("backdated")))
     own.broker.create_topics({own.topics.memory: 1}, {"message.timestamp.type": "CreateTime"})

@@ -8,7 +8,7 @@ from tests import programme
 TENANT = "acme"
 
 
-def test_a_program_sees_the_same_after_its_one_line_is_changed(broker: Cluster) -> None:
+def test_embedded_program_works_on_kafka_after_a_one_line_change(broker: Cluster) -> None:
     topics = own_topics()
     create(broker, topics, partitions=2)
     with Memory(tenant=TENANT) as memory:

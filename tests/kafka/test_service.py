@@ -188,7 +188,7 @@ def test_missing_reply_partition_is_named(guarded_engine: Engine, user: str) -> 
         asyncio.run(refused(service))
 
 
-def test_calls_to_a_missing_broker_time_out_and_leave_no_future(user: str) -> None:
+def test_calls_to_a_missing_broker_time_out_without_futures(user: str) -> None:
     async def futures_left(service: KafkaService) -> int:
         for call in (service.store(memory(user, "x"), ()), service.apply(memory(user, "x"), (), 0.3)):
             with pytest.raises(DeliveryFailed):

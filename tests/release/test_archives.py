@@ -10,7 +10,7 @@ from tools.release import absolute
 WHERE = "https://example.org/acme/recallflow"
 
 
-def test_a_link_or_picture_beside_the_readme_leads_to_the_repository() -> None:
+def test_relative_readme_links_lead_to_the_repository() -> None:
     page = (
         "![demo](docs/images/demo.svg) [events](docs/events.md#queries) [above](#figures) [bytewax](https://bytewax.io)\n"
         '<img src="docs/images/a.png"> <a href="docs/">all</a> [`--reranker`](docs/operations.md#a-reranker)'

@@ -88,7 +88,7 @@ def test_its_extras_are_there() -> None:
     assert any(name == "RUN" and "${EXTRAS}" in step for name, step in STEPS)
 
 
-def test_it_runs_a_command_that_is_installed_and_not_as_root() -> None:
+def test_image_runs_the_installed_command_as_non_root() -> None:
     assert json.loads(last("ENTRYPOINT"))[0] in PROJECT["scripts"]
     commands().parse_args(json.loads(last("CMD")))
     user, _, group = last("USER").partition(":")
@@ -103,7 +103,7 @@ def test_it_is_stopped_as_an_engine_is() -> None:
         assert isinstance(json.loads(last(step)), list)  # no shell in between, which would keep the signal
 
 
-def test_its_variables_are_settings_and_the_probes_are_where_it_looks() -> None:
+def test_image_variables_are_settings_and_probes_match() -> None:
     given = {name: value for name, value in variables().items() if name.startswith("RECALLFLOW_")}
     printed = settings("run", given)
     assert all(f"# {name}" in printed for name in given)

@@ -10,7 +10,7 @@ from tests.release.conftest import ROOT
 PAGE = (ROOT / "docs" / "upgrading.md").read_text()
 
 
-def test_the_newest_version_of_the_table_is_this_one_with_its_formats() -> None:
+def test_newest_row_of_the_version_table_is_this_version() -> None:
     rows = re.findall(r"^\| (\d+\.\d+\.\d+) \| (\d+) \| (\S+) \|", PAGE, re.MULTILINE)
     assert rows[0] == (recallflow.__version__, str(FORMAT_VERSION), ANALYSIS)
 

@@ -97,7 +97,7 @@ def test_the_client_asks_for_what_the_whole_asks_for() -> None:
 
 
 @pytest.mark.index
-def test_the_embedded_engine_fits_into_200_mb_and_names_its_extras(environment: Make, wheels: Wheels) -> None:
+def test_embedded_engine_fits_200_mb_and_names_missing_extras(environment: Make, wheels: Wheels) -> None:
     slim = environment(wheels["recallflow-embedded"])
     assert not slim.has & {"bytewax", "confluent-kafka", "networkx", "openai", "opentelemetry-api", "pyarrow", "rich"}
     assert slim.shown("python", "-c", EMBEDDED).splitlines() == [

@@ -103,7 +103,7 @@ def test_what_is_not_utf8_is_refused(engine: Engine, client: httpx.Client, targe
     ],
     ids=lambda value: value.replace("/", " ") if isinstance(value, str) else "",
 )
-def test_a_parameter_that_there_is_not_is_refused_by_its_name(
+def test_unknown_parameter_is_refused_by_name(
     engine: Engine, client: httpx.Client, method: str, path: str, given: str, says: str
 ) -> None:
     kind = "application/x-ndjson" if path.endswith("batch") else "application/json"
@@ -130,7 +130,7 @@ def test_to_forget_what_there_is_not_is_told(engine: Engine, client: httpx.Clien
 
 
 @pytest.mark.parametrize("wait", ["", "&wait=applied"], ids=["at once", "applied"])
-def test_an_engine_in_the_same_process_always_knows_what_there_is_to_forget(real: httpx.Client, wait: str) -> None:
+def test_engine_in_the_process_can_always_preview_a_forget(real: httpx.Client, wait: str) -> None:
     refused = real.delete(f"/memories/never?{SCOPE}{wait}")
     assert (refused.status_code, refused.json()["error"]["fields"][0]["field"]) == (404, "memory_id")
 

@@ -53,7 +53,7 @@ def test_each_line_has_its_result_in_order(engine: Engine, client: httpx.Client)
 
 
 @pytest.mark.parametrize("piece", [1, 1_000], ids=["in pieces", "at once"])
-def test_a_result_has_the_number_of_its_line_as_it_was_sent(client: httpx.Client, piece: int) -> None:
+def test_result_carries_its_line_number(client: httpx.Client, piece: int) -> None:
     body = b"\n  \n" + line("a") + b"\r\n{}\n" + line("x" * MOST) + b"\n\n" + line("b") + b"\n"
     found = post(client, (body[at : at + piece] for at in range(0, len(body), piece)))
     assert [one["line"] for one in found] == [3, 5, 6, 9]
@@ -83,7 +83,7 @@ def test_what_is_refused_is_told_for_its_line_alone(engine: Engine, client: http
     assert [one.get("error", {}).get("code") for one in found] == [None, "forbidden", None]  # type: ignore[attr-defined]
 
 
-def test_a_line_at_which_our_own_code_fails_costs_no_other_and_no_log_quotes_it(
+def test_internal_error_fails_one_line_and_is_not_logged(
     engine: Engine, client: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(event: Event) -> None:

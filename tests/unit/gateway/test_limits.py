@@ -86,7 +86,7 @@ def statuses(answered: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", answered)]
 
 
-def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client: httpx.Client) -> None:
+def test_oversized_body_is_refused_with_or_without_length(client: httpx.Client) -> None:
     large = b" " * (2 * Limits().body_bytes)
     for body in (large, iter([large])):
         answered = client.post("/memory/query", content=body, headers=JSON)
@@ -134,7 +134,7 @@ def test_a_client_that_does_not_read_is_dropped(engine: Engine, client: httpx.Cl
             send_all(opened, itertools.repeat(b"\r\n"))
 
 
-def test_one_more_than_there_is_room_for_is_told_to_come_back(engine: Engine, client: httpx.Client) -> None:
+def test_request_over_the_concurrency_limit_is_told_to_retry(engine: Engine, client: httpx.Client) -> None:
     engine.release.clear()
     answers: list[int] = []
     asked = partial(httpx.post, f"{client.base_url}/memory/query", timeout=30, content=QUERY, headers=JSON)
@@ -198,7 +198,7 @@ def test_a_defect_of_ours_is_told_without_what_it_quotes(
     assert "tea?" not in caplog.text + answered.text
 
 
-def test_requests_are_counted_by_route_and_never_by_what_stands_in_it(client: httpx.Client) -> None:
+def test_request_metrics_use_routes_not_paths(client: httpx.Client) -> None:
     client.get("/memories/secret-id?tenant_id=acme&user_id=ann")
     client.get("/nowhere/secret-id")
     shown = client.get("/metrics").text
@@ -387,7 +387,7 @@ def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
                 pass
 
 
-def test_tenant_with_its_share_of_requests_under_way_is_refused_alone() -> None:
+def test_tenant_over_its_share_of_requests_is_refused_alone() -> None:
     door = Door(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
     with ExitStack() as under_way:
         for _ in range(16):

@@ -42,9 +42,7 @@ def test_every_wrong_field_is_told_at_once(client: httpx.Client) -> None:
         ("catching_up", 503),
     ],
 )
-def test_an_error_of_the_engine_has_the_status_of_its_code(
-    engine: Engine, client: httpx.Client, code: str, status: int
-) -> None:
+def test_engine_error_code_sets_the_status(engine: Engine, client: httpx.Client, code: str, status: int) -> None:
     engine.answer = lambda _: Response(query_id="q", status="error", error=ErrorBody(code=code, message="why"))
     answered = client.post("/memory/query", json=QUERY)
     assert answered.status_code == status
@@ -78,7 +76,7 @@ def test_what_goes_wrong_has_a_status_of_its_own(
     [("/memory/query", QUERY), ("/mem0/acme/v3/memories/search/", {"query": "tea", "user_id": "ann"})],
     ids=["ours", "mem0"],
 )
-def test_no_answer_in_time_is_the_obstacles_where_there_is_one(
+def test_timeout_reports_the_engine_obstacle(
     engine: Engine, client: httpx.Client, path: str, body: dict[str, str]
 ) -> None:
     def fail(_: object) -> None:
@@ -114,14 +112,14 @@ def test_what_belongs_elsewhere_is_told_where(client: httpx.Client, path: str, b
     assert "/memory/" in answered.json()["error"]["fields"][0]["problem"]
 
 
-def test_credentials_go_on_as_headers_of_a_record_and_nothing_else_does(engine: Engine, client: httpx.Client) -> None:
+def test_only_credentials_become_record_headers(engine: Engine, client: httpx.Client) -> None:
     given = {"Authorization": "Bearer a.b.c", "X-API-Key": "rfk", "X-End-User-Id": "ann", "Cookie": "c=1"}
     client.post("/memory/events", json=EVENT, headers=given)
     assert engine.stored[0][1] == (("authorization", b"Bearer a.b.c"), ("x-api-key", b"rfk"), ("x-end-user-id", b"ann"))
 
 
 @pytest.mark.parametrize(("code", "status"), [("unauthenticated", 401), ("forbidden", 403)])
-def test_who_may_not_come_in_is_told_so_before_anything_is_asked(
+def test_unauthorised_request_is_refused_before_the_engine(
     engine: Engine, everybody: Everybody, client: httpx.Client, code: Any, status: int
 ) -> None:
     def refuse(*_: object) -> None:
@@ -141,7 +139,7 @@ def test_only_json_is_taken(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [("/nowhere", 404), ("/memory/query", 405)])
-def test_a_path_that_is_none_is_refused_in_the_same_form(client: httpx.Client, path: str, status: int) -> None:
+def test_unknown_path_is_refused_in_the_same_form(client: httpx.Client, path: str, status: int) -> None:
     answered = client.get(path)
     assert answered.status_code == status
     assert answered.json()["error"]["message"]

@@ -151,7 +151,7 @@ def test_ids_that_credentials_do_not_name_are_missed(guarded: str, given: dict[s
     "host",
     ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "evil.example:127.0.0.1", "localhost.x", "", "::1"],
 )
-def test_no_page_of_another_site_reaches_it_under_its_own_name(guarded: str, host: str) -> None:
+def test_request_with_a_foreign_host_is_refused(guarded: str, host: str) -> None:
     """Its name may lead to this machine, whatever it leads to elsewhere."""
     known = headers(TENANTS, host=host)
     with httpx.Client(base_url=guarded, headers=known, timeout=30) as client:
@@ -234,7 +234,7 @@ def test_control_file_without_state_dir_ends_with_status_2(cli: Callable[..., An
     assert cli("serve", "--control", "control.jsonl").returncode == 2
 
 
-def test_a_decision_that_cannot_be_written_is_no_defect_of_ours(tmp_path: Path) -> None:
+def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:
     """A folder stands where the file should."""
     decisions = History()
     present = LiveAdmission(Authoriser(decisions, Trust("off")))

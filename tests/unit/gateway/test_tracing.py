@@ -20,7 +20,7 @@ MALFORMED = {
 }
 
 
-def test_the_callers_trace_goes_on_to_the_engine_and_comes_back(engine: Engine, client: httpx.Client) -> None:
+def test_trace_of_the_caller_reaches_the_engine_and_returns(engine: Engine, client: httpx.Client) -> None:
     for path, body in (("/memory/query", QUERY), ("/memory/events", EVENT)):
         answered = client.post(path, json=body, headers={TRACE_HEADER: PARENT, "x-api-key": "k"})
         assert answered.headers[TRACE_HEADER] == PARENT

@@ -60,7 +60,7 @@ def test_plain_text_is_plain(text: str) -> None:
 
 
 @given(st.text(st.characters(max_codepoint=127)))
-def test_words_of_an_ascii_text_are_those_that_a_pattern_finds(text: str) -> None:
+def test_ascii_words_equal_those_of_the_pattern(text: str) -> None:
     assert ascii_words(text) == re.findall(r"\w+", text.lower())
 
 

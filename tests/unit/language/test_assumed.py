@@ -50,7 +50,7 @@ def test_the_last_text_that_told_its_language_counts(
     assert entries(tmp_path / "s")["last"] == expected
 
 
-def test_it_is_known_after_a_restart_and_to_a_new_version(tmp_path: Path) -> None:
+def test_assumed_language_survives_a_restart_and_a_new_version(tmp_path: Path) -> None:
     write(tmp_path / "s", message("first", GERMAN))
     write(tmp_path / "s", message("second", "Rex"))
     write(tmp_path / "s", {"type": "memory.update", "memory_id": "second", "content": UNCLEAR})

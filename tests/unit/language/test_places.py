@@ -28,7 +28,7 @@ def test_a_bent_word_is_shown_where_it_stands() -> None:
     assert find_stems([text], [{"move", "leed"}], 0)[0] == [("move", 2, 7), ("leed", 13, 18), ("move", 20, 26)]
 
 
-def test_a_function_word_with_the_stem_of_another_is_not_meant() -> None:
+def test_function_word_with_a_foreign_stem_is_no_match() -> None:
     assert spelled("What does a doe eat?", {"doe"}, 0) == [("doe", "doe")]
 
 
@@ -41,7 +41,7 @@ def test_characters_without_blanks_that_follow_each_other_are_one_word() -> None
     assert spelled("她住在波尔图市。", {"波尔", "尔图"}, 0) == [("波尔图", "波尔图")]
 
 
-def test_what_is_written_in_another_way_is_shown_as_it_is_written() -> None:
+def test_variant_spelling_is_shown_as_written() -> None:
     assert spelled("\u00a0ＰＯＲＴＯ, ﬁnally!", {"porto", "final"}, 0) == [("ＰＯＲＴＯ", "porto"), ("ﬁnally", "final")]
     assert spelled("Cafe\u0301 au lait", {*read("café", NUMBER["fr"]).stems}, NUMBER["fr"]) == [("Cafe\u0301", "caf")]
 
@@ -54,7 +54,7 @@ def test_a_turkish_capital_is_its_own_letter() -> None:
 @given(st.lists(PIECES, max_size=12).map(" ".join), st.integers(0, len(LATIN) - 1))
 @example("İİİ Porto", 0)
 @example("40. 40. 40. 40. 攒钱是为了去哪儿旅行？", 0)
-def test_places_are_those_of_the_stems_that_a_text_is_read_to_have(text: str, assumed: int) -> None:
+def test_places_equal_the_stems_of_the_text(text: str, assumed: int) -> None:
     reading = read(text, assumed)
     beside = " щ" * bool(BEYOND_LATIN.search(text)) + " の" * bool(KANA.search(text))  # what decides how words are read
     for wanted in ({*reading.stems}, {*reading.stems[::3]}):
@@ -84,19 +84,19 @@ def test_texts_are_searched_together_as_each_alone(texts: list[str], language: i
     assert find_stems(texts, wanted, language) == alone
 
 
-def test_a_character_that_is_asked_for_alone_is_shown_in_every_word_that_holds_it() -> None:
+def test_single_character_query_matches_every_containing_word() -> None:
     assert spelled("她每天喝咖啡。", {"喝"}, 0) == [("喝", "喝")]
 
 
 @pytest.mark.parametrize("beside", ["", " é"])
-def test_of_very_many_different_words_the_first_ones_are_looked_at(beside: str) -> None:
+def test_many_different_words_are_looked_up_to_a_limit(beside: str) -> None:
     words = [f"w{number}" for number in range(2 * WORDS_MOST)]
     text = " ".join(words) + beside
     assert [text[start:end] for _, start, end in find_stems([text], [{words[1], words[-1]}], 0)[0]] == [words[1]]
 
 
 @pytest.mark.parametrize("word", ["чай", "茶"])
-def test_of_a_very_long_text_in_another_script_the_beginning_is_looked_at(word: str) -> None:
+def test_long_text_in_another_script_is_read_from_its_beginning(word: str) -> None:
     text = f"{word} да " * CHARACTERS_MOST
     (found,) = find_stems([text], [{*read(word).stems}], 0)
     assert found[0].start == 0

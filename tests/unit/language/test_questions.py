@@ -147,7 +147,7 @@ def test_participants_are_named_as_their_language_has_it(code: str, text: str, p
     assert ask(code, text, (participant, "Bo")).named == (participant,)
 
 
-def test_a_question_is_looked_up_in_each_language_that_memories_are_in() -> None:
+def test_question_is_stemmed_in_each_language_of_the_memories() -> None:
     held = {"schwimmbad", "swim"}
     vocabulary = Vocabulary([0, ASSUMED["de"]], held.__contains__)
     assert understand("Which Schwimmbäder?", (), vocabulary).stems == ("schwimmbad",)

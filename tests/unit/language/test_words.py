@@ -68,7 +68,7 @@ def test_without_blanks_each_two_characters_are_a_word(text: str, found: list[st
     assert read(text).stems == found
 
 
-def test_a_single_character_is_a_part_of_the_words_it_stands_in() -> None:
+def test_single_character_is_part_of_its_words() -> None:
     assert set(grams("茶")) <= set(grams("绿茶"))
 
 

@@ -129,7 +129,7 @@ def test_nobody_gets_a_receipt_who_did_not_ask() -> None:
     assert done.receipts == []
 
 
-def test_a_memory_without_an_id_can_be_changed_under_its_position() -> None:
+def test_memory_without_an_id_is_changed_by_its_position() -> None:
     done = do(message(None), update("lines:0:0", summary="hot"), get("lines:0:0"))
     assert done.responses[0]["versions"][0]["summary"] == "hot"
 
@@ -149,7 +149,7 @@ def test_same_content_again_is_a_duplicate_with_the_first_time() -> None:
     [{"content": "coffee"}, {"kind": "rule"}, {"expires_at": 7}, {"session_id": "s"}, {"type": "message"}],
     ids=lambda fields: next(iter(fields)),
 )
-def test_other_content_under_the_same_id_is_a_conflict_and_changes_nothing(other: dict[str, Any]) -> None:
+def test_other_content_under_the_same_id_is_a_conflict(other: dict[str, Any]) -> None:
     event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
     done = run_flow([event, event | other, event, make_event("memory.history", memory_id="a")])
     assert (outcomes(done), codes(done)) == (["created", "duplicate"], [("id_conflict", ["id"])])
@@ -207,7 +207,7 @@ def test_events_have_their_outcomes_and_refusals(steps: str) -> None:
     assert not content or len(response["versions"]) == 1 + updates
 
 
-def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before() -> None:
+def test_update_changes_named_fields_and_keeps_the_old_version() -> None:
     done = do(memory("a", "tea", tags=["hot"], category="food"), update("a", category="drink"), history("a"), get("a"))
     first, second = done.responses[0]["versions"]
     assert (first["version"], first["category"], second["version"], second["category"]) == (0, "food", 1, "drink")
@@ -217,7 +217,7 @@ def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before() 
     assert done.responses[1]["versions"] == [second]
 
 
-def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_old() -> None:
+def test_updated_content_is_found_by_new_words_only() -> None:
     other = memory("b", "the dog sleeps")
     done = do(
         memory("a", "a blue bicycle"), other, recall("bicycle", mode="relevance", k=1),
@@ -251,7 +251,7 @@ def test_an_update_of_a_message_leaves_it_in_its_episode() -> None:
     assert (episode["session_id"], episode["messages"], episode["summary"]) == ("s", 1, "user: coffee")
 
 
-def test_a_forget_with_an_id_of_its_own_spares_what_came_later() -> None:
+def test_forget_with_its_own_id_spares_later_memories() -> None:
     clear = make_event("memory.forget", id="f1", filter={"tag": "old"}, receipt=True)
     first, second = (make_event("memory", id=name, content="tea", tags=["old"]) for name in ("a", "b"))
     done = run_flow([first, clear, second, clear, make_event("recall", query="tea")])
@@ -293,7 +293,7 @@ def test_a_filter_forgets_what_fulfils_all_its_conditions(wanted: dict[str, Any]
     assert found(done.responses[0]) == {"a", "b", "c", "d"} - gone
 
 
-def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version() -> None:
+def test_filter_sees_the_current_versions_of_its_batch() -> None:
     done = do(
         memory("a", tags=["x"]), memory("b"), update("b", tags=["x"]), update("a", tags=[]),
         forget(filter={"tag": "x"}), recall(),
@@ -301,7 +301,7 @@ def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version() -> 
     assert found(done.responses[0]) == {"a"}
 
 
-def test_a_memory_is_recalled_from_its_beginning_until_before_its_end() -> None:
+def test_memory_is_recalled_within_its_validity_interval() -> None:
     times = {
         "before": "2025-02-28T23:59:59Z", "from": "2025-03-01", "until": "2025-03-31T23:59:59Z", "end": "2025-04-01",
     }  # fmt: skip
@@ -310,7 +310,7 @@ def test_a_memory_is_recalled_from_its_beginning_until_before_its_end() -> None:
     assert [found(response) for response in done.responses] == [set(), {"a"}, {"a"}, set()]
 
 
-def test_an_expired_memory_is_not_recalled_but_can_be_looked_up() -> None:
+def test_expired_memory_is_not_recalled_but_looked_up() -> None:
     late = recall(timestamp="2025-03-01")
     done = do(memory("a", expires_at="2025-03-01"), recall(timestamp="2025-02-28T23:59:59.999Z"), late, get("a"))
     before, after, looked_up = done.responses
@@ -333,13 +333,13 @@ def test_an_update_can_end_and_reopen_a_memory() -> None:
     assert [found(response) for response in done.responses] == [set(), {"a"}]
 
 
-def test_refused_events_between_good_ones_leave_no_gap_in_the_order_of_arrival() -> None:
+def test_refused_events_leave_no_gap_in_the_arrival_order() -> None:
     done = do(memory("a"), memory("a", "other"), update("nobody", tags=[]), memory("b"), get("b"))
     assert len(done.rejected) == 2
     assert done.responses[0]["versions"][0]["seq"] == 1
 
 
-def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path) -> None:
+def test_index_entry_equals_the_row_of_its_memory(tmp_path: Path) -> None:
     said = {
         "id": "m", "content": "tea", "name": "Ann", "kind": "fact", "layer": "working", "session_id": "s",
         "project_id": "p", "category": "c", "tags": ["t"], "importance": 0.25, "confidence": 0.75,

@@ -85,7 +85,7 @@ def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
     assert results(runtime, odd, 1, 2) == [Failed(1, CallError("ValueError", "1 is odd")), Completed(2, 2)]
 
 
-def test_a_call_that_cancels_itself_is_a_failure_not_a_hang(runtime: Runtime) -> None:
+def test_self_cancelled_call_is_a_failure(runtime: Runtime) -> None:
     async def cancelled(_: int) -> None:
         raise asyncio.CancelledError
 

@@ -39,7 +39,7 @@ def memory(number: int, **fields: Any) -> Event:
     return ANN | {"type": "memory", "id": f"m{number}", "content": TEXT, "project_id": "p"} | fields
 
 
-def test_an_answer_is_recorded_with_who_asked_and_how_much_it_told(harness: Harness) -> None:
+def test_answer_is_audited_with_sender_and_count(harness: Harness) -> None:
     harness.run(MEMORIES, memory(0), memory(1), memory(2, project_id="q"))
     asked = ANN | {"type": "recall", "id": "q1", "query": QUESTION, "environment": "prod"}
     assert audits(harness.run(QUERIES, asked, principal=SENDER, append_ms=60_000)) == [
@@ -101,7 +101,7 @@ def test_what_was_refused_for_its_sender_is_recorded(harness: Harness) -> None:
     assert (wide["code"], wide["principal"]) == ("forbidden", "key-1")
 
 
-def test_of_what_is_no_event_only_that_is_recorded_which_it_says(harness: Harness) -> None:
+def test_invalid_event_is_audited_with_its_known_fields(harness: Harness) -> None:
     """What stands where an id should be may be anything, so that none of it is written down."""
     wrong = {"type": "recall", "tenant_id": TEXT * 20, "user_id": {"name": TEXT}, "id": 7, "query": QUESTION}
     (record,) = audits(harness.run(QUERIES, wrong))

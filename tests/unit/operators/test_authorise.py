@@ -185,7 +185,7 @@ def test_a_token_that_does_not_hold_is_refused(
 
 
 @pytest.mark.parametrize("claims", [{}, {"aud": "other"}, {"aud": ["a", "b"]}, {"iss": "other"}, {"iss": ["idp"]}])
-def test_a_token_must_be_of_the_issuer_and_for_the_audience(claims: dict[str, Any]) -> None:
+def test_token_needs_the_issuer_and_the_audience(claims: dict[str, Any]) -> None:
     senders = Senders(issuer=Issuer("idp", "recallflow"))
     senders.decide(*map(token_key, signing_keys()))
     good: dict[str, Any] = {"iss": "idp", "aud": ["other", "recallflow"]}
@@ -201,7 +201,7 @@ def test_another_claim_may_name_the_tenant() -> None:
     assert isinstance(verdict(senders.judge(bearer(text))), Principal)
 
 
-def test_a_key_that_left_the_jwks_signs_nothing_any_more_and_the_new_one_does(senders: Senders) -> None:
+def test_key_removed_from_the_jwks_verifies_nothing(senders: Senders) -> None:
     old, new = bearer(token()), bearer(token(OTHER_RSA_KEY, kid="r2"))
     key, *_ = signing_keys()
     changed_ms = NOW_MS
@@ -221,7 +221,7 @@ def test_a_kid_may_name_another_key_from_some_time_on(senders: Senders) -> None:
     assert isinstance(verdict(senders.judge(bearer(token(OTHER_RSA_KEY)), at_ms=after_ms)), Principal)
 
 
-def test_without_a_kid_the_only_key_of_the_algorithm_is_meant(senders: Senders) -> None:
+def test_token_without_kid_uses_the_only_key_of_its_algorithm(senders: Senders) -> None:
     senders.decide(token_key(other_rsa_key("r2")), at_ms=NOW_MS)
     given = bearer(token(kid=None))
     assert isinstance(verdict(senders.judge(given)), Principal)
@@ -239,7 +239,7 @@ def test_without_a_kid_the_only_key_of_the_algorithm_is_meant(senders: Senders) 
         {"jwk": {"kty": "oct", "k": b64(bytes(32))}, "algorithm": "HS256"},  # a secret that all can read
     ],
 )
-def test_a_signing_key_that_is_not_what_it_says_verifies_nothing(announced: dict[str, Any]) -> None:
+def test_signing_key_with_wrong_fields_verifies_nothing(announced: dict[str, Any]) -> None:
     senders = Senders()
     senders.decide(token_key(signing_keys()[0], **announced))
     for text in (token(), token(OTHER_RSA_KEY), token(EC_KEY, "ES256"), hs256(bytes(32), "r"), hs256(SECRET, "r")):
@@ -274,7 +274,7 @@ def other_rsa_key(name: str) -> SigningKey:
     return read_key(rsa_jwk(OTHER_RSA_KEY, kid=name))
 
 
-def test_an_api_key_holds_for_its_tenant_from_a_second_after_it_was_made_on(senders: Senders) -> None:
+def test_api_key_is_valid_a_second_after_its_creation(senders: Senders) -> None:
     key = senders.key(at_ms=NOW_MS, projects=["x"])
     assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS)) == Principal(key.name, ("x",))
     assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS - 1)) == "unauthenticated"
@@ -418,7 +418,7 @@ def test_a_token_of_another_tenant_is_forbidden(senders: Senders) -> None:
         assert verdict(senders.judge(bearer(token(tenant_id=tenant_id)))) in ("forbidden", "unauthenticated")
 
 
-def test_an_end_users_id_may_be_of_any_script_and_must_be_utf_8(senders: Senders) -> None:
+def test_end_user_id_is_any_valid_utf_8(senders: Senders) -> None:
     key, event = with_key(senders.key()), EVENT | {"user_id": "Zoë"}
     assert isinstance(verdict(senders.judge((*key, (USER_HEADER, "Zoë".encode())), event)), Principal)
     assert verdict(senders.judge((*key, (USER_HEADER, "Zoë".encode("latin-1"))), event)) == "unauthenticated"

@@ -76,7 +76,7 @@ def came(outputs: list[Output]) -> list[tuple[int, str]]:
     return sorted([*found, *said])
 
 
-def test_a_log_of_expired_tokens_and_revoked_keys_is_rebuilt_with_the_same_verdicts(
+def test_log_of_expired_credentials_replays_to_the_same_verdicts(
     make_engine: Callable[[Senders], Engine],
 ) -> None:
     """Decisions come while the first engine runs, up to a second late. The second one knows all of them from the start,
@@ -159,7 +159,7 @@ def test_a_verdict_is_stored_with_its_record(verdict: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("refused", ["unauthenticated", "forbidden", "invalid_event"])
-def test_a_refused_question_is_told_nothing_else_and_not_where_it_wishes(
+def test_refused_question_learns_nothing_at_its_own_address(
     make_engine: Callable[[Senders], Engine], senders: Senders, refused: str
 ) -> None:
     engine = make_engine(senders)

@@ -186,7 +186,7 @@ def test_facts_beside_the_users_turns_alone_tell_nobody_apart() -> None:
     assert "speaker" not in columns_of(facts_beside(["user"], "tea"), "What do I drink?", ["user"])
 
 
-def test_what_a_fact_cannot_have_counts_neither_for_nor_against_it() -> None:
+def test_columns_without_meaning_for_facts_are_neutral() -> None:
     flags = [HAS_QUESTION, 0, 0]
     said = [
         make_entry(

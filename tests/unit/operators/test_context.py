@@ -78,7 +78,7 @@ texts = st.lists(st.integers(0, 40).map("x".__mul__), max_size=12)
     texts,
     st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(0, 10**9)), max_size=8),
 )
-def test_no_section_ever_exceeds_its_end_nothing_is_cut_and_the_order_stays(
+def test_sections_keep_their_bounds_whole_texts_and_order(
     max_tokens: int, said: list[str], contents: list[str], graph: list[dict[str, Any]]
 ) -> None:
     summaries = {f"c{n}": text for n, text in enumerate(said)}
@@ -149,7 +149,7 @@ def layers(index: OwnerIndex, memories: Sequence[RecalledMemory], permitted: Seq
     return [found.id for found in read]
 
 
-def test_rules_then_the_working_layer_come_ranked_or_not_then_the_others() -> None:
+def test_rules_precede_the_working_layer_and_the_rest() -> None:
     index = indexed(
         make_entry(0, id="lasting", episode=0),
         make_entry(1, id="rule of b", layer="rule", importance=0.5, episode=0),
@@ -195,7 +195,7 @@ def test_a_rule_has_its_score_where_it_is_ranked() -> None:
     assert [(rule.id, rule.score) for rule in found] == [("a", None), ("b", 0.25)]
 
 
-def test_of_a_rule_with_a_history_the_latest_version_is_in() -> None:
+def test_context_holds_the_latest_version_of_a_rule() -> None:
     index = OwnerIndex("model", 2)
     old = make_entry(0, id="r", layer="rule", version=0, importance=0.9)
     index.load([], [make_entry(0, id="r", layer="rule", version=1, importance=0.1)], {}, past=[old])
@@ -304,7 +304,7 @@ def test_of_a_moment_the_summaries_are_those_of_then(axis: str, moment: int, sum
     assert context_of(told(), query)["summaries"] == summaries
 
 
-def test_a_summary_stands_in_for_a_text_that_does_not_fit() -> None:
+def test_summary_replaces_a_text_that_does_not_fit() -> None:
     memory = make_event("memory", 1, id="m", content="Ann talked of tea, of tea, and of tea", summary="Ann likes tea")
     query = make_event("recall", 9, query="tea", max_tokens=6)
     (item,) = context_of([memory], query)["relevant_items"]
@@ -313,7 +313,7 @@ def test_a_summary_stands_in_for_a_text_that_does_not_fit() -> None:
     assert (item["content"], item["summary"]) == (memory["content"], memory["summary"])
 
 
-def test_a_context_tells_what_filters_and_the_budget_keep_out_of_it() -> None:
+def test_context_counts_memories_left_out_by_filters_and_budget() -> None:
     expired = make_event("memory", 3, id="e", category="tea", content="Tea is sold out", expires_at=4)
     query = make_event("recall", 9_000, query="green tea", mode="relevance", k=2, max_tokens=10)
     whole = context_of([*told(), expired], query | {"max_tokens": 200})
@@ -376,11 +376,11 @@ class Counts:
         ("👍", 1),
     ],
 )
-def test_an_estimate_is_four_characters_a_token_and_one_for_cjk(text: str, tokens: int) -> None:
+def test_token_estimate_is_four_characters_or_one_cjk(text: str, tokens: int) -> None:
     assert Estimate().count_tokens(text) == tokens
 
 
-def test_an_exact_counter_comes_before_the_embedders_and_that_before_the_estimate() -> None:
+def test_exact_counter_precedes_embedders_and_the_estimate() -> None:
     class Embedder(Counts):
         counted_by = "the embedder"
         name, dimension = "e", 1

@@ -79,7 +79,7 @@ def test_a_cost_is_a_running_mean() -> None:
     assert known.expected_ms("graph") == 0
 
 
-def test_a_step_that_was_slow_once_is_tried_again_after_a_while() -> None:
+def test_slow_step_is_tried_again_after_a_while() -> None:
     known = costs(dense=1_000)
     drops = 0
     while known.drop(["dense"], 50):

@@ -180,7 +180,7 @@ def test_a_model_that_works_again_is_used_again(ask: Ask, model: Model) -> None:
     assert (again["status"], ids(again)) == ("ok", ids(healthy))
 
 
-def test_a_query_close_to_its_deadline_goes_without_vectors_and_says_so(ask: Ask, model: Model) -> None:
+def test_query_near_its_deadline_skips_vectors_and_reports_it(ask: Ask, model: Model) -> None:
     model.takes_s = 0.02
     first = ask("Who plays the violin?", sla_target_ms=50)
     assert (first["status"], first["computation_tier"], first["sla_met"]) == ("ok", "standard", True)
@@ -222,7 +222,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str], None]:
     return lose
 
 
-def test_a_text_that_cannot_be_opened_is_redacted_and_ranked_last(ask: Ask, lose: Callable[[bytes, str], None]) -> None:
+def test_undecryptable_text_is_redacted_and_ranked_last(ask: Ask, lose: Callable[[bytes, str], None]) -> None:
     before = ask("Who plays the violin?", mode="relevance")
     assert ids(before)[0] == "violin"
     lose(keys.ROW, "violin")
@@ -268,7 +268,7 @@ def test_episode_summary_skips_unreadable_texts(engine: Engine, lose: Callable[[
     assert (summaries["violin"], summaries["kettle"]) == ("", "Ann: The kettle is broken again")
 
 
-def test_rules_and_summaries_that_cannot_be_opened_are_not_in_the_context(
+def test_undecryptable_rules_and_summaries_are_not_in_the_context(
     engine: Engine, ask: Ask, lose: Callable[[bytes, str], None]
 ) -> None:
     engine.ask(
@@ -312,7 +312,7 @@ def test_a_k_beyond_the_memories_is_told_of(ask: Ask, k: int, warned: list[str])
     assert (response["status"], codes(response), len(ids(response))) == ("ok", warned, min(k, 4))
 
 
-def test_a_k_beyond_what_the_filters_let_through_is_told_of(ask: Ask) -> None:
+def test_k_beyond_the_filtered_count_is_reported(ask: Ask) -> None:
     response = ask("Who plays the violin?", k=2, filters={"session_ids": ["violin"]})
     assert (codes(response), ids(response)) == (["k_exceeds_memories"], ["violin"])
 
@@ -328,7 +328,7 @@ def test_rows_that_are_gone_are_counted(ask: Ask, engine: Engine) -> None:
     assert len(ids(response)) == 3
 
 
-def test_a_negative_similarity_is_no_reason_to_leave_a_memory_out(ask: Ask, model: Model) -> None:
+def test_negative_similarity_excludes_no_memory(ask: Ask, model: Model) -> None:
     model.error = RuntimeError()
     assert np.isfinite([memory["score"] for memory in ask("zzzz qqqq xxxx")["memories"]]).all()
 

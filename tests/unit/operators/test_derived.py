@@ -175,7 +175,7 @@ def test_fact_is_forgotten_with_its_sources(events: list[Event], left: set[str])
     assert (versions["status"] == "ok") == ("fact" in left)
 
 
-def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now() -> None:
+def test_fact_of_replaced_text_is_in_no_current_answer() -> None:
     done = do(
         TOLD, fact(), update("told", content=PORTO), recall(), recall(include_history=True),
         recall(as_of={"event_time": 90_000}), recall(as_of={"ingestion_time": 90_000}), history("fact"),
@@ -186,7 +186,7 @@ def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now() -> None:
     assert [one.get("valid_to") for one in versions["versions"]] == [None, "1970-01-01T00:02:00Z"]
 
 
-def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another() -> None:
+def test_relation_of_a_fact_ends_with_its_message_text() -> None:
     related = fact(relations=[{"source": "Ann", "type": "lives_in", "target": "Lisbon"}])
     facts = "graph.facts", {"entities": ["Ann"]}
     past = "graph.facts", {"entities": ["Ann"], "as_of": {"ingestion_time": 90_000}}
@@ -197,7 +197,7 @@ def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another() -> No
     assert not after or after["facts"] == []
 
 
-def test_what_was_made_of_a_fact_that_is_withdrawn_no_longer_fits() -> None:
+def test_derivatives_of_a_withdrawn_fact_are_invalid() -> None:
     late = edge("fact", "other", **of("fact", "Ann lives in Lisbon"))
     done = do(TOLD, message("other", "hello"), fact(), update("told", content=PORTO), late, recall())
     assert outcomes(done)[4:] == ["outdated"]
@@ -218,7 +218,7 @@ def test_so_many_facts_are_made_of_one_message() -> None:
     assert found(done.responses[0]) == {"told"}
 
 
-def test_a_message_that_is_edited_very_often_gets_its_facts_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_often_edited_message_gets_facts_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of an earlier text are not counted, up to a bound: one more has no effect. They go with the message, too,
     and with what was read beside it."""
     monkeypatch.setattr("recallflow.operators.derived.MADE_MAX", 2)
@@ -247,14 +247,14 @@ def test_what_is_found_out_fills_only_what_nobody_gave() -> None:
     assert (version["category"], version["tags"], version["filled"]) == ("home", ["city"], ["category"])
 
 
-def test_what_was_found_out_goes_with_the_text_and_what_was_given_stays() -> None:
+def test_derived_fields_go_with_the_text_and_given_ones_stay() -> None:
     found_out = update("told", category="home", topics=["city"], **of("told", LISBON))
     done = do(TOLD, found_out, update("told", topics=["city"]), update("told", content=PORTO), get("told"))
     version = done.responses[0]["versions"][0]
     assert (version["category"], version["topics"], version["filled"]) == (None, ["city"], [])
 
 
-def test_what_is_found_out_is_of_the_memory_itself_and_no_text() -> None:
+def test_derived_category_belongs_to_the_memory_not_the_text() -> None:
     done = do(TOLD, update("told", category="c", **of("other")), update("told", content="x", **of("told")))
     assert [code for code, _ in codes(done)] == ["invalid_event"] * 2
 
@@ -274,13 +274,13 @@ def said(response: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("change", [forget(memory_id="b"), update("b", content="nothing")], ids=["gone", "changed"])
-def test_a_summary_goes_with_the_first_memory_it_was_made_of(change: Event) -> None:
+def test_summary_is_deleted_with_its_first_source(change: Event) -> None:
     told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
     done = do(*told, summary("given"), summary("made", "a", "b"), asked(), change, asked(), forget(memory_id="c"))
     assert [said(response) for response in done.responses] == ["made", "given"]
 
 
-def test_a_summary_that_is_made_replaces_the_one_before_that_was() -> None:
+def test_new_summary_replaces_the_former_one() -> None:
     told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
     done = do(*told, summary("first", "a"), summary("next", "b"), asked(), forget(memory_id="b"), asked())
     assert said(done.responses[0]) == "next"

@@ -218,7 +218,7 @@ def test_a_query_answered_again_after_a_kill_counts_once(logs: Logs, snapshots: 
     assert counts(logs, "a", "b") == [1, 1]
 
 
-def test_a_query_that_waited_counts_once_however_late_it_is_answered(logs: Logs) -> None:
+def test_parked_query_counts_once_however_late_it_is_answered(logs: Logs) -> None:
     logs.write(QUERIES, ask(wait_for="memories:0:2", wait_timeout_ms=60_000))
     assert logs.answer() == []
     snapshots = [logs.mark() for _ in range(5)]
@@ -230,7 +230,7 @@ def test_a_query_that_waited_counts_once_however_late_it_is_answered(logs: Logs)
     assert counts(logs, "a", "b", "c") == [1, 1, 0]
 
 
-def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs) -> None:
+def test_marks_are_removed_with_the_last_snapshot_that_needs_them(logs: Logs) -> None:
     logs.write(QUERIES, ask(), ask())
     logs.answer()
     kept = []

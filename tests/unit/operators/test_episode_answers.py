@@ -109,7 +109,7 @@ def test_other_modes_list_no_episodes() -> None:
     assert "episodes" not in found
 
 
-def test_a_summary_tells_names_numbers_and_decisions_and_no_small_talk() -> None:
+def test_summary_holds_names_numbers_and_decisions() -> None:
     (found, listed) = run_flow([*told(), asked("kiln"), make_event("episodes.list", 9 * DAY_MS)]).responses
     expected = "Ida: The pottery kiln cracked during firing. Ida: We agreed to order 40 new bricks from Delft."
     assert found["episodes"][0]["summary"] == expected
@@ -133,7 +133,7 @@ def test_a_summary_is_chosen_in_the_texts_own_language(small: str, telling: str)
     assert listed["episodes"][0]["summary"] == f"user: {telling}"
 
 
-def test_a_long_conversation_is_summed_up_by_what_is_rare_in_it() -> None:
+def test_long_conversation_is_summarised_by_its_rare_words() -> None:
     said = ["Sounds good to me, see you around then."] * 40 + ["Greta sold the sawmill in Tampere for 90,000."]
     events = [
         make_event("message", n * MINUTE_MS, session_id="s", content=text, id=f"m{n}") for n, text in enumerate(said)

@@ -27,7 +27,7 @@ def test_whole_episodes_come_in_time_order_the_most_relevant_first() -> None:
     assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5", "m6", "m0", "m1"]
 
 
-def test_a_score_is_the_share_of_all_evidence_of_the_best_that_is_known() -> None:
+def test_score_is_the_share_of_the_best_evidence() -> None:
     asked = make_scene("episode", entries_of(1, 2), [0, 1, 1], relevance=[0.1, 0.4, 0.2])
     ranking = rank(asked)
     odds = np.array([2 * np.e, 1.0])
@@ -66,7 +66,7 @@ def test_among_equal_members_the_nearer_centroid_decides() -> None:
     assert ids_of(blind, rank(blind)) == ["m0", "m1"]
 
 
-def test_what_does_not_fit_shares_the_room_by_what_fits_best() -> None:
+def test_room_is_shared_by_the_best_matches() -> None:
     # The first is whole; of the second and the third together there is room for the best two.
     signal = [5, 5, 0, 2.1, 0, 0, 2, 0]
     asked = make_scene("episode", entries_of(2, 3, 3), signal, k=4)

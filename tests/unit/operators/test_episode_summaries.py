@@ -35,7 +35,7 @@ def summaries(response: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("asked", [LISTED, ASKED], ids=["listed", "ranked"])
 @pytest.mark.parametrize("sources", [(), ("a",), ("a", "b")], ids=["told", "of one", "of both"])
-def test_what_was_told_of_an_episode_is_shown_in_place_of_sentences(asked: Event, sources: tuple[str, ...]) -> None:
+def test_given_summary_is_shown_instead_of_sentences(asked: Event, sources: tuple[str, ...]) -> None:
     done = do(said("a"), said("b", "Good"), asked, summary("a", *(sources or ())), asked)
     expected = "outdated" if sources == ("a",) else "updated"  # made before the last message came
     assert outcomes(done)[2:] == [expected]
@@ -78,7 +78,7 @@ def test_it_goes_where_two_episodes_become_one() -> None:
     assert after[0] not in (TOLD, "more")
 
 
-def test_a_summary_of_an_episode_that_nobody_knows_is_refused_and_of_memories_it_is_outdated() -> None:
+def test_summary_of_an_unknown_episode_is_refused_or_outdated() -> None:
     done = do(
         said("a"), summary("nobody"), summary("nobody", "a"), message("other", "x", session_id="t"),
         summary("a", "other"),
@@ -95,7 +95,7 @@ def test_a_summary_of_an_episode_that_nobody_knows_is_refused_and_of_memories_it
         ({"ingestion_time": MINUTE_MS}, False),
     ],
 )
-def test_of_the_past_it_is_shown_only_where_all_of_it_had_been_said(as_of: dict[str, int], shown: bool) -> None:
+def test_past_answer_shows_a_summary_only_if_complete_then(as_of: dict[str, int], shown: bool) -> None:
     kind, fields = ASKED
     done = do(said("a"), said("b"), summary("a", "a", "b"), (kind, fields | {"as_of": as_of}))
     assert (summaries(done.responses[0]) == [TOLD]) == shown

@@ -36,12 +36,12 @@ def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None, 
 
 
 @pytest.mark.parametrize(("at_ms", "number"), [(300, 0), (301, 9), (0, 0), (-1, 9)])
-def test_the_gap_itself_still_belongs_to_the_episode_on_both_sides(at_ms: int, number: int) -> None:
+def test_exact_gap_belongs_to_the_episode_on_both_sides(at_ms: int, number: int) -> None:
     assert join([span(0, 100, 200)], moment(9, at_ms), GAP).episode.number == number
 
 
 @pytest.mark.parametrize(("earlier", "later"), [(3, 5), (5, 3)])
-def test_a_message_that_bridges_two_episodes_keeps_the_one_applied_first(earlier: int, later: int) -> None:
+def test_bridging_message_keeps_the_episode_applied_first(earlier: int, later: int) -> None:
     joined = join([span(earlier, 0, 100), span(later, 300, 400)], moment(9, 200), GAP)
     kept, taken_in = joined.changed
     assert joined.episode == kept
@@ -54,7 +54,7 @@ def test_a_bridge_to_an_ended_episode_carries_its_end_over() -> None:
     assert (kept.number, kept.last_ms, kept.ended_ms) == (0, 400, 450)
 
 
-def test_one_time_that_no_log_carries_keeps_the_whole_span_out_of_the_hash() -> None:
+def test_unlogged_time_keeps_the_span_out_of_the_hash() -> None:
     standing = [span(0, 0, 100), span(5, 300, 400)]
     assert not join(standing, moment(9, 50, logged=False), GAP).episode.logged
     assert not join(standing, moment(9, 200, logged=False), GAP).episode.logged
@@ -97,7 +97,7 @@ def test_end_closes_the_episode_that_is_open_then(standing: list[Episode], at_ms
     assert end(standing, at_ms, GAP) == closed
 
 
-def test_an_episode_is_open_as_long_as_a_message_could_continue_it() -> None:
+def test_episode_is_open_while_a_message_could_join() -> None:
     assert is_open(span(0, 0, 100), 200, GAP)
     assert not is_open(span(0, 0, 100), 201, GAP)
     assert not is_open(span(0, 0, 100, ended_ms=150), 120, GAP)
@@ -214,7 +214,7 @@ def test_episodes_are_those_of_sorted_time(new_chat: Callable[[], Chat], said: l
 @given(
     script=st.lists(st.tuples(st.sampled_from(["say", "say", "say", "end"]), SESSIONS, TIMES), min_size=1, max_size=30)
 )
-def test_in_time_order_an_episode_lasts_until_the_gap_or_the_end(
+def test_in_time_order_an_episode_ends_with_the_gap(
     new_chat: Callable[[], Chat], script: list[tuple[str, str | None, int]]
 ) -> None:
     chat = new_chat()
@@ -239,7 +239,7 @@ def test_in_time_order_an_episode_lasts_until_the_gap_or_the_end(
 @given(script=st.lists(st.tuples(st.sampled_from(["say", "say", "say", "end"]), TIMES), min_size=1, max_size=20))
 # Both episodes begin at 100; the one that ended there came first in time and second in number.
 @example(script=[("say", 250), ("say", 100), ("end", 100), ("say", 180), ("say", 100), ("say", 120)])
-def test_with_ends_in_any_order_episodes_stay_apart_and_in_order(
+def test_explicit_ends_in_any_order_keep_episodes_apart(
     new_chat: Callable[[], Chat], script: list[tuple[str, int]]
 ) -> None:
     chat = new_chat()
@@ -298,7 +298,7 @@ def test_the_flow_lists_the_episodes_of_sorted_time(said: list[tuple[str | None,
     cut=st.integers(1, 5),
 )
 @example(script=[("say", 250), ("say", 100), ("end", 100), ("say", 180), ("say", 100), ("say", 120)], cut=1)
-def test_episodes_do_not_depend_on_how_the_log_was_cut_into_runs(
+def test_episodes_do_not_depend_on_runs(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, int]], cut: int
 ) -> None:
     gap_minutes = GAP / MINUTE_MS

@@ -127,7 +127,7 @@ def test_a_user_whose_key_is_lost_can_be_erased(engine: Harness) -> None:
     assert engine.directory.counts == (1, 1)
 
 
-def test_events_up_to_the_erasure_have_no_effect_and_later_ones_begin_anew() -> None:
+def test_events_before_the_erasure_have_no_effect() -> None:
     done = do(
         memory("m1", 1), erase(10),
         memory("m2", 5), memory("m3", 10), memory("m1", 9), memory("m4", 11),
@@ -143,7 +143,7 @@ def test_events_up_to_the_erasure_have_no_effect_and_later_ones_begin_anew() -> 
     assert done.responses[1]["versions"][0]["seq"] == 0
 
 
-def test_what_is_about_something_gone_and_comes_later_is_about_an_unknown_id() -> None:
+def test_event_about_an_erased_memory_refers_to_an_unknown_id() -> None:
     done = do(
         memory("m1", 1), erase(10),
         ("memory.update", 11, {"memory_id": "m1", "tags": ["a"]}),
@@ -154,7 +154,7 @@ def test_what_is_about_something_gone_and_comes_later_is_about_an_unknown_id() -
     assert outcomes(done) == ["created", "erased", "unchanged"]
 
 
-def test_what_was_made_of_something_gone_has_no_effect_whatever_its_time() -> None:
+def test_derivatives_of_an_erased_memory_have_no_effect() -> None:
     source = {"derived_from": {"memory_id": "m1"}}
     late: list[Told] = [
         ("memory", 20, {"id": "d1", "content": "walnuts are liked", **source}),
@@ -188,7 +188,7 @@ def test_lines_without_a_time_come_after_what_is_before_them() -> None:
     assert [found(one) for one in done.responses] == [["m1"], ["m2"]]
 
 
-def test_of_lines_in_one_millisecond_each_erasure_erases_what_is_before_it(tmp_path: Path) -> None:
+def test_erasures_in_one_millisecond_apply_in_offset_order(tmp_path: Path) -> None:
     scope = {"tenant_id": "acme", "user_id": "ann", "receipt": True}
     memories = [scope | {"type": "memory", "id": f"m{n}", "content": f"walnut {n}"} for n in range(2)]
     engine = Harness(tmp_path / "s", append_ms=lambda _: NEW_YEAR_MS, record={"append_logged": False})
@@ -282,7 +282,7 @@ def kept(engine: Harness) -> list[bytes]:
     return [value for key, value in engine.records() if key.startswith(keys.OUTBOX)]
 
 
-def test_outputs_of_an_erased_user_are_not_sent_again_and_the_erasures_receipt_is(engine: Harness) -> None:
+def test_outputs_of_an_erased_user_are_not_resent(engine: Harness) -> None:
     told = [make_event("memory", n, id=f"walnut{n}", content="tea", receipt=True) for n in range(3)]
     engine.run(MEMORIES, *told, make_event("memory", user_id="bo", id="violin", content="tea", receipt=True))
     engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oaktree", content="tea", receipt=True))
@@ -302,7 +302,7 @@ def test_the_outbox_of_one_environment_goes_alone(engine: Harness) -> None:
     assert [one["memory_id"] for one in receipts(engine.read(MEMORIES))] == ["walnut"]
 
 
-def test_what_an_erased_users_events_put_out_names_nobody_and_is_sent_again(tmp_path: Path) -> None:
+def test_outputs_of_an_erased_user_name_nobody(tmp_path: Path) -> None:
     """The erasure itself, what comes too late, and what is refused, before it and after it; with an access record."""
     engine = Harness(tmp_path / "s", rules={"audited": True})
     ann = {"user_id": "annwalnut", "receipt": True}

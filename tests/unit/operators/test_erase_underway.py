@@ -71,7 +71,7 @@ def test_a_question_between_its_turns_begins_anew(make_engine: MakeEngine, turn:
     assert str(SAID) not in str(response)
 
 
-def test_a_question_that_is_with_a_model_is_answered_without_what_that_says(make_engine: MakeEngine) -> None:
+def test_question_at_a_model_is_answered_without_erased_memories(make_engine: MakeEngine) -> None:
     reranker = Reranker(lambda _: 1.0)
     reranker.hangs = True
     engine = make_engine(reranker=Within(reranker, 60.0))
@@ -119,7 +119,7 @@ def test_past_under_construction_is_dropped(
     assert {one["query_id"]: {*ids(one)} for one in found} == {"past": set(), "bos": {"b", "b2"}}
 
 
-def test_a_question_that_waits_for_a_position_is_answered_from_what_is_there_then(make_engine: MakeEngine) -> None:
+def test_waiting_question_is_answered_from_the_state_of_then(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.run(MEMORIES, *TOLD)
     waits = ask(wait_for=f"{MEMORIES}:0:{len(TOLD)}", wait_timeout_ms=60_000)
@@ -178,7 +178,7 @@ def test_nothing_is_written_of_an_erased_user(make_engine: MakeEngine, monkeypat
 
 
 @pytest.mark.parametrize(("days", "outcome"), [(1, "erased"), (2.5, "unchanged")])
-def test_steps_of_an_erased_user_end_and_what_was_held_is_judged_by_its_time(
+def test_steps_of_an_erased_user_end_and_held_events_follow(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, days: float, outcome: str
 ) -> None:
     """The erasure comes from another log, so that it does not wait behind them."""
@@ -247,7 +247,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_what_is_held_behind_an_erasure_is_not_lost_with_the_key(make_engine: MakeEngine) -> None:
+def test_events_held_behind_an_erasure_survive_the_key_loss(make_engine: MakeEngine) -> None:
     """All of it waits behind a large event of somebody else, in a snapshot; then the erasure is applied, and a kill."""
     engine = make_engine()
     engine.run(MEMORIES, *(make_event("memory", n, user_id="bo", id=f"b{n}", content="tea") for n in range(9)))

@@ -53,7 +53,7 @@ def excerpt_of(memory: dict[str, Any]) -> str:
     "embedder",
     ["hash", pytest.param("minilm", marks=pytest.mark.models), pytest.param("static", marks=pytest.mark.models)],
 )
-def test_a_fact_far_into_a_long_answer_is_found_and_shown(embedder: str) -> None:
+def test_fact_far_into_a_long_answer_is_found_and_shown(embedder: str) -> None:
     folder = {"minilm": "all-MiniLM-L6-v2", "static": "static-minilm-256"}
     model: dict[str, Any] = {} if embedder == "hash" else {"model_path": shared("models") / folder[embedder]}
     events = [*told(long_answer()), asked(mode="relevance")]
@@ -92,7 +92,7 @@ def test_the_passage_is_of_the_version_that_is_asked_about() -> None:
     assert first["excerpt"] is None
 
 
-def test_a_context_takes_the_passage_where_the_whole_does_not_fit() -> None:
+def test_context_takes_the_passage_when_the_text_is_too_long() -> None:
     def items(max_tokens: int) -> dict[str, dict[str, Any]]:
         events = [*told(long_answer()), asked(max_tokens=max_tokens)]
         (response,) = run_flow(events).responses
@@ -118,7 +118,7 @@ def hash_of(state_dir: Path) -> str:
         return state_hash(directory)
 
 
-def test_each_passage_has_a_vector_and_a_short_text_has_one(tmp_path: Path) -> None:
+def test_each_passage_has_a_vector_and_short_texts_one(tmp_path: Path) -> None:
     giant = (long_answer(900, 9_000) + " ")[:READ_CHARACTERS] + FACT
     run_flow([*told(long_answer()), make_event("memory", 11, id="giant", content=giant)], tmp_path)
     rows = sorted(len(vectors.matrix) for vectors in stored(tmp_path))
@@ -134,7 +134,7 @@ def test_a_vector_that_comes_with_a_long_text_stands_alone(tmp_path: Path) -> No
     assert FACT in excerpt_of(response["memories"][0])
 
 
-def test_the_state_and_the_answer_are_the_same_however_they_came_about(tmp_path: Path) -> None:
+def test_state_and_answers_do_not_depend_on_batches(tmp_path: Path) -> None:
     events = told(long_answer())
     events += [
         make_event("message", 11 + at, id=f"n{at}", session_id="s", role="assistant", content=long_answer(at * 9, 400))

@@ -41,7 +41,7 @@ def test_fact_joins_an_episode_and_changes_none(standing: list[Episode], at_ms: 
     assert (joined.episode.number, joined.changed) == (number, [])
 
 
-def test_facts_wait_for_the_first_message_of_their_session_however_far_it_is() -> None:
+def test_facts_wait_for_the_first_message_of_their_session() -> None:
     assert join([], fact(0, 500), GAP) == (fact(0, 500), [fact(0, 500)])
     waiting = span(0, 500, 9_000, of_facts=True)
     assert join([fact(0, 500)], fact(1, 9_000), GAP) == (waiting, [waiting])
@@ -61,7 +61,7 @@ def episode_of(response: dict[str, Any]) -> dict[str, str | None]:
     return {memory["id"]: memory["episode_id"] for memory in response["memories"]}
 
 
-def test_facts_of_a_session_are_listed_and_recalled_with_its_messages() -> None:
+def test_session_facts_are_listed_and_recalled_with_messages() -> None:
     events = [
         make_event("message", 0, id="m1", session_id="s", content="The kiln is cold."),
         make_event("memory", 20, id="near", session_id="s", content="The kiln needs a fuse."),
@@ -79,7 +79,7 @@ def test_facts_of_a_session_are_listed_and_recalled_with_its_messages() -> None:
     assert {episode["id"]: episode["messages"] for episode in listed["episodes"]} == {found["m1"]: 3, found["other"]: 1}
 
 
-def test_what_becomes_of_a_fact_leaves_the_rest_of_its_episode_alone() -> None:
+def test_change_of_a_fact_leaves_its_episode_unchanged() -> None:
     events = [
         make_event("memory", 90, id="first", session_id="s", content="The kiln needs a fuse."),
         make_event("message", 0, id="m1", session_id="s", content="The kiln is cold."),

@@ -263,7 +263,7 @@ def test_filters_of_any_size_are_refused_beyond_a_bound(levels: int, conditions:
     assert [one.field for one in refused.value.fields] == ["filters"]
 
 
-def test_a_filter_that_was_built_is_sent_as_it_is_written() -> None:
+def test_built_filter_equals_the_written_one() -> None:
     built = Filters.model_validate({"not": {"tags": ["a"]}, "any": [{"not": [{"kinds": ["fact"]}]}]})
     assert orjson.loads(built.model_dump_json(exclude_unset=True)) == {
         "not": {"tags": ["a"]},

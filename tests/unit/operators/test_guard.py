@@ -212,7 +212,7 @@ def test_after_a_crash_what_was_applied_stands(engine: Engine, plant: Plant, ste
     assert state_hash(engine.directory) == before
 
 
-def test_a_record_that_is_read_again_for_a_rebuild_is_refused_in_silence(engine: Engine, plant: Plant) -> None:
+def test_record_read_again_for_a_rebuild_is_refused_silently(engine: Engine, plant: Plant) -> None:
     plant.fail("state")
     assert engine.put(LINES, silent=True) == []
     plant.heal()

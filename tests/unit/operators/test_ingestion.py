@@ -38,7 +38,7 @@ def test_a_date_far_ahead_is_of_its_own_owner_only(other: dict[str, str]) -> Non
     assert known(done.responses) == [{"mine"}, set()]
 
 
-def test_a_line_of_a_file_came_in_when_it_says_even_after_one_with_a_date_far_ahead() -> None:
+def test_line_of_a_file_arrives_at_its_own_time() -> None:
     told = [make_event("memory", at, id=f"m{at}", content="tea") for at in (2, FAR_MS, 3)]
     asks = [make_event("recall", 9, query="tea", as_of={"ingestion_time": at}) for at in (1, 2, 3, FAR_MS)]
     done = run_flow([*told, *asks])
@@ -73,7 +73,7 @@ def test_ingestion_time_of_an_owner_never_goes_back(
 
 
 @pytest.mark.parametrize("mode", ["relevance", "hybrid", "episode"])
-def test_any_moment_can_be_asked_about_where_lines_come_out_of_order(mode: str) -> None:
+def test_any_moment_is_answered_for_unordered_lines(mode: str) -> None:
     said = [make_event("message", at, id=f"m{at}", content=f"tea {at}", session_id="s") for at in (9_000, 1, FAR_MS, 5)]
     changed = make_event("memory.update", 2, memory_id="m9000", content="tea, later")
     gone = make_event("memory.forget", 3, memory_id="m1")

@@ -44,7 +44,7 @@ def test_the_intent_of_a_question(text: str) -> None:
         ("Who likes tea?", "preference"),  # a person, too
     ],
 )
-def test_what_is_asked_to_be_done_comes_before_what_is_mentioned(text: str, intent: Intent) -> None:
+def test_requested_action_precedes_mentioned_ones(text: str, intent: Intent) -> None:
     assert intent_of(understand(text, ["Ann", "Bo"])) == intent
 
 
@@ -60,7 +60,7 @@ def test_every_question_has_an_intent(text: str) -> None:
     assert intent_of(understand(text, ["Ann"])) in get_args(Intent)
 
 
-def test_auto_follows_the_intent_and_any_other_mode_is_taken_as_asked() -> None:
+def test_auto_follows_the_intent_and_explicit_modes_stay() -> None:
     assert MODES.keys() == set(get_args(Intent))
     assert set(MODES.values()) <= modes.MODES.keys()
     for mode in get_args(Mode):

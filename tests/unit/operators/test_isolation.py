@@ -220,7 +220,7 @@ def test_owners_that_look_alike_stay_apart(one: Owner, other: Owner, end: list[t
     check_isolation([one, other], steps, partitions=1)
 
 
-def test_the_same_id_with_the_same_content_is_a_memory_of_each_owner() -> None:
+def test_same_id_and_content_is_a_memory_per_owner() -> None:
     # Were it taken for a repetition, the second owner would have nothing.
     owners = [Owner("a/b", "prod", "c"), Owner("a", "prod", "b/c"), Owner("a/b", "c", "c")]
     said = [
@@ -231,7 +231,7 @@ def test_the_same_id_with_the_same_content_is_a_memory_of_each_owner() -> None:
     assert outcomes == ["created"] * 3 + ["duplicate"] * 3
 
 
-def test_an_applied_event_id_is_used_up_for_its_owner_only() -> None:
+def test_applied_event_id_is_used_up_per_owner() -> None:
     ann, bo = Shadow(Owner("acme", "prod", "ann")), Shadow(Owner("acme", "prod", "bo"))
     events = []
     for shadow in (ann, bo):
@@ -247,7 +247,7 @@ def test_an_owner_without_memories_has_empty_answers(forgotten: bool) -> None:
     shadow.check(run_flow([*before, *asked]).responses[-len(asked) :])
 
 
-def test_what_is_not_delivered_is_exported_with_its_owner_whatever_its_key(tmp_path: Path) -> None:
+def test_undelivered_output_is_exported_with_its_owner(tmp_path: Path) -> None:
     one, other = Shadow(Owner("a/b", "prod", "c")), Shadow(Owner("a", "prod", "b/c"))
     assert one.owner.record_key == other.owner.record_key
     engine = Harness(tmp_path / "s")

@@ -128,6 +128,6 @@ def test_it_counts_for_memories_that_are_packed_already(do: Do, again: bool) -> 
     assert responses[-1].responses[-1]["memories"][0]["id"] == "m5"
 
 
-def test_the_vector_of_a_text_that_is_replaced_is_not_that_of_the_next(do: Do) -> None:
+def test_vector_of_a_replaced_text_is_not_used(do: Do) -> None:
     done = do(message("a"), message("b"), embedding("a", 0), embedding("b", 1), update("a", content="zoo"), along(1))
     assert [one["id"] for one in done.responses[0]["memories"]] == ["b", "a"]

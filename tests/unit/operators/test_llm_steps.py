@@ -96,9 +96,7 @@ def test_selected_categories_limit_and_order_the_summaries_and_no_memory(
     assert (language.tasks, language.tenants) == (["select_categories"], ["acme"])
 
 
-def test_those_are_offered_that_have_a_summary_with_what_the_operator_says_of_them(
-    answered: Answered, language: Language
-) -> None:
+def test_offered_categories_have_summaries_and_descriptions(answered: Answered, language: Language) -> None:
     decisions = History()
     for at_ms, (name, removed) in enumerate({"work": False, "diet": False, "hobbies": False, "travel": True}.items()):
         event = Category(type="category", tenant_id="acme", name=name, description=f"all about {name}", removed=removed)
@@ -133,7 +131,7 @@ def test_context_without_a_budget_has_the_default_one(answered: Answered) -> Non
     assert response["context"]["omitted"]["summaries"] == {"filters": 0, "budget": 1}
 
 
-def test_where_summaries_are_enough_the_answer_is_cut_to_those_selected(open_engine: Open, language: Language) -> None:
+def test_sufficient_summaries_cut_the_answer_to_their_categories(open_engine: Open, language: Language) -> None:
     language.says["check_sufficiency"] = YES
     engine = open_engine(one_log=True)
     (response,) = answers(engine.run(MEMORIES, *TOLD, ask(**STEPS)))
@@ -180,7 +178,7 @@ def test_verdict_on_summaries_that_changed_meanwhile_is_ignored(open_engine: Ope
     assert response["context"]["summaries"]["travel"] == "Ana left Porto."
 
 
-def test_without_a_model_all_categories_are_loaded_and_the_memories_stay(answered: Answered) -> None:
+def test_failed_model_loads_all_categories_and_keeps_memories(answered: Answered) -> None:
     usual, without = answered(ask(max_tokens=2_000), ask(**STEPS, rewrite=True), has_model=False)
     assert (without["status"], codes(without)) == ("degraded", ["llm_off"])
     assert all(step in without["warnings"][0]["detail"] for step in (*STEPS, "rewrite"))

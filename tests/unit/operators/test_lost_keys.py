@@ -105,7 +105,7 @@ def every_question(user: str) -> list[dict[str, Any]]:
     return [*asked, past]
 
 
-def test_who_has_lost_its_key_is_answered_that_nothing_can_be_opened(filled: Harness) -> None:
+def test_owner_with_a_lost_key_gets_unreadable_answers(filled: Harness) -> None:
     whole = lose_key(filled, ANN)
     found = answers(filled.run(QUERIES, *every_question("ann")))
     assert len(found) == len(KINDS) + 1
@@ -121,7 +121,7 @@ def test_who_has_lost_its_key_is_answered_that_nothing_can_be_opened(filled: Har
     assert answers(ask(filled, "ann"))[0]["memories"]
 
 
-def test_what_is_written_for_who_has_lost_its_key_is_refused_as_unreadable(filled: Harness) -> None:
+def test_write_for_an_owner_with_a_lost_key_is_refused(filled: Harness) -> None:
     events = [
         make_event("message", 10, id="new", content="more"),
         make_event("memory.update", 11, memory_id="annfact", content="other"),
@@ -149,7 +149,7 @@ def problems_of(engine: Harness) -> list[str]:
     return found
 
 
-def test_a_new_owner_of_a_tenant_whose_key_is_lost_is_refused_and_other_tenants_go_on(filled: Harness) -> None:
+def test_new_owner_of_a_tenant_without_key_is_refused(filled: Harness) -> None:
     ((place, whole),) = stored(filled, keys.TENANT_KEYS).items()
     overwrite(filled, {place: whole[:-1] + bytes([whole[-1] ^ 1])})
     new = make_event("message", 10, user_id="cy", content="tea")
@@ -169,7 +169,7 @@ def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
     assert not any(said in problem for problem in problems for said in SECRETS.values())
 
 
-def test_a_text_that_stands_in_anothers_place_is_redacted_and_comes_last(filled: Harness) -> None:
+def test_text_moved_to_another_row_is_redacted(filled: Harness) -> None:
     rows = stored(filled, keys.table(of(filled, ANN), keys.ROW))
     place = keys.row(of(filled, ANN), filled.directory.partition(0).keyring.name(of(filled, ANN), "ann2"), 0)
     before = answers(ask(filled, "ann"))[0]["memories"]
@@ -184,7 +184,7 @@ def test_a_text_that_stands_in_anothers_place_is_redacted_and_comes_last(filled:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["some", "every"])
-def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness, every: bool) -> None:
+def test_record_moved_to_another_key_is_not_accepted(filled: Harness, every: bool) -> None:
     """Put other values in the place of Ann's records: Bo's of the same table, the neighbour's, and a shortened one.
     All is still answered, with nothing of Bo's, and events that cannot be applied are refused. By default, one record
     of each table is replaced, once."""
@@ -229,7 +229,7 @@ def test_who_has_lost_its_key_may_still_wait(filled: Harness, now_ms: list[int])
     assert (response["query_id"], response["status"], response["memories"]) == ("q", "degraded", [])
 
 
-def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness) -> None:
+def test_owner_with_a_lost_key_is_erased_and_starts_again(filled: Harness) -> None:
     lose_key(filled, ANN)
     assert letters(filled.run(MEMORIES, make_event("user.erase", 1_000_000))) == []
     (response,) = answers(ask(filled, "ann"))
@@ -239,7 +239,7 @@ def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness) -> 
     assert problems_of(filled) == []
 
 
-def test_an_erasure_leaves_no_trace_of_who_has_no_key_any_more(filled: Harness) -> None:
+def test_erasure_of_an_owner_without_key_leaves_no_trace(filled: Harness) -> None:
     places = [keys.owner_key(of(filled, ANN)), keys.OWNERS + of(filled, ANN)]
     places.append(keys.users_owners(filled.directory.partition(0).keyring.user("acme", "ann")))
     assert all(stored(filled, place) for place in places)
@@ -264,7 +264,7 @@ def test_erasure_skips_an_unreadable_tombstone(engine: Harness, monkeypatch: pyt
     assert stored(engine, keys.OWNERS + of(engine, BO))
 
 
-def test_what_was_sealed_before_an_erasure_does_not_open_after_it(filled: Harness) -> None:
+def test_text_sealed_before_an_erasure_does_not_open_after(filled: Harness) -> None:
     """Whoever kept the files from before, and even has the master key, has nothing without the user's own."""
     before = stored(filled, keys.OWNERS + of(filled, ANN))
     filled.run(MEMORIES, make_event("user.erase", 1_000_000))

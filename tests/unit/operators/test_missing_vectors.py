@@ -51,7 +51,7 @@ def test_what_has_no_vector_is_judged_by_words_alone(angles: list[int], words: s
 
 
 @given(angles=DEGREES, missing=st.data())
-def test_factors_of_what_has_no_vector_are_the_mean_of_the_others(angles: list[int], missing: st.DataObject) -> None:
+def test_factors_without_a_vector_are_the_mean(angles: list[int], missing: st.DataObject) -> None:
     places = np.arange(len(angles))
     without = missing.draw(st.sets(st.integers(0, len(angles) - 1), max_size=len(angles) - 1))
     entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]

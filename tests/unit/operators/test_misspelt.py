@@ -88,7 +88,7 @@ def test_a_tenant_s_settings_are_refused_like_a_query_s() -> None:
     assert [one.field for one in refused.value.fields] == ["settings.decay.tau"]
 
 
-def test_of_very_many_wrong_names_a_bounded_number_is_named_and_looked_at() -> None:
+def test_many_unknown_fields_are_reported_up_to_a_limit() -> None:
     found = wrong(decay={f"{'x' * 100}{n}": 1 for n in range(60)})
     assert len(found) == PROBLEMS_MAX + 1
     assert found[""] == "and 40 more"
@@ -150,7 +150,7 @@ def test_an_entity_that_nobody_knows_is_told() -> None:
         assert answer["status"] == "ok"
 
 
-def test_a_field_at_the_top_that_nobody_reads_is_told_with_what_was_meant() -> None:
+def test_unknown_top_level_field_is_reported_with_a_suggestion() -> None:
     told = make_event("memory", 1, id="m", content="tea")
     asked = [
         make_event("recall", 2, query="tea", asOf={"event_time": 1}),
@@ -173,7 +173,7 @@ def test_odd_field_name_is_not_logged(caplog: pytest.LogCaptureFixture, monkeypa
     assert not any(name in line for line in said for name in names if name)
 
 
-def test_a_project_at_the_top_filters_and_meets_what_the_filters_say() -> None:
+def test_top_level_project_combines_with_the_filters() -> None:
     told = [
         make_event("memory", n, id=f"m{n}", content=f"tea number {n}", kind=kind, project_id=project)
         for n, (kind, project) in enumerate([("fact", "p"), ("rule", "p"), ("fact", "q"), ("rule", None)])

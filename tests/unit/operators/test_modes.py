@@ -99,13 +99,13 @@ def test_recency_follows_the_decay_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("function", get_args(DecayFunction))
-def test_ties_of_recency_go_to_the_later_time_and_then_the_later_arrival(function: DecayFunction) -> None:
+def test_recency_ties_go_to_later_time_then_later_arrival(function: DecayFunction) -> None:
     # All lie ahead and count as now, so that every decay gives them 1.
     entries = [make_entry(seq, episode=0, created_ms=ago(-days)) for seq, days in [(1, 1), (3, 1), (4, 1), (0, 2)]]
     assert answer(ask("recency", entries, [0] * 4, decay=Decay(function=function))) == ["m0", "m4", "m3", "m1"]
 
 
-def test_ages_that_a_decay_cannot_tell_apart_still_come_latest_first() -> None:
+def test_ages_equal_under_a_decay_rank_latest_first() -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(days)) for n, days in enumerate([900, 800, 700, 600])]
     step, steep = Decay(function="step", threshold_days=1), Decay(tau_days=0.001)
     for decay in (step, steep):  # exp(-600,000) is no float
@@ -160,7 +160,7 @@ def test_a_hybrid_score_by_hand() -> None:
     np.testing.assert_allclose(ranking.scores, [1.018356793, 0.514494939, 0.014672363], rtol=1e-6)
 
 
-def test_a_signal_within_one_unit_of_log_odds_is_not_stretched() -> None:
+def test_signal_span_under_one_unit_is_not_stretched() -> None:
     ranking = rank(ask("hybrid", episode_of(3), [0.5, 0.25, 0.0]))
     np.testing.assert_allclose(ranking.factors["semantic"], [1, 0.75, 0.5])
     seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
@@ -178,7 +178,7 @@ def test_weight_is_in_log_odds_whatever_the_candidates_span(span: float) -> None
 
 
 @given(newer_days=st.floats(0, 8))
-def test_week_of_age_is_worth_less_than_a_hundredth_of_a_unit(newer_days: float) -> None:
+def test_week_of_age_weighs_under_a_hundredth_of_a_unit(newer_days: float) -> None:
     entries = [make_entry(n, episode=0, created_ms=ago(8 - newer_days * (n > 0))) for n in range(3)]
     assert answer(ask("hybrid", entries, [5.01, 5.0, 0.0]))[:2] == ["m0", "m1"]
 
@@ -206,7 +206,7 @@ def test_hybrid_looks_at_more_candidates_than_it_answers() -> None:
         assert first(200, k)[0] == "m0"
 
 
-def test_what_the_graph_relates_is_looked_at_however_little_it_fits() -> None:
+def test_related_memories_are_candidates_despite_low_similarity() -> None:
     # m199 is the last that is looked at for its signal; an edge leads to m260.
     signal = [30 - n / 10 for n in range(270)]
     asked = ask("hybrid", episode_of(270), signal, k=10, relationship={260: 1.0}, weights={"relationship": 25})
@@ -217,7 +217,7 @@ def test_what_the_graph_relates_is_looked_at_however_little_it_fits() -> None:
     assert ranking.scores[0] - ranking.scores[1] == pytest.approx(25 / 19.9 - 1)
 
 
-def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for() -> None:
+def test_proximity_is_a_hybrid_factor_only_on_request() -> None:
     near = [0.0, 0.5, 1.0]
     entries = episode_of(3)
     assert "proximity" not in rank(ask("hybrid", entries, [2, 1, 0], proximity=near)).factors
@@ -230,7 +230,7 @@ def test_nearness_is_a_factor_of_hybrid_only_where_it_is_asked_for() -> None:
     np.testing.assert_allclose(np.diff(heavy.scores), [-0.2, -0.2])
 
 
-def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id() -> None:
+def test_tie_break_is_signal_importance_recency_id() -> None:
     # Importance and age vary below the spread floor, and the signal by 0.02: all scores are about equal.
     facts: dict[str, tuple[float, float, float]] = {
         "a": (0.02, 0.50, 1.0), "b": (0.00, 0.52, 1.0), "c": (0.00, 0.51, 0.5), "d": (0.00, 0.51, 1.0),

@@ -89,7 +89,7 @@ def test_a_forgotten_memory_is_in_no_past() -> None:
 
 
 @pytest.mark.parametrize(("event_ms", "found"), [(4, set()), (5, {"a"}), (9, {"a"}), (10, {"a", "b"}), (20, {"b"})])
-def test_an_event_time_is_a_line_across_what_happened_and_what_held(event_ms: int, found: set[str]) -> None:
+def test_moment_separates_past_and_later_events(event_ms: int, found: set[str]) -> None:
     done = run_flow(
         [
             make_event("memory", 10, id="b", content="A bike"),
@@ -100,7 +100,7 @@ def test_an_event_time_is_a_line_across_what_happened_and_what_held(event_ms: in
     assert {m["id"] for m in done.responses[0]["memories"]} == found
 
 
-def test_an_answer_about_the_past_leaves_an_owner_as_it_is() -> None:
+def test_past_query_leaves_the_owner_unchanged() -> None:
     events = [make_event("memory", at, id=f"m{at}", content=f"Bike number {at}") for at in range(5)]
     ask = make_event("recall", 9, query="bike")
     past = make_event("recall", 9, query="bike", as_of={"ingestion_time": 2})
@@ -139,7 +139,7 @@ def test_an_edit_is_of_its_own_event_time() -> None:
 
 @settings(max_examples=share(0.5))
 @given(edits=st.lists(st.integers(0, 30), max_size=5), at_ms=st.integers(0, 35))
-def test_the_latest_version_that_had_been_made_by_then_is_shown(edits: list[int], at_ms: int) -> None:
+def test_latest_version_of_the_moment_is_shown(edits: list[int], at_ms: int) -> None:
     events = [make_event("memory", 5, id="home", content="Ann lives in town 0")]
     events += [
         make_event("memory.update", edited_ms, memory_id="home", content=f"Ann lives in town {number}")

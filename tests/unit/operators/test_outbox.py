@@ -65,7 +65,7 @@ def test_the_outbox_does_not_grow(tmp_path: Path) -> None:
         assert kept(engine) <= 2 * EACH
 
 
-def test_a_key_that_the_record_has_is_not_kept_and_comes_again(tmp_path: Path) -> None:
+def test_key_equal_to_the_records_is_not_stored(tmp_path: Path) -> None:
     """It names the user, in the receipt of an erasure too."""
     record = Record(Position(MEMORIES, 0, 7), b"{}", 0, key=b"acme/ann@example.com")
     outputs = [

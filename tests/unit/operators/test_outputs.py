@@ -110,7 +110,7 @@ def test_one_giant_is_cut_for_itself() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "é", '"', "\u0001", "🚲"])
-def test_an_answer_as_large_as_its_bound_stands_and_one_byte_more_is_cut(text: str) -> None:
+def test_answer_over_the_size_limit_is_cut(text: str) -> None:
     document = {"query_id": "q", "status": "ok", "versions": [{"id": "m", "content": text * 3_000}]}
     made = answer(document)
     assert fitted(made, len(made.body)) == made

@@ -103,7 +103,7 @@ def test_each_memory_is_on_one_page(before: list[Event], between: list[list[Even
         engine.stop()
 
 
-def test_what_was_said_at_once_comes_by_arrival_also_behind_one_that_is_forgotten(engine: Harness) -> None:
+def test_equal_times_are_listed_by_arrival_after_a_forget(engine: Harness) -> None:
     told(engine, 1, *({"type": "memory", "id": one, "content": one} for one in IDS))
     first, *_ = pages_of(engine, "memory_page", type="memories.list", limit=3)
     assert [one["id"] for one in first["memories"]] == ["m7", "m6", "m5"]
@@ -115,7 +115,7 @@ def test_what_was_said_at_once_comes_by_arrival_also_behind_one_that_is_forgotte
     assert ask(engine, type="memories.list", after=second["after"])["memory_page"]["memories"] == []
 
 
-def test_filters_are_those_of_recall_and_what_it_leaves_out_is_marked(engine: Harness) -> None:
+def test_list_filters_are_those_of_recall_and_hidden_ones_marked(engine: Harness) -> None:
     told(
         engine,
         1,
@@ -150,7 +150,7 @@ def test_a_page_is_as_of_a_moment(engine: Harness) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memories.list", "graph.explore"])
-def test_a_page_has_so_many_bytes_and_a_large_memory_one_of_its_own(engine: Harness, kind: str) -> None:
+def test_page_has_a_byte_limit_and_large_memories_their_own(engine: Harness, kind: str) -> None:
     part = "memory_page" if kind == "memories.list" else "subgraph"
     long = "The ferry leaves at nine. " * 6_000
     told(engine, 1, *({"type": "memory", "id": one, "content": f"{one}: {long}"} for one in IDS))

@@ -74,7 +74,7 @@ def test_passages_end_where_sentences_do_and_share_a_short_one() -> None:
         assert after.startswith(last)
 
 
-def test_a_sentence_that_is_too_long_to_share_stands_in_one_passage() -> None:
+def test_sentence_too_long_to_share_is_in_one_passage() -> None:
     long = "This one sentence has more words than two passages may share, " + "and " * 12 + "then it ends."
     text = " ".join([long] * 9)
     found = passages(text)
@@ -91,7 +91,7 @@ def test_chinese_sentences_end_at_their_marks_and_characters_count() -> None:
         assert text[passage.end - 1] == "。"
 
 
-def test_the_longest_text_that_is_read_has_longer_passages_not_more() -> None:
+def test_longest_text_has_longer_passages_not_more() -> None:
     text = ("One more sentence about nothing at all. " * 1_000)[:READ_CHARACTERS]
     found = passages(text)
     assert len(found) == MOST

@@ -221,7 +221,7 @@ def test_nothing_of_other_projects_is_there(
         own.stop()
 
 
-def test_a_query_about_one_project_asks_within_those_of_its_sender(story: Story) -> None:
+def test_project_query_searches_the_senders_projects(story: Story) -> None:
     story.tell(memory("p", 0))
     story.tell(memory("q", 1))
     both = Principal("both", ("p", f"{SECRET}q"))
@@ -260,7 +260,7 @@ def test_no_number_counts_the_memories_of_others(story: Story) -> None:
     assert story.ask({"type": "memory.get", "memory_id": "p0"}, EVERYTHING)["versions"][0]["seq"] == 3
 
 
-def test_what_a_memory_was_made_of_is_told_as_far_as_it_may_be_read(story: Story) -> None:
+def test_sources_are_reported_as_far_as_readable(story: Story) -> None:
     for one in (memory("p", 0), memory("p", 1), memory("q", 2)):
         story.tell(one)
     others = [{"memory_id": f"{SECRET}q2"}, {"memory_id": "p1"}]
@@ -411,7 +411,7 @@ def test_a_kill_forgets_nobodys_projects(story: Story) -> None:
     assert [one["id"] for one in answer["memories"]] == ["p1"]
 
 
-def test_what_another_project_called_a_thing_first_is_not_called_so_first(story: Story) -> None:
+def test_first_name_of_another_project_is_not_used(story: Story) -> None:
     def called(project: str, number: int, *aliases: str) -> Event:
         return memory(project, number, entities=[{"name": "Ana Cruz", "aliases": list(aliases)}])
 

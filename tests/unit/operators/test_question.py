@@ -67,7 +67,7 @@ def test_participants_are_found_by_their_names(text: str, participants: list[str
 
 
 @pytest.mark.parametrize("name", ["Zoë", "Łukasz", "김철수", "O'Neil", "Jean-Luc", "user_17", "a.b", "J.D.", "x👍"])
-def test_a_name_of_any_alphabet_is_found_as_it_is_written(name: str) -> None:
+def test_name_of_any_alphabet_is_found_as_written(name: str) -> None:
     assert named(f"What did {name} say?", [name]) == (name,)
     assert named(f"What did {name}x say?", [name]) == ()
 
@@ -219,12 +219,12 @@ def test_any_question_about_anyone_is_understood(text: str, participants: list[s
 
 
 @given(order=st.permutations(["Ann Smith", "Ann Jones", "Bo Lee", "Will"]))
-def test_who_is_named_does_not_depend_on_the_order_of_participants(order: list[str]) -> None:
+def test_named_participants_do_not_depend_on_their_order(order: list[str]) -> None:
     text = "Will Ann Jones call Bo on the 3rd of May?"
     assert set(named(text, order)) == {"Ann Jones", "Bo Lee", "Will"}
 
 
-def test_months_and_years_are_paired_up_to_a_number_of_dates() -> None:
+def test_months_and_years_are_paired_up_to_a_limit() -> None:
     text = " ".join([*(f"{month} {year}" for month in ("June", "July", "August") for year in range(1990, 2030))] * 10)
     found = dates(text)
     assert len(found) == len(set(found)) == limits.QUERY_DATES
@@ -232,7 +232,7 @@ def test_months_and_years_are_paired_up_to_a_number_of_dates() -> None:
     assert len(dates(" ".join(f"2023-05-{day:02}" for day in range(1, 29)))) == limits.QUERY_DATES
 
 
-def test_a_day_is_found_beside_its_month_however_long_the_question_is() -> None:
+def test_day_is_found_next_to_its_month_in_long_questions() -> None:
     assert dates("x" * 5_000 + " on the 31st of May, " + "y" * 5_000) == (date(None, 5, 31),)
     assert dates("tea " * 2_000 + "in May" + " tea" * 2_000) == (date(None, 5),)
 
@@ -242,7 +242,7 @@ def test_no_more_participants_are_named_than_a_question_may_name() -> None:
     assert named(" and ".join(names), names) == tuple(names[: limits.NAMED_MAX])
 
 
-def test_a_pattern_is_made_only_for_names_that_stand_in_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_are_compiled_only_for_names_in_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def compiled(name: str, behind: str = "", flags: int = 0) -> re.Pattern[str]:
@@ -255,7 +255,7 @@ def test_a_pattern_is_made_only_for_names_that_stand_in_the_question(monkeypatch
     assert set(made) == {"Ann"}
 
 
-def test_so_many_different_words_are_looked_up_and_their_repeats_count() -> None:
+def test_query_words_are_limited_and_repeats_count() -> None:
     words = [f"word{n}" for n in range(limits.QUERY_WORDS + 50)]
     found = understand(" ".join([*words, *words]), [])
     assert len(set(found.stems)) == limits.QUERY_WORDS

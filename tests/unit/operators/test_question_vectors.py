@@ -58,7 +58,7 @@ def vectors(model: Model, clock: Clock) -> QuestionVectors:
     return QuestionVectors(model, None, clock, size=2)
 
 
-def test_a_key_is_24_digits_of_the_hash_of_model_and_text() -> None:
+def test_key_is_24_digits_of_the_model_and_text_hash() -> None:
     assert cache_key("model", "tea?") == "emb:" + hashlib.sha256(b"model\0tea?").hexdigest()[:24]
     assert cache_key("model", "tea?") != cache_key("modelt", "ea?")
 
@@ -165,7 +165,7 @@ def test_received_vector_is_served_for_an_hour(remote: tuple[QuestionVectors, Re
     assert model.asked == []
 
 
-def test_where_the_service_fails_a_copy_of_the_model_takes_its_place(remote: tuple[QuestionVectors, Remote]) -> None:
+def test_failed_service_is_replaced_by_a_local_model(remote: tuple[QuestionVectors, Remote]) -> None:
     vectors, model = remote
     received = vectors.receive("tea?", ModelError("timeout", "no answer within 1.5 s"), 1_500.0)
     assert received.vector is not None

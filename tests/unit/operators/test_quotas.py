@@ -45,7 +45,7 @@ def refused(items: list[Item]) -> list[int]:
     return [one.record.position.offset for one in found]
 
 
-def test_of_a_second_so_many_are_taken_of_each_tenant_and_partition() -> None:
+def test_quota_bounds_events_per_second_tenant_and_partition() -> None:
     rates = Rates(limited((0, "acme", EVENTS_PER_S, 2)), QUERIES, STAMPED)
     log = [record(n, 10_000 + 250 * n, tenant) for n, tenant in enumerate(["acme"] * 6 + ["other"] * 3)]
     assert refused(judged(rates, *log)) == [2, 3]
@@ -61,7 +61,7 @@ def test_a_second_that_is_read_again_is_counted_anew() -> None:
     assert refused(judged(rates, *log)) == [4, 5]
 
 
-def test_a_refusal_names_the_quota_and_a_query_gets_an_answer() -> None:
+def test_refusal_names_the_quota_and_queries_get_answers() -> None:
     decided = limited((0, "acme", EVENTS_PER_S, 0), (0, "acme", QUERIES_PER_S, 0))
     event, query = judged(Rates(decided, QUERIES, STAMPED), record(0, 10_000), record(0, 10_000, topic=QUERIES))
     assert isinstance(event, Refused)
@@ -74,7 +74,7 @@ def test_a_refusal_names_the_quota_and_a_query_gets_an_answer() -> None:
     assert query.query_id == "queries:0:0"
 
 
-def test_a_quota_holds_for_what_is_appended_a_second_after_it() -> None:
+def test_quota_applies_to_records_one_second_later() -> None:
     rates = Rates(limited((9_000, "acme", EVENTS_PER_S, 0), (11_000, "acme", EVENTS_PER_S, None)), QUERIES, STAMPED)
     begins, ends = 9_000 + SETTLED_MS, 11_000 + SETTLED_MS
     log = [record(n, at_ms) for n, at_ms in enumerate((begins - 1, begins, ends - 1, ends))]

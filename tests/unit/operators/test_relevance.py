@@ -42,7 +42,7 @@ def judge(index: OwnerIndex, question: str, basis: Basis = "spelling", participa
     return Judge.of(index, asked, found, basis, index.conversation.size)
 
 
-def test_longer_words_are_rarer_and_what_the_owner_holds_often_is_not() -> None:
+def test_long_words_are_rarer_and_frequent_ones_count_less() -> None:
     assert rarity("tea", 0, 0) == rarity("tea", 1, 1) == 4 + 3 / 2
     assert rarity("vaccination", 0, 10) == 7.5
     assert rarity("tea", 31, 100) == pytest.approx(-math.log(30 / 120))
@@ -107,7 +107,7 @@ def test_a_probability_is_the_logistic_of_the_weighted_sum() -> None:
     assert asked.answerable(figures, highest=by_itself / 60) == pytest.approx(by_itself / 10)
 
 
-def test_notes_assistants_and_scripts_without_blanks_have_weights_of_their_own() -> None:
+def test_notes_assistants_and_caseless_scripts_have_own_weights() -> None:
     people, both, notes = OwnerIndex("model", 2), OwnerIndex("model", 2), OwnerIndex("model", 2)
     people.add([make_entry(n, session_id="s", role="user", author=name) for n, name in enumerate(["Ann", "Bo"])], {})
     both.add(
@@ -120,7 +120,7 @@ def test_notes_assistants_and_scripts_without_blanks_have_weights_of_their_own()
     assert [judge(one, "妹妹对什么过敏?").ground[1] for one in (both, notes)] == ["unspaced", "unspaced"]
 
 
-def test_every_weight_is_of_what_there_is_and_for_every_chat() -> None:
+def test_every_weight_has_a_column_and_every_chat_weights() -> None:
     for table, figures in ((RELEVANCE, FIGURES), (ANSWERABLE, EVIDENCE)):
         for name, weights in table.items():
             figure, _, setting = name.partition(" · ")
@@ -168,7 +168,7 @@ def relevance_of(response: dict[str, Any]) -> dict[str, float]:
 
 @pytest.mark.parametrize("memories", [1, 3, len(TOLD)])
 @pytest.mark.parametrize("question", [HERE, ELSEWHERE, "Who plays?", "What did Ann buy?", "soup", "Was it raining?"])
-def test_the_two_figures_of_an_answer_do_not_contradict_each_other(question: str, memories: int) -> None:
+def test_relevance_and_answerability_agree(question: str, memories: int) -> None:
     """An answer is as likely as its most relevant memory, and not likely where no memory is relevant."""
     found = ask(question, memories=memories, k=50)
     highest = max(relevance_of(found).values())
@@ -184,7 +184,7 @@ def test_answer_in_other_words_is_not_warned_of() -> None:
     assert "nothing_relevant" not in codes(found)
 
 
-def test_what_is_told_is_relevant_and_answerable_and_the_world_is_not() -> None:
+def test_told_facts_are_relevant_and_world_knowledge_is_not() -> None:
     here, elsewhere = ask(HERE, memories=1), ask(ELSEWHERE, memories=1)
     assert here["answerable"] > 0.9
     assert relevance_of(here)["m0"] > 0.6
@@ -249,7 +249,7 @@ def test_by_recency_memories_are_judged_by_words_alone() -> None:
     assert relevance_of(ask(HERE, mode="recency", min_relevance=0.5)).keys() == best.keys()
 
 
-def test_decayed_gives_what_has_nothing_to_do_with_the_question_next_to_nothing() -> None:
+def test_decayed_score_of_an_unrelated_memory_is_near_zero() -> None:
     found = ask(ELSEWHERE, mode="decayed")
     assert found["memories"]
     for memory in found["memories"]:
@@ -257,7 +257,7 @@ def test_decayed_gives_what_has_nothing_to_do_with_the_question_next_to_nothing(
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "relevance", "decayed", "recency"])
-def test_how_relevant_a_memory_has_to_be_leaves_out_memories_and_not_places_of_the_answer(mode: str) -> None:
+def test_relevance_threshold_drops_memories_without_taking_their_ranks(mode: str) -> None:
     few, many = (relevance_of(ask(HERE, mode=mode, k=k, min_relevance=0.22)) for k in (1, 6))
     assert [*few] == [*many][:1]
     assert min(many.values()) >= 0.22
@@ -281,7 +281,7 @@ def test_only_what_the_filters_let_through_answers() -> None:
     assert "m0" not in relevance_of(late)
 
 
-def test_a_question_about_another_moment_is_answered_from_what_was_there() -> None:
+def test_past_question_is_answered_from_the_past_state() -> None:
     before = ask("Is the kettle broken?", as_of={"event_time": 30_000})
     assert set(relevance_of(before)) == {"m0"}
     assert before["answerable"] < ask("Is the kettle broken?", as_of={"event_time": 60_000})["answerable"]

@@ -63,7 +63,7 @@ def test_merged_answer_has_the_best_of_each_question(answered: Answered, languag
     assert language.shown("rewrite") == {"question": WHOLE}
 
 
-def test_what_is_told_of_a_memory_is_told_of_the_question_that_found_it(answered: Answered) -> None:
+def test_memory_fields_are_of_the_question_that_found_it(answered: Answered) -> None:
     asked = [ask(), *(ask(query=part) for part in PARTS)]
     # Usage counts in scores: the merged answer is given first.
     merged, *alone = answered(ask(rewrite=True), *asked)
@@ -106,7 +106,7 @@ def test_answers_that_are_not_ordered_by_fit_are_not_merged(answered: Answered, 
     assert (language.asked, codes(response), response["status"]) == ([], ["llm_skipped"], "ok")
 
 
-def test_a_model_that_fails_leaves_the_question_as_it_was_asked(answered: Answered, language: Language) -> None:
+def test_failed_model_leaves_the_question_unchanged(answered: Answered, language: Language) -> None:
     language.says["rewrite"] = failing("rate_limited")
     failed, alone = answered(ask(rewrite=True), ask())
     assert (codes(failed), ids(failed)) == (["llm_failed"], ids(alone))
@@ -124,7 +124,7 @@ def test_smaller_questions_are_embedded_at_once(open_harness: Callable[..., Harn
 
 
 @given(st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), min_size=1, max_size=4), st.integers(1, 12))
-def test_a_memorys_place_is_the_best_it_has_in_any_answer(answers_given: list[list[int]], k: int) -> None:
+def test_memory_takes_its_best_rank_of_all_answers(answers_given: list[list[int]], k: int) -> None:
     merged = best_first(answers_given, key=lambda memory: memory)
     assert sorted(merged) == sorted({memory for one in answers_given for memory in one})
     places = [min(one.index(memory) for one in answers_given if memory in one) for memory in merged]

@@ -104,7 +104,7 @@ def test_the_models_own_weights_are_for_tokens() -> None:
     )
 
 
-def test_where_it_fails_question_and_texts_meet_in_the_fallbacks_vectors(index: OwnerIndex) -> None:
+def test_failed_model_compares_in_the_fallback_vectors(index: OwnerIndex) -> None:
     model = Model("model", "contextual")
     model.fails = True
     # Cosines 0.8, 0, -0.8 to what is written: mean 0, deviation 0.653197.
@@ -121,7 +121,7 @@ def test_where_it_fails_question_and_texts_meet_in_the_fallbacks_vectors(index: 
         np.testing.assert_array_equal(found.columns.values[name], column)
 
 
-def test_the_fallback_compares_what_may_be_in_the_answer_and_can_be_read(index: OwnerIndex) -> None:
+def test_fallback_compares_only_allowed_readable_memories(index: OwnerIndex) -> None:
     model, at = Model("model", "contextual"), places(index)
     model.fails = True
     fallback = Model("fallback", "spelling", **{"tea?": (1, 0), "tea": (1, 0)})

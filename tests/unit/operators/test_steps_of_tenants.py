@@ -61,7 +61,7 @@ def test_large_query_lets_another_tenant_ahead_and_answers_the_same(
     assert in_steps == at_once
 
 
-def test_event_of_the_owner_comes_after_the_answer_that_began_before_it(engine: Harness) -> None:
+def test_owner_event_follows_the_answer_begun_before_it(engine: Harness) -> None:
     assert ask(engine, "graph.trace", "t1", **TRACE) == []
     assert ask(engine, "graph.trace", "t2", **TRACE) == []
     forget = make_event("memory.forget", 100, memory_id="m1", tenant_id="noisy")

@@ -30,7 +30,7 @@ class Looking(HashEmbedder):
         return super().embed(texts)
 
 
-def test_every_native_library_has_one_thread_where_the_state_is_worked_on(tmp_path: Path) -> None:
+def test_native_libraries_use_one_thread_for_state_work(tmp_path: Path) -> None:
     lines = [
         orjson.dumps(
             {"type": kind, "tenant_id": "t", "user_id": f"u{number}", "query": f"Who drinks tea {number}?"} | fields

@@ -35,7 +35,7 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
     return [(field, problem) for field, problem in raised.value.fields]
 
 
-def test_each_weight_is_the_query_s_or_else_the_tenant_s_or_else_the_default() -> None:
+def test_weight_is_of_query_then_tenant_then_default() -> None:
     weights = tune("hybrid", TENANT, weights={"recency": 0.7, "quality": 0.2}).weights
     defaults = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
     assert weights == defaults | {"recency": 0.7, "quality": 0.2, "usage": 0.0}
@@ -46,7 +46,7 @@ def test_a_tenant_s_weights_are_of_one_mode() -> None:
     assert tune("relevance", TENANT).weights == {}
 
 
-def test_each_field_of_the_decay_is_the_query_s_or_else_the_tenant_s() -> None:
+def test_decay_field_is_of_query_then_tenant() -> None:
     decay = tune("recency", TENANT, decay={"max_age_days": 10}).decay
     assert (decay.function, decay.max_age_days, decay.tau_days) == ("linear", 10, 30)
     assert tune("recency", TENANT).decay == TENANT.decay
@@ -63,7 +63,7 @@ def test_nearness_weighs_in_hybrid_only_where_the_query_asks() -> None:
     assert not tune("relevance", entity_urns=["urn:x"]).wants_proximity
 
 
-def test_the_mode_that_auto_becomes_takes_what_it_has_of_the_weights() -> None:
+def test_resolved_auto_mode_takes_its_own_weights() -> None:
     query = Recall(
         type="recall", tenant_id="a", user_id="b", query="?", mode="auto", weights={"recency": 0.9, "usage": 0.3}
     )
@@ -89,7 +89,7 @@ def decided(
     history.add(at_ms, parse_control(orjson.dumps(event)))
 
 
-def test_a_tenant_s_settings_are_those_of_the_time_asked_for() -> None:
+def test_tenant_settings_are_those_of_the_requested_time() -> None:
     history = History()
     decided(history, 100, {"weights": {"hybrid": {"recency": 0.1}}})
     decided(history, 200, {"weights": {"hybrid": {"recency": 0.2}}})

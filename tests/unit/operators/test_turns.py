@@ -69,7 +69,7 @@ def test_an_owner_of_few_long_texts_is_no_small_one(engine: Harness, monkeypatch
     assert (count, response["status"]) == (TURNS, "ok")
 
 
-def test_a_question_of_somebody_else_waits_for_no_turn_but_one(engine: Harness) -> None:
+def test_question_of_another_user_waits_one_turn(engine: Harness) -> None:
     begin(engine, ask(id="large", rewrite=True))
     answered = []
     for turn in range(TURNS - 1):
@@ -80,7 +80,7 @@ def test_a_question_of_somebody_else_waits_for_no_turn_but_one(engine: Harness) 
 
 
 @pytest.mark.parametrize("turn", range(TURNS))
-def test_what_is_forgotten_between_two_turns_is_not_in_the_answer(engine: Harness, turn: int) -> None:
+def test_memory_forgotten_between_turns_is_not_answered(engine: Harness, turn: int) -> None:
     begin(engine, ask(rewrite=True, k=len(SAID) - 1))
     for _ in range(turn):
         engine.advance()
@@ -103,7 +103,7 @@ def test_events_of_somebody_else_cost_a_question_nothing(engine: Harness) -> Non
     assert (response["status"], response["routing_info"]["rewritten"]) == ("ok", PARTS)
 
 
-def test_who_is_written_to_all_the_time_is_answered_in_as_many_turns(engine: Harness) -> None:
+def test_often_written_owner_is_answered_in_as_many_turns(engine: Harness) -> None:
     begin(engine, ask(rewrite=True, k=9))
     taken, found = 0, list[dict[str, Any]]()
     while not found and taken < 100:
@@ -128,7 +128,7 @@ def test_nobody_sees_half_of_an_event_between_two_turns(engine: Harness, monkeyp
 
 
 @pytest.mark.parametrize("turn", range(TURNS))
-def test_a_question_between_its_turns_survives_a_kill_and_is_answered_once(engine: Harness, turn: int) -> None:
+def test_question_between_turns_survives_a_kill(engine: Harness, turn: int) -> None:
     begin(engine, ask(id="q", rewrite=True))
     for _ in range(turn):
         engine.advance()
@@ -141,7 +141,7 @@ def test_a_question_between_its_turns_survives_a_kill_and_is_answered_once(engin
     assert engine.mark().unfinished == []
 
 
-def test_the_past_of_a_large_owner_is_built_once_for_all_its_questions(engine: Harness) -> None:
+def test_past_of_a_large_owner_is_built_once(engine: Harness) -> None:
     past = ask(rewrite=True, k=9, as_of={"ingestion_time": "1970-01-01T00:00:00.001Z"})
     assert answers([*engine.run(QUERIES, past), *engine.advance_to_end()]) == []
     assert answers(engine.complete()) == []
@@ -149,7 +149,7 @@ def test_the_past_of_a_large_owner_is_built_once_for_all_its_questions(engine: H
     assert ({*ids(response)}, count) == ({"works", "founded"}, TURNS)
 
 
-def test_a_question_more_than_may_wait_is_asked_as_it_is(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_question_over_the_waiting_limit_is_asked_at_once(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "KEPT", 1)
     begin(engine, ask(id="first", rewrite=True))
     engine.write(QUERIES, ask(id="second", rewrite=True))

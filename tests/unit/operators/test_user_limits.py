@@ -71,7 +71,7 @@ def limited(tmp_path: Path) -> Iterator[Any]:
     assert verify(tmp_path / "state").problems == []
 
 
-def test_one_memory_more_than_allowed_is_refused_until_one_is_forgotten(limited: Any) -> None:
+def test_memory_over_the_limit_is_refused_until_a_forget(limited: Any) -> None:
     state = limited(history(memories_per_user=2))
     ((code, reason),) = state.refused(memory("a"), memory("b"), memory("c"))
     assert code == "over_quota"
@@ -82,14 +82,14 @@ def test_one_memory_more_than_allowed_is_refused_until_one_is_forgotten(limited:
     assert state.held() == Held(2, 2, 0)
 
 
-def test_a_limit_is_of_each_user_and_of_its_tenant_alone(limited: Any) -> None:
+def test_limit_applies_per_user_and_tenant(limited: Any) -> None:
     state = limited(history(memories_per_user=1))
     bob, other = {"user_id": "bob"}, {"tenant_id": "other"}
     assert state.refused(memory("a"), memory("a", **bob), memory("a", **other), memory("b", **other)) == []
     assert len(state.refused(memory("b"), memory("b", **bob))) == 2
 
 
-def test_bytes_are_those_of_all_versions_and_a_shorter_text_is_always_taken(limited: Any) -> None:
+def test_bytes_count_all_versions_and_shorter_texts_pass(limited: Any) -> None:
     state = limited(history(bytes_per_user=20))
     assert state.refused(memory("a", "ä" * 5), memory("b", "12345678")) == []
     assert state.held().text_bytes == 18
@@ -103,14 +103,14 @@ def test_bytes_are_those_of_all_versions_and_a_shorter_text_is_always_taken(limi
     assert state.held() == Held(1, 10, 0)
 
 
-def test_text_that_fills_the_byte_limit_is_taken_and_a_longer_one_refused(limited: Any) -> None:
+def test_text_at_the_byte_limit_passes_and_over_is_refused(limited: Any) -> None:
     state = limited(history(bytes_per_user=10))
     assert len(state.refused(memory("a", "ä" * 6))) == 1
     assert state.refused(memory("b", "ä" * 5)) == []
     assert state.held().text_bytes == 10
 
 
-def test_given_edges_past_the_limit_are_refused_all_of_an_event(limited: Any) -> None:
+def test_given_edges_over_the_limit_refuse_the_event(limited: Any) -> None:
     state = limited(history(edges_per_user=2))
     assert state.refused(event("graph.edges", edges=[edge("Ann", "Bob")])) == []
     ((code, reason),) = state.refused(event("graph.edges", edges=[edge("Ann", "Cid"), edge("Ann", "Dan")]))
@@ -122,7 +122,7 @@ def test_given_edges_past_the_limit_are_refused_all_of_an_event(limited: Any) ->
     assert state.held().edges == 2
 
 
-def test_what_a_memory_relates_past_the_limit_is_left_out_and_the_memory_is_kept(limited: Any) -> None:
+def test_relations_over_the_limit_are_dropped_and_memory_kept(limited: Any) -> None:
     state = limited(history(edges_per_user=1))
     related = [{"source": "Ann", "target": name, "type": "knows"} for name in ("Bob", "Cid")]
     assert state.refused(memory("a", relations=related)) == []

@@ -71,7 +71,7 @@ def texts(response: dict[str, Any]) -> list[list[str]]:
     return [[reason["text"] for reason in memory["why"]] for memory in response["memories"]]
 
 
-def test_every_column_factor_and_boost_says_something_or_is_said_to_say_nothing() -> None:
+def test_every_column_factor_and_boost_is_explained() -> None:
     assert {name for sets in WEIGHTS.values() for weights in sets.values() for name in weights} == {*COLUMNS}
     assert {name for weights in FACTOR_WEIGHTS.values() for name in weights} <= {*FACTORS}
     assert {*BOOSTS.values()} - {None} <= {*PLAIN}
@@ -89,7 +89,7 @@ def test_who_is_named_said_it() -> None:
     assert "person" not in of(response, "cat")
 
 
-def test_a_fact_is_about_whom_it_names_and_said_by_nobody() -> None:
+def test_fact_is_about_named_people_and_has_no_author() -> None:
     facts = [
         make_event("memory", DAY_MS, id="about", content="Ann likes window seats on trains"),
         make_event("memory", DAY_MS, id="other", content="Window seats are often taken"),
@@ -109,7 +109,7 @@ def test_a_date_asked_about_is_told() -> None:
     assert "date" not in of(response, "m2")
 
 
-def test_the_day_asked_about_comes_first_and_its_neighbours_are_not_of_it() -> None:
+def test_requested_day_ranks_above_its_neighbours() -> None:
     begin_ms = 1_772_366_400_000  # 1 March 2026, 12:00
     said = [
         make_event("message", begin_ms + n * DAY_MS, id=f"{n + 1}", session_id=f"s{n}", name="Ann", content=text)
@@ -136,7 +136,7 @@ def test_words_that_a_neighbour_lends_are_its_own() -> None:
     assert "words" not in found
 
 
-def test_a_word_far_behind_the_beginning_of_a_text_is_shown_and_quoted() -> None:
+def test_word_far_into_a_text_is_shown_and_quoted() -> None:
     long = (
         "Rain fell all day and nobody went out. " * 150
         + "The night bus leaves from platform 14. "

@@ -51,7 +51,7 @@ def test_the_columns_by_hand() -> None:
     np.testing.assert_allclose(found["word_before"].scores, z(np.array([1.0, 0.95, 0.95, 0])), rtol=1e-4)
 
 
-def test_a_memory_lends_to_the_four_behind_it_and_none_before() -> None:
+def test_memory_lends_words_to_the_four_after_it() -> None:
     index = indexed([(0, word) for word in ("x", "bike", "x", "x", "x", "x", "x")])
     found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
     np.testing.assert_allclose(found["word_before"].scores, z(np.array([0.0, 1, 0.95, 0.95, 0.95, 0.95, 0])), rtol=1e-4)
@@ -119,7 +119,7 @@ def test_columns_agree_with_single_places(
         assert not np.delete(part[name].scores, some).any()
 
 
-def test_a_large_owner_s_best_are_scored_as_a_small_one_s() -> None:
+def test_best_of_large_and_small_owners_score_alike() -> None:
     texts = ["bike tour", "tea", "x", "bike", "cake", "x y", "tea cake", "y"] * 4
     said = [(n // 6, text) for n, text in enumerate(texts)]
     index, question = indexed(said), understand("Which bike tour?", [])

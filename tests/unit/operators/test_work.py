@@ -149,7 +149,7 @@ def test_the_state_is_that_of_one_step(
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_nobody_sees_half_of_it_and_what_comes_behind_waits_in_order(make_engine: Callable[[], Engine]) -> None:
+def test_large_work_is_atomic_and_later_events_wait_in_order(make_engine: Callable[[], Engine]) -> None:
     engine = make_engine()
     other = make_event("message", id="bob1", user_id="bob", content="tea")
     engine.run(MEMORIES, *said(), other)

@@ -224,7 +224,7 @@ def test_over_http_requests_of_other_sites_and_sizes_are_refused(address: str) -
     assert httpx2.post(f"{address}/mcp", json=body | {"x": "y" * 300_000}, headers=known).status_code == 413
 
 
-def test_over_http_nothing_but_a_message_in_time_holds_a_place(address: str) -> None:
+def test_http_connection_is_held_only_by_timely_messages(address: str) -> None:
     known = {"x-api-key": KEY.text(), "x-end-user-id": "ann", "accept": "application/json, text/event-stream"}
     for method in ("GET", "DELETE"):
         refused = httpx2.request(method, f"{address}/mcp", headers=known)
@@ -395,7 +395,7 @@ def test_what_is_not_known_to_be_applied_is_told_so() -> None:
     assert text(unknown).startswith("not_found: ")
 
 
-def test_a_tool_that_there_is_not_is_answered_with_those_there_are() -> None:
+def test_unknown_tool_is_answered_with_the_known_ones() -> None:
     result = called(AssertionError(), "drop_all")
     assert result.is_error
     assert text(result) == "unknown_tool: there are search_memory, add_memory, forget_memory, list_episodes."

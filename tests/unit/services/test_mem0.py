@@ -60,7 +60,7 @@ def user() -> str:
 # ── the client's methods ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_added_is_found_at_once_with_all_that_was_told(client: Any, user: str) -> None:
+def test_added_memory_is_found_at_once_with_its_fields(client: Any, user: str) -> None:
     added = client.add(CHAT, user_id=user, agent_id="chef", run_id="r1", app_id="kitchen", metadata={"shelf": 3})
     assert [(one["memory"], one["event"]) for one in added["results"]] == [(m["content"], "ADD") for m in CHAT]
     best = client.search("What is Alex allergic to?", filters={"user_id": user})["results"][0]
@@ -92,7 +92,7 @@ def test_what_is_deleted_is_gone(client: Any, mem0: ModuleType, user: str) -> No
     assert [one["id"] for one in client.get_all(filters={"user_id": user})["results"]] == [kept["id"]]
 
 
-def test_all_of_a_user_or_of_a_run_are_deleted_and_nobody_elses(client: Any, user: str) -> None:
+def test_delete_all_removes_one_user_or_run_only(client: Any, user: str) -> None:
     other = f"{user}2"
     for whose, run in ((user, "r1"), (user, "r2"), (other, "r1")):
         client.add(f"Said in {run}.", user_id=whose, run_id=run)
@@ -125,7 +125,7 @@ def test_what_has_expired_is_not_shown(client: Any, user: str) -> None:
     assert texts(client.search("tickets", filters={"user_id": user})) == ["The tickets are sold out."]
 
 
-def test_an_agent_an_app_or_a_run_alone_has_memories_of_its_own(client: Any, user: str) -> None:
+def test_agent_app_or_run_alone_has_its_own_memories(client: Any, user: str) -> None:
     for entity in ENTITIES:
         client.add(f"Of {entity}.", **{entity: user})
     for entity in ENTITIES:
@@ -134,7 +134,7 @@ def test_an_agent_an_app_or_a_run_alone_has_memories_of_its_own(client: Any, use
 
 
 @pytest.mark.parametrize("entity", ["agent", "app", "run"])
-def test_no_user_passes_for_an_agent_an_app_or_a_run(client: Any, mem0: ModuleType, user: str, entity: str) -> None:
+def test_user_id_cannot_pose_as_an_agent_app_or_run(client: Any, mem0: ModuleType, user: str, entity: str) -> None:
     [kept] = client.add("Of its own.", **{f"{entity}_id": user})["results"]
     passing = f"{entity}:{user}"
     calls: list[Callable[[], Any]] = [
@@ -188,7 +188,7 @@ def told(mem0: ModuleType, host: str) -> Iterator[str]:
     opened.client.close()
 
 
-def test_a_threshold_leaves_out_what_scores_less_and_fields_what_is_not_asked_for(client: Any, told: str) -> None:
+def test_threshold_drops_low_scores_and_fields_are_selected(client: Any, told: str) -> None:
     every = client.search("a", filters={"user_id": told}, top_k=4)["results"]
     least = every[0]["score"]
     above = client.search("a", filters={"user_id": told}, threshold=least, fields=["memory", "score"])["results"]
@@ -339,7 +339,7 @@ JSON = st.recursive(
 
 
 @given(filters=st.dictionaries(st.sampled_from(("AND", "OR", "NOT", "metadata", "created_at", "run_id")), JSON))
-def test_whatever_filters_hold_they_are_refused_or_a_query_takes_them(filters: dict[str, Any]) -> None:
+def test_any_filters_are_refused_or_taken_by_a_query(filters: dict[str, Any]) -> None:
     try:
         user_id, ours = asked(filters, {"user_id": "ann"})
     except InvalidRecord:

@@ -77,9 +77,7 @@ def test_an_empty_folder_is_filled(state_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["folder", "table", "swapped"])
-def test_a_checkpoint_that_is_not_whole_is_refused_and_leaves_nothing(
-    state_dir: Path, tmp_path: Path, damage: str
-) -> None:
+def test_incomplete_checkpoint_is_refused_and_leaves_nothing(state_dir: Path, tmp_path: Path, damage: str) -> None:
     checkpoint(state_dir, tmp_path / "copy")
     first, second = (partition_folder(tmp_path / "copy", number) for number in (0, 1))
     if damage == "folder":

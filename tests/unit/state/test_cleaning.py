@@ -72,7 +72,7 @@ def test_what_is_deleted_beside_goes_from_files_too(opened: Opened, tmp_path: Pa
     assert files_with(tmp_path) == []
 
 
-def test_all_that_an_erasure_deletes_lies_in_what_is_written_anew() -> None:
+def test_all_deletions_of_an_erasure_are_in_rewritten_files() -> None:
     """Small databases are one file: whatever of it is compacted, all of it is."""
     ann, user = KEYRING.owner(ANN), KEYRING.user("acme", "ann")
     deleted = [keys.head(ann), keys.usage(ann, 2**63), keys.work(ann), keys.owner_key(ann), keys.user_owner(user, ann)]

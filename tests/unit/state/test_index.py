@@ -241,7 +241,7 @@ def test_an_index_kept_up_to_date_equals_one_built_anew(changes: list[tuple[Any,
 
 
 @given(changes=CHANGES, cuts=st.lists(st.integers(0, 12), max_size=3), later=CHANGES)
-def test_an_index_from_segments_equals_one_built_anew_and_goes_on_like_it(
+def test_index_from_segments_equals_one_built_anew(
     changes: list[tuple[Any, ...]], cuts: list[int], later: list[tuple[Any, ...]]
 ) -> None:
     world = World()
@@ -260,14 +260,14 @@ def test_an_index_from_segments_equals_one_built_anew_and_goes_on_like_it(
     assert picture(world.index) == picture(world.built_anew())
 
 
-def test_what_is_worked_out_of_memories_is_worked_out_anew_after_a_change() -> None:
+def test_derived_columns_are_recomputed_after_a_change() -> None:
     index, size = OwnerIndex(MODEL, DIMENSION), of_memories(len)
     assert (size(index), size(index)) == (0, 0)
     index.add([make_entry(0)], {})
     assert size(index) == 1
 
 
-def test_tokens_are_read_for_those_that_are_compared_only_and_once() -> None:
+def test_tokens_are_read_once_for_compared_memories_only() -> None:
     entries = [make_entry(seq) for seq in range(4)]
     rows = np.array([[ONE, 0, 0]], np.int8)
     vectors: dict[tuple[int, int], Vectors | None] = {
@@ -376,7 +376,7 @@ def test_an_index_is_wasted_once_most_of_it_is_dead() -> None:
     assert index.wasted()
 
 
-def test_a_small_index_is_not_built_anew_for_a_few_dead() -> None:
+def test_small_index_is_not_rebuilt_for_few_deletions() -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     for version in range(65):
         index.add([make_entry(0, version=version)], {})

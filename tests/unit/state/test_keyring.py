@@ -35,7 +35,7 @@ def test_owners_share_a_key_only_if_they_are_the_same(one: Owner, other: Owner) 
 
 
 @given(one=TEXT, other=TEXT)
-def test_names_share_a_key_only_if_they_are_the_same_name_of_the_same_owner(one: str, other: str) -> None:
+def test_only_equal_names_of_one_owner_share_a_key(one: str, other: str) -> None:
     assert (KEYRING.name(ANN, one) == KEYRING.name(ANN, other)) == (one == other)
     assert KEYRING.name(ANN, one) != KEYRING.name(BO, one)
     assert len(KEYRING.name(ANN, one)) == NAME_BYTES
@@ -47,7 +47,7 @@ def test_contents_share_a_digest_only_if_they_are_the_same(one: bytes, other: by
     assert KEYRING.digest(ANN, one) != KEYRING.digest(BO, one)
 
 
-def test_an_edge_is_named_after_its_ends_in_their_order_and_its_type() -> None:
+def test_edge_key_holds_its_ordered_ends_and_type() -> None:
     one, other = KEYRING.name(ANN, "a"), KEYRING.name(ANN, "b")
     both_ways = ((one, other), (other, one))
     named = {KEYRING.edge(owner, *ends, kind) for owner in (ANN, BO) for ends in both_ways for kind in "tu"}

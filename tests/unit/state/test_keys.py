@@ -108,7 +108,7 @@ CLOSE_OWNERS = [bytes(15) + bytes([last]) for last in (0x00, 0x01, 0x7F, 0xFE, 0
 CLOSE_OWNERS += [b"\xff" * 16, b"\xff" * 15 + b"\xfe"]
 
 
-def test_a_scan_of_one_table_meets_no_other_table_or_owner(partition: Partition) -> None:
+def test_table_scan_meets_no_other_table_or_owner(partition: Partition) -> None:
     for owner in CLOSE_OWNERS:
         everything = [
             keys.head(owner),

@@ -8,7 +8,7 @@ from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS
 from recallflow.state.labels import Labels, metadata_label, metadata_labels
 
 
-def test_what_is_added_after_slots_were_asked_for_is_found_too() -> None:
+def test_label_added_after_a_lookup_is_found() -> None:
     labels = Labels()
     labels.add(0, [["a"], [], ["a", "b"]])
     assert [labels.slots(label).tolist() for label in ("a", "b", "c")] == [[0, 2], [2], []]

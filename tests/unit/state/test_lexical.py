@@ -83,7 +83,7 @@ def test_the_closest_word_is_the_one_spelt_most_alike(texts: list[Text], asked: 
 
 
 @given(texts=TEXTS, cuts=st.lists(st.integers(0, 12), max_size=4))
-def test_what_was_looked_up_before_is_found_in_what_came_since(texts: list[Text], cuts: list[int]) -> None:
+def test_repeated_lookup_finds_later_additions(texts: list[Text], cuts: list[int]) -> None:
     index, whole = LexicalIndex(), filled(texts)
     for start, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(texts)), len(texts)]):
         index.add(texts[start:stop])
@@ -175,7 +175,7 @@ def test_a_part_is_what_one_passage_holds(memories: Passages, cuts: list[int], p
 
 
 @given(memories=PASSAGES, asked=ASKED, data=st.data())
-def test_the_closest_words_are_those_of_the_passage_with_the_highest_weighted_sum(
+def test_closest_words_are_of_the_best_weighted_passage(
     memories: Passages, asked: list[str], data: st.DataObject
 ) -> None:
     index, weights = divided(memories), np.arange(1.0, len(asked) + 1)
@@ -191,7 +191,7 @@ def test_the_closest_words_are_those_of_the_passage_with_the_highest_weighted_su
         assert any(np.allclose(column, one, atol=1e-6) for one in passages)
 
 
-def test_an_index_kept_up_to_date_knows_parts_that_came_since() -> None:
+def test_updated_index_knows_later_parts() -> None:
     index = divided([[["cat"], ["dog"]]])
     assert index.part_occurrences("dog").tolist() == [1]
     index.add([["dog", "x", "dog"]], {0: [1, 2]})

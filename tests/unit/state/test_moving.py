@@ -72,7 +72,7 @@ def test_what_is_spread_has_the_hash_of_what_is_together(tmp_path: Path, whole: 
     assert combined_hash([tmp_path / "whole"], UNENCRYPTED).hash == whole
 
 
-def test_a_partition_that_two_have_is_counted_where_more_of_its_own_log_is_applied(tmp_path: Path, whole: str) -> None:
+def test_duplicate_partition_counts_where_more_log_is_applied(tmp_path: Path, whole: str) -> None:
     fill(tmp_path / "a", 0, 1, 2, 3, events=1)
     fill(tmp_path / "b", 1, 2)
     with Member.on(tmp_path / "a") as a:  # of another partition's log it has more, which says nothing
@@ -420,7 +420,7 @@ def test_what_was_stopped_in_the_middle_is_opened_by_nobody(tmp_path: Path, whol
 
 
 @pytest.mark.usefixtures("whole")
-def test_partitions_of_a_log_are_known_as_such_where_they_come_to(tmp_path: Path) -> None:
+def test_log_partitions_are_recognised_at_their_target(tmp_path: Path) -> None:
     """An erasure there goes the way of the log."""
     write_checked(tmp_path / "whole" / TOPICS, {"read": {"--memory-topic": "log"}})
     move(tmp_path / "whole", tmp_path / "other", [1], UNENCRYPTED, create=True)

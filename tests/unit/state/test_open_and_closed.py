@@ -165,7 +165,7 @@ def test_to_close_what_is_not_open_changes_nothing(tmp_path: Path) -> None:
         assert member.directory.existing_numbers() == []
 
 
-def test_what_is_erased_is_cleaned_by_whoever_has_the_partition_next(tmp_path: Path) -> None:
+def test_erased_records_are_cleaned_by_the_next_owner(tmp_path: Path) -> None:
     """The cleaner of the process that gave it up stays away from it."""
     user = of(1)[0]
     with Member.on(tmp_path / "s") as member:
@@ -290,7 +290,7 @@ def test_a_forgotten_folder_begins_anew(tmp_path: Path) -> None:
         assert numbers_in(tmp_path / "s") == [0, 1, 2]
 
 
-def test_what_a_killed_process_left_of_a_move_goes_when_the_directory_is_opened(tmp_path: Path) -> None:
+def test_remains_of_a_killed_move_go_at_the_next_open(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member:
         member.take(1)
         copy_partition(member.directory.partition(1), arriving_folder(tmp_path / "s", 2))
@@ -349,9 +349,7 @@ def test_another_master_key_is_that_of_all_folders(brought: Path) -> None:
 
 
 @pytest.mark.parametrize("killed_at", range(3))
-def test_a_change_of_the_key_that_was_killed_is_done_again(
-    brought: Path, killed_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_change_after_a_kill_is_done_again(brought: Path, killed_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     written = iter(range(9))
 
     def write(path: Path, fields: Mapping[str, Any]) -> None:

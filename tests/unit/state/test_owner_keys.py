@@ -36,7 +36,7 @@ def test_an_owners_key_is_made_once_and_found_again(opened: Opened) -> None:
     assert unseal(partition, ann, b"held", sealed) == b"tea"
 
 
-def test_what_is_sealed_opens_for_its_owner_and_under_its_label_only(opened: Opened) -> None:
+def test_sealed_value_opens_for_its_owner_and_label_only(opened: Opened) -> None:
     partition = opened()
     for owner in (ANN, BO, ANNS_TESTS):
         partition.begin_owner(owner)
@@ -74,7 +74,7 @@ def test_nothing_that_was_sealed_with_a_forgotten_key_opens(opened: Opened) -> N
     assert unseal(partition, KEYRING.owner(BO), b"held", bos) == b"milk"
 
 
-def test_a_user_is_found_in_all_its_environments_and_nobody_else(opened: Opened) -> None:
+def test_user_is_found_in_all_its_environments_alone(opened: Opened) -> None:
     partition = opened()
     for owner in (ANN, BO, ANNS_TESTS, Owner("other", "prod", "ann")):
         partition.begin_owner(owner)
@@ -87,7 +87,7 @@ def test_a_user_is_found_in_all_its_environments_and_nobody_else(opened: Opened)
 
 
 @pytest.mark.parametrize("lost", [keys.OWNER_KEYS, keys.TENANT_KEYS])
-def test_a_key_that_is_lost_opens_nothing_and_is_not_replaced(opened: Opened, lost: bytes) -> None:
+def test_lost_key_opens_nothing_and_is_not_replaced(opened: Opened, lost: bytes) -> None:
     partition, ann = opened(), KEYRING.owner(ANN)
     partition.begin_owner(ANN)
     sealed = seal(partition, ann, b"held", b"tea")

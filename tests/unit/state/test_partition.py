@@ -89,7 +89,7 @@ def test_every_read_sees_what_was_staged_before_it(
         assert read(partition) == {FOUR[0]: b"new", FOUR[2]: b"stays", FOUR[3]: b"added"}
 
 
-def test_a_read_in_the_middle_of_a_batch_splits_no_event(tmp_path: Path) -> None:
+def test_read_within_a_batch_splits_no_event(tmp_path: Path) -> None:
     """A scan commits what is staged: of each event its position, too."""
     path, position = tmp_path / "p000", Position("log", 0, 7)
     with Partition(path, 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
@@ -128,9 +128,7 @@ STAGED_ELSEWHERE = [keys.episode(OWNER, NAMES[0], 1), keys.member(OWNER, NAMES[0
         st.builds(lambda key, size: key[:size], st.sampled_from(SOME_KEYS), st.integers(1, 42)), max_size=5
     ),
 )
-def test_a_scan_of_any_range_sees_what_is_staged_in_it(
-    one_partition: Partition, staged: list[bytes], bounds: list[bytes]
-) -> None:
+def test_range_scan_sees_staged_records(one_partition: Partition, staged: list[bytes], bounds: list[bytes]) -> None:
     partition = one_partition
     partition.stage({key: b"staged" if key in staged else None for key in {*SOME_KEYS, *STAGED_ELSEWHERE}})
     for prefix in bounds:

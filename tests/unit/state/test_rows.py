@@ -179,7 +179,7 @@ def test_the_tokens_of_several_passages_round_trip_with_their_sizes() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("tokens", [0, 5])
-def test_the_whole_vector_is_read_alone_where_it_is_of_the_model(rows: int, tokens: int) -> None:
+def test_whole_vector_is_read_alone_if_of_the_model(rows: int, tokens: int) -> None:
     matrix = np.eye(8, dtype=np.float32)[:rows]
     sizes = (tokens - 2, 1, 1) if rows > 1 and tokens else ()
     stored = Vectors("m", matrix, np.ones((tokens, 4), np.int8), sizes)
@@ -200,7 +200,7 @@ def test_vectors_are_stored_as_little_endian_floats_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_matrix_is_stored_by_rows_however_it_lies_in_memory(order: Any) -> None:
+def test_matrix_is_stored_by_rows_in_any_memory_layout(order: Any) -> None:
     matrix = np.array([[1, 2, 3], [4, 5, 6]], np.float32, order=order)
     assert Vectors.decode(Vectors("m", matrix).encode()).matrix.tolist() == [[1, 2, 3], [4, 5, 6]]
     assert Vectors.decode(Vectors("m", matrix[:, ::2]).encode()).matrix.tolist() == [[1, 3], [4, 6]]
@@ -222,9 +222,7 @@ def test_the_author_is_the_name_or_else_the_role() -> None:
 
 
 @given(row=ROWS, created=TIME, ingested=TIME, edited=TIME)
-def test_times_that_no_log_carries_stay_out_of_what_is_hashed(
-    row: MemoryRow, created: int, ingested: int, edited: int
-) -> None:
+def test_unlogged_times_stay_out_of_the_hash(row: MemoryRow, created: int, ingested: int, edited: int) -> None:
     logical = row.logical()
     assert ("created_ms" in logical) == row.created_logged
     assert ("ingested_ms" in logical) == row.ingested_logged
@@ -242,7 +240,7 @@ def test_times_that_no_log_carries_stay_out_of_what_is_hashed(
 
 
 @given(episode=EPISODES, at_ms=TIME)
-def test_an_episode_with_an_unlogged_time_is_hashed_without_its_span(episode: Episode, at_ms: int) -> None:
+def test_episode_with_an_unlogged_time_is_hashed_without_span(episode: Episode, at_ms: int) -> None:
     moved = episode._replace(start_ms=at_ms, last_ms=at_ms, ended_ms=at_ms)
     span = {"start_ms", "last_ms", "ended_ms"}
     assert episode.logical().keys() & span == (span if episode.logged else set())

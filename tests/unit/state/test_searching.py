@@ -42,14 +42,14 @@ def database(path: Path) -> Any:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_a_text_is_looked_for_in_pieces_that_stand_in_it(text: str) -> None:
+def test_text_is_searched_by_pieces_that_occur_in_it(text: str) -> None:
     pieces = [*pieces_of(text)]
     assert all(piece in text.encode() and len(piece) >= LEAST_BYTES for piece in pieces)
     if LEAST_BYTES <= len(text.strip().encode()) < 2 * PIECE_BYTES or len(text.split()) == 1 < len(text) // PIECE_BYTES:
         assert pieces
 
 
-def test_words_of_the_person_are_looked_for_and_not_those_of_the_engine() -> None:
+def test_words_of_the_person_are_searched_not_the_engines() -> None:
     traces = Traces()
     traces.add(
         {
@@ -72,7 +72,7 @@ def test_words_of_the_person_are_looked_for_and_not_those_of_the_engine() -> Non
     )  # fmt: skip
 
 
-def test_of_very_many_a_sample_is_looked_for_the_same_each_time() -> None:
+def test_large_word_sets_are_sampled_reproducibly() -> None:
     def sample(texts: Iterator[str]) -> Traces:
         traces = Traces(most=10)
         for text in texts:
@@ -172,7 +172,7 @@ def test_what_others_have_too_proves_nothing(tmp_path: Path) -> None:
     assert [*searched(tmp_path, b"a common saying", known=Known(lambda key, _: key == b"others")).values()] == []
 
 
-def test_of_a_table_that_cannot_be_read_the_bytes_are_searched_and_it_is_said(tmp_path: Path) -> None:
+def test_unreadable_table_is_searched_bytewise_and_reported(tmp_path: Path) -> None:
     (tmp_path / "000001.sst").write_bytes(b"no table at all, but " + PIECE)
     findings = Findings()
     search_folder(tmp_path, Pieces([PIECE]), Known(), findings)
@@ -180,9 +180,7 @@ def test_of_a_table_that_cannot_be_read_the_bytes_are_searched_and_it_is_said(tm
     assert findings.unread == {tmp_path / "000001.sst"}
 
 
-def test_a_file_that_is_gone_meanwhile_is_none_and_the_one_in_its_place_is_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vanished_file_is_skipped_and_its_successor_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(PIECE)
     (tmp_path / "b").write_bytes(b"")
     along = Pieces.along

@@ -29,7 +29,7 @@ def filled(
 
 
 @given(memories=MEMORIES, question=QUESTION, cut=st.integers(0, 8), data=st.data())
-def test_each_token_of_a_question_takes_the_closest_of_a_memory(
+def test_question_token_takes_the_closest_token_of_a_memory(
     memories: list[list[tuple[int, ...]]], question: list[tuple[int, ...]], cut: int, data: st.DataObject
 ) -> None:
     index = filled(memories, cut)
@@ -55,7 +55,7 @@ PASSAGES = st.lists(st.lists(st.lists(ROW, max_size=3), min_size=1, max_size=4),
 
 
 @given(memories=PASSAGES, question=QUESTION, cut=st.integers(0, 6), data=st.data())
-def test_of_several_passages_the_one_counts_where_the_weighted_sum_is_the_highest(
+def test_passage_with_the_highest_weighted_sum_counts(
     memories: list[list[list[tuple[int, ...]]]], question: list[tuple[int, ...]], cut: int, data: st.DataObject
 ) -> None:
     flat = [[row for passage in memory for row in passage] for memory in memories]
@@ -88,7 +88,7 @@ def test_bytes_are_within_half_a_step_of_the_unit_vector(rows: list[tuple[float,
     assert np.abs(to_bytes(matrix) / ONE - unit).max() <= 0.5 / ONE + 1e-6
 
 
-def test_an_index_knows_its_dimension_from_the_first_memory_that_has_tokens() -> None:
+def test_index_takes_its_dimension_from_the_first_tokens() -> None:
     index = filled([[], []])
     assert index.dimension == 0
     assert index.closest(np.zeros((0, 0), np.float32), np.array([0, 1]), np.zeros(0)).shape == (0, 2)

@@ -34,7 +34,7 @@ def test_what_is_stored_is_found_and_the_rest_is_zero(stored: dict[int, Usage], 
     assert [Usage(*record) for record in found.tolist()] == [stored.get(seq, Usage()) for seq in asked]
 
 
-def test_an_answer_counts_once_for_each_memory_and_keeps_the_latest_time() -> None:
+def test_answer_counts_once_per_memory_with_the_latest_time() -> None:
     usage = OwnerUsage([(3, Usage(500, 2, 1, 0).encode())])
     assert [Usage.decode(data) for data in usage.count([7, 3], 400)] == [Usage(400, 1), Usage(500, 3, 1, 0)]
     assert [Usage.decode(data) for data in usage.count([3], 600)] == [Usage(600, 4, 1, 0)]

@@ -50,9 +50,7 @@ def changed(changes: list[tuple[str, object]]) -> Model:
 
 
 @given(changes=CHANGES, query=ROWS)
-def test_the_cosine_of_a_slot_is_the_inner_product_with_its_best_row(
-    changes: list[tuple[str, object]], query: Row
-) -> None:
+def test_cosine_of_a_slot_is_that_of_its_best_row(changes: list[tuple[str, object]], query: Row) -> None:
     model = changed(changes)
     cosines, slots = model.index.cosines(np.array(query, np.float32))
     assert slots.tolist() == list(dict.fromkeys(slot for slot, _ in model.rows))
@@ -68,9 +66,7 @@ def test_the_cosine_of_a_slot_is_the_inner_product_with_its_best_row(
 
 
 @given(changes=CHANGES, data=st.data())
-def test_the_vector_of_a_slot_is_its_row_or_the_mean_of_several_and_nothing_where_it_has_none(
-    changes: list[tuple[str, object]], data: st.DataObject
-) -> None:
+def test_vector_of_a_slot_is_its_row_or_their_mean(changes: list[tuple[str, object]], data: st.DataObject) -> None:
     model = changed(changes)
     # Slots in any order and repeated; removed ones, rowless ones and ones never given among them.
     asked = data.draw(st.lists(st.integers(0, model.slots + 2), max_size=10))
@@ -87,7 +83,7 @@ def test_the_vector_of_a_slot_is_its_row_or_the_mean_of_several_and_nothing_wher
 
 
 @given(rows=st.integers(2, 200), before=st.integers(1, 17), seed=st.integers(0, 1_000))
-def test_a_cosine_is_the_same_to_the_bit_wherever_its_row_stands(rows: int, before: int, seed: int) -> None:
+def test_cosine_is_bit_identical_at_any_position(rows: int, before: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     vectors = random.standard_normal((before + rows, 48)).astype(np.float32)
     query = random.standard_normal(48).astype(np.float32)

@@ -78,7 +78,7 @@ def test_every_planted_damage_is_found(state_dir: Path) -> None:
     assert "walnut" not in said
 
 
-def test_a_head_that_would_give_out_a_number_twice_is_found(state_dir: Path) -> None:
+def test_head_that_would_reuse_a_number_is_found(state_dir: Path) -> None:
     with damaging(state_dir) as (partition, damages):
         damages[keys.head(partition.keyring.owner(ANN))] = orjson.dumps([*ANN, 3, 9, None, 0])
     assert any("next sequence number is 3, and 6 is taken" in problem for problem in verify(state_dir).problems)
@@ -95,7 +95,7 @@ def test_a_table_file_with_a_flipped_bit_is_found(state_dir: Path) -> None:
     assert any("cannot be read" in problem for problem in verify(state_dir).problems)
 
 
-def test_a_partition_that_cannot_be_opened_is_one_problem_among_others(state_dir: Path) -> None:
+def test_unopenable_partition_is_one_problem_among_others(state_dir: Path) -> None:
     with damaging(state_dir) as (partition, damages):
         damages[b"\x07foreign"] = b""
     (partition_folder(state_dir, 1 - partition.number) / "CURRENT").write_bytes(b"nonsense")

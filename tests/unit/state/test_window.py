@@ -82,7 +82,7 @@ def test_the_window_is_what_its_newest_sequence_numbers_say(
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_a_late_sketch_does_not_take_the_place_of_a_newer_one(rounds: int) -> None:
+def test_late_sketch_does_not_replace_a_newer_one(rounds: int) -> None:
     window = SketchWindow()
     newer = 7 + rounds * WINDOW
     window.put(newer, SKETCHES[0])

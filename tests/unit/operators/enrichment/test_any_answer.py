@@ -191,7 +191,7 @@ def largest(number: int, task_count: int = 16) -> EnrichmentRequest:
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_the_largest_result_fits_a_topic_and_the_largest_prompt_a_model(count: int) -> None:
+def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> None:
     full = "".join(chr(ord("a") + n) for n in range(20))
 
     def claims(prompt: Prompt) -> dict[str, Any]:

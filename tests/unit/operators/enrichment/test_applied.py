@@ -110,7 +110,7 @@ ASKED = OWNER | {"type": "recall", "query": "Where does Ann live?", "k": 20, "ti
         ("summarise_category", 1, "updated"),
     ],
 )
-def test_every_event_of_a_result_is_applied_once_and_not_once_its_memory_is_gone(
+def test_result_events_apply_once_and_not_after_deletion(
     run: Callable[..., Processed], task: str, count: int, outcome: str
 ) -> None:
     fields: dict[str, Any] = {"category": "homes"} if task == "summarise_category" else {}
@@ -142,21 +142,21 @@ def test_a_vector_is_applied_only_of_the_engines_own_model(run: Callable[..., Pr
     assert receipt["outcome"] == "other_model"
 
 
-def test_what_is_replaced_is_out_of_answers_until_the_verdict_is_undone(run: Callable[..., Processed]) -> None:
+def test_replaced_fact_is_hidden_until_the_verdict_is_undone(run: Callable[..., Processed]) -> None:
     (verdict,) = enriched(["classify"]).events
     assert current(run(*TOLD, verdict, ASKED)) == [PORTO.content]
     undone = OWNER | {"type": "graph.archive", "edges": [verdict["edges"][0]]}
     assert current(run(undone, ASKED)) == sorted([LISBON.content, PORTO.content])
 
 
-def test_a_fact_that_leans_on_another_message_goes_with_that_message(run: Callable[..., Processed]) -> None:
+def test_fact_is_deleted_with_the_message_it_depends_on(run: Callable[..., Processed]) -> None:
     (fact,) = enriched(["facts"]).events
     assert [one["memory_id"] for one in fact["derived_from"]["others"]] == ["told-1"]
     assert fact["content"] in current(run(*TOLD, fact, ASKED))
     assert current(run(OWNER | {"type": "memory.forget", "memory_id": "told-1"}, ASKED)) == [PORTO.content]
 
 
-def test_of_two_facts_the_newer_replaces_the_older_and_a_summary_is_made_from_facts(
+def test_newer_fact_replaces_older_and_facts_are_summarised(
     run: Callable[..., Processed],
 ) -> None:
     """What is found out of facts: they are memories like others, but for what is made from them."""

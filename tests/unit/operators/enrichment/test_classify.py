@@ -58,7 +58,7 @@ def test_what_replaces_another_supersedes_it() -> None:
 
 
 @pytest.mark.parametrize(("new_at", "newer"), [("2026-03-01", "new"), ("2025-12-31", "old"), ("2026-01-01", "new")])
-def test_the_newer_supersedes_the_older_and_of_equal_ones_the_one_applied_later(new_at: str, newer: str) -> None:
+def test_newer_fact_supersedes_and_ties_go_to_later_arrival(new_at: str, newer: str) -> None:
     about = memory("new", PORTO.content, new_at)
     (result,) = results([asking(LISBON, about=about)], Scripted(classify={"verdicts": [verdict()]}))
     (event,) = parsed(result)
@@ -67,7 +67,7 @@ def test_the_newer_supersedes_the_older_and_of_equal_ones_the_one_applied_later(
     assert event.timestamp == max(LISBON.created_at, about.created_at)
 
 
-def test_what_contradicts_another_is_said_once_as_such_edges_hold_both_ways() -> None:
+def test_contradiction_is_emitted_once_for_both_directions() -> None:
     (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [verdict(says="contradicts")]}))
     (event,) = parsed(result)
     assert isinstance(event, GraphEdges)

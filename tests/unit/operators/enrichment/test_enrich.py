@@ -83,7 +83,7 @@ def test_an_embedding_service_that_is_away_is_asked_once() -> None:
     assert [[one.code for one in result.failures] for result in found] == [["EMBEDDING_FAILED"]] * 2
 
 
-def test_vectors_come_of_what_is_to_be_read_with_what_tells_whether_they_still_fit() -> None:
+def test_vectors_are_of_the_given_texts_with_their_hash() -> None:
     (result,) = results([request(["embed"], PORTO, text="Ann: I moved to Porto.")], None, Vectors())
     (event,) = parsed(result)
     assert isinstance(event, MemoryEmbedding)
@@ -135,7 +135,7 @@ def test_a_result_says_whose_it_is_and_what_it_answers() -> None:
     assert (result.memory_id, result.timestamp) == ("new", 7)
 
 
-def test_events_have_the_owner_and_an_id_that_is_always_the_same() -> None:
+def test_events_have_the_owner_and_a_deterministic_id() -> None:
     wanted = WANTED.model_copy(update={"environment": "test"})
     (result,) = results([wanted], Scripted(**NOTHING), Vectors(), CATEGORIES)
     name = sha256(b"enrichment.requests:0:40").hexdigest()[:32]
@@ -143,7 +143,7 @@ def test_events_have_the_owner_and_an_id_that_is_always_the_same() -> None:
     assert {event.owner for event in parsed(result)} == {WANTED.owner._replace(environment="test")}
 
 
-def test_an_answer_that_our_own_code_fails_at_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_answer_that_breaks_our_code_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     model = Scripted(**NOTHING | {"extract": {"relations": [{"evidence": "secret"}]}})
     (result,) = results([WANTED], model, Vectors(), CATEGORIES)
     assert [(one.task, one.code) for one in result.failures] == [("extract", LACKS["extract"].code)]

@@ -41,7 +41,7 @@ def kept(said: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
     return [event["content"] for event in first.events], first.refused
 
 
-def test_a_fact_is_a_memory_that_tells_what_it_was_made_from() -> None:
+def test_fact_is_a_memory_with_its_sources() -> None:
     said = fact(
         kind="event",
         entities=[{"name": "Ann", "type": "person"}, {"name": "Porto", "type": "place"}],
@@ -60,7 +60,7 @@ def test_a_fact_is_a_memory_that_tells_what_it_was_made_from() -> None:
     assert event.model_extra == {}
 
 
-def test_messages_of_a_session_are_read_in_one_call_and_each_has_its_own_facts() -> None:
+def test_one_call_reads_a_session_and_keeps_facts_apart() -> None:
     said = [
         fact(message="m2", content="Ann starts at Acme on 1 June.", evidence="starts at Acme"),
         fact(),
@@ -78,7 +78,7 @@ def test_messages_of_a_session_are_read_in_one_call_and_each_has_its_own_facts()
     assert first.completion_tokens + second.completion_tokens == 11
 
 
-def test_a_fact_that_leans_on_another_message_goes_with_that_too() -> None:
+def test_fact_carries_the_message_it_depends_on() -> None:
     said = fact(message="m2", content="Our friend Ann, whose dog is Rex, starts at Acme.", evidence="starts at Acme")
     _, second = results(asking(ANN, BOB), Scripted(facts={"facts": [said]}))
     (event,) = parsed(second)
@@ -118,11 +118,11 @@ def test_a_claim_that_is_not_borne_out_is_refused(said: dict[str, Any], reason: 
         "ann moved",
     ],
 )
-def test_names_and_numbers_of_the_messages_and_their_dates_are_known(content: str) -> None:
+def test_names_and_numbers_of_messages_count_as_known(content: str) -> None:
     assert kept(fact(content)) == ([content], {})
 
 
-def test_a_date_that_was_worked_out_may_stand_in_the_fact() -> None:
+def test_resolved_date_may_stand_in_a_fact() -> None:
     assert kept(fact("Ann moved on 3 March 2025.", valid_from="2025-03-03")) == (["Ann moved on 3 March 2025."], {})
     assert kept(fact("Ann moved on 3 March 2025.")) == ([], {"not_in_texts": 1})
 
@@ -133,7 +133,7 @@ def test_the_same_fact_comes_once() -> None:
     assert (len(result.events), result.refused) == (1, {"duplicate": 1})
 
 
-def test_a_fact_that_the_message_says_alike_is_kept_as_one() -> None:
+def test_fact_equal_to_its_message_is_kept_once() -> None:
     plain = memory("msg1", "Ann lives in Porto.")
     (result,) = results(asking(plain), Scripted(facts={"facts": [fact("Ann lives in Porto.", evidence="Ann lives")]}))
     assert [event["kind"] for event in result.events] == ["fact"]
@@ -151,7 +151,7 @@ def test_facts_that_lean_on_one_other_message_are_bounded() -> None:
     assert sum(result.refused.get("too_many", 0) for result in found) == len(said) - LEANING_MAX
 
 
-def test_what_was_made_itself_is_not_shown_and_nothing_leans_on_it() -> None:
+def test_derived_memories_are_neither_shown_nor_sources() -> None:
     made = memory("fact", "Ann's cat is Tom.", derived_from="msg0")
     said = fact("Ann moved to Porto with Tom.")
     model = Scripted(facts={"facts": [said]})
@@ -166,7 +166,7 @@ def test_facts_of_a_message_are_bounded() -> None:
     assert (len(result.events), result.refused) == (FACTS_MAX, {"too_many": len(letters) - FACTS_MAX})
 
 
-def test_entities_that_the_fact_does_not_name_are_left_out_and_it_is_kept() -> None:
+def test_unnamed_entities_are_dropped_and_the_fact_kept() -> None:
     names = [*[f"n{letter}" for letter in "abcdefghi"], "", "NA", "elsewhere"]
     content = f"It has {' '.join(names[:9])}."
     said = fact(content, entities=[{"name": name, "type": "other"} for name in names])
@@ -185,7 +185,7 @@ def test_one_call_reads_so_many_messages_and_characters() -> None:
 
 
 @pytest.mark.parametrize("code", ["malformed", "refused", "rejected"])
-def test_a_message_that_a_model_will_not_read_costs_the_others_nothing(code: Any) -> None:
+def test_message_a_model_refuses_does_not_affect_others(code: Any) -> None:
     def say(prompt: Prompt) -> Any:
         if "Acme" in prompt.user:
             return ModelError(code, "no")
@@ -199,7 +199,7 @@ def test_a_message_that_a_model_will_not_read_costs_the_others_nothing(code: Any
 
 
 @pytest.mark.parametrize("code", ["timeout", "rate_limited", "unavailable", "over_budget", "left_alone", "busy"])
-def test_a_service_that_does_not_answer_is_not_asked_for_each_message(code: Any) -> None:
+def test_unavailable_service_is_not_called_per_message(code: Any) -> None:
     model = Scripted(facts=ModelError(code, "no"))
     found = results(asking(ANN, BOB), model, Vectors())
     assert len(model.prompts) == 1

@@ -92,12 +92,12 @@ def test_a_task_that_is_struck_fails_alone(server: LlmServer, struck: Task, kind
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
-def test_whatever_the_service_says_of_a_call_the_task_fails_alone(server: LlmServer, status: int) -> None:
+def test_failed_call_fails_only_its_task(server: LlmServer, status: int) -> None:
     check_only(server, "extract", Fault("status", task="extract", status=status))
 
 
 @pytest.mark.parametrize("kind", ["status", "wrong_dimension", "nan", "too_few", "cut", "not_json"])
-def test_vectors_that_do_not_come_leave_what_the_language_model_says(server: LlmServer, kind: Any) -> None:
+def test_missing_vectors_leave_the_model_answer(server: LlmServer, kind: Any) -> None:
     check_only(server, "embed", Fault(kind, task="embed"))
 
 

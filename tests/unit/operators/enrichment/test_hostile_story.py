@@ -96,7 +96,7 @@ def told(engine: Harness, user: str, **fields: Any) -> dict[str, Any]:
     return {"memories": shown, "facts": facts["graph_facts"]["facts"]}
 
 
-def test_what_a_message_orders_stays_within_its_chat_and_goes_with_it(engine: Harness, llm_server: LlmServer) -> None:
+def test_effect_of_an_injected_order_stays_in_its_chat(engine: Harness, llm_server: LlmServer) -> None:
     for task in ("classify", "extract", "facts", "resolve"):
         llm_server.answer(task, obey)
     engine.run(MEMORIES, *TOLD)

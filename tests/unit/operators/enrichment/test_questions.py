@@ -43,7 +43,7 @@ def test_the_question_and_the_categories_are_data() -> None:
     assert "Ana" not in prompt.system
 
 
-def test_categories_come_in_the_models_order_each_once_and_only_those_given() -> None:
+def test_known_categories_keep_the_models_order_without_repeats() -> None:
     answer = {"categories": ["work", "secrets", "travel", "work"]}
     assert read_selected(answer, CATEGORIES) == ["work", "travel"]
     assert read_selected({"categories": []}, CATEGORIES) == []
@@ -81,7 +81,7 @@ def test_there_are_so_many_sub_questions_and_no_more() -> None:
 
 
 @given(st.lists(st.text()), st.text())
-def test_whatever_a_model_writes_sub_questions_are_few_short_and_different(texts: list[str], question: str) -> None:
+def test_subquestions_are_few_short_and_different(texts: list[str], question: str) -> None:
     found = read_rewritten({"questions": texts}, question)
     assert len(found) <= SUB_QUESTIONS_MAX
     assert all(0 < len(one) <= SUB_QUESTION_CHARACTERS and one.isprintable() for one in found)

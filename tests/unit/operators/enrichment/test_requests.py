@@ -70,7 +70,7 @@ def test_a_message_is_asked_about_with_what_was_said_before(make: Callable[..., 
     assert [(one.memory_id, one.content) for one in request.recent] == [("m1", "Who is there?"), ("m0", "Hello!")]
 
 
-def test_what_is_recent_is_of_the_session_first_and_then_of_the_owner(make: Callable[..., Harness]) -> None:
+def test_recent_messages_are_of_the_session_then_the_owner(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(recent=3))
     engine.run(MEMORIES, message(0), message(1))
     engine.run(MEMORIES, *(message(number, session_id="other") for number in range(2, 6)))
@@ -114,7 +114,7 @@ def test_an_update_asks_where_the_text_is_another(make: Callable[..., Harness]) 
     assert request.recent == []
 
 
-def test_a_memory_without_category_asks_for_one_where_the_tenant_has_any(make: Callable[..., Harness]) -> None:
+def test_uncategorised_memory_requests_a_category_if_any_exist(make: Callable[..., Harness]) -> None:
     decisions = History()
     for at_ms, name, removed in ((1, "family", False), (3, "family", True)):
         event = Category(type="category", tenant_id="acme", name=name, description="Kin.", removed=removed)
@@ -133,7 +133,7 @@ def test_a_repeated_event_and_a_silent_one_ask_for_nothing(make: Callable[..., H
     assert len(requests(engine.run(MEMORIES, message(1)))) == 1
 
 
-def test_an_applied_event_that_comes_again_puts_out_the_very_request(make: Callable[..., Harness]) -> None:
+def test_repeated_applied_event_emits_the_same_request(make: Callable[..., Harness]) -> None:
     engine = make()
     engine.write(MEMORIES, *(message(number, f"{LONG} {number}", receipt=True) for number in range(3)))
     first = engine.read(MEMORIES)
@@ -142,7 +142,7 @@ def test_an_applied_event_that_comes_again_puts_out_the_very_request(make: Calla
     assert len(requests(first)) == 3
 
 
-def test_what_was_kept_is_not_put_out_where_nobody_reads_it_any_more(make: Callable[..., Harness]) -> None:
+def test_stored_request_is_not_emitted_without_a_reader(make: Callable[..., Harness]) -> None:
     engine = make()
     engine.run(MEMORIES, message(0))
     engine.restart(wanted=None)
@@ -168,7 +168,7 @@ def test_where_our_own_code_fails_the_memory_is_stored(
     assert [one.memory_id for one in request.recent] == ["m0"]
 
 
-def test_facts_are_compared_by_the_words_that_they_have_in_common(make: Callable[..., Harness]) -> None:
+def test_facts_are_compared_by_common_words(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, memory(0, "Lives in Lisbon"), memory(1, "Likes green tea"))
     (request,) = requests(engine.run(MEMORIES, memory(2, "Lives in Porto, by the sea")))
@@ -176,7 +176,7 @@ def test_facts_are_compared_by_the_words_that_they_have_in_common(make: Callable
     assert [one.memory_id for one in request.similar] == ["m0"]
 
 
-def test_facts_about_the_user_are_compared_those_with_words_in_common_first(make: Callable[..., Harness]) -> None:
+def test_facts_about_the_user_compare_common_words_first(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, memory(0, "User lives in Lisbon"), memory(1, "User likes green tea"), memory(2, "It rains"))
     (request,) = requests(engine.run(MEMORIES, memory(3, "User moved out, and lives in Porto")))
@@ -244,7 +244,7 @@ def test_a_derived_memory_asks_what_it_contradicts_and_nothing_else(make: Callab
     assert request.tasks == ["classify"]
 
 
-def test_a_new_name_that_is_part_of_a_known_one_is_asked_about_once(make: Callable[..., Harness]) -> None:
+def test_new_name_within_a_known_one_is_requested_once(make: Callable[..., Harness]) -> None:
     engine = make(Wanted(relationships=True))
     engine.run(MEMORIES, memory(0, "It rained. My neighbour Ana García paints. She is nice."))
     (request,) = requests(engine.run(MEMORIES, message(1, "Yesterday Ana came to see us in Braga")))
@@ -257,7 +257,7 @@ def test_a_new_name_that_is_part_of_a_known_one_is_asked_about_once(make: Callab
     assert {one.name for one in request.entities} == {"Ana", "Braga"}
 
 
-def test_names_that_are_known_to_be_the_same_are_not_asked_about(make: Callable[..., Harness]) -> None:
+def test_united_names_are_not_requested(make: Callable[..., Harness]) -> None:
     engine = make(Wanted(relationships=True))
     same = {"name": "Ana García", "aliases": ["Anita"], "type": "person", "urn": "urn:person:7"}
     engine.run(MEMORIES, memory(0, "Ana García paints.", entities=[same]))
@@ -268,7 +268,7 @@ def test_names_that_are_known_to_be_the_same_are_not_asked_about(make: Callable[
     assert "resolve" not in request.tasks
 
 
-def test_names_are_found_the_same_after_a_restart_and_gone_names_are_not(make: Callable[..., Harness]) -> None:
+def test_names_match_after_restart_and_deleted_ones_do_not(make: Callable[..., Harness]) -> None:
     engine = make(Wanted(relationships=True))
     engine.run(MEMORIES, message(0, "I met Ana García today"), message(1, "I met Ana Lima today, too"))
     engine.run(MEMORIES, message(2, "and so did Maria, I think"))
@@ -306,7 +306,7 @@ def test_an_episode_that_is_ended_is_summed_up_once(make: Callable[..., Harness]
     assert requests(engine.run(MEMORIES, message(HOUR_MS), message(HOUR_MS + 1, session_id="other"))) == []
 
 
-def test_a_single_message_and_what_was_told_later_are_not_summed_up(make: Callable[..., Harness]) -> None:
+def test_single_messages_and_retold_facts_are_not_summarised(make: Callable[..., Harness]) -> None:
     engine = make(SUMMARIES)
     assert requests(engine.run(MEMORIES, message(0), memory(1), message(HOUR_MS))) == []
 

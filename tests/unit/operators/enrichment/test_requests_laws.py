@@ -56,7 +56,7 @@ def requested(outputs: Iterable[Output]) -> list[Requested]:
 
 @given(events())
 @settings(max_examples=share(0.5), phases=(Phase.explicit, Phase.generate))
-def test_requests_are_valid_bounded_of_one_owner_and_the_same_from_cold_state(told: list[dict[str, Any]]) -> None:
+def test_requests_are_valid_bounded_owned_and_reproducible(told: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         warm, cold = (Harness(Path(folder) / name, rules={"wanted": ALL}) for name in ("warm", "cold"))
         at_once = requested(warm.run(MEMORIES, *told))

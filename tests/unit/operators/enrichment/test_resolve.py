@@ -32,7 +32,7 @@ def test_names_that_are_not_known_are_shown_beside_what_is() -> None:
     assert [(one["number"], one["name"]) for one in data["entities"]] == [("e1", "Ana Silva"), ("e2", "Rex")]
 
 
-def test_what_is_the_same_is_one_thing_called_as_it_was_known() -> None:
+def test_united_entities_keep_the_known_name() -> None:
     (event,) = parsed(told(verdict()))
     assert isinstance(event, GraphEdges)
     (edge,) = event.edges
@@ -80,7 +80,7 @@ def test_nobody_is_asked_where_there_is_nothing_to_tell(about: Any, entities: li
     assert (model.prompts, result.events, result.failures) == ([], [], [])
 
 
-def test_an_author_may_be_somebody_known_who_does_not_name_himself() -> None:
+def test_author_may_be_a_known_person_who_is_not_named() -> None:
     text = memory("new", "I am the Silva you know.", name="Tom")
     tom = ShownEntity(key="entity:tom silva", name="Tom Silva")
     said = {"verdicts": [verdict(evidence="I am the Silva you know", name="n1")]}

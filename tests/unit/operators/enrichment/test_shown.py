@@ -23,7 +23,7 @@ def test_other_words_are_no_quote(quote: str) -> None:
 @pytest.mark.parametrize(
     ("quote", "text"), [("我住在里斯本", "去年起我住在里斯本。"), ("я живу", "Да, я живу тут"), ("ok", "Ok!")]
 )
-def test_a_quote_stands_in_any_script_and_a_short_text_is_quoted_whole(quote: str, text: str) -> None:
+def test_quote_matches_any_script_and_short_texts_whole(quote: str, text: str) -> None:
     assert stands_in(quote, text)
 
 

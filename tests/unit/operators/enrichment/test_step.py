@@ -98,7 +98,7 @@ def marked(number: int, *still: int, last: bool = False) -> Marked:
     return Marked(PARTITION, number, {SOURCE: still} if still else {}, last, has_nothing_to_sync)
 
 
-def test_a_full_batch_goes_at_once_and_the_rest_when_due(models: Models) -> None:
+def test_full_batch_is_sent_at_once_the_rest_when_due(models: Models) -> None:
     made = opened(models, request(0), request(1, "other"), request(2), request(3))
     assert models.settled() == [[0, 2]]
     assert made.due_ms() == 6_000

@@ -76,7 +76,7 @@ def test_rollout_alarms_lead_to_what_shares_their_topic(memories: list[dict[str,
     assert answer["routing_info"]["graph"]["reached"] >= 1
 
 
-def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(memories: list[dict[str, Any]]) -> None:
+def test_hybrid_strategy_finds_the_decision_and_its_rule(memories: list[dict[str, Any]]) -> None:
     queries = [ask("hybrid strategy", strategy="baseline", k=6), ask("hybrid strategy")]
     baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
     assert not {"why", "must"} & {*ids(baseline)}
@@ -88,7 +88,7 @@ def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(memories: 
     ]
 
 
-def test_of_what_all_memories_share_those_come_that_fit_the_question_best() -> None:
+def test_memories_of_a_common_node_rank_by_the_question() -> None:
     """However old they are, and however many there are; what is stated comes before."""
     told = [
         make_event("memory", n, id=f"x{n}", content=f"the crate number {n} is in shelf {n % 7}", topics=["stock"])
@@ -105,7 +105,7 @@ def test_of_what_all_memories_share_those_come_that_fit_the_question_best() -> N
     assert [memory["why"][0]["edge"]["fit"] == 1 for memory in added] == [True, *[False] * 4]
 
 
-def test_what_is_worked_out_alone_adds_nothing_and_the_answer_says_so() -> None:
+def test_derived_edge_alone_adds_nothing_and_is_reported() -> None:
     """A name in the texts, one who says both, an episode, and likeness: a larger k finds as much."""
     told = [
         make_event("message", n, id=f"m{n}", session_id="s", name="Ann", content=f"I told Bob of {what}")
@@ -137,7 +137,7 @@ def test_at_most_five_are_added(memories: list[dict[str, Any]]) -> None:
     assert ids(answer) == ["alarm", "x8", "x7", "x6", "x5", "x4"]
 
 
-def test_what_a_filter_leaves_out_the_graph_does_not_bring_back(memories: list[dict[str, Any]]) -> None:
+def test_graph_returns_nothing_that_a_filter_excludes(memories: list[dict[str, Any]]) -> None:
     asked = ask("hybrid strategy", filters={"kinds": ["fact", "rule"]})
     (answer,) = run_flow([*memories, asked], decisions=rolled_out()).responses
     assert "must" in ids(answer)
@@ -175,7 +175,7 @@ def test_a_failed_expansion_answers_the_baseline_and_says_so(
     assert "rollout" not in failure["error"]
 
 
-def test_where_the_graph_is_off_no_answer_goes_without_it_for_want_of_time(memories: list[dict[str, Any]]) -> None:
+def test_disabled_graph_causes_no_tier_change(memories: list[dict[str, Any]]) -> None:
     asked = ask("rollout alarms", sla_target_ms=0.001, mode="recency")
     (answer,) = run_flow([*memories, asked], decisions=rolled_out("off")).responses
     assert (answer["status"], answer["fallback"], codes(answer)) == ("ok", "rollout_off", [])
@@ -199,7 +199,7 @@ def test_neighbours_that_weigh_nothing_are_not_looked_for(memories: list[dict[st
         ("graph", {"strategy": "hybrid_graph"}),
     ],
 )
-def test_every_step_of_the_graph_is_left_out_where_there_is_no_time_and_the_tier_says_so(
+def test_graph_steps_are_skipped_without_time_and_tier_reports_it(
     memories: list[dict[str, Any]], step: str, fields: dict[str, Any]
 ) -> None:
     told = make_event("memory", 200, id="board", content="It hangs", entities=[{"name": "dashboard"}])
@@ -214,7 +214,7 @@ def test_every_step_of_the_graph_is_left_out_where_there_is_no_time_and_the_tier
     assert "no_graph" not in codes(late)
 
 
-def test_in_shadow_a_query_without_time_is_of_the_tier_that_ran(memories: list[dict[str, Any]]) -> None:
+def test_shadow_query_without_time_reports_the_tier_that_ran(memories: list[dict[str, Any]]) -> None:
     asked = ask("rollout alarms")
     answers = run_flow([*memories, asked, asked | {"sla_target_ms": 1e-9}], decisions=rolled_out("shadow")).responses
     assert [answer["computation_tier"] for answer in answers] == ["graph", "standard"]
@@ -252,7 +252,7 @@ def test_neighbours_of_the_candidates_are_ranked_too(memories: list[dict[str, An
     assert far["computation_tier"] == "graph"
 
 
-def test_a_question_about_an_entity_finds_what_is_related_to_it() -> None:
+def test_question_about_an_entity_finds_related_memories() -> None:
     told = [
         make_event("memory", 1, id="acme", content="The contract ends in May", entities=[{"name": "Acme"}]),
         make_event(

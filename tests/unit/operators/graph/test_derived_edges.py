@@ -57,7 +57,7 @@ def answers(done: Processed) -> list[set[str]]:
 BOTH = {"old", "new"}
 
 
-def test_who_moved_lives_where_they_moved_to_and_the_past_knows_where_they_lived(do: Do) -> None:
+def test_moved_person_has_a_new_residence_and_an_old_one(do: Do) -> None:
     done = do(
         OLD, CAT, NEW, between("new", "old"), asked(), asked(include_history=True),
         asked(as_of={"event_time": MINUTE_MS}), asked(as_of={"ingestion_time": 2 * MINUTE_MS}),
@@ -83,7 +83,7 @@ def test_what_was_superseded_is_current_again_once_that_is_undone(do: Do, event:
     assert ("old" in answers(done)[1]) == (event[1].get("entities") is None)
 
 
-def test_a_fact_is_current_again_once_the_message_behind_the_newer_fact_is_another(do: Do) -> None:
+def test_fact_is_current_again_after_its_successor_is_edited(do: Do) -> None:
     told = [
         OLD,
         fact("lisbon", "Ann lives in Lisbon", **of("old")),
@@ -94,7 +94,7 @@ def test_a_fact_is_current_again_once_the_message_behind_the_newer_fact_is_anoth
     assert answers(done) == [{"old", "new", "porto"}, {"old", "new", "lisbon"}]
 
 
-def test_what_was_undone_stays_so_when_the_same_is_found_out_again(do: Do) -> None:
+def test_undone_edge_stays_undone_when_derived_again(do: Do) -> None:
     done = do(OLD, NEW, between("new", "old"), given(archived=True), between("new", "old"), asked())
     assert answers(done) == [BOTH]
 
@@ -106,12 +106,12 @@ def test_what_is_found_out_changes_nothing_of_what_is_given(do: Do) -> None:
     assert (edge["confidence"], edge["evidence"]) == (0.5, ["new"])
 
 
-def test_what_is_given_stays_where_the_memory_that_says_so_too_is_edited(do: Do) -> None:
+def test_given_edge_survives_the_edit_of_a_stating_memory(do: Do) -> None:
     done = do(OLD, NEW, given(), between("new", "old"), update("new", content="I moved to Porto last year"), asked())
     assert answers(done) == [{"new"}]
 
 
-def test_a_contradiction_takes_nothing_out_of_an_answer_however_broad_it_is(do: Do) -> None:
+def test_contradiction_removes_nothing_from_an_answer(do: Do) -> None:
     done = do(OLD, CAT, NEW, between("new", "cat", "contradicts", confidence=0.6), asked())
     assert answers(done) == [{"old", "new", "cat"}]
     flags = {memory["id"]: memory.get("conflicts_with") for memory in done.responses[0]["memories"]}
@@ -144,14 +144,14 @@ def test_what_a_memory_brought_into_the_graph_goes_with_it(do: Do, edge: dict[st
     assert after["status"] == "error" or after["subgraph"]["edges"] == []
 
 
-def test_an_edge_to_what_is_gone_by_now_is_no_mistake(do: Do) -> None:
+def test_edge_to_a_deleted_memory_is_no_error(do: Do) -> None:
     done = do(
         OLD, NEW, ("graph.edges", {"edges": [{"source": "new", "target": "tag:gone", "type": "about"}], **of("new")})
     )
     assert outcomes(done)[2:] == ["outdated"]
 
 
-def test_the_words_that_bear_it_out_are_gone_with_the_memory(do: Do) -> None:
+def test_evidence_is_deleted_with_its_memory(do: Do) -> None:
     edge = {"source": "new", "target": "old", "type": "supersedes", "evidence": "moved"}
     quoted = "graph.edges", {"edges": [edge], **of("cat", CAT[1]["content"])}
     done = do(OLD, NEW, CAT, given(), quoted, history("new"), forget(memory_id="cat"), history("new"))

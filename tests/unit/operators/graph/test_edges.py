@@ -108,7 +108,7 @@ def test_a_link_is_told_with_its_role() -> None:
     assert roles["type:message"] == "type"
 
 
-def test_a_memory_that_is_called_like_a_node_has_a_key_of_its_own() -> None:
+def test_memory_id_equal_to_a_node_has_its_own_key() -> None:
     told = [
         make_event("memory", id="tag:tea", content="about tea", tags=["tea"]),
         make_event("memory", id="m", content="more about tea", tags=["tea"]),

@@ -54,7 +54,7 @@ def test_a_shared_node_is_one_hop() -> None:
     assert scores(graph, "m0", hops=2) == {"m1": 0.25, "m2": 0.125}
 
 
-def test_an_edge_between_nodes_is_a_hop_of_its_own_and_gives_its_weight() -> None:
+def test_edge_between_nodes_is_a_hop_with_its_weight() -> None:
     works = edge("entity:ann", "depends_on", "entity:acme", confidence=0.5)
     graph = StubGraph({"m0": ["entity:ann"], "m1": ["entity:acme"]}, [works])
     assert scores(graph, "m0", hops=1) == {}
@@ -68,18 +68,18 @@ def test_of_several_edges_to_a_node_the_strongest_counts(kinds: tuple[str, str])
     assert scores(graph, "m0", hops=2) == {"m1": 0.75}  # 1.5 · 1 · 1 / 2
 
 
-def test_a_stronger_edge_to_a_node_counts_though_it_takes_one_hop_more() -> None:
+def test_stronger_edge_wins_over_one_hop_less() -> None:
     graph = StubGraph({"m0": ["tag:a", "tag:b"], "m1": ["tag:b"]}, [edge("tag:a", "caused_by", "tag:b")])
     assert scores(graph, "m0", hops=1) == {"m1": 0.25}
     assert scores(graph, "m0", hops=2) == {"m1": 0.75}
 
 
-def test_a_link_out_of_a_node_is_one_however_a_memory_leads_to_the_node() -> None:
+def test_link_out_of_a_node_ignores_the_incoming_path() -> None:
     graph = StubGraph({"m0": [], "m1": ["time:morning"]}, [edge("m0", "conditional_on", "time:morning")])
     assert scores(graph, "m0") == {"m1": 0.25}
 
 
-def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
+def test_edge_to_a_condition_acts_like_a_link() -> None:
     edges = [edge("m0", "conditional_on", "time:morning"), edge("m1", "conditional_on", "time:morning", confidence=0.5)]
     graph = StubGraph({"m0": [], "m1": []}, edges)
     assert scores(graph, "m0", hops=1) == {"m1": 0.3}  # 0.6 · 1 · 0.5 / 1
@@ -89,7 +89,7 @@ def fits(fit: float) -> Callable[[int, bool], float]:
     return lambda _, given: fit if given else 0.0
 
 
-def test_what_is_stated_counts_whatever_it_leads_to_and_what_is_given_as_far_as_it_fits() -> None:
+def test_stated_edges_count_fully_and_given_ones_by_fit() -> None:
     edges = [
         edge("m0", "depends_on", "m1"),
         edge("m0", "similar_to", "m3", said_ms=0),
@@ -101,7 +101,7 @@ def test_what_is_stated_counts_whatever_it_leads_to_and_what_is_given_as_far_as_
     assert found == {"m3": 1.0, "m1": 0.9, "m6": 0.35, "m4": 0.125, "m5": 0.125}
 
 
-def test_what_is_worked_out_alone_is_gone_through_and_not_added() -> None:
+def test_derived_edges_are_traversed_but_not_added() -> None:
     """A name in two texts, and likeness; what is stated behind them counts."""
     edges = [
         edge("m0", "similar_to", "m1"),
@@ -134,18 +134,18 @@ def test_a_link_is_given_where_it_is_at_both_ends() -> None:
     assert scores(Half(graph), "m0", fit=fits(0.5)) == {}
 
 
-def test_of_two_seeds_that_lead_to_a_node_the_one_that_was_given_it_counts() -> None:
+def test_seed_with_the_given_edge_wins() -> None:
     graph = Half({"m0": ["tag:a"], "m1": ["tag:a"], "m2": ["tag:a"]})
     assert scores(graph, "m0", "m1", fit=fits(0.5)) == scores(graph, "m1", "m0", fit=fits(0.5)) == {"m2": 0.125}
 
 
-def test_where_a_link_leads_to_what_hardly_fits_a_stated_edge_to_the_same_node_counts() -> None:
+def test_stated_edge_wins_over_a_weak_link() -> None:
     graph = StubGraph({"m0": ["tag:a", "tag:b"], "m1": ["tag:b"]}, [edge("tag:a", "x", "tag:b")])
     assert scores(graph, "m0", hops=2, fit=fits(0.01)) == {"m1": 0.125}  # 0.25 / 2, and not 0.25 · 0.01
 
 
 @given(LINKS, ANY_EDGES, st.integers(1, 3), st.floats(0.01, 1))
-def test_the_score_is_what_the_path_that_is_told_makes_it(
+def test_score_equals_that_of_the_reported_path(
     links: dict[str, list[str]], edges: list[Edge], hops: int, fit: float
 ) -> None:
     expansion = expand(walk(StubGraph(links, edges), "m0", hops=hops, fit=fits(fit)), 100)
@@ -208,13 +208,13 @@ def test_equal_paths_go_by_hops_and_then_by_node() -> None:
     assert (reached[2]["hops"], reached[2]["node"]) == (1, "tag:a")  # 0.25 three times over
 
 
-def test_equal_memories_go_by_what_the_question_prefers_and_then_the_newest() -> None:
+def test_tied_memories_rank_by_preference_then_newest() -> None:
     graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(4)})
     assert [*scores(graph, "m0")] == ["m3", "m2", "m1"]
     assert [*scores(graph, "m0", prefer=lambda seq: float(seq == 2))] == ["m2", "m3", "m1"]
 
 
-def test_cycles_end_and_no_path_comes_back_to_where_it_was() -> None:
+def test_cycles_end_without_repeated_nodes() -> None:
     ring = [edge(f"m{n}", "caused_by", f"m{(n + 1) % 4}", confidence=0.1 if n in (0, 3) else 1) for n in range(4)]
     graph = StubGraph({f"m{n}": [] for n in range(4)}, ring)
     assert scores(graph, "m0", hops=3) == {"m2": 0.75, "m3": 0.5, "m1": 0.5}  # m1 by 0-3-2-1, not by 0-1-2-1
@@ -260,7 +260,7 @@ def test_memory_out_of_reach_is_no_step_of_a_path(archived: list[str], shut: int
     assert scores(graph, "m0", hops=3, allowed=lambda seq: seq != shut) == {}
 
 
-def test_a_node_with_many_memories_is_cut_to_its_newest_and_told() -> None:
+def test_large_node_is_cut_to_its_newest_memories_and_reported() -> None:
     graph = StubGraph({f"m{n}": ["topic:tea"] for n in range(100)})
     expansion = expand(walk(graph, "m0", hops=1), 100)
     assert [item.seq for item in expansion.items] == [*range(99, 75, -1)]
@@ -282,7 +282,7 @@ def test_edges_given_are_followed_however_many_memories_a_node_has(memories: int
     assert {memory: found[memory] for memory in (f"m{memories}", "m99999")} == {f"m{memories}": 1.5, "m99999": 0.125}
 
 
-def test_of_a_common_node_the_memories_that_fit_the_question_best_are_followed() -> None:
+def test_common_node_expands_to_the_best_matches() -> None:
     """Of the newest hundred, and of those that fit best of all the owner has, which only the caller knows."""
     graph = StubGraph({f"m{n}": ["topic:all"] for n in range(5_000)})
     wanted = {4_950, 7, 8}

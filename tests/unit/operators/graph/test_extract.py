@@ -83,7 +83,7 @@ def test_a_relation_may_name_its_ends_by_urn() -> None:
     assert relation[:5] == (NodeKey("entity:ann"), NodeKey("entity:assam"), "drinks", False, {"since": 2020})
 
 
-def test_aliases_and_a_urn_are_relations_of_the_name_that_they_come_with() -> None:
+def test_aliases_and_urn_are_relations_of_their_name() -> None:
     memory = row(
         entities=[{"name": "Robert", "urn": "urn:p:1", "aliases": ["Bob", "ROBERT", " "]}, {"name": "Ann"}],
         relations=[{"source": "Robert", "type": "same_as", "target": "urn:p:1"}],  # what is said already

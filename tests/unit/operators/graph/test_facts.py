@@ -42,7 +42,7 @@ def triples(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(one["source_name"], one["type"], one["target_name"]) for one in found["facts"]]
 
 
-def test_facts_are_found_by_words_with_the_memories_that_state_them(log: list[dict[str, Any]]) -> None:
+def test_facts_are_found_by_words_with_their_memories(log: list[dict[str, Any]]) -> None:
     found = asked(log, query="Where does Ann work?")
     assert triples(found)[0] == ("Ann", "works_at", "Globex")
     assert found["complete"]
@@ -53,7 +53,7 @@ def test_facts_are_found_by_words_with_the_memories_that_state_them(log: list[di
     assert (sails["type"], sails["score"], [one["id"] for one in sails["evidence"]]) == ("sails_on", 1.0, ["m2"])
 
 
-def test_a_long_memory_is_quoted_where_a_word_of_the_question_stands() -> None:
+def test_long_memory_is_quoted_around_a_query_word() -> None:
     before = "The morning was grey and nobody wanted to go out before the rain had stopped. " * 4
     content = before + "Dora repairs clocks for the town hall."
     stated = [relation("Dora", "works_for", "the town hall")]
@@ -146,7 +146,7 @@ def test_edges_that_no_memory_states_are_found_without_their_entities() -> None:
         assert (triples(found), found["complete"]) == ([("mill", "stands_at", "river")], True)
 
 
-def test_a_fact_about_one_of_several_names_is_a_fact_about_the_thing() -> None:
+def test_fact_of_one_alias_is_a_fact_of_the_entity() -> None:
     robert = [{"name": "Robert", "aliases": ["Bob"]}]
     log = [
         make_event("memory", HOUR_MS, id="m1", content="Bob sails.", relations=[relation("Bob", "owns", "Petrel")]),

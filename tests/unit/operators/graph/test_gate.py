@@ -94,7 +94,7 @@ def test_what_fits_no_word_of_the_questions_is_no_regression() -> None:
     assert not watching.blocks(False)
 
 
-def test_a_type_of_edge_is_held_against_what_it_gave_before() -> None:
+def test_edge_type_is_compared_with_its_earlier_gain() -> None:
     watching = gate((100, "expanded"), compared=GOOD)
     for _ in range(100):
         watching.observe(Seen(0, "expanded", Compared(0.0, {"similar_to": 0.1, "caused_by": 0.1}, 30)))
@@ -156,7 +156,7 @@ def test_what_users_say_blocks(said: dict[str, str], reason: str) -> None:
         {"added": "000", "without": "1111"},  # too little
     ],
 )
-def test_what_users_say_of_any_answer_does_not_speak_against_what_is_added(said: dict[str, str]) -> None:
+def test_general_feedback_does_not_count_against_added_memories(said: dict[str, str]) -> None:
     assert not told(**said).blocks(False)
 
 
@@ -214,7 +214,7 @@ def test_what_blocks_would_not_free(seen: list[Seen]) -> None:
         assert not watching.blocks(False) or watching.blocks(True)
 
 
-def test_a_bound_to_free_is_stricter_than_the_one_to_block() -> None:
+def test_bound_to_free_is_stricter_than_to_block() -> None:
     assert all(bounds.free < bounds.block for bounds in BOUNDS.values())
 
 

@@ -52,7 +52,7 @@ def test_evidence_that_is_no_memory_is_kept_in_its_words(engine: Engine) -> None
     assert engine.edges()[A, B, "caused_by"].properties == {"evidence": "because it rained"}
 
 
-def test_an_edge_given_again_is_the_same_edge_with_the_latest_word(engine: Engine) -> None:
+def test_repeated_edge_is_one_edge_with_the_latest_values(engine: Engine) -> None:
     engine.run(give(edge("a", "b", weight=0.5)), give(edge("a", "b", weight=0.5)), give(edge("a", "b", weight=0.7)))
     (found,) = engine.edges().values()
     assert (found.weight, found.ingested_ms) == (0.7, 3)
@@ -87,7 +87,7 @@ def test_conditions_are_shared_and_go_with_their_last_edge(engine: Engine) -> No
     assert list(engine.graph.nodes()) == []
 
 
-def test_a_memory_that_is_called_like_a_node_is_named_as_a_memory(engine: Engine) -> None:
+def test_memory_id_equal_to_a_node_means_the_memory(engine: Engine) -> None:
     engine.run(
         event("memory", id="tag:hot", content="x"),
         event("memory", id="memory:a", content="y"),
@@ -103,7 +103,7 @@ def test_a_memory_that_is_called_like_a_node_is_named_as_a_memory(engine: Engine
         assert engine.graph.find(str(found.target)) == found.target
 
 
-def test_what_a_text_means_does_not_depend_on_what_is_there(engine: Engine) -> None:
+def test_reference_syntax_does_not_depend_on_the_state(engine: Engine) -> None:
     engine.run(event("memory", id="tag:cold", content="x"), give(edge("a", "tag:cold")), archive("tag:cold"))
     assert engine.refused == [("not_found", ["edges.0.target"]), ("not_found", ["entities.0"])]
     engine.run(archive("memory:tag:cold"))
@@ -139,7 +139,7 @@ def test_a_relation_of_an_entity_to_itself_is_refused(
     assert engine.hash() == before
 
 
-def test_a_relation_has_the_weight_that_its_newest_memory_gives_it(engine: Engine) -> None:
+def test_relation_has_the_weight_of_its_newest_memory(engine: Engine) -> None:
     knows = {"source": "Ann", "type": "knows", "target": "Bob"}
     engine.run(
         event("memory", id="x", content="x", relations=[{**knows, "weight": 0.25, "confidence": 0.5}]),
@@ -165,7 +165,7 @@ def test_weight_and_confidence_are_shares(engine: Engine, field: str, value: flo
 
 
 @pytest.mark.parametrize("name", ["nobody", "tag:cold", "episode:x", "time:noon", "entity:", "entity: ", "q:"])
-def test_what_an_edge_does_not_find_is_named_and_nothing_is_applied(engine: Engine, name: str) -> None:
+def test_missing_edge_end_is_named_and_nothing_is_applied(engine: Engine, name: str) -> None:
     before = engine.hash()
     engine.run(give(edge("a", "b"), edge(name, "a"), edge("a", name), edge(name, name)))
     fields = ["edges.1.source", "edges.2.target", "edges.3.source", "edges.3.target"]
@@ -205,21 +205,19 @@ def test_an_edge_given_without_evidence_outlives_all_evidence(engine: Engine) ->
 @pytest.mark.parametrize(
     ("change", "left"), [({"content": "other"}, 0), ({"tags": ["cold"]}, 1), ({"content": "a", "tags": ["cold"]}, 1)]
 )
-def test_evidence_is_what_a_memory_said_and_not_how_it_is_filed(
-    engine: Engine, change: dict[str, Any], left: int
-) -> None:
+def test_evidence_is_the_text_without_labels(engine: Engine, change: dict[str, Any], left: int) -> None:
     engine.run(give(edge("a", "b", evidence="a")), event("memory.update", memory_id="a", **change))
     assert len(engine.edges()) == left
 
 
-def test_a_contradiction_holds_both_ways_and_is_given_from_either_end(engine: Engine) -> None:
+def test_contradiction_is_symmetric(engine: Engine) -> None:
     engine.run(give(edge("b", "a", "contradicts", weight=0.5)), give(edge("a", "b", "contradicts", weight=0.5)))
     assert engine.edges().keys() == {(A, B, "contradicts"), (B, A, "contradicts")}
     assert outcomes(engine) == ["updated", "unchanged"]
     assert [edge.target for edge in engine.graph.edges(A, 5)] == [B]
 
 
-def test_a_superseded_memory_is_marked_for_as_long_as_the_edge_stands(engine: Engine) -> None:
+def test_superseded_memory_is_marked_while_the_edge_exists(engine: Engine) -> None:
     def superseded() -> dict[int, list[Superseded]]:
         return engine.graph.superseded()
 
@@ -244,7 +242,7 @@ def test_what_a_hot_owner_knows_of_supersession_follows_each_event(engine: Engin
     assert graph.superseded() == {}
 
 
-def test_nodes_are_archived_by_id_key_or_name_and_put_back(engine: Engine) -> None:
+def test_nodes_are_archived_and_restored_by_any_reference(engine: Engine) -> None:
     engine.run(event("memory", id="d", content="then Ann Lee came"))
     named = {"a": A, "tag:Hot": NodeKey("tag:hot"), "ann lee": NodeKey("entity:ann lee")}
     engine.run(archive(*named))
@@ -270,7 +268,7 @@ def test_a_similarity_is_archived_from_both_ends(tmp_path: Path) -> None:
     assert [found.archived for found in engine.edges().values()] == [False, False]
 
 
-def test_what_is_to_be_archived_and_is_not_there_is_named_and_nothing_is_applied(engine: Engine) -> None:
+def test_missing_archive_target_is_named_and_nothing_is_applied(engine: Engine) -> None:
     before = engine.hash()
     engine.run(archive("a", "nobody", "entity:x", edges=[edge("a", "b"), edge("a", "b", "similar_to")]))
     assert engine.refused == [("not_found", ["entities.1", "entities.2", "edges.0", "edges.1"])]

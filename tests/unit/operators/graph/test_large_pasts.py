@@ -63,7 +63,7 @@ def make_harness(tmp_path: Path) -> Iterator[Callable[[], Harness]]:
         yield make
 
 
-def test_a_step_of_forgetting_changes_no_more_than_its_share_where_there_is_a_past(
+def test_forget_step_changes_a_bounded_share_of_a_past(
     make_harness: Callable[[], Harness], said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, stepped = make_harness(), make_harness()
@@ -88,7 +88,7 @@ def test_a_step_of_forgetting_changes_no_more_than_its_share_where_there_is_a_pa
 
 
 @pytest.mark.parametrize(("kind", "fields"), [UPDATE, FORGET], ids=str)
-def test_what_an_event_staged_is_not_gone_through_for_each_edge(
+def test_staged_records_are_not_scanned_per_edge(
     make_harness: Callable[[], Harness],
     said: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,

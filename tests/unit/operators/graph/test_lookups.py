@@ -97,7 +97,7 @@ def test_a_subgraph_has_nodes_links_and_the_memories_linked() -> None:
     assert found["caps"] == {"fan_out": [], "visited_at_hop": None}
 
 
-def test_an_edge_is_told_with_all_that_is_known_of_it() -> None:
+def test_lookup_returns_all_fields_of_an_edge() -> None:
     given = {"source": "d", "target": "r", "type": "caused_by", "weight": 0.5, "confidence": 0.8, "expires_at": HOUR_MS}
     found = explored("d", edges=[given])
     (edge,) = found["edges"]
@@ -144,14 +144,14 @@ def test_a_user_without_memories_has_an_empty_subgraph() -> None:
     assert (response["status"], response["subgraph"]["nodes"], response["subgraph"]["edges"]) == ("ok", [], [])
 
 
-def test_what_is_not_there_is_an_error_that_names_all_of_it() -> None:
+def test_missing_items_are_an_error_that_names_them() -> None:
     asked = make_event("graph.explore", nodes=["d", "nobody", "nothing"])
     (response,) = run_flow(told(asked)).responses
     assert (response["status"], response["error"]["code"]) == ("error", "not_found")
     assert [field["field"] for field in response["error"]["fields"]] == ["nodes.1", "nodes.2"]
 
 
-def test_explore_and_a_context_show_one_thing_once_under_any_of_its_names() -> None:
+def test_united_names_appear_once_in_explore_and_context() -> None:
     people = [
         make_event("memory", 1_000, id="a", content="a person", entities=[{"name": "Robert", "aliases": ["Bob"]}]),
         make_event("memory", 2_000, id="b", content="then Bob bought a canoe"),

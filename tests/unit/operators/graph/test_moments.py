@@ -35,7 +35,7 @@ def log() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("hour", range(1, 10))
 @pytest.mark.parametrize("kind", ["recall", "graph.trace", "graph.explore"])
-def test_what_was_known_then_is_what_the_log_up_to_then_says(hour: int, kind: str, log: list[dict[str, Any]]) -> None:
+def test_graph_at_a_moment_equals_a_replay_up_to_it(hour: int, kind: str, log: list[dict[str, Any]]) -> None:
     fields: dict[str, Any] = {"nodes": ["alarm"], "hops": 2} if kind == "graph.explore" else {"query": "rollout alarms"}
     if kind == "recall":
         fields |= {"k": 1, "strategy": "hybrid_graph"}
@@ -89,7 +89,7 @@ def test_an_edge_holds_between_its_times(hour: int, types: list[str]) -> None:
     assert sorted(followed - {"similar_to", "shared_node"}) == types
 
 
-def test_a_relation_holds_since_its_memory_or_since_the_time_it_names() -> None:
+def test_relation_is_valid_from_its_memory_or_stated_time() -> None:
     works = {"source": "Ann", "type": "works_at", "target": "Acme"}
     lives = {"source": "Ann", "type": "lives_in", "target": "Porto", "valid_from": HOUR_MS, "valid_to": 3 * HOUR_MS}
     told = make_event("memory", 5 * HOUR_MS, id="a", content="about somebody", relations=[works, lives])
@@ -129,7 +129,7 @@ def test_what_superseded_then_is_what_hides() -> None:
 @pytest.mark.parametrize(
     ("hour", "topic", "relation"), [(3, "topic:dashboard", "works_at"), (4, "topic:colours", "left")]
 )
-def test_what_an_edit_brings_and_takes_away_is_of_its_event_time(hour: int, topic: str, relation: str) -> None:
+def test_edit_changes_edges_at_its_event_time(hour: int, topic: str, relation: str) -> None:
     def said(topic: str, relation: str) -> dict[str, Any]:
         return {"topics": [topic], "relations": [{"source": "Ann", "type": relation, "target": "Acme"}]}
 
@@ -147,9 +147,7 @@ def test_what_an_edit_brings_and_takes_away_is_of_its_event_time(hour: int, topi
 @pytest.mark.parametrize(
     ("hour", "told", "fields"), [(3, ["a", "b"], {}), (4, ["b"], {}), (2, ["b"], {"valid_from": 2 * HOUR_MS})]
 )
-def test_a_memory_is_superseded_since_that_was_said_or_since_the_time_it_names(
-    hour: int, told: list[str], fields: dict[str, Any]
-) -> None:
+def test_memory_is_superseded_from_the_edge_or_stated_time(hour: int, told: list[str], fields: dict[str, Any]) -> None:
     """Said anew on hour 6, it holds since hour 4 all the same."""
     edge = {"source": "b", "target": "a", "type": "supersedes"} | fields
     then = {"as_of": {"event_time": hour * HOUR_MS}}
@@ -263,7 +261,7 @@ def test_a_filter_goes_by_the_links_of_each_version(fields: dict[str, Any], expe
 @pytest.mark.parametrize(
     "fields", [{"include_history": True}, {"as_of": {"event_time": 3 * HOUR_MS}}, {"include_history": True, "not": 1}]
 )
-def test_an_entity_that_an_edit_left_without_memories_is_found_in_the_versions_before(fields: dict[str, Any]) -> None:
+def test_entity_of_older_versions_only_is_found_in_the_past(fields: dict[str, Any]) -> None:
     """So is what the filter is to leave out: by the version, not by the memory."""
     filters = {"not": ASKED} if fields.pop("not", None) else ASKED
     events = [one for one in clubs() if "b" in (one.get("id"), one.get("memory_id"))]
@@ -273,7 +271,7 @@ def test_an_entity_that_an_edit_left_without_memories_is_found_in_the_versions_b
     assert "unknown_entity" not in {warning["code"] for warning in recall["warnings"]}
 
 
-def test_the_newest_memories_of_a_moment_are_those_that_had_happened() -> None:
+def test_newest_memories_of_a_moment_exclude_later_ones() -> None:
     """More came later than are begun with."""
     later = [
         make_event("memory", (3 + n) * HOUR_MS, id=f"late{n}", content=f"the gate, {n} o'clock") for n in range(12)

@@ -81,13 +81,13 @@ def test_mentions_tags_and_urns(text: str, named: Named) -> None:
     assert told(text) == named
 
 
-def test_a_name_said_twice_counts_once_and_a_list_is_cut() -> None:
+def test_repeated_name_counts_once_and_lists_are_cut() -> None:
     assert read_names("with Ann and Ann and Bob").entities == ("Ann", "Bob")
     many = "with " + ", ".join(f"Name{n}" for n in range(50))
     assert read_names(many).entities == tuple(f"Name{n}" for n in range(NAMES_MAX))
 
 
-def test_what_a_long_text_names_behind_its_beginning_is_not_read() -> None:
+def test_names_beyond_the_read_length_are_ignored() -> None:
     assert read_names("x" * READ_CHARACTERS + " and Ann #tag urn:a:b").entities == ()
 
 
@@ -164,7 +164,7 @@ def test_the_sentences_are_two_hundred_and_no_two_alike() -> None:
     assert len(set(texts)) == len(texts) == 200
 
 
-def test_a_score_falls_with_what_is_missed_and_what_is_made_up() -> None:
+def test_score_falls_with_misses_and_false_names() -> None:
     known = frozenset[str]()
     sentence = Sentence("en", "with Ann and Bob", frozenset({"Ann", "Carol"}), frozenset(), known)
     assert found_in(sentence) == {"Ann", "Bob"}
@@ -180,7 +180,7 @@ _PIECES = st.sampled_from([
 
 
 @given(text=st.text(max_size=300) | st.lists(_PIECES, max_size=60).map("".join))
-def test_any_text_can_be_read_and_names_only_what_it_says(text: str) -> None:
+def test_any_text_yields_only_its_own_names(text: str) -> None:
     named = read_names(text)
     for name in named.entities:
         assert all(word in text for word in name.split())

@@ -92,7 +92,7 @@ def test_the_same_lines_give_the_same_answers_at_any_pace(
     assert [one["query_id"] for one in one_by_one] == [f"q{n}" for n in range(30)]
 
 
-def test_what_users_say_in_any_partition_is_heard_at_the_same_line_at_any_pace() -> None:
+def test_feedback_applies_at_the_same_line_at_any_pace() -> None:
     """Of each tenant, Ann says ten times that what the graph added is of no use, and then Bob asks. Both are mostly in
     different state partitions, of which now one, now the other has its turn first."""
     lines = []

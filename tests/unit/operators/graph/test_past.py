@@ -68,7 +68,7 @@ BEGIN = [
 @given(changes=SOME)
 @example(changes=[("archive", "m1", True), ("archive", "m1", False)])
 @example(changes=[("relate", {"source": "entity:annie", "target": "entity:cleo", "type": "same_as"})])
-def test_the_graph_as_of_a_moment_is_what_it_was_then(changes: list[tuple[Any, ...]]) -> None:
+def test_graph_as_of_a_moment_equals_the_former_graph(changes: list[tuple[Any, ...]]) -> None:
     """Each event's graph is looked at when it is the last one, and again when all others have followed."""
     with engines(1) as (engine,):
         pictures = []

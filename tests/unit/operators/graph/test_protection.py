@@ -74,7 +74,7 @@ def of_many_users(useful: bool) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("useful", [True, False])
-def test_a_tenant_is_judged_by_what_all_of_its_state_partitions_saw(useful: bool) -> None:
+def test_tenant_is_judged_by_all_its_state_partitions(useful: bool) -> None:
     history, users = rolled_out(), of_many_users(useful)
     status = [make_event("graph.status", DAY_MS, user_id=f"user-{number}") for number in range(12)]
     asked = make_event("recall", DAY_MS, query="rollout alarms", strategy="hybrid_graph", user_id="somebody else")
@@ -88,7 +88,7 @@ def test_a_tenant_is_judged_by_what_all_of_its_state_partitions_saw(useful: bool
     assert other["fallback"] == (None if useful else "quality_gate_blocked")
 
 
-def test_the_state_is_the_same_however_many_partitions_judge_and_who_is_blocked(tmp_path: Path) -> None:
+def test_state_does_not_depend_on_the_judging_partitions(tmp_path: Path) -> None:
     events = [event for user in of_many_users(useful=False) for event in user]
     hashes, fallbacks = set(), set()
     for name, partitions, mode in (("few", 1, "canary"), ("many", 8, "canary"), ("off", 1, "off")):

@@ -180,7 +180,7 @@ def test_a_verdict_says_who_why_and_by_which_figures() -> None:
     assert verdict.windows["answers"] == 10
 
 
-def test_a_verdict_on_its_way_is_not_said_again_before_its_time() -> None:
+def test_pending_verdict_is_not_repeated_early() -> None:
     expansions = expansions_of(rolled_out("canary"))
     said = []
     for at_ms in [*range(10), REPEAT_MS + 8, *(REPEAT_MS + 9 for _ in range(10))]:
@@ -190,7 +190,7 @@ def test_a_verdict_on_its_way_is_not_said_again_before_its_time() -> None:
     assert said == [9, REPEAT_MS + 9]
 
 
-def test_an_answer_that_the_graph_made_late_counts_as_one_without_time() -> None:
+def test_graph_answer_past_its_deadline_counts_as_without_time() -> None:
     expansions = expansions_of(rolled_out("canary"))
     for _ in range(10):
         assert run(expansions, is_late=True).items == (ADDED,)
@@ -230,7 +230,7 @@ def test_feedback_in_one_partition_is_heard_in_another() -> None:
     assert verdict.why == "harm_rate 1"
 
 
-def test_partitions_that_lag_behind_judge_by_what_is_decided_by_now() -> None:
+def test_lagging_partitions_judge_by_current_decisions() -> None:
     history, gates = rolled_out("canary"), Gates(WINDOW)
     ahead, behind = expansions_of(history, gates), expansions_of(history, gates)
     assert play(ahead, history, range(500, 520), BAD) == [(509, True)]
@@ -246,7 +246,7 @@ def test_after_a_start_the_verdict_holds_until_enough_was_seen() -> None:
     assert play(started, history, range(19, 30), GOOD) == [(19, False)]
 
 
-def test_what_an_operator_frees_is_judged_by_what_comes_after_it() -> None:
+def test_freed_edge_type_is_judged_by_later_answers() -> None:
     history = rolled_out("canary")
     expansions = expansions_of(history)
     play(expansions, history, range(10), BAD)
@@ -266,7 +266,7 @@ def test_what_an_operator_blocks_only_an_operator_frees() -> None:
     assert run(expansions, 101).fallback is None
 
 
-def test_a_verdict_of_a_single_partition_is_none_of_the_tenants() -> None:
+def test_verdict_of_one_partition_is_not_the_tenants() -> None:
     """As they were given before."""
     history = rolled_out("canary")
     decided(history, True, 0, name="3")
@@ -286,7 +286,7 @@ def heard(expansions: Expansions) -> dict[str, Any]:
     return {name: figures[name] for name in ("feedback", "useful_added", "useful_with", "useful_without")}
 
 
-def test_feedback_counts_for_the_last_answer_that_had_the_memory_once() -> None:
+def test_feedback_counts_once_for_the_last_answer() -> None:
     expansions = Expansions(rolled_out("canary"), Gates(Window(feedback=1)))
     owner = request().owner
     expansions.answered(request(), ["m1", "m7"], [])

@@ -79,7 +79,7 @@ def test_no_memory_has_more_neighbours_than_allowed(engine: Engine) -> None:
     assert max(degrees.count(f"{n}") for n in range(40)) == 2
 
 
-def test_of_equally_close_ones_the_newest_are_taken_and_nobody_is_pushed_out(engine: Engine) -> None:
+def test_equally_close_memories_rank_newest_first_without_eviction(engine: Engine) -> None:
     engine.run(*(told(name, 0) for name in "abcd"))
     assert set(pairs(engine)) == {"ab", "ac", "bc"}  # d finds only full ones
     engine.run(told("e", 0))
@@ -102,9 +102,7 @@ def test_a_forgotten_memory_is_nobodys_neighbour(engine: Engine) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 20), dimension=st.sampled_from([1, 4, 130, 384]))
-def test_a_cosine_is_the_same_to_the_last_bit_in_whatever_company_and_from_both_ends(
-    seed: int, count: int, dimension: int
-) -> None:
+def test_cosine_is_bit_identical_in_any_batch_and_direction(seed: int, count: int, dimension: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((count + 1, dimension)).astype(np.float32)
     vector, *others = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     together = cosines(vector, others)

@@ -78,7 +78,7 @@ def codes(receipts: list[dict[str, Any]]) -> list[str | None]:
     return [receipt["code"] for receipt in receipts]
 
 
-def test_the_memory_is_kept_and_the_graphs_part_is_dropped_as_a_whole(engine: Engine, faults: Faults) -> None:
+def test_memory_is_kept_when_its_graph_part_is_dropped(engine: Engine, faults: Faults) -> None:
     faults.left = {"a": 1}
     (receipt,) = engine.run(said("a"))
     assert (receipt["outcome"], receipt["memory_id"], receipt["code"]) == ("created", "a", SYNC_FAILED)
@@ -165,7 +165,7 @@ def test_questions_are_answered_where_a_memory_has_no_links(
     assert "graph_failed" not in str(answer["warnings"])
 
 
-def test_an_event_about_the_memory_itself_brings_it_up_to_date(engine: Engine, faults: Faults) -> None:
+def test_event_about_the_memory_updates_its_graph(engine: Engine, faults: Faults) -> None:
     faults.left = {"a": 1}
     engine.run(said("a"), event("memory.update", memory_id="a", tags=["cold"]))
     assert faults.tried == ["a", "a"]
@@ -181,7 +181,7 @@ def test_evidence_of_an_edge_that_was_given_meanwhile_is_kept(engine: Engine, fa
     assert engine.problems() == []
 
 
-def test_members_of_an_episode_that_was_taken_in_go_over_later(engine: Engine, faults: Faults) -> None:
+def test_members_of_a_merged_episode_are_moved_later(engine: Engine, faults: Faults) -> None:
     minutes = {"a": 0, "b": 50, "c": 25}  # c bridges two episodes
     faults.left = {"c": 1}
     for name, minute in minutes.items():

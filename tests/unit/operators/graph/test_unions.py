@@ -68,7 +68,7 @@ BOB_AND_ROBERT = [fact("b", "then Bob slept"), fact("r", "then Robert ate")]
         (same("entity:robert", "entity:bob", evidence="r"), event("memory.update", memory_id="r", content="Robert?")),
     ],
 )
-def test_two_names_are_one_thing_for_as_long_as_that_is_said(
+def test_names_are_one_entity_while_a_union_exists(
     engine: Engine, joining: dict[str, Any], parting: dict[str, Any]
 ) -> None:
     engine.run(*BOB_AND_ROBERT)
@@ -98,7 +98,7 @@ def test_a_name_and_its_urn_are_one_from_then_on(engine: Engine) -> None:
     assert engine.graph.members(entity("urn:tea:assam"), 9) == [0]
 
 
-def test_what_two_memories_say_stands_until_the_last_of_them_goes(engine: Engine) -> None:
+def test_shared_statement_stands_until_its_last_memory_goes(engine: Engine) -> None:
     engine.run(*[fact(one, entities=[{"name": "Robert", "aliases": ["Bob"]}]) for one in ("a", "b")])
     engine.run(forget("a"))
     assert things(engine) == {("Robert", "Bob")}
@@ -127,7 +127,7 @@ def test_a_thing_falls_apart_where_the_edge_was(engine: Engine) -> None:
         {"source": "tag:hot", "target": "entity:bob"},
     ],
 )
-def test_what_is_unsure_or_for_a_time_or_no_entity_joins_nothing(engine: Engine, edge: dict[str, Any]) -> None:
+def test_uncertain_temporary_or_typeless_edges_unite_nothing(engine: Engine, edge: dict[str, Any]) -> None:
     engine.run(fact("m", "with Ann and Bob", tags=["hot"]), event("graph.edges", edges=[edge | {"type": "same_as"}]))
     assert things(engine) == {("Ann",), ("Bob",)}
     assert len(engine.edges()) == 1
@@ -188,7 +188,7 @@ def test_archiving_one_name_archives_the_thing(engine: Engine) -> None:
     assert not engine.graph.is_archived(entity("bob"))
 
 
-def test_names_that_are_joined_at_one_end_only_or_by_no_edge_are_found(tmp_path: Path) -> None:
+def test_one_sided_and_missing_unions_are_reported(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "s", ALONE)
     engine.run(same("entity:ann", "entity:bob"), same("entity:cleo", "entity:dee"))
     graph, partition = engine.graph, engine.directory.partition(0)
@@ -215,9 +215,7 @@ CHANGES = st.lists(st.tuples(NAME, NAME, st.booleans()).filter(lambda one: one[0
 
 @settings(max_examples=share(0.5))
 @given(joining=CHANGES, sizes=st.lists(st.integers(1, 5), min_size=1))
-def test_with_few_names_allowed_nothing_is_larger_and_batches_do_not_matter(
-    joining: list[tuple[str, str, bool]], sizes: list[int]
-) -> None:
+def test_small_name_limit_bounds_unions_in_any_batch(joining: list[tuple[str, str, bool]], sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patched, engines(2) as (whole, cut):
         patched.setattr(unions, "NAMES_MAX", 3)
         patched.setattr(graph_check, "NAMES_MAX", 3)

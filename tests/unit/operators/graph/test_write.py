@@ -46,7 +46,7 @@ def test_a_memory_called_like_a_node_is_another_node(engine: Engine) -> None:
     assert engine.graph.find("tag:hot") == NodeKey("tag:hot")
 
 
-def test_a_sentence_that_begins_with_a_known_name_is_linked_to_it(engine: Engine) -> None:
+def test_sentence_starting_with_a_known_name_is_linked(engine: Engine) -> None:
     engine.run(fact("before", "Maria moved to Lisbon last spring."))
     engine.run(event("message", id="said", content="hi", name="Maria"), fact("same batch", "Maria moved again."))
     engine.again()
@@ -57,9 +57,7 @@ def test_a_sentence_that_begins_with_a_known_name_is_linked_to_it(engine: Engine
     assert "entity:maria" not in keys_of(engine)
 
 
-def test_texts_are_searched_for_an_owners_first_names_in_scripts_without_case(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caseless_scripts_are_searched_for_the_first_names(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caseless, "NAMES_MAX", 2)
     engine.run(event("message", id="said", content="好", name="王小明"), fact("b", entities=[{"name": "ليلى"}]))
     engine.run(fact("too many", entities=[{"name": "田中"}]))
@@ -111,14 +109,14 @@ def test_forgetting_the_last_memory_leaves_no_node(engine: Engine) -> None:
     assert left.isdisjoint(graph_tables)
 
 
-def test_members_are_the_newest_first_and_at_most_as_many_as_asked_for(engine: Engine) -> None:
+def test_members_are_newest_first_up_to_the_limit(engine: Engine) -> None:
     engine.run(*(fact(f"m{n}", tags=["hot"]) for n in range(300)))
     hub = NodeKey("tag:hot")
     assert engine.graph.members(hub, 3) == [299, 298, 297]
     assert (len(engine.graph.members(hub, 1_000)), len(engine.graph.members(hub, 10))) == (300, 10)
 
 
-def test_a_hub_is_not_written_again_for_each_of_its_memories(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_is_not_rewritten_per_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.run(fact("first", "then Ann came", tags=["hot"]))
     partition, written = engine.directory.partition(0), list[bytes]()
     stage = partition.stage
@@ -154,7 +152,7 @@ def test_the_first_memory_that_tells_anything_of_an_entity_counts(engine: Engine
 
 
 @pytest.mark.parametrize("between", [2, 3])
-def test_who_tells_of_an_entity_next_is_looked_for_among_the_first_memories(
+def test_next_source_of_an_entity_is_among_its_first_memories(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, between: int
 ) -> None:
     monkeypatch.setattr(orphans, "DESCRIBERS_MAX", 3)
@@ -176,7 +174,7 @@ LIKES = {"source": "Ann", "type": "likes", "target": "Tea"}
 ENDS = (NodeKey("entity:ann"), NodeKey("entity:tea"), "likes")
 
 
-def test_a_relation_is_an_edge_of_its_own_type_with_the_memory_as_evidence(engine: Engine) -> None:
+def test_relation_is_a_typed_edge_with_evidence(engine: Engine) -> None:
     engine.run(fact("a", relations=[LIKES | {"properties": {"since": 2020}}]))
     edge = engine.edges()[ENDS]
     assert (edge.weight, edge.confidence, edge.evidence, edge.archived) == (1.0, 1.0, ["a"], False)
@@ -185,7 +183,7 @@ def test_a_relation_is_an_edge_of_its_own_type_with_the_memory_as_evidence(engin
     assert engine.graph.members(NodeKey("entity:tea"), 5) == [0]
 
 
-def test_a_relation_stated_twice_is_one_edge_until_its_last_evidence_goes(engine: Engine) -> None:
+def test_relation_stated_twice_lasts_until_its_last_evidence(engine: Engine) -> None:
     engine.run(fact("a", relations=[LIKES]), fact("b", relations=[LIKES | {"source": "ANN"}]))
     assert engine.edges()[ENDS].evidence == ["a", "b"]
     engine.run(event("memory.update", memory_id="a", relations=[]))
@@ -195,7 +193,7 @@ def test_a_relation_stated_twice_is_one_edge_until_its_last_evidence_goes(engine
     assert keys_of(engine) == {"type:fact"}
 
 
-def test_an_edge_is_archived_where_all_that_state_it_say_so(engine: Engine) -> None:
+def test_edge_is_archived_when_all_its_sources_are(engine: Engine) -> None:
     engine.run(fact("a", relations=[LIKES | {"archived": True}]))
     assert engine.edges()[ENDS].archived
     engine.run(fact("b", relations=[LIKES]))
@@ -210,7 +208,7 @@ def test_a_symmetric_relation_holds_from_both_ends(engine: Engine) -> None:
     assert [edge.target for edge in engine.graph.edges(coffee, 5)] == [tea]
 
 
-def test_edges_of_a_hub_are_the_newest_first_and_at_most_as_many_as_asked_for(engine: Engine) -> None:
+def test_hub_edges_are_newest_first_up_to_the_limit(engine: Engine) -> None:
     engine.run(*(fact(f"m{n}", relations=[{"source": "Ann", "type": "t", "target": f"x{n}"}]) for n in range(30)))
     hub = NodeKey("entity:ann")
     assert [edge.target.text for edge in engine.graph.edges(hub, 2)] == ["entity:x29", "entity:x28"]

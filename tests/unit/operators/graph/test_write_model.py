@@ -292,7 +292,7 @@ def test_the_graph_is_what_plain_dictionaries_say(changes: list[tuple[Any, ...]]
     sizes=st.lists(st.integers(1, 6), min_size=1),
     kills=st.sets(st.integers(0, 24), max_size=3),
 )
-def test_the_graph_is_the_same_however_the_log_is_cut_and_killed(
+def test_graph_does_not_depend_on_batches_or_kills(
     changes: list[tuple[Any, ...]], sizes: list[int], kills: set[int]
 ) -> None:
     events = [as_event(change) for change in changes]
