@@ -2,12 +2,10 @@
 
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-FOLDERS = ("agent_loop", "chat_service", "year_of_logs")
 
 
 def commands_of(folder: str) -> list[str]:
@@ -16,10 +14,6 @@ def commands_of(folder: str) -> list[str]:
     install, *commands = str(block).splitlines()
     assert install.startswith("pip install ")
     return commands
-
-
-def words_of(command: str) -> list[str]:
-    return shlex.split(command)
 
 
 def environment(**more: str) -> dict[str, str]:

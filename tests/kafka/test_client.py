@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -13,15 +13,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, free_ports, retry
-from recallflow import EpisodesList, Found, MemoryGet, Position, Response
-from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
+from recallflow import Found, Response
+from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryTimeout, RecallClient
 from recallflow.graphs import GraphReport
 from tests.kafka.engine import Engine
 from tests.kafka.harness import until
 
 PAIRS = 12
 WAIT_S = 30.0
-Cli = Callable[..., Any]
 
 
 @pytest.fixture
@@ -49,69 +48,6 @@ def test_threads_share_a_client_and_read_their_own_writes(client: RecallClient, 
 
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(misses, [f"{user}-{number}" for number in range(4)])] == [[]] * 4
-
-
-def test_coroutines_share_a_client(engine: Engine, user: str) -> None:
-    async def pair(client: AsyncRecallClient, number: int) -> list[str]:
-        at = await client.add(f"fact {number}", user=f"{user}-{number}")
-        return contents(await client.search("fact", user=f"{user}-{number}", after=at))
-
-    async def pairs() -> list[list[str]]:
-        async with async_client(engine) as client:
-            return await asyncio.gather(*(pair(client, number) for number in range(4 * PAIRS)))
-
-    assert asyncio.run(pairs()) == [[f"fact {number}"] for number in range(4 * PAIRS)]
-
-
-def test_response_has_the_query_id_and_applied_positions(client: RecallClient, user: str) -> None:
-    first, second = (client.add(text, user=user) for text in ("tea is green", "coffee is black"))
-    assert first.position.source == second.position.source
-    found = client.search("tea", user=user, after=[first.position, second.position], id="q-1", k=1)
-    response = found.response
-    assert (response.query_id, response.status, contents(found)) == ("q-1", "ok", ["tea is green"])
-    assert str(second.position) in (response.applied or [])
-
-
-def test_message_is_updated_and_forgotten_by_position(client: RecallClient, user: str) -> None:
-    said = {"role": "user", "content": "I moved to Oslo", "name": "Ann", "timestamp": "2026-01-31T12:00:00Z"}
-    at = client.add(said, user=user, session="s1").position
-    [memory] = client.search("Oslo", user=user, after=at)
-    assert (memory.id, memory.kind, memory.name, memory.session_id) == (str(at), "message", "Ann", "s1")
-    assert memory.created_at == "2026-01-31T12:00:00Z"
-    episodes = client.ask(EpisodesList(type="episodes.list", tenant_id="acme", user_id=user)).episodes
-    assert [episode.session_id for episode in episodes or []] == ["s1"]
-    changed = client.update(at, user=user, content="I moved to Bergen")
-    assert contents(client.search("moved", user=user, after=changed)) == ["I moved to Bergen"]
-    forgotten = client.forget(at, user=user)
-    assert contents(client.search("moved", user=user, after=forgotten)) == []
-
-
-def test_forget_by_filter_keeps_other_memories(client: RecallClient, user: str) -> None:
-    client.add("blue is old", user=user, tags=["old"])
-    client.add("blue is new", user=user, tags=["new"])
-    forgotten = client.forget(user=user, where={"tag": "old"})
-    assert contents(client.search("blue", user=user, after=forgotten)) == ["blue is new"]
-
-
-def test_other_user_and_other_environment_see_nothing(engine: Engine, client: RecallClient, user: str) -> None:
-    at = client.add("my secret", user=user)
-    assert contents(client.search("secret", user=f"{user}-other")) == []
-    with engine.client(environment="staging") as staging:
-        assert contents(staging.search("secret", user=user, after=at)) == []
-
-
-def test_error_response_raises_query_failed(client: RecallClient, user: str) -> None:
-    query = MemoryGet(type="memory.get", tenant_id="acme", user_id=user, memory_id="nowhere", id="q-2")
-    with pytest.raises(QueryFailed) as raised:
-        client.ask(query)
-    assert (raised.value.query_id, raised.value.error.code) == ("q-2", "not_found")
-
-
-def test_unapplied_position_degrades_the_answer(client: RecallClient, user: str) -> None:
-    at = client.add("here", user=user).position
-    ahead = Position(at.topic, at.partition, at.offset + 1_000)
-    found = client.search("walnuts", user=user, after=ahead, wait_timeout_ms=50)
-    assert (found.response.status, [warning.code for warning in found.warnings]) == ("degraded", ["stale_read"])
 
 
 def test_query_without_engine_times_out(deserted: Engine) -> None:
@@ -186,28 +122,6 @@ def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> 
 
 
 # ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_facts_are_returned_with_evidence(client: RecallClient, cli: Cli, engine: Engine, user: str) -> None:
-    works: dict[str, Any] = {"source": "Ann", "type": "works_at", "target": "Acme"}
-    lives: dict[str, Any] = {"source": "Ann", "type": "lives_in", "target": "Porto"}
-    client.add("Ann started at Acme", user=user, id="m1", relations=[works])
-    client.add("Ann moved to Porto", user=user, id="m2", relations=[lives])
-    every = client.facts(user=user, entities=["Ann"])
-    assert {(fact.type, fact.target_name) for fact in every} == {("works_at", "Acme"), ("lives_in", "Porto")}
-    (fact,) = client.facts("Acme", user=user, types=["works_at"], limit=1)
-    assert [(one.id, one.quote) for one in fact.evidence] == [("m1", "Ann started at Acme")]
-    with pytest.raises(QueryFailed, match="not_found"):
-        client.facts(user=user, entities=["Nobody"])
-    unused = ("--control-topic", "--memory-topic", "--receipt-topic", "--dead-letter-topic")
-    where = [word for pair in zip(engine.flags[::2], engine.flags[1::2], strict=True) if pair[0] not in unused
-             for word in pair]  # fmt: skip
-    ours = [*where, "--tenant", "acme", "--user", user]
-    facts = cli("graph", "facts", "Acme", *ours)
-    assert facts.stdout.startswith("Ann works_at Acme\n"), facts.stderr
-    assert cli("graph", "status", *ours).stdout.startswith("rollout  off\n")
-    assert cli("graph", "trace", "Acme", *ours).stdout.startswith("from     m1 (")
-    assert cli("graph", "facts", "--entity", "Nobody", *ours).returncode == 1
 
 
 def test_rollout_and_gate_decisions_change_answers(engine: Engine, user: str) -> None:

@@ -49,12 +49,6 @@ def test_remembered_fact_is_found_listed_shown_and_forgotten(cli: Cli, ours: lis
     assert "walnuts" not in cli("list", *ours).stdout
 
 
-def test_question_waits_for_the_named_position(cli: Cli, ours: list[str], engine: Engine) -> None:
-    waits = ["--after", f"{engine.topics.memory}:0:999999", "--json"]
-    response = json.loads(cli("ask", "tea?", *waits, *ours).stdout)
-    assert {warning["code"] for warning in response["warnings"]} == {"stale_read", "no_memories"}
-
-
 def test_refused_event_names_the_field(cli: Cli, ours: list[str]) -> None:
     cli("remember", "tea", "--id", "a", *ours)
     done = cli("remember", "coffee", "--id", "a", *ours)

@@ -319,13 +319,3 @@ def test_signing_keys_change_under_a_running_engine(
         with deployment.running():
             assert (said(first), said(second)) == (REFUSED, "1")
     assert announced(deployment) == seen
-
-
-def test_an_unreachable_jwks_without_known_keys_prevents_the_start(
-    deployment: Deployment, server: JwksServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RECALLFLOW_AUTH_JWKS", server.url)
-    server.status = 500
-    code, errors = deployment.ends()
-    assert code == 1
-    assert "auth.jwks" in errors

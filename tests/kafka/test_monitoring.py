@@ -28,7 +28,7 @@ from recallflow.control import Quota
 from recallflow.owner import state_partition
 from recallflow.quota_names import LLM_TOKENS_PER_DAY, MEMORIES_PER_USER
 from tests.kafka.harness import FLAGS
-from tests.kafka.prometheus import GIVE_UP_S, MONITORING, SPEED, Prometheus, faster, running_prometheus, until
+from tests.kafka.prometheus import GIVE_UP_S, MONITORING, Prometheus, running_prometheus, until
 from tests.llm_server import LlmServer
 from tests.starts import COMMAND, Started, fork_server
 
@@ -256,8 +256,3 @@ def test_rules_and_dashboard_have_data(outcome: Outcome) -> None:
     assert outcome.unhealthy == []
     assert {panel for panel, expr in expressions().items() if expr in outcome.empty} == set()
     assert selectors() & outcome.empty == set()
-
-
-def test_durations_are_divided_in_tests() -> None:
-    assert faster("increase(a_10m[15m] offset 1h) > 24 * 3600") == "increase(a_10m[15000ms] offset 60000ms) > 24 * 3600"
-    assert faster("30s") == f"{30_000 // SPEED}ms"

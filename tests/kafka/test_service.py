@@ -89,17 +89,6 @@ def test_concurrent_queries_of_one_id_do_not_cross(service: KafkaService, ours: 
     assert [(answer.versions or [{}])[0]["id"] for answer in answers] == [f"m{number}" for number in range(USERS)]
 
 
-def test_refused_event_names_the_field(service: KafkaService, ours: Headers, user: str) -> None:
-    async def refused() -> InvalidRecord:
-        await service.apply(memory(user, "x", id="m"), ours, WAIT_S)
-        with pytest.raises(InvalidRecord) as conflict:
-            await service.apply(memory(user, "y", id="m"), ours, WAIT_S)
-        return conflict.value
-
-    error = asyncio.run(refused())
-    assert (error.code, [problem.field for problem in error.fields]) == ("id_conflict", ["id"])
-
-
 @pytest.mark.parametrize("one_partition", [False, True], ids=["response topic", "reply partition"])
 def test_wrong_credentials_are_refused(guarded_engine: Engine, user: str, one_partition: bool) -> None:
     async def refused(service: KafkaService) -> None:

@@ -149,7 +149,6 @@ class Broker:
         self.watchers: dict[Consumer, None] = {}
         self.appended: list[Callable[[Message], None]] = []
         self.committed: list[Callable[[Part, str, Process], None]] = []
-        self._producers = 0
         described = {
             name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(count), SimpleNamespace(leader=1)))
             for name, count in topics.items()
@@ -231,10 +230,6 @@ class Broker:
             if part in consumer.assigned:
                 self.world.later(message.visible_s - self.world.now_s, consumer.notice)
         return message
-
-    def next_producer(self) -> int:
-        self._producers += 1
-        return self._producers
 
     def metadata(self) -> Any:
         return self._metadata

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -284,11 +284,6 @@ class Watch(Watcher):
 # ---------------------------------------------------------------------- running one
 
 
-def events_of(messages: Iterable[Any]) -> dict[str, str]:
-    """Return the event's id for the position of each input record."""
-    return {f"{one.topic()}:{one.partition()}:{one.offset()}": orjson.loads(one.value())["id"] for one in messages}
-
-
 @dataclass
 class Outcome:
     """What a schedule led to. `broken`: the invariant that it broke; `trace`: a hash of all decisions."""
@@ -298,7 +293,6 @@ class Outcome:
     outputs: dict[tuple[bytes, bytes], str]
     state: str
     virtual_s: float
-    events: dict[str, str]  # position of an input record → id of its event
 
 
 class Simulation:
@@ -333,13 +327,7 @@ class Simulation:
             state = self._state()
             if state != (straight := self._straight()):
                 self.watch.fail(f"the state hash is {state[:8]}, and {straight[:8]} after a straight run")
-        inputs = [
-            one
-            for topic, number in self.broker.logs
-            if topic in INPUTS
-            for one in self.broker.logs[topic, number].records
-        ]
-        return Outcome(self._broken, trace, self.watch.outputs, state, virtual_s, events_of(inputs))
+        return Outcome(self._broken, trace, self.watch.outputs, state, virtual_s)
 
     @property
     def _broken(self) -> str | None:

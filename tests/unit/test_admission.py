@@ -196,16 +196,6 @@ def test_missing_jwks_setting_revokes_no_key(log: Log, tmp_path: Path) -> None:
     assert not log.history.is_revoked(ALL_TENANTS, "token_key", "one", EPOCH_MS_MAX)
 
 
-def test_keys_that_cannot_be_used_are_named_once(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = write(tmp_path, rs256("one"), rs256("short", 1024))
-    keys = begin(log, path)
-    keys.look()
-    assert [text for text in caplog.messages if "2048" in text] == [
-        "auth.jwks: keys.1: a key of RS256 has 2048 to 16384 bits"
-    ]
-    assert log.news() == [("one", False)]
-
-
 def test_unreadable_key_is_not_revoked(log: Log, tmp_path: Path) -> None:
     one, two = rs256("one"), rs256("two")
     keys = begin(log, write(tmp_path, one, two))

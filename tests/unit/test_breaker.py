@@ -1,8 +1,5 @@
 """A service that fails is left alone, tried now and then, and asked again once it answers."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from recallflow.breaker import FAILURES, LEFT_ALONE_S, Breaker
 from tests.unit.connectors.clock import Clock
 
@@ -30,15 +27,3 @@ def test_a_service_may_ask_to_be_left_alone_for_longer() -> None:
     for _ in range(FAILURES):
         breaker.failed(at_least_s=60)
     assert breaker.begin() == 60
-
-
-@given(st.lists(st.floats(0, 30)))
-def test_failing_service_is_asked_seldom(waits_s: list[float]) -> None:
-    clock, asked = Clock(), 0
-    breaker = Breaker(clock)
-    for wait_s in waits_s:
-        clock.now_s += wait_s
-        if breaker.begin() == 0:
-            asked += 1
-            breaker.failed()
-    assert asked <= FAILURES + clock.now_s / LEFT_ALONE_S

@@ -14,7 +14,7 @@ from benchmarks.locomo import shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.control import Quota
 from recallflow.decisions import History
-from recallflow.errors import EmbedderError, ModelFailure, RecallflowError, SettingsMismatch
+from recallflow.errors import EmbedderError, ModelFailure, SettingsMismatch
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
@@ -163,12 +163,6 @@ def test_where_the_service_fails_a_question_is_compared_by_spelling(run: Run, ll
     assert answer["status"] == "degraded"
 
 
-def test_unusable_directory_is_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("")
-    with pytest.raises(RecallflowError):
-        run(make_event("memory", 1, content=FERRY))
-
-
 @pytest.mark.models
 def test_local_copy_answers_for_a_failing_service(llm_server: LlmServer, tmp_path: Path) -> None:
     """The service serves the very model: its vectors of memories meet those of the copy."""
@@ -262,12 +256,3 @@ def test_refused_texts_cost_no_other_its_vector(run: Run, llm_server: LlmServer,
     assert {(one["memory_id"], one["code"]) for one in receipts} == {(f"m{n}", "EMBEDDING_FAILED") for n in bad}
     assert len(stored(tmp_path)) == 97
     assert llm_server.calls["embed"] < 25
-
-
-def test_wrong_dimension_is_refused_without_any_vector(run: Run, llm_server: LlmServer) -> None:
-    llm_server.fail(Fault("status", status=503))
-    run(make_event("memory", 1, id="a", content=KETTLE))
-    llm_server.fail("wrong_dimension", times=None)
-    for _ in range(2):
-        with pytest.raises(EmbedderError, match=r"embedding\.dimension"):
-            run(make_event("memory", 2, id="b", content=FERRY))

@@ -6,11 +6,6 @@ from hypothesis import strategies as st
 from recallflow.enrichment import EMBEDDED_BYTES, text_to_embed
 
 
-def test_a_text_is_read_with_its_author() -> None:
-    assert text_to_embed("Ana", "I live in Porto") == "Ana: I live in Porto"
-    assert text_to_embed(None, "Ana lives in Porto") == "Ana lives in Porto"
-
-
 @given(st.text(), st.integers(1, 3_000))
 def test_long_text_is_cut_at_a_whole_character(text: str, times: int) -> None:
     content = text * times

@@ -439,13 +439,6 @@ def test_a_wrong_call_says_so(
     assert len(memory.all(user="ann")) == 0
 
 
-def test_used_id_is_a_conflict(memory: Memory) -> None:
-    memory.add("x", user="ann", id="a")
-    with pytest.raises(InvalidRecord) as raised:
-        memory.add("y", user="ann", id="a")
-    assert raised.value.code == "id_conflict"
-
-
 def test_a_closed_memory_refuses_and_can_be_closed_again() -> None:
     memory = Memory()
     memory.close()

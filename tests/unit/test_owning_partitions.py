@@ -52,9 +52,3 @@ def test_origin_is_another_partition_or_unknown(said: bytes, partition: int) -> 
     one = Record(Position("memory.events", partition, 7), b"", 0, headers=((MOVED_HEADER, said),))
     assert one.moved_from is None or (one.moved_from.topic, one.moved_from.partition) != one.position[:2]
     assert one.known_as == (one.moved_from or one.position)
-
-
-def test_forwarded_record_is_known_by_its_origin() -> None:
-    came = Position("memory.events", 5, 123)
-    one = Record(Position("memory.events", 3, 7), b"", 0, headers=(("a", b"b"), (MOVED_HEADER, str(came).encode())))
-    assert (one.moved_from, one.known_as) == (came, came)

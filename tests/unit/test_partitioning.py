@@ -4,7 +4,6 @@ import ctypes
 from collections.abc import Callable
 from functools import partial
 
-import pytest
 from confluent_kafka import cimpl
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,18 +12,8 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.events import Refused
 from recallflow.operators.routing import by_partition, partition_hashed
 from recallflow.owner import Owner, state_partition
-from recallflow.partitioning import murmur2, partition_of
+from recallflow.partitioning import partition_of
 from recallflow.records import Position, Record
-
-# What Kafka's own `Utils.murmur2` gives: 32 bits with a sign.
-KAFKA_SAYS = {
-    b"21": -973932308,
-    b"foobar": -790332482,
-    b"a-little-bit-long-string": -985981536,
-    b"a-little-bit-longer-string": -1486304829,
-    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-    b"abc": 479470107,
-}
 
 
 def librdkafka() -> Callable[[bytes, int], int]:
@@ -33,11 +22,6 @@ def librdkafka() -> Callable[[bytes, int], int]:
     found.restype = ctypes.c_int32
     found.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int32, *[ctypes.c_void_p] * 2]
     return lambda key, partitions: int(found(None, key, len(key), partitions, None, None))
-
-
-@pytest.mark.parametrize("key", KAFKA_SAYS, ids=bytes.decode)
-def test_the_hash_is_kafkas(key: bytes) -> None:
-    assert murmur2(key) == KAFKA_SAYS[key] & 0xFFFFFFFF
 
 
 @given(st.binary(max_size=64), st.integers(1, 1_000))

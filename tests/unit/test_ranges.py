@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.config_values import parse_numbers
 from recallflow.ranges import parse_ranges, ranges_of
 
 
@@ -25,13 +24,6 @@ def test_what_names_no_numbers_is_refused(text: str) -> None:
 @given(st.frozensets(st.integers(0, 40), min_size=1))
 def test_numbers_are_written_as_they_are_read(numbers: frozenset[int]) -> None:
     assert parse_ranges(ranges_of(numbers)) == numbers
-
-
-@pytest.mark.parametrize("value", [3, ["0-7"], "a"])
-def test_a_setting_is_such_a_text(value: object) -> None:
-    assert parse_numbers("0-1") == {0, 1}
-    with pytest.raises(ValueError, match=r"names no numbers as in 0-7,9"):
-        parse_numbers(value)
 
 
 def test_the_shortest_way() -> None:
