@@ -1,11 +1,118 @@
 """Rerankers by what settings name."""
 
+import asyncio
+import http.client
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from recallflow.connectors.cross_encoder import CrossEncoder
-from recallflow.connectors.http_reranker import HttpReranker
-from recallflow.errors import UsageError
+import orjson
+
+from recallflow.errors import RerankerError, UsageError
 from recallflow.reranker import Reranker
+
+AT_ONCE = 8  # requests
+MOST_BYTES = 1024 * 1024  # of a response
+_CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+
+
+class HttpReranker:
+    """Asks a service. `key`: for its Authorization header, if it wants one."""
+
+    def __init__(self, name: str, url: str, key: str | None, timeout_s: float) -> None:
+        """Raises UsageError for what is no URL."""
+        self.name = name
+        parts = urlsplit(url)
+        if parts.scheme not in _CONNECTIONS or not parts.hostname:
+            raise UsageError(f"the reranker's URL must begin with http:// or https:// and name a host, not {url!r}")
+        self._connection, self._host, self._port = _CONNECTIONS[parts.scheme], parts.hostname, parts.port
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(AT_ONCE, "recallflow-rerank")
+
+    async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        from recallflow.tracing import model_call  # it loads OpenTelemetry
+
+        with model_call("rerank", self.name):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, question, texts)
+
+    def _ask(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        document = {"model": self.name, "query": question, "documents": [*texts], "top_n": len(texts)}
+        # The caller gives up after the same time; this ends the thread that nobody waits for any more.
+        connection = self._connection(self._host, self._port, timeout=self._timeout_s)
+        try:
+            connection.request("POST", self._path, orjson.dumps(document), self._headers)
+            with connection.getresponse() as response:
+                body = response.read(MOST_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise RerankerError(f"it cannot be asked: {type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise RerankerError(f"it answered {response.status} {response.reason}")
+        return _scores(body, len(texts))
+
+
+def _scores(body: bytes, count: int) -> list[float]:
+    """The number of each text. Raises RerankerError where one is missing."""
+    try:
+        results: list[dict[str, Any]] = orjson.loads(body)["results"]
+        found = {result["index"]: result["relevance_score"] for result in results}
+        return [float(found[at]) for at in range(count)]
+    except KeyError as error:
+        raise RerankerError(f"its answer has no {error.args[0]!r}, of {count} texts") from None
+    except (TypeError, ValueError) as error:
+        raise RerankerError(f"its answer cannot be read: {error}") from None
+
+
+BATCH = 8  # texts a run: each is padded to the longest of them
+
+
+class CrossEncoder:
+    """Runs on a thread of its own, one question after the other: the model takes all the processors it is given."""
+
+    def __init__(self, name: str, path: Path | None) -> None:
+        """`path`: a folder with an ONNX export and its tokenizer; without one, fastembed knows where the model is."""
+        self.name = name
+        self._model = _load(name, path)
+        self._thread = ThreadPoolExecutor(1, "recallflow-rerank")
+
+    async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, question, texts)
+
+    def _score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        return [*self._model.rerank(question, texts, batch_size=BATCH)]
+
+
+def _load(name: str, path: Path | None) -> Any:
+    try:
+        from fastembed.rerank.cross_encoder import TextCrossEncoder
+    except ImportError:
+        raise RerankerError("a local reranker needs fastembed: pip install 'recallflow[rerank]'") from None
+    if path is not None:
+        _register(TextCrossEncoder, name, path)
+    try:
+        return TextCrossEncoder(name, specific_model_path=str(path) if path else None)
+    except Exception as error:  # onnxruntime, tokenizers and the hub client raise what they like
+        origin = path or "the model hub (--reranker-path takes a local folder)"
+        raise RerankerError(f"cannot load the reranker {name} from {origin}: {error}") from error
+
+
+def _register(library: Any, name: str, path: Path) -> None:
+    """Tells fastembed of a model that it may not know, under the file that the folder has."""
+    from fastembed.common.model_description import ModelSource
+
+    file = next((file for file in ("model.onnx", "onnx/model.onnx") if (path / file).is_file()), None)
+    if file is None:
+        raise RerankerError(f"{path} has no model.onnx: give the folder of an ONNX export of {name}")
+    known = {model["model"].lower(): model["model_file"] for model in library.list_supported_models()}
+    if name.lower() not in known:
+        library.add_custom_model(name, ModelSource(hf=name), file)
+    elif not (path / known[name.lower()]).is_file():
+        raise RerankerError(f"{path} has no {known[name.lower()]}, which is what {name} is read from")
 
 
 def load_reranker(

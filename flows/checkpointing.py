@@ -13,9 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from recallflow.background import beside
-from recallflow.connectors.checkpoints.keeper import Keeper
 from recallflow.connectors.checkpoints.manifest import About
-from recallflow.connectors.checkpoints.store import CheckpointStore
+from recallflow.connectors.checkpoints.store import CheckpointStore, Keeper
 from recallflow.errors import CheckpointError, MasterKeyError, StorageError
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory

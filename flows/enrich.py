@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from recallflow.connectors.kafka.hub import Ways
 from recallflow.connectors.kafka.topic_reader import await_brokers
-from recallflow.connectors.llm.meter import Meter
+from recallflow.connectors.llm.policy import Meter
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History, categories
 from recallflow.enrichment import EnrichmentResult

@@ -10,10 +10,8 @@ from prometheus_client.registry import Collector
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.deciding import GateShown, RolloutShown
-from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.http.names import is_loopback
-from recallflow.connectors.http.server import listen, serve
+from recallflow.connectors.http.requests import Limits
+from recallflow.connectors.http.server import is_loopback, listen, serve
 from recallflow.control import DEFAULT, GateVerdict, Rollout
 from recallflow.credentials import Headers
 from recallflow.decisions import Decision, History, owner_mappings
@@ -26,7 +24,7 @@ from recallflow.flows.gc_policy import SWITCH_S
 from recallflow.flows.local import open_local
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_private
-from recallflow.service import Service
+from recallflow.service import GateShown, RolloutShown, Service
 
 _log = logging.getLogger(__name__)
 

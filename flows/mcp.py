@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.http.gate import Gate, Traffic
-from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.http.routes.probes import routes
+from recallflow.connectors.http.middleware import Gate, Traffic
+from recallflow.connectors.http.requests import Limits
+from recallflow.connectors.http.routes import probe_routes
 from recallflow.connectors.http.server import listen, serve
-from recallflow.connectors.mcp.caller import Caller, Place
 from recallflow.connectors.mcp.http import build_http, caller_in
-from recallflow.connectors.mcp.perform import Performer
+from recallflow.connectors.mcp.perform import Caller, Performer, Place
 from recallflow.connectors.mcp.server import build_server, serve_stdio
 from recallflow.credentials import USER_HEADER
 from recallflow.decisions import History
@@ -89,7 +88,7 @@ def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> Non
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     registry = registry_of(behind.metrics)
-    probes = routes(behind.service, registry)
+    probes = probe_routes(behind.service, registry)
     app: Any = Gate(build_http(server, place, admission, at.host, limits, probes), limits, Traffic(registry))
     with listen(*at) as listening:
         warn_where_open(at.host, behind.authoriser)

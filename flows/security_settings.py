@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from recallflow.connectors.kms import KmsMasterKey
-from recallflow.connectors.master_keys import parse_master_key, read_master_key
+from recallflow.connectors.master_keys import KmsMasterKey, parse_master_key, read_master_key
 from recallflow.credentials import KEY_HEADER, ApiKeyText
 from recallflow.errors import UsageError
 from recallflow.flows.settings import refuse_unless

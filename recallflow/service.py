@@ -4,9 +4,11 @@ one in this process."""
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
+from recallflow.control import Rollout, RolloutMode
 from recallflow.credentials import Headers
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
+from recallflow.fields import Model
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
@@ -74,4 +76,37 @@ class Admission(Protocol):
     def ids(self, headers: Headers) -> Mapping[str, str]:
         """Return the ids of which credentials name exactly one, by the fields of events. Raises InvalidRecord
         (`unauthenticated`)."""
+        ...
+
+
+class GateShown(Model):
+    """The verdict on a tenant's graph that holds. Times are RFC 3339 in UTC."""
+
+    blocked: bool
+    since: str
+    by: str | None
+    why: str | None
+
+
+class RolloutShown(Model):
+    """What becomes of what the graph adds to a tenant's answers, and who decided it when and why (null: nobody yet).
+    `gate`: the verdict of the quality gate, or of who overruled it; null where there was none yet."""
+
+    tenant_id: str
+    mode: RolloutMode
+    since: str | None
+    by: str | None
+    why: str | None
+    gate: GateShown | None
+
+
+class Rollouts(Protocol):
+    """What was decided about tenants' graphs, and a way to decide it."""
+
+    def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
+        """What holds now. Raises InvalidRecord (`unauthenticated`, `forbidden`)."""
+        ...
+
+    async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
+        """Returns once the decision is stored. Raises the same, and DeliveryFailed or SinkError where it cannot be."""
         ...

@@ -2,20 +2,122 @@
 
 import contextlib
 import errno
+import logging
 import os
+import re
+import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
-from recallflow.connectors.checkpoints.location import Location
-from recallflow.connectors.checkpoints.waiting import StoreAway, Waiting
+from recallflow.background import OUTAGE_S, Patience
 from recallflow.errors import CheckpointError, UsageError
 from recallflow.private_files import FOLDER_MODE, make_private_folder, open_private
 
+SCHEMES = ("s3", "gs", "file")
+ONE_PUT = "allow_delayed_open=true"  # a small object is sent with one request, and is there with its last byte
+
+
+class Location(NamedTuple):
+    """`root`: bucket and prefix, or folder. `shown`: the URL as messages have it."""
+
+    filesystem: fs.FileSystem
+    root: str
+    shown: str
+
+
+def locate(url: str) -> Location:
+    """Raises UsageError with every wrong field, and OSError where the store has to be asked for its region, and does
+    not answer."""
+    scheme, colon, rest = url.partition(":")
+    if ":" in rest.rpartition("@")[0] and scheme != "file":
+        raise UsageError(
+            "URL of checkpoints: credentials: they do not belong in it, where logs and other users see them; set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
+        )
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}:{'//' if rest.startswith('//') else ''}{parts.netloc}{parts.path}" if colon else url
+    if problems := [*_problems(parts)]:
+        raise UsageError(f"URL of checkpoints ({shown}): {'; '.join(problems)}")
+    if parts.scheme == "file":
+        return Location(fs.LocalFileSystem(), str(Path(unquote(parts.path)).absolute()), shown)
+    asked = f"{url}{'&' if parts.query else '?'}{ONE_PUT}" if parts.scheme == "s3" else url
+    try:
+        filesystem, root = fs.FileSystem.from_uri(asked)
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"URL of checkpoints ({shown}): options: {error}") from None
+    return Location(filesystem, root.rstrip("/"), shown)
+
+
+def _problems(parts: SplitResult) -> list[str]:
+    if parts.scheme not in SCHEMES:
+        named = f"{parts.scheme} is none" if parts.scheme else "is missing"
+        return [f"scheme: {named} of {', '.join(SCHEMES)}; a folder is file:///mnt/backups"]
+    found = []
+    if parts.scheme == "file":
+        if parts.netloc:
+            found.append(f"host: {parts.netloc}: a folder has none, and begins behind file://")
+        if not parts.path:
+            found.append("path: is missing: name a folder")
+        if parts.query:
+            found.append("options: a folder takes none")
+    elif not parts.netloc.rpartition("@")[2]:
+        found.append("bucket: is missing")
+    if parts.fragment:
+        found.append("fragment: # has no meaning here")
+    return found
+
+
+PAUSE_S = 1.0  # between two attempts; pyarrow makes some of its own before it gives up one
+# What a service says while it is away, or has too much to do. Anything else does not pass by waiting.
+PASSING = re.compile(
+    r"NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTLING|REQUEST_TIMEOUT|HTTP status 5\d\d"
+    r"|[Uu]navailable|UNAVAILABLE|DEADLINE_EXCEEDED"
+)
+
+
+class StoreAway(OSError):
+    """A folder of checkpoints that was there at the start is not reachable. It may come back, as a mounted disk may."""
+
+
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """`stopping`: once it is set, nothing more is tried."""
+
+    stopping: threading.Event
+    patience_s: float = OUTAGE_S
+
+    def until_done(self, shown: str, what: str, call: Callable[[], _T]) -> _T:
+        """What the call returns. Raises CheckpointError, and FileNotFoundError as it is."""
+        patience = Patience(self.patience_s)
+        waits = False
+        while True:
+            if self.stopping.is_set():
+                raise CheckpointError(f"{shown}: stopped before it could {what}")
+            try:
+                return call()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                said = " ".join(str(error).split())
+                if not (isinstance(error, StoreAway) or PASSING.search(said)):
+                    raise CheckpointError(f"{shown}: cannot {what}: {said}") from None
+                if patience.ended():
+                    raise CheckpointError(f"{shown}: could not {what} {patience}: {said}") from None
+                if not waits:
+                    _log.warning("%s is away, and waited for: %s", shown, said)
+                waits = True
+            self.stopping.wait(PAUSE_S)
 
 
 class Listed(NamedTuple):

@@ -2,15 +2,15 @@
 
 import logging
 import shutil
+import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from recallflow.background import OUTAGE_S
-from recallflow.connectors.checkpoints.fetching import Fetching
-from recallflow.connectors.checkpoints.location import locate
 from recallflow.connectors.checkpoints.manifest import (
     MANIFEST_BYTES_MAX,
     About,
@@ -20,10 +20,8 @@ from recallflow.connectors.checkpoints.manifest import (
     encode,
     manifest_name,
 )
-from recallflow.connectors.checkpoints.objects import Listed, Objects
-from recallflow.connectors.checkpoints.parallel import in_parallel
-from recallflow.connectors.checkpoints.sending import Hashed, Sending
-from recallflow.connectors.checkpoints.waiting import Waiting
+from recallflow.connectors.checkpoints.objects import Listed, Objects, Waiting, locate
+from recallflow.connectors.checkpoints.transfer import Fetching, Hashed, Sending, in_parallel
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
 
@@ -268,3 +266,31 @@ def lacking(manifest: Manifest, listed: dict[str, Listed]) -> list[str]:
 
 def _part(number: int) -> str:
     return f"p{number:03d}"
+
+
+SCRATCH = ".checkpoint-"
+
+
+class Keeper:
+    """`state_dir`: where folders are made meanwhile, on the disk of the state, so that tables are linked and not
+    copied; what a killed process left there is removed. `keep`: generations of each partition that stay."""
+
+    def __init__(self, store: CheckpointStore, state_dir: Path, keep: int) -> None:
+        self._store = store
+        self._state_dir = state_dir
+        self._keep = keep
+        for left in state_dir.glob(f"{SCRATCH}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def keep(self, number: int, make_folder: Callable[[Path], About]) -> Saved:
+        """Saves what `make_folder` puts into a folder that is not there yet, and prunes what is beyond. Raises
+        CheckpointError, OSError and what `make_folder` raises: then the partition's generations are as before."""
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self._state_dir) as scratch:
+            folder = Path(scratch) / f"p{number:03d}"
+            about = make_folder(folder)
+            saved = self._store.save(number, folder, about)
+        try:
+            self._store.prune(number, self._keep)
+        except CheckpointError as error:
+            _log.warning("old checkpoints of state partition %d stay for now: %s", number, error)
+        return saved

@@ -5,17 +5,20 @@ from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http import errors, openapi
-from recallflow.connectors.http.asked import Segments
-from recallflow.connectors.http.deciding import Rollouts
-from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.explorer import routes as explorer
-from recallflow.connectors.http.gate import Gate, Traffic
-from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.handler import Door, Mappings, without_mappings
 from recallflow.connectors.http.mem0 import routes as mem0
-from recallflow.connectors.http.routes import graph, memories, memory, probes, rollout
-from recallflow.connectors.http.routing import Mappings, without_mappings
-from recallflow.connectors.http.tracing import Traced
-from recallflow.service import Admission, Service
+from recallflow.connectors.http.middleware import Gate, Traced, Traffic
+from recallflow.connectors.http.requests import Limits, Segments
+from recallflow.connectors.http.routes import (
+    event_routes,
+    explore_routes,
+    graph_routes,
+    memory_routes,
+    probe_routes,
+    rollout_routes,
+)
+from recallflow.service import Admission, Rollouts, Service
 from recallflow.version import __version__
 
 # FastAPI's own spans have URLs with all parameters, and what exceptions say: questions, and whose they are.
@@ -42,9 +45,9 @@ def build_app(
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
     door = Door(service, admission, limits, mappings)
-    app.include_router(probes.routes(service, registry))
-    for module in (memory, memories):
-        app.include_router(module.routes(door))
+    app.include_router(probe_routes(service, registry))
+    app.include_router(event_routes(door))
+    app.include_router(memory_routes(door))
     _include_graph(app, door, rollouts)
     app.include_router(explorer.routes(door))
     app.include_router(mem0.routes(door))
@@ -57,8 +60,8 @@ def build_app(
 
 def _include_graph(app: FastAPI, door: Door, rollouts: Rollouts) -> None:
     """Add the graph's routes, and again under the prefixes of existing clients."""
-    explore = graph.explore_routes(door)
+    explore = explore_routes(door)
     for prefix in ("", SDK_PREFIX):
-        for router in (graph.routes(door), explore, rollout.routes(door, rollouts)):
+        for router in (graph_routes(door), explore, rollout_routes(door, rollouts)):
             app.include_router(router, prefix=prefix)
     app.include_router(explore, prefix=DASHBOARD_PREFIX)

@@ -13,10 +13,9 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from recallflow.connectors.http.bodies import credentials_of, too_large
-from recallflow.connectors.http.door import Door, shown
 from recallflow.connectors.http.errors import Problem, body_of, own_failure
-from recallflow.connectors.http.routing import route_to_workspace
+from recallflow.connectors.http.handler import Door, route_to_workspace, shown
+from recallflow.connectors.http.requests import credentials_of, too_large
 from recallflow.credentials import Headers
 from recallflow.errors import RecallflowError
 from recallflow.responses import ErrorBody

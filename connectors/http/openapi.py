@@ -8,12 +8,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from recallflow.connectors.http.deciding import RolloutShown
 from recallflow.connectors.http.errors import JSON, STATUSES
-from recallflow.connectors.http.parameters import Parameter, Parameters
+from recallflow.connectors.http.requests import Parameter, Parameters
 from recallflow.events import MemoryEvent, MemoryFields
 from recallflow.queries import QueryEvent
 from recallflow.responses import ErrorBody, Receipt, Response
+from recallflow.service import RolloutShown
 
 LINES = "application/x-ndjson"
 _REFERENCE = "#/components/schemas/{model}"

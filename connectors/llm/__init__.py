@@ -5,9 +5,7 @@ The official client takes a second to import, so that nothing here does before a
 
 from typing import TYPE_CHECKING
 
-from recallflow.connectors.llm.endpoint import Endpoint
-from recallflow.connectors.llm.meter import Meter
-from recallflow.connectors.llm.policy import Policy, Waits
+from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, Waits
 
 if TYPE_CHECKING:
     from recallflow.connectors.llm.chat import OpenAiModel

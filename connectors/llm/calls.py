@@ -6,10 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from recallflow.breaker import FAILURES, Breaker
-from recallflow.connectors.llm.budget import Budget
 from recallflow.connectors.llm.connection import CallFailed
-from recallflow.connectors.llm.meter import Meter
-from recallflow.connectors.llm.policy import Policy
+from recallflow.connectors.llm.policy import Budget, Meter, Policy
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.llm import Completion, Embedded, Spent, Task
 from recallflow.tracing import model_call

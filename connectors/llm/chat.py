@@ -1,17 +1,47 @@
 """A language model, asked by chat completions whose answer has a JSON schema."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
+import orjson
 
-from recallflow.connectors.llm.answers import read_answer
 from recallflow.connectors.llm.calls import Calls
 from recallflow.connectors.llm.connection import CallFailed, Connection
-from recallflow.connectors.llm.endpoint import Endpoint
-from recallflow.connectors.llm.meter import Meter, counted, estimate_tokens
-from recallflow.connectors.llm.policy import Policy
+from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, counted, estimate_tokens
 from recallflow.llm import Completion, Prompt, Spent
+
+# A block of Markdown, which models without a JSON mode put around JSON. Its end may be missing, as models stop there.
+_FENCED = re.compile(r"```[A-Za-z0-9]*[ \t]*\r?\n(.*?)(?:\r?\n[ \t]*```|\Z)", re.DOTALL)
+_WORDS = {"yes": True, "true": True, "no": False, "false": False}
+
+
+def read_answer(content: str, schema: Mapping[str, Any]) -> object:
+    """Return the value that a model wrote, unchecked.
+
+    Beside the JSON of the schema these are accepted: JSON in one fenced block; and where the schema is an object of one
+    field, the bare value of that field: a list, or a truth value, as JSON or as the word YES or NO. Raises ValueError
+    for anything else that is not JSON.
+    """
+    blocks = _FENCED.findall(content)
+    text = (blocks[0] if len(blocks) == 1 else content).strip()
+    field, kind = _only_field(schema)
+    word = _WORDS.get(text.strip("*.!\"' ").lower())
+    if kind == "boolean" and word is not None:
+        return {field: word}
+    value: object = orjson.loads(text)
+    return {field: value} if kind == "array" and isinstance(value, list) else value
+
+
+def _only_field(schema: Mapping[str, Any]) -> tuple[str, object]:
+    """Return name and type of the only field of a schema's object; of another schema, nothing."""
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    if len(properties) != 1:
+        return "", None
+    ((name, inner),) = properties.items()
+    return name, inner.get("type")
+
 
 MOST_BYTES = 1024 * 1024  # of a response
 

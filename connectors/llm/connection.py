@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import orjson
 
-from recallflow.connectors.llm.endpoint import Endpoint
+from recallflow.connectors.llm.policy import Endpoint
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import Spent
 

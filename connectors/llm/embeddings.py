@@ -9,9 +9,7 @@ import numpy as np
 
 from recallflow.connectors.llm.calls import Calls
 from recallflow.connectors.llm.connection import CallFailed, Connection
-from recallflow.connectors.llm.endpoint import Endpoint
-from recallflow.connectors.llm.meter import Meter, counted, estimate_tokens
-from recallflow.connectors.llm.policy import Policy
+from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, counted, estimate_tokens
 from recallflow.embedder import Matrix
 from recallflow.enrichment import EMBEDDED_BYTES
 from recallflow.errors import EmbedderError

@@ -1,13 +1,71 @@
 """How a service is called, and when a call that failed is tried again."""
 
 import asyncio
+import logging
 import random
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import orjson
+
+from recallflow.errors import ModelError, ModelFailure, UsageError
+from recallflow.llm import Spent, Task
+from recallflow.private_files import open_private
+
+OPENAI_URL = "https://api.openai.com/v1"
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")  # what HTTP takes for a header's
+
+
+class Endpoint(NamedTuple):
+    """Where calls go. `base_url`: None for OpenAI's own; `headers`: further ones, each as `Name: value`; `timeout_s`:
+    for each attempt."""
+
+    base_url: str | None = None
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    timeout_s: float = 30.0
+
+    @property
+    def url(self) -> str:
+        """Raises UsageError for what is no URL, or has a user or a password in it, which logs would show."""
+        url = self.base_url or OPENAI_URL
+        try:
+            parts = urlsplit(url)
+            fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is none
+            fits = False
+        if not fits:
+            raise UsageError("a model's base URL must begin with http:// or https:// and name a host")
+        if "@" in parts.netloc:
+            raise UsageError("a model's base URL must have no user or password in it: give the key by its own setting")
+        return url
+
+    @property
+    def is_openai(self) -> bool:
+        return urlsplit(self.url).hostname == urlsplit(OPENAI_URL).hostname
+
+    @property
+    def named_headers(self) -> Mapping[str, str]:
+        """Name → value. Raises UsageError."""
+        pairs = [(name.strip(), value.strip()) for name, _, value in (header.partition(":") for header in self.headers)]
+        if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in pairs):
+            raise UsageError("each header for a model must be given as NAME: VALUE")
+        return dict(pairs)
+
+    def check(self) -> None:
+        """Raises UsageError for what cannot be called. No message shows what was given, which may be a secret."""
+        _ = self.url, self.named_headers
+        if self.key is not None and not _VALUE.fullmatch(self.key):
+            raise UsageError("a model's key must be of printable ASCII characters, in one line")
+
 
 FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 60.0  # before a further attempt, whatever a service says
@@ -61,3 +119,128 @@ class Policy:
             except (ValueError, OverflowError):
                 return 0.0
         return min(MOST_WAIT_S, max(0.0, seconds))
+
+
+TENANTS_NAMED = 100
+OTHERS = "other"
+CHARACTERS_PER_TOKEN = 4
+
+
+class Meter:
+    """Counts since the start. Tenants are shown by name up to a number of them, as each is a series of metrics; the
+    rest are `other` together."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.left_alone = False  # it failed so often that it is not asked, or but tried
+        self._spent: defaultdict[tuple[str, Task], Spent] = defaultdict(Spent)
+        self._failures: Counter[tuple[Task, ModelFailure]] = Counter()
+        self._named: set[str] = set()
+
+    def spend(self, tenant_id: str, task: Task, spent: Spent) -> None:
+        """Counts attempts, those that failed included."""
+        if len(self._named) < TENANTS_NAMED:
+            self._named.add(tenant_id)
+        shown = tenant_id if tenant_id in self._named else OTHERS
+        self._spent[shown, task] = self._spent[shown, task].plus(spent)
+
+    def fail(self, task: Task, code: ModelFailure) -> None:
+        """Counts a call that gave nothing in the end."""
+        self._failures[task, code] += 1
+
+    def spent(self) -> dict[tuple[str, Task], Spent]:
+        """By tenant and task."""
+        return dict(self._spent)
+
+    def failures(self) -> dict[tuple[Task, ModelFailure], int]:
+        """By task and reason."""
+        return dict(self._failures)
+
+
+def estimate_tokens(*texts: str) -> int:
+    """About how many a service will count."""
+    return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
+
+
+def counted(answer: Mapping[str, Any], kind: str, estimate: int) -> int:
+    """What a service says that it counted; the estimate where it does not say."""
+    usage = answer.get("usage")
+    tokens = usage.get(kind) if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) and tokens >= 0 else estimate
+
+
+DAY_S = 86_400
+WRITTEN_EVERY_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Reserved(NamedTuple):
+    """Tokens of a call under way. `day`: since 1970, in UTC."""
+
+    tenant_id: str
+    tokens: int
+    day: int
+
+
+class Budget:
+    """Tokens by tenant and day of UTC. A call reserves about what it will cost and gives back what it did not, so that
+    many at once do not spend more than there is."""
+
+    def __init__(
+        self, limit: Callable[[str], int | None], epoch_s: Callable[[], float], path: Path | None = None
+    ) -> None:
+        """`limit`: None is none. `path`: the file that remembers the day's spending."""
+        self._limit = limit
+        self._epoch_s = epoch_s
+        self._path = path
+        self._written_s = 0.0
+        self._day, self._spent = _read(path)
+
+    def reserve(self, tenant_id: str, tokens: int) -> Reserved:
+        """Raises ModelError where that is more than is left."""
+        day, limit = self._begin_day(), self._limit(tenant_id)
+        spent = self._spent.get(tenant_id, 0)
+        if limit is not None and spent + tokens > limit:
+            raise ModelError(
+                "over_budget", f"{spent:,} of {limit:,} tokens are spent today, and it takes about {tokens:,}"
+            )
+        self._spent[tenant_id] += tokens
+        return Reserved(tenant_id, tokens, day)
+
+    def give_back(self, reserved: Reserved, tokens: int) -> None:
+        """What was reserved yesterday is gone with the day; what it cost counts today."""
+        taken_back = reserved.tokens if reserved.day == self._begin_day() else 0
+        self._spent[reserved.tenant_id] += tokens - taken_back
+        if self._epoch_s() - self._written_s >= WRITTEN_EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        """What is under way counts as if it had cost what is reserved for it: after a kill nobody knows."""
+        if self._path is not None and self._spent:
+            self._written_s = self._epoch_s()
+            new = self._path.with_suffix(".new")
+            try:
+                with open_private(new, "wb") as file:
+                    file.write(orjson.dumps({"day": self._day, "spent": self._spent}))
+                new.replace(self._path)
+            except OSError as error:  # an answer that is paid for is worth more than the count
+                _log.warning("%s cannot be written (%s): a restart would not know what is spent", self._path, error)
+
+    def _begin_day(self) -> int:
+        today = int(self._epoch_s() // DAY_S)
+        if today != self._day:
+            self._day, self._spent = today, defaultdict(int)
+        return today
+
+
+def _read(path: Path | None) -> tuple[int, defaultdict[str, int]]:
+    """The day of a file, and what was spent on it. One that cannot be read costs a day's memory, and no start."""
+    if path is None or not path.exists():
+        return 0, defaultdict(int)
+    try:
+        found = orjson.loads(path.read_bytes())
+        return int(found["day"]), defaultdict(int, {str(tenant): int(of) for tenant, of in found["spent"].items()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        _log.warning("%s cannot be read (%s): today's spending is counted from 0", path, type(error).__name__)
+        return 0, defaultdict(int)

@@ -15,10 +15,30 @@ from typing import Any
 
 import orjson
 
-from recallflow.connectors.logs import encoding
-from recallflow.connectors.logs.encoding import EVENT_BYTES
 from recallflow.connectors.logs.model import LogSource, Scope
 from recallflow.fields import written_time
+
+EVENT_BYTES = 1024 * 1024 + 1  # one more than an event may have, so that a cut line is still rejected as too large
+_WRITTEN_LEVELS = 250  # orjson writes 254, and an event may have 200
+
+
+def encode_event(scope: Scope, event: dict[str, Any]) -> bytes:
+    """An event as JSON, of the scope's owner where it names none."""
+    owned = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "environment": scope.environment} | event
+    try:
+        return orjson.dumps(owned)
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes, though it reads it
+        return orjson.dumps(_cut(owned, _WRITTEN_LEVELS))
+
+
+def _cut(value: Any, levels: int) -> Any:
+    """What is nested deeper is left out: what stays is still too deep for an event, and refused as that."""
+    if levels == 0:
+        return None
+    if isinstance(value, dict):
+        return {key: _cut(item, levels - 1) for key, item in value.items()}
+    return [_cut(item, levels - 1) for item in value] if isinstance(value, list) else value
+
 
 _ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
 _SHOWN_CHARACTERS = 500  # of what is broken
@@ -62,7 +82,7 @@ def message_events(scope: Scope, owner: str, said: Said) -> Iterator[bytes]:
         **({} if said.name is None else {"name": said.name}),
         **({"metadata": dict(said.metadata)} if said.metadata else {}),
     }
-    yield encoded(scope, owner, event)
+    yield encode_owned_event(scope, owner, event)
     if said.edited is not None:
         yield edit(scope, owner, identifier(said.id), said.edited, {"content": said.content})
 
@@ -73,21 +93,21 @@ def edit(
     """The update that an edit makes of a memory."""
     key, time = edited
     event = {"type": "memory.update", "id": identifier(f"{memory_id}~{key}"), "memory_id": memory_id, **changed}
-    return encoded(scope, owner, event | ({} if time is None else {"timestamp": time}))
+    return encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))
 
 
-def encoded(scope: Scope, owner: str, event: Mapping[str, object]) -> bytes:
+def encode_owned_event(scope: Scope, owner: str, event: Mapping[str, object]) -> bytes:
     """The event of an owner as JSON; of one that is too large, no more than shows that. Half of a pair of surrogates,
     which JSON can write and UTF-8 cannot, becomes a replacement character."""
     owned = {**event, "user_id": owner}
     try:
-        return encoding.encoded(scope, owned)[:EVENT_BYTES]
+        return encode_event(scope, owned)[:EVENT_BYTES]
     except orjson.JSONEncodeError:
         try:
             written = json.dumps(owned, ensure_ascii=False, default=str)
         except RecursionError:
             return broken(str(event.get("id")), "is nested too deeply")
-        return encoding.encoded(scope, json.loads(_sound(written)))[:EVENT_BYTES]
+        return encode_event(scope, json.loads(_sound(written)))[:EVENT_BYTES]
 
 
 def broken(where: str, what: str, value: object = None) -> bytes:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from recallflow.connectors.logs.building import EVENT_BYTES, encode_event
 from recallflow.connectors.logs.documents import elements, first_objects, parsed
-from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 
 _SESSION = re.compile(r"session_(\d+)")
@@ -32,7 +32,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
             if sample is None and text != b"null":
                 yield text[:EVENT_BYTES]
             else:
-                yield from (encoded(scope, event) for event in _events(sample, scope))
+                yield from (encode_event(scope, event) for event in _events(sample, scope))
 
 
 def _events(sample: object, scope: Scope) -> Iterator[dict[str, Any]]:

@@ -14,8 +14,17 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Any
 
-from recallflow.connectors.http.mem0.entities import ENTITIES, owned
-from recallflow.connectors.logs.building import broken, edit, encoded, identifier, leave_out, lenient, stamp, word
+from recallflow.connectors.http.mem0.requests import ENTITIES, owned
+from recallflow.connectors.logs.building import (
+    broken,
+    edit,
+    encode_owned_event,
+    identifier,
+    leave_out,
+    lenient,
+    stamp,
+    word,
+)
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.connectors.logs.owners import identifier_text, is_scalar, unclear_identities
@@ -91,7 +100,7 @@ def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
     labels = _labels(memory)
     given = {"content": memory["memory"], **labels}
     event = {"type": "memory", "id": memory_id, **fields, **given}
-    yield encoded(scope, owner, event | ({} if created is None else {"timestamp": created}))
+    yield encode_owned_event(scope, owner, event | ({} if created is None else {"timestamp": created}))
     if updated is not None and updated != created:
         yield edit(scope, owner, memory_id, (updated, updated), given)
 
@@ -140,4 +149,4 @@ def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: Scope
         event = {"type": "memory.forget", "id": identifier(step.get("id")), "memory_id": memory_id}
         if kind != "DELETE":
             event |= {"type": "memory.update", "content": step.get("new_memory")}
-    return encoded(scope, owner, event | ({} if time is None else {"timestamp": time}))
+    return encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))

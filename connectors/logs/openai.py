@@ -13,9 +13,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from recallflow.connectors.logs.building import identifier, word
+from recallflow.connectors.logs.building import EVENT_BYTES, encode_event, identifier, word
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
-from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.connectors.logs.owners import (
     ROLES,
@@ -150,7 +149,7 @@ class Conversations:
             )
 
     def encoded(self, event: dict[str, Any]) -> bytes:
-        return encoded(self._scope, event)
+        return encode_event(self._scope, event)
 
     def checked(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return the event. Raises UsageError where people of two conversations would share the default owner."""

@@ -1,30 +1,60 @@
 """All formats of logs, and which of them a log is in."""
 
+import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from recallflow.connectors.logs.building import EMPTY_FILE, leave_out
-from recallflow.connectors.logs.chatgpt import CHATGPT
-from recallflow.connectors.logs.claude import CLAUDE
-from recallflow.connectors.logs.delimited import csv_format, header_columns
+from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.logs.assistants import CHATGPT, CLAUDE
+from recallflow.connectors.logs.building import EMPTY_FILE, EVENT_BYTES, leave_out
 from recallflow.connectors.logs.discord import DISCORD
-from recallflow.connectors.logs.documents import first_objects
-from recallflow.connectors.logs.events import EVENTS
+from recallflow.connectors.logs.documents import elements, first_objects, is_document
 from recallflow.connectors.logs.locomo import LOCOMO
 from recallflow.connectors.logs.mbox import MBOX
 from recallflow.connectors.logs.mem0 import MEM0
-from recallflow.connectors.logs.model import Head, LogFormat, Scope
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.connectors.logs.openai import OPENAI, SHAREGPT
-from recallflow.connectors.logs.parquet import parquet_format
 from recallflow.connectors.logs.slack import SLACK
 from recallflow.connectors.logs.sources import Source
-from recallflow.connectors.logs.tables import lines_format, mapped
+from recallflow.connectors.logs.tables import csv_format, header_columns, lines_format, mapped, parquet_format
 from recallflow.connectors.logs.telegram import TELEGRAM
 from recallflow.connectors.logs.whatsapp import WHATSAPP
 from recallflow.connectors.logs.zep import ZEP
 from recallflow.errors import UsageError
-from recallflow.parsing import wrapping
+from recallflow.parsing import EVENT_TYPES, unmarked, wrapping
+
+
+def _recognises(head: Head) -> bool:
+    for one in first_objects(head.start):
+        kind = one.get("type")
+        if isinstance(kind, str) and kind in EVENT_TYPES:
+            return True
+        if "tenant_id" in one and "messages" not in one and "role" not in one:
+            return True
+    return False
+
+
+def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners
+    with source.open() as file:
+        as_document = is_document(start_of(file))
+    with source.open() as file:
+        if as_document:
+            yield from elements(file, most_bytes=EVENT_BYTES - 1)
+            return
+        for number, line in enumerate(bounded_lines(file, EVENT_BYTES)):
+            yield line if number else unmarked(line)
+
+
+EVENTS = LogFormat(
+    "events",
+    "JSON lines of memory events (with type and tenant_id)",
+    _recognises,
+    _read,
+    fields=("type", "tenant_id", "user_id", "session_id", "environment", "project_id", "timestamp"),
+)
+
 
 # In the order in which they are tried. Those that look for one program's fields come first: `events` takes whatever has
 # one of our types, `message` among them, and `openai` whatever has `messages`.
@@ -147,3 +177,44 @@ def _likeness(objects: Sequence[Mapping[str, object]]) -> str:
             f"its {listed[0]} have the fields {_some(listed[1])}: save those as lines and give --column content=FIELD"
         )
     return "if each is a message, give --column content=FIELD"
+
+
+_LINE_BYTES = 64 * 1024
+_END_BYTES = 64 * 1024
+_GROWING = ("events", "openai")  # of lines, to which others are appended
+
+
+def log_name(log: Log, scope: Scope) -> str:
+    """A file of lines is known by its path and its first line, so that one that grew is read on. Everything else is
+    known by what it holds: a later export of the same conversations is another log, whose events have ids of their own
+    and apply once. Where the log names no owners, the same log of another owner is another one."""
+    given = "" if log.format.name == "events" else repr((log.format.name, log.columns, _owner(scope)))
+    if log.source.path is not None and log.format.name in _GROWING:
+        with log.source.open() as file:
+            start = start_of(file)
+        if not is_document(start):
+            first = start.partition(b"\n")[0][:_LINE_BYTES].rstrip(b"\r\n")
+            return _topic(os.fsencode(log.source.path.resolve()) + f"\n{given}".encode() + first)
+    return _topic(given.encode() + _content(log.source))
+
+
+def _owner(scope: Scope) -> tuple[object, ...]:
+    return scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
+
+
+def _topic(named: bytes) -> str:
+    return "file-" + hashlib.sha256(named).hexdigest()[:16]
+
+
+def _content(source: Source) -> bytes:
+    """Size, beginning and end of each file: nobody waits until gigabytes are hashed."""
+    digest = hashlib.sha256()
+    for one in source.members() or (source,):
+        digest.update(f"{one.name}\n{one.bytes}\n{one.checksum}\n".encode())
+        if one.checksum is None and one.open_raw is not None:
+            with one.open_raw() as file:
+                digest.update(file.read(_END_BYTES) or b"")
+                if one.bytes > _END_BYTES:
+                    file.seek(-_END_BYTES, os.SEEK_END)
+                    digest.update(file.read(_END_BYTES) or b"")
+    return digest.digest()

@@ -1,17 +1,21 @@
 """Rows of any table as events: a column for each field, named by whoever brings the table, or guessed."""
 
+import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time, tzinfo
 from decimal import Decimal
 from itertools import chain, islice
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, cast
 
 import orjson
 
+from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.logs.building import EVENT_BYTES, broken, encode_event
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
-from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.connectors.logs.openai import Conversations, listed
 from recallflow.connectors.logs.owners import (
@@ -25,7 +29,8 @@ from recallflow.connectors.logs.owners import (
 )
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
-from recallflow.parsing import EVENT_TYPES
+from recallflow.limits import RECORD_BYTES
+from recallflow.parsing import EVENT_TYPES, unmarked
 
 Columns = Mapping[str, str]  # field of an event → column
 Row = dict[str, Any]
@@ -118,7 +123,7 @@ class TableReader:
         if isinstance(role := element.get("role"), str):
             element["role"] = ROLES.get(role.strip().casefold(), role)
         if element.get("type") in EVENT_TYPES:  # an event, as `export` writes it
-            yield encoded(scope, _exported(element))
+            yield encode_event(scope, _exported(element))
             return
         if listed(element) is None:
             element.setdefault("role", "user")
@@ -235,3 +240,150 @@ def lines_format(columns: Columns) -> LogFormat:
                 yield from table.events(row, known[names], number)
 
     return LogFormat("rows", "JSON lines of rows, with --column", _recognises, read)
+
+
+_DELIMITERS = ",;\t|"
+_HEADER_LINES = 20  # names of columns may hold line feeds
+_JSON_STARTS = (b"{", b"[")
+
+
+def csv_format(columns: Columns) -> LogFormat:
+    """`columns`: those that somebody named; the others are guessed."""
+
+    def recognises(head: Head) -> bool:
+        names = [] if head.members else header_columns(head.start)
+        given = {field: column for field, column in columns.items() if column in names}
+        return "content" in mapped(names, given).values()
+
+    def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+        with source.open() as file:
+            delimiter, names = _header(start_of(file))
+        with source.open() as file:
+            yield from TableReader(source.name, scope, columns).read(
+                names, _csv_rows(source.name, file, names, delimiter)
+            )
+
+    return LogFormat("csv", "CSV with a header and a column of texts", recognises, read)
+
+
+def header_columns(start: bytes) -> list[str]:
+    """Return the columns of a file that starts as CSV does; none of other files."""
+    start = unmarked(start).lstrip()
+    if start.startswith(_JSON_STARTS) or b"\x00" in start[:1000]:
+        return []
+    _, names = _header(start)
+    return names if len(names) > 1 else []
+
+
+def _header(start: bytes) -> tuple[str, list[str]]:
+    """Return the delimiter that gives the most columns, and the columns, each under a name of its own."""
+    lines = [f"{line}\n" for line in _texts(unmarked(start).split(b"\n", _HEADER_LINES)[:_HEADER_LINES])]
+    found = [(delimiter, _first_row(lines, delimiter)) for delimiter in _DELIMITERS]
+    delimiter, names = max(found, key=lambda one: len(one[1]))
+    unique: dict[str, None] = {}
+    for place, name in enumerate(names, start=1):
+        shown = name.strip() or f"column {place}"
+        unique[shown if shown not in unique else f"{shown} ({place})"] = None
+    return delimiter, [*unique]
+
+
+def _first_row(lines: list[str], delimiter: str) -> list[str]:
+    try:
+        return next((row for row in csv.reader(lines, delimiter=delimiter) if row), [])
+    except csv.Error:
+        return []
+
+
+def _csv_rows(name: str, file: BinaryIO, columns: list[str], delimiter: str) -> Iterator[Row | bytes]:
+    """Return each row's values by column, without empty ones. What is no row comes as bytes, to be refused."""
+    csv.field_size_limit(RECORD_BYTES)  # of the process. It bounds what a quote that is never closed takes in.
+    reader = csv.reader((f"{line}\n" for line in _texts(bounded_lines(file, 2 * RECORD_BYTES))), delimiter=delimiter)
+    is_header = True
+    while True:
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield broken(f"{name}, line {reader.line_num}", f"is no row ({error})")
+            continue
+        if not values:
+            continue
+        if is_header:
+            is_header = False
+        elif len(values) > len(columns):
+            yield broken(
+                f"{name}, line {reader.line_num}", f"has {len(values)} values for {len(columns)} columns", values
+            )
+        else:
+            yield {column: value for column, value in zip(columns, values, strict=False) if value.strip()}
+
+
+def _texts(lines: Iterable[bytes]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield (line if number else unmarked(line)).decode("utf-8", "replace").removesuffix("\r")
+
+
+MAGIC = b"PAR1"
+_BATCH_ROWS = 1024
+
+
+def _recognises_parquet(head: Head) -> bool:
+    return head.start.startswith(MAGIC)
+
+
+def parquet_format(columns: Columns) -> LogFormat:
+    """`columns`: those that somebody named; the others are guessed."""
+
+    def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+        from pyarrow import ArrowException  # takes as long to import as all else
+        from pyarrow.parquet import ParquetFile
+
+        with source.open() as file:
+            try:
+                # Not read ahead: a row group is held a column's page at a time, however large it is.
+                table = ParquetFile(_seekable(file), pre_buffer=False, buffer_size=1024 * 1024)
+                batches = table.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+                rows: Iterator[dict[str, Any] | bytes] = (row for batch in batches for row in _parquet_rows(batch))
+                yield from TableReader(source.name, scope, columns).read(table.schema_arrow.names, rows)
+            except (ArrowException, OSError) as error:
+                reason = str(error).partition("\n")[0]
+                raise UsageError(f"{source.name}: cannot be read as Parquet ({reason}); is it complete?") from None
+
+    return LogFormat("parquet", "Parquet, with a column of texts", _recognises_parquet, read)
+
+
+def _seekable(file: BinaryIO) -> BinaryIO:
+    """Parquet is read from its end. What is decompressed on the way cannot be, and is copied to where it can."""
+    if file.seekable():
+        return file
+    copy = TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - for as long as it is read
+    shutil.copyfileobj(file, copy)
+    copy.seek(0)
+    return cast("BinaryIO", copy)
+
+
+def _parquet_rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a record batch. Times are cut to microseconds, the finest that Python has; those that are out of its
+    range are texts."""
+    columns = []
+    for column in batch.columns:
+        try:
+            columns.append(column.cast(_coarser(column.type), safe=False).to_pylist())
+        except (ValueError, OverflowError):
+            columns.append(column.cast("string").to_pylist())
+    for values in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, values, strict=True))
+
+
+def _coarser(kind: Any) -> Any:
+    """The type with microseconds for nanoseconds."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_coarser(field.type)) for field in kind.fields])
+    if pa.types.is_list(kind):
+        return pa.list_(_coarser(kind.value_type))
+    return kind

@@ -25,7 +25,7 @@ from recallflow.connectors.logs.building import (
     author,
     broken,
     edit,
-    encoded,
+    encode_owned_event,
     file_name,
     identifier,
     leave_out,
@@ -189,7 +189,7 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) ->
     event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **held}
     if source and target:
         event["relations"] = [relation | held]
-    yield encoded(scope, owner, event | ({} if created is None else {"timestamp": created}))
+    yield encode_owned_event(scope, owner, event | ({} if created is None else {"timestamp": created}))
     if ends is not None:
         changed: dict[str, object] = {"valid_to": ends}
         if source and target:
@@ -207,7 +207,7 @@ def _episode(episode: dict[str, Any], scope: Scope, where: str) -> Iterator[byte
     owner, key = _owner(episode, scope), word(episode.get("uuid")) or where
     if kind != "message":
         event = {"type": "memory", "id": identifier(key), "kind": kind[:100], "content": content}
-        yield encoded(scope, owner, event | ({} if time is None else {"timestamp": time}))
+        yield encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))
         return
     spoken = _SPOKEN.fullmatch(content) if episode.get("role") is None else None
     name = author(spoken["name"] if spoken else episode.get("role"))

@@ -9,12 +9,11 @@ from fastapi import APIRouter, FastAPI, Request
 from mcp.server.lowlevel import Server
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recallflow.connectors.http.bodies import read_body
-from recallflow.connectors.http.connection import mark_admitted
 from recallflow.connectors.http.errors import Problem, body_of, refusal
-from recallflow.connectors.http.gate import PROBES
-from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.mcp.caller import Caller, Place, caller_of
+from recallflow.connectors.http.middleware import PROBES
+from recallflow.connectors.http.requests import Limits, read_body
+from recallflow.connectors.http.server import mark_admitted
+from recallflow.connectors.mcp.perform import Caller, Place, caller_of
 from recallflow.connectors.mcp.server import Context
 from recallflow.errors import RecallflowError
 from recallflow.parsing import parse

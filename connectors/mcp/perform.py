@@ -1,20 +1,21 @@
 """What the tools do: each makes one event of its arguments and the caller, and puts it to the service."""
 
 import uuid
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
 
 import orjson
 
-from recallflow.connectors.mcp import shown
-from recallflow.connectors.mcp.caller import Caller
-from recallflow.connectors.mcp.shown import Result
+from recallflow.connectors.mcp import tools
 from recallflow.connectors.mcp.tools import (
     AddArguments,
     Arguments,
     EpisodesArguments,
     ForgetArguments,
+    Result,
     SearchArguments,
 )
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
 from recallflow.errors import FieldProblem, InvalidRecord, QueryFailed
 from recallflow.events import MemoryEvent
 from recallflow.parsing import parse
@@ -22,6 +23,48 @@ from recallflow.queries import QueryEvent
 from recallflow.responses import EpisodeInfo, Receipt, Response
 from recallflow.service import Admission, Service
 from recallflow.tracing import trace_headers
+
+_CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
+
+
+class Place(NamedTuple):
+    """Which part of a deployment a server is for. With a `project_id` it reads and stores that project's memories
+    alone."""
+
+    tenant_id: str
+    environment: str
+    project_id: str | None = None
+
+
+class Caller(NamedTuple):
+    """One user of a place, with what proves that the tools may be called for that user."""
+
+    place: Place
+    user_id: str
+    headers: Headers
+
+    def scope(self) -> dict[str, str]:
+        """The fields by which an event says whose it is."""
+        named = self.place._asdict() | {"user_id": self.user_id}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def caller_of(place: Place, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+    """Who an HTTP request is for: the user that its x-end-user-id names. A credential that is given twice stays so, and
+    is refused by whoever judges. Raises InvalidRecord."""
+    given = tuple((_CREDENTIALS[name], value) for name, value in headers if name in _CREDENTIALS)
+    users = [value for name, value in given if name == USER_HEADER]
+    if len(users) != 1:
+        raise _refused("is missing: it names the user whose memory this is" if not users else "is given twice")
+    try:
+        return Caller(place, users[0].decode(), given)
+    except UnicodeDecodeError:
+        raise _refused("is not UTF-8") from None
+
+
+def _refused(problem: str) -> InvalidRecord:
+    return InvalidRecord("unauthenticated", [FieldProblem(USER_HEADER, problem)])
+
 
 # Field of an event → argument that it is made of, where the two are called differently.
 _ARGUMENTS = {"k": "limit", "filters.session_ids": "session_id", "filters.categories": "category",
@@ -38,20 +81,20 @@ class Performer:
         """Raises RecallflowError."""
         match arguments:
             case SearchArguments():
-                return shown.found(await self._ask(caller, _recall(arguments)))
+                return tools.found(await self._ask(caller, _recall(arguments)))
             case AddArguments():
                 memory_id = str(uuid.uuid4())
                 event = {"type": "memory", "id": memory_id} | _given(arguments)
-                return shown.added(memory_id, applied=await self._apply(caller, event) is not None)
+                return tools.added(memory_id, applied=await self._apply(caller, event) is not None)
             case ForgetArguments():
                 event = {"type": "memory.forget", "memory_id": arguments.memory_id}
                 receipt = await self._apply(caller, event)
                 if receipt is not None and receipt.outcome == "unchanged":
                     raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
-                return shown.forgotten(arguments.memory_id, applied=receipt is not None)
+                return tools.forgotten(arguments.memory_id, applied=receipt is not None)
             case EpisodesArguments():
                 response = await self._ask(caller, {"type": "episodes.list"} | _given(arguments))
-                return shown.episodes(cast(list[EpisodeInfo], response.episodes or []))
+                return tools.episodes(cast(list[EpisodeInfo], response.episodes or []))
         raise TypeError(f"no tool takes {type(arguments).__name__}")
 
     async def _ask(self, caller: Caller, fields: dict[str, Any]) -> Response:

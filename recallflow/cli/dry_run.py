@@ -6,7 +6,7 @@ from typing import Any
 from recallflow.cli.output import heading, json_line, table
 from recallflow.cli.pace import Meter
 from recallflow.cli.replay import Job
-from recallflow.connectors.logs.identity import log_name
+from recallflow.connectors.logs.registry import log_name
 from recallflow.embedder import Embedder
 from recallflow.fields import format_time
 from recallflow.flows.embedded import rejection

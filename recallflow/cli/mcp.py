@@ -38,7 +38,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def run_server(options: argparse.Namespace) -> int:
     def run(config: "Config") -> None:
-        from recallflow.connectors.mcp.caller import Place
+        from recallflow.connectors.mcp.perform import Place
         from recallflow.flows import mcp  # which needs an extra
 
         if options.http and options.user:

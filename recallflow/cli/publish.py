@@ -11,7 +11,7 @@ from recallflow.cli.progress import Progress, Target
 from recallflow.cli.replay import Job, Replayed
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.sender import Publisher
-from recallflow.connectors.logs.identity import log_name
+from recallflow.connectors.logs.registry import log_name
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused

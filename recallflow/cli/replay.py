@@ -234,7 +234,7 @@ def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pac
 def _replay(embedded: "Embedded", job: Job, pace: "Pace | None") -> Replayed:
     from recallflow.cli.pace import Meter, PacedFeed
     from recallflow.connectors.lines import Feed, IteratorFeed
-    from recallflow.connectors.logs.identity import log_name
+    from recallflow.connectors.logs.registry import log_name
     from recallflow.errors import LogChanged, UsageError
     from recallflow.flows.embedded import run_lines
 

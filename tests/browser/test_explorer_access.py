@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, Page, Request, expect
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.requests import Limits
 from recallflow.credentials import Headers
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.events import Event

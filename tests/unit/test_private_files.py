@@ -10,7 +10,7 @@ from recallflow import Memory
 from recallflow.cli import main
 from recallflow.connectors.checkpoints.manifest import About
 from recallflow.connectors.checkpoints.store import CheckpointStore
-from recallflow.connectors.llm.budget import Budget
+from recallflow.connectors.llm.policy import Budget
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.private_files import OTHERS, open_to_others

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from recallflow.connectors.http.gate import Traffic
+from recallflow.connectors.http.middleware import Traffic
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, Metrics
 from recallflow.flows.topics import Topics

@@ -3,21 +3,64 @@
 What the explorer shows it asks POST /memory/query for, with the credentials that its reader gives.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.resources import files as resources
 from types import MappingProxyType
+from typing import NamedTuple
 
 import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from recallflow.connectors.http.bodies import credentials_of
-from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.errors import JSON, Problem
-from recallflow.connectors.http.explorer.files import HOME, PAGE, REFERENCE, File, load
+from recallflow.connectors.http.handler import Door
+from recallflow.connectors.http.requests import credentials_of
 from recallflow.credentials import Headers
-from recallflow.errors import InvalidRecord
+from recallflow.errors import InvalidRecord, UsageError
 from recallflow.owner import Owner
 from recallflow.queries import UserStats
+
+PAGE, HOME, REFERENCE = "index.html", "home.html", "reference.html"
+LIBRARY = "library/d3.js"
+_PACKAGE, _INSIDE = "gravis", "gravis/_internal/plotting/third_party/d3/d3.v7.min.def.js"
+_MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+class File(NamedTuple):
+    """A file as it is sent."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def load() -> dict[str, File]:
+    """Every file by its name; there are few, and no other can be asked for. Raises UsageError without the library."""
+    return {name: _file(name, content) for name, content in _contents()}
+
+
+def _contents() -> Iterator[tuple[str, bytes]]:
+    for resource in resources("recallflow.connectors.http.explorer").joinpath("page").iterdir():
+        if resource.name.rpartition(".")[2] in _MEDIA_TYPES:
+            yield resource.name, resource.read_bytes()
+    try:
+        # Its path is asked for: importing the package would load all that it can draw with.
+        yield LIBRARY, distribution(_PACKAGE).locate_file(_INSIDE).read_bytes()  # type: ignore[attr-defined]
+    except (PackageNotFoundError, FileNotFoundError):
+        raise UsageError("the explorer draws with d3, which gravis ships: pip install 'recallflow[serve]'") from None
+
+
+def _file(name: str, content: bytes) -> File:
+    digest = hashlib.sha256(content).hexdigest()
+    return File(content, _MEDIA_TYPES[name.rpartition(".")[2]], f'"{digest[:32]}"')
+
 
 # Scripts and styles come from these files alone, none stands within the page, and no text becomes markup: a memory that
 # holds markup is shown as the text that it is, even where a script of ours would forget that.

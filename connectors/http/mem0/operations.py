@@ -1,41 +1,174 @@
 """What mem0's operations do here. No language model is asked: messages are stored as they stand."""
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import orjson
+from fastapi import Request
 
 from recallflow.connectors.http.errors import Problem
-from recallflow.connectors.http.mem0 import bodies
-from recallflow.connectors.http.mem0.calls import Calls
-from recallflow.connectors.http.mem0.entities import (
+from recallflow.connectors.http.handler import Door
+from recallflow.connectors.http.mem0 import requests
+from recallflow.connectors.http.mem0.requests import (
     AGENT_LABEL,
     RUN,
     USER,
+    Asked,
+    asked,
+    entities_alone,
     invalid,
     mem0_id,
     our_id,
     owned,
     owner_of,
+    shown_entities,
 )
-from recallflow.connectors.http.mem0.filters import Asked, asked, entities_alone
-from recallflow.connectors.http.mem0.shown import history, shown
-from recallflow.events import MemoryAdd, MemoryEvent, Message
+from recallflow.connectors.http.requests import credentials_of
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
+from recallflow.errors import InvalidRecord, QueryFailed
+from recallflow.events import PRODUCTION, MemoryAdd, MemoryEvent, Message
 from recallflow.fields import EPOCH_MS_MAX, format_time
-from recallflow.queries import K_MAX
-from recallflow.responses import MemoryPage
+from recallflow.parsing import parse
+from recallflow.queries import K_MAX, QueryEvent
+from recallflow.responses import MemoryPage, Receipt, Response
 from recallflow.service import check_forgotten
+
+_SCHEME = b"token "  # mem0's, before an API key
+
+
+class Calls:
+    """What a request asks for, of the tenant that its path names."""
+
+    def __init__(self, door: Door, request: Request) -> None:
+        self._door = door
+        self.tenant_id = request.path_params["tenant_id"]
+        self.environment = request.path_params.get("environment", PRODUCTION)
+        self._headers = tuple(map(_ours, credentials_of(request)))
+
+    async def body(self, request: Request) -> bytes:
+        """The JSON that came with a request. Raises Problem and InvalidRecord."""
+        return await self._door.body(request, self._headers)
+
+    async def ask(self, user_id: str, fields: dict[str, Any]) -> Response:
+        """Raises RecallflowError, also for an answer that is an error."""
+        query = cast(QueryEvent, self._event(user_id, fields))
+        response = await self._door.answer(query, self._headers)
+        if response.error is not None:
+            raise QueryFailed(response.query_id, response.error)
+        return response
+
+    async def apply(self, user_id: str, events: Sequence[dict[str, Any]]) -> list[tuple[MemoryEvent, Receipt | None]]:
+        """Stores events in their order, and waits for each; all are checked before the first is stored. No receipt
+        where it is not known in time what became of one. Raises RecallflowError."""
+        parsed = [cast(MemoryEvent, self._event(user_id, fields)) for fields in events]
+        for event in parsed:
+            self._door.admission.check(event, self._headers)
+        applied = []
+        with self._door.slot(self.tenant_id):
+            for event in parsed:
+                stored = await self._door.service.apply(event, self._headers, self._door.limits.timeout_s)
+                applied.append((event, stored.receipt))
+        return applied
+
+    async def version(self, user_id: str, memory_id: str) -> dict[str, Any]:
+        """A memory as it is now. Raises RecallflowError."""
+        response = await self.ask(user_id, {"type": "memory.get", "memory_id": memory_id})
+        return (response.versions or [{}])[0]
+
+    async def versions(self, user_id: str, memory_ids: Iterable[str]) -> list[dict[str, Any] | None]:
+        """Memories as they are now; None for one that was forgotten meanwhile."""
+        return await asyncio.gather(*(self._version_if_any(user_id, memory_id) for memory_id in memory_ids))
+
+    async def _version_if_any(self, user_id: str, memory_id: str) -> dict[str, Any] | None:
+        try:
+            return await self.version(user_id, memory_id)
+        except QueryFailed as error:
+            if error.error.code == "not_found":
+                return None
+            raise
+
+    async def check_key(self) -> None:
+        """Raises InvalidRecord for credentials that nobody has, whatever else they are for."""
+        question = cast(QueryEvent, self._event("anyone", {"type": "user.stats"}))
+        try:
+            self._door.admission.check(question, self._headers)
+        except InvalidRecord as error:
+            if error.code != "forbidden":  # for one user alone: which one, a ping does not say
+                raise
+
+    def _event(self, user_id: str, fields: dict[str, Any]) -> Any:
+        try:
+            scope = {"tenant_id": self.tenant_id, "environment": self.environment, "user_id": user_id}
+            return parse(orjson.dumps(fields | scope))
+        except orjson.JSONEncodeError as error:
+            raise invalid("", f"cannot be written as JSON: {error}") from None
+
+
+def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
+    """`authorization: Token KEY` is an API key."""
+    name, value = header
+    if name == TOKEN_HEADER and value is not None and value[: len(_SCHEME)].lower() == _SCHEME:
+        return KEY_HEADER, value[len(_SCHEME) :].strip(b" ")
+    return header
+
+
+def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
+    """A version of a memory."""
+    metadata = {name: value for name, value in (version.get("metadata") or {}).items() if name != AGENT_LABEL}
+    category, expires = version.get("category"), version.get("expires_at")
+    return {
+        "id": mem0_id(user_id, version["id"]),
+        "memory": version["content"],
+        **shown_entities(user_id, version),
+        "metadata": metadata or None,
+        "categories": [category] if category else [],
+        "created_at": version.get("created_at"),
+        "updated_at": version.get("updated_at"),
+        **({} if expires is None else {"expiration_date": _last_day(expires)}),
+    }
+
+
+def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What became of a memory, from its beginning on."""
+    found = []
+    before: str | None = None
+    for version in versions:
+        memory_id = mem0_id(user_id, version["id"])
+        found.append(
+            {
+                "id": f"{memory_id}:{version['version']}",
+                "memory_id": memory_id,
+                "old_memory": before,
+                "new_memory": version["content"],
+                "event": "ADD" if before is None else "UPDATE",
+                **shown_entities(user_id, version),
+                "created_at": version.get("created_at"),
+                "updated_at": version.get("updated_at"),
+            }
+        )
+        before = version["content"]
+    return found
+
+
+def _last_day(expires_at: str) -> str:
+    """The last date on which a memory counts that expires at a time."""
+    return (datetime.fromisoformat(expires_at) - timedelta(milliseconds=1)).date().isoformat()
+
 
 _KEPT = ("role", "content", "name")  # of a message
 _EVER = format_time(EPOCH_MS_MAX)
 
 
-async def add(calls: Calls, body: bodies.Add) -> dict[str, Any]:
+async def add(calls: Calls, body: requests.Add) -> dict[str, Any]:
     """Each message becomes one memory."""
     whose = owned(entities_alone(body.filters, body.entities), body.metadata)
     shared = dict(whose.fields)
     if body.timestamp is not None:
         shared["timestamp"] = format_time(round(body.timestamp * 1000))
-    expires_at = bodies.expires_at(body.expiration_date)
+    expires_at = requests.expires_at(body.expiration_date)
     events = [_event(message, expires_at) | shared | {"id": str(uuid.uuid4())} for message in body.messages]
     results = [
         {"id": mem0_id(whose.user_id, event.id or ""), "memory": _text(event), "event": "ADD"}
@@ -66,7 +199,7 @@ def _text(event: MemoryEvent) -> str:
     return event.content if isinstance(event, MemoryAdd) else ""
 
 
-async def search(calls: Calls, body: bodies.Search) -> dict[str, Any]:
+async def search(calls: Calls, body: requests.Search) -> dict[str, Any]:
     """The best memories, each with its score."""
     user_id, filters = _narrowed(body)
     query = {"type": "recall", "query": body.query, "k": min(body.top_k, K_MAX), "filters": filters}
@@ -83,22 +216,22 @@ async def search(calls: Calls, body: bodies.Search) -> dict[str, Any]:
     return {"results": results}
 
 
-def _narrowed(body: bodies.Search | bodies.GetAll) -> Asked:
+def _narrowed(body: requests.Search | requests.GetAll) -> Asked:
     """Whose memories, and which, with what is asked for beside the filters."""
     user_id, filters = asked(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
-    if isinstance(body, bodies.GetAll):
-        filters = filters | bodies.between(body.start_date, body.end_date)
+    if isinstance(body, requests.GetAll):
+        filters = filters | requests.between(body.start_date, body.end_date)
     return Asked(user_id, filters)
 
 
-async def get_all(calls: Calls, body: bodies.GetAll) -> dict[str, Any]:
+async def get_all(calls: Calls, body: requests.GetAll) -> dict[str, Any]:
     """One page of an owner's memories, the newest first. What has expired is counted, and left out."""
     user_id, filters = _narrowed(body)
     first, behind = (body.page - 1) * body.page_size, body.page * body.page_size
-    if behind > bodies.DEEPEST:
-        raise invalid("page", f"ends behind {bodies.DEEPEST:,} memories: narrow it down with filters")
+    if behind > requests.DEEPEST:
+        raise invalid("page", f"ends behind {requests.DEEPEST:,} memories: narrow it down with filters")
     results: list[dict[str, Any]] = []
     place, count, size = 0, 0, 0
     async for page in _pages(calls, user_id, filters, behind):
@@ -108,8 +241,8 @@ async def get_all(calls: Calls, body: bodies.GetAll) -> dict[str, Any]:
                 size += len(memory.content)
                 results.append(shown(user_id, memory.model_dump()))
             place += 1
-        if size > bodies.PAGE_CHARACTERS:
-            raise Problem("too_large", f"over {bodies.PAGE_CHARACTERS:,} characters: give a smaller one", "page_size")
+        if size > requests.PAGE_CHARACTERS:
+            raise Problem("too_large", f"over {requests.PAGE_CHARACTERS:,} characters: give a smaller one", "page_size")
     following = body.page + 1 if count > behind else None
     before = body.page - 1 if body.page > 1 else None
     return {"count": count, "next": _link(following, body), "previous": _link(before, body), "results": results}
@@ -119,7 +252,7 @@ async def _pages(calls: Calls, user_id: str, filters: dict[str, Any], most: int)
     """The pages of an owner's memories, up to so many of these."""
     query: dict[str, Any] = {"type": "memories.list", "filters": filters}
     while most > 0:
-        response = await calls.ask(user_id, query | {"limit": min(most, bodies.PAGE_MAX)})
+        response = await calls.ask(user_id, query | {"limit": min(most, requests.PAGE_MAX)})
         page = response.memory_page
         if page is None:
             return
@@ -130,7 +263,7 @@ async def _pages(calls: Calls, user_id: str, filters: dict[str, Any], most: int)
         query["after"] = page.after
 
 
-def _link(page: int | None, body: bodies.GetAll) -> str | None:
+def _link(page: int | None, body: requests.GetAll) -> str | None:
     return None if page is None else f"?page={page}&page_size={body.page_size}"
 
 
@@ -140,7 +273,7 @@ async def get(calls: Calls, given: str) -> dict[str, Any]:
     return shown(user_id, await calls.version(user_id, memory_id))
 
 
-async def update(calls: Calls, given: str, body: bodies.Update) -> dict[str, Any]:
+async def update(calls: Calls, given: str, body: requests.Update) -> dict[str, Any]:
     """A new version of a memory, and what it is then."""
     user_id, memory_id = our_id(given)
     before = await calls.version(user_id, memory_id)
@@ -151,7 +284,7 @@ async def update(calls: Calls, given: str, body: bodies.Update) -> dict[str, Any
         agent = (before.get("metadata") or {}).get(AGENT_LABEL)
         changes["metadata"] = body.metadata | ({} if agent is None else {AGENT_LABEL: agent})
     if "expiration_date" in body.model_fields_set:
-        changes["expires_at"] = bodies.expires_at(body.expiration_date)
+        changes["expires_at"] = requests.expires_at(body.expiration_date)
     await calls.apply(user_id, [{"type": "memory.update", "memory_id": memory_id} | changes])
     return shown(user_id, await calls.version(user_id, memory_id))
 
@@ -164,7 +297,7 @@ async def delete(calls: Calls, given: str) -> dict[str, Any]:
     return {"message": "Memory deleted successfully!"}
 
 
-async def delete_all(calls: Calls, body: bodies.DeleteAll) -> dict[str, Any]:
+async def delete_all(calls: Calls, body: requests.DeleteAll) -> dict[str, Any]:
     """Forgets all memories of an owner, or those of one session."""
     entities = entities_alone(body.filters, body.entities)
     user_id, kind = owner_of(entities)

@@ -7,11 +7,11 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from recallflow.connectors.http.asked import Addressed
-from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, status_of
-from recallflow.connectors.http.mem0 import bodies, operations
-from recallflow.connectors.http.mem0.calls import Calls
+from recallflow.connectors.http.handler import Door
+from recallflow.connectors.http.mem0 import operations, requests
+from recallflow.connectors.http.mem0.operations import Calls
+from recallflow.connectors.http.requests import Addressed
 from recallflow.errors import QueryFailed, RecallflowError
 
 # What is below the second one, and nothing we have, would be below the first one too.
@@ -47,11 +47,11 @@ def routes(door: Door) -> APIRouter:
 def _below(prefix: str, door: Door) -> APIRouter:
     router = APIRouter(prefix=prefix, route_class=_Answered, include_in_schema=False)
 
-    def add(methods_and_paths: str, operation: Operation, parameters: type[BaseModel] = bodies.Ways) -> None:
+    def add(methods_and_paths: str, operation: Operation, parameters: type[BaseModel] = requests.Ways) -> None:
         """One operation, under every path that clients ask for it. `parameters`: those that a URL may have."""
 
         async def answer(request: Request) -> Response:
-            bodies.read_parameters(parameters, request.query_params)
+            requests.read_parameters(parameters, request.query_params)
             content = await operation(Calls(door, request), request)
             return Response(orjson.dumps(content), media_type=JSON)
 
@@ -60,30 +60,30 @@ def _below(prefix: str, door: Door) -> APIRouter:
             router.add_api_route(path, answer, methods=[method])
 
     async def add_memories(calls: Calls, request: Request) -> Any:
-        return await operations.add(calls, bodies.read(bodies.Add, await calls.body(request)))
+        return await operations.add(calls, requests.read(requests.Add, await calls.body(request)))
 
     async def search(calls: Calls, request: Request) -> Any:
-        return await operations.search(calls, bodies.read(bodies.Search, await calls.body(request)))
+        return await operations.search(calls, requests.read(requests.Search, await calls.body(request)))
 
     async def get_all(calls: Calls, request: Request) -> Any:
-        body = bodies.merged(await calls.body(request), request.query_params)
-        return await operations.get_all(calls, bodies.read(bodies.GetAll, body))
+        body = requests.merged(await calls.body(request), request.query_params)
+        return await operations.get_all(calls, requests.read(requests.GetAll, body))
 
     async def list_by_parameters(calls: Calls, request: Request) -> Any:
-        return await operations.get_all(calls, bodies.read_parameters(bodies.GetAll, request.query_params))
+        return await operations.get_all(calls, requests.read_parameters(requests.GetAll, request.query_params))
 
     async def delete_all(calls: Calls, request: Request) -> Any:
-        return await operations.delete_all(calls, bodies.read_parameters(bodies.DeleteAll, request.query_params))
+        return await operations.delete_all(calls, requests.read_parameters(requests.DeleteAll, request.query_params))
 
     async def get(calls: Calls, request: Request) -> Any:
         return await operations.get(calls, request.path_params["memory_id"])
 
     async def update(calls: Calls, request: Request) -> Any:
-        body = bodies.read(bodies.Update, await calls.body(request))
+        body = requests.read(requests.Update, await calls.body(request))
         return await operations.update(calls, request.path_params["memory_id"], body)
 
     async def delete(calls: Calls, request: Request) -> Any:
-        if bodies.read_parameters(bodies.Delete, request.query_params).delete_linked:
+        if requests.read_parameters(requests.Delete, request.query_params).delete_linked:
             raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
         return await operations.delete(calls, request.path_params["memory_id"])
 
@@ -97,12 +97,12 @@ def _below(prefix: str, door: Door) -> APIRouter:
     add("GET /v1/ping/", ping)
     add("POST /v3/memories/add/, POST /v1/memories/, POST /memories", add_memories)
     add("POST /v3/memories/search/, POST /v2/memories/search/, POST /v1/memories/search/, POST /search", search)
-    add("POST /v3/memories/, POST /v2/memories/", get_all, bodies.GetAll)
-    add("GET /v1/memories/, GET /memories", list_by_parameters, bodies.GetAll)
-    add("DELETE /v1/memories/, DELETE /memories", delete_all, bodies.DeleteAll)
+    add("POST /v3/memories/, POST /v2/memories/", get_all, requests.GetAll)
+    add("GET /v1/memories/, GET /memories", list_by_parameters, requests.GetAll)
+    add("DELETE /v1/memories/, DELETE /memories", delete_all, requests.DeleteAll)
     add("GET /v1/memories/{memory_id}/, GET /memories/{memory_id}", get)
     add("PUT /v1/memories/{memory_id}/, PUT /memories/{memory_id}", update)
-    add("DELETE /v1/memories/{memory_id}/, DELETE /memories/{memory_id}", delete, bodies.Delete)
+    add("DELETE /v1/memories/{memory_id}/, DELETE /memories/{memory_id}", delete, requests.Delete)
     add("GET /v1/memories/{memory_id}/history/, GET /memories/{memory_id}/history", list_versions)
 
     @router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from moto.server import ThreadedMotoServer
 
-from recallflow.connectors.kms import KmsMasterKey
+from recallflow.connectors.master_keys import KmsMasterKey
 from recallflow.errors import MasterKeyError
 
 REGION = "eu-west-1"
@@ -33,7 +33,7 @@ def test_missing_key_is_named(endpoint: str) -> None:
 
 
 def test_silent_service_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallflow.connectors.kms.ATTEMPTS", 1)
+    monkeypatch.setattr("recallflow.connectors.master_keys.ATTEMPTS", 1)
     with pytest.raises(MasterKeyError):
         KmsMasterKey("some", REGION, "http://127.0.0.1:9").wrap(SECRET)
 

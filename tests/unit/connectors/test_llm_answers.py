@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.llm.answers import read_answer
-from recallflow.connectors.llm.chat import _checked
+from recallflow.connectors.llm.chat import _checked, read_answer
 from recallflow.connectors.llm.connection import CallFailed
 from recallflow.llm import Spent
 from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TRUTH, fields, listed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.llm.budget import DAY_S, Budget, Reserved
+from recallflow.connectors.llm.policy import DAY_S, Budget, Reserved
 from recallflow.errors import ModelError
 
 LIMITS = {"acme": 100, "globex": 30, "free": None}

@@ -15,8 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from recallflow.connectors.http_reranker import HttpReranker
-from recallflow.connectors.rerankers import load_reranker
+from recallflow.connectors.rerankers import HttpReranker, load_reranker
 from recallflow.errors import RerankerError, UsageError
 from recallflow.reranker import Reranker
 from tests.unit.operators.harness import make_event

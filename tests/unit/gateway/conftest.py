@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.requests import Limits
 from tests.unit.gateway.serving import Engine, Everybody, gateway
 
 

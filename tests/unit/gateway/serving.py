@@ -19,10 +19,8 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.deciding import RolloutShown
-from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.http.names import under_own_names
-from recallflow.connectors.http.server import Server, address, listen
+from recallflow.connectors.http.requests import Limits
+from recallflow.connectors.http.server import Server, address, listen, under_own_names
 from recallflow.control import Rollout
 from recallflow.credentials import Headers
 from recallflow.events import Event, MemoryEvent
@@ -34,7 +32,7 @@ from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
-from recallflow.service import Stored
+from recallflow.service import RolloutShown, Stored
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -19,7 +19,7 @@ from recallflow.connectors.http import batch
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.batch import BYTES_UNDER_WAY, LINES_UNDER_WAY, lines
 from recallflow.connectors.http.errors import Problem
-from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.requests import Limits
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event
 from tests.unit.gateway.serving import Engine, Everybody, Undecided, gateway

@@ -20,9 +20,8 @@ from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
 from recallflow import descriptors
-from recallflow.connectors.http import connection
+from recallflow.connectors.http import server
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.errors import (
     REFUSAL_WAIT_S,
     REFUSALS_HELD,
@@ -31,8 +30,8 @@ from recallflow.connectors.http.errors import (
     RefusalPace,
     status_of,
 )
-from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.http.routing import without_mappings
+from recallflow.connectors.http.handler import Door, without_mappings
+from recallflow.connectors.http.requests import Limits
 from recallflow.credentials import KEY_HEADER
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.responses import Response
@@ -52,8 +51,8 @@ def limits() -> Limits:
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_S", 0.3)
-    monkeypatch.setattr(connection, "READ_S", 0.3)
+    monkeypatch.setattr(server, "HEAD_S", 0.3)
+    monkeypatch.setattr(server, "READ_S", 0.3)
 
 
 @contextmanager
@@ -268,7 +267,7 @@ def test_client_that_reads_a_little_at_a_time_is_dropped(
     engine: Engine, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each pause is short; all of them are too long for what was read."""
-    monkeypatch.setattr(connection, "READ_BYTES_PER_S", 10**9)
+    monkeypatch.setattr(server, "READ_BYTES_PER_S", 10**9)
     engine.answer = lambda _: Response(query_id="x" * 30_000_000, status="ok")
     with raw(client) as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)

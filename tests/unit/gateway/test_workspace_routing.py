@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.requests import Limits
 from recallflow.control import OwnerMapping
 from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History, owner_mappings

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.http.mem0 import bodies
-from recallflow.connectors.http.mem0.entities import ENTITIES, mem0_id, our_id
-from recallflow.connectors.http.mem0.filters import asked
+from recallflow.connectors.http.mem0 import requests
+from recallflow.connectors.http.mem0.requests import ENTITIES, asked, mem0_id, our_id
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import InvalidRecord
 from recallflow.queries import Recall
@@ -352,11 +351,11 @@ def test_any_filters_are_refused_or_taken_by_a_query(filters: dict[str, Any]) ->
 
 @given(body=st.binary(max_size=50) | JSON.map(orjson.dumps))
 def test_whatever_a_body_holds_it_is_refused_or_read(body: bytes) -> None:
-    for model in (bodies.Add, bodies.Search, bodies.GetAll):
+    for model in (requests.Add, requests.Search, requests.GetAll):
         with contextlib.suppress(InvalidRecord):
-            bodies.read(model, body)
+            requests.read(model, body)
         with contextlib.suppress(InvalidRecord):
-            bodies.read(model, bodies.merged(body, {"page": "1"}))
+            requests.read(model, requests.merged(body, {"page": "1"}))
 
 
 @given(user_id=st.text(min_size=1), memory_id=st.text(min_size=1))

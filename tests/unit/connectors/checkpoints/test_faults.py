@@ -12,12 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pyarrow import fs
 
-from recallflow.connectors.checkpoints import waiting
-from recallflow.connectors.checkpoints.location import Location, locate
+from recallflow.connectors.checkpoints import objects as remote_objects
 from recallflow.connectors.checkpoints.manifest import decode, encode
-from recallflow.connectors.checkpoints.objects import Objects
+from recallflow.connectors.checkpoints.objects import Location, Objects, Waiting, locate
 from recallflow.connectors.checkpoints.store import CheckpointStore
-from recallflow.connectors.checkpoints.waiting import Waiting
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from tests.s3_server import S3Server
 from tests.unit.connectors.checkpoints.conftest import Grown, about, contents, objects
@@ -209,7 +207,7 @@ def own_s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         return locate(url)._replace(filesystem=filesystem)
 
     monkeypatch.setattr("recallflow.connectors.checkpoints.store.locate", hasty)
-    monkeypatch.setattr(waiting, "PAUSE_S", 0.0)
+    monkeypatch.setattr(remote_objects, "PAUSE_S", 0.0)
     bucket = f"away-{len(request.node.name)}"
     with pytest.MonkeyPatch.context() as credentials, S3Server(credentials, bucket) as server:
         yield server
@@ -232,7 +230,7 @@ def test_a_store_that_comes_back_is_waited_for(own_s3: S3Server, tmp_path: Path,
     db = grown()
     store = CheckpointStore.open(own_s3.url("a"))
     own_s3.go()
-    log, handler = logging.getLogger("recallflow.connectors.checkpoints.waiting"), Returns(own_s3)
+    log, handler = logging.getLogger("recallflow.connectors.checkpoints.objects"), Returns(own_s3)
     log.addHandler(handler)
     try:
         store.save(3, folder := db.folder(), db.about())

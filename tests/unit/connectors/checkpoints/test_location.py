@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.connectors.checkpoints.location import locate
+from recallflow.connectors.checkpoints.objects import locate
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.errors import UsageError
 from tests.s3_server import S3Server

@@ -4,8 +4,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from recallflow.connectors.checkpoints.objects import Objects
-from recallflow.connectors.checkpoints.waiting import Waiting
+from recallflow.connectors.checkpoints.objects import Objects, Waiting
 
 
 class VanishingFolder:

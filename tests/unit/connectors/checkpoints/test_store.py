@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from rocksdict import Options, Rdict
 
-from recallflow.connectors.checkpoints.keeper import Keeper
-from recallflow.connectors.checkpoints.location import locate
 from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, About
-from recallflow.connectors.checkpoints.objects import Objects
-from recallflow.connectors.checkpoints.parallel import THREADS
-from recallflow.connectors.checkpoints.store import GRACE_S, CheckpointStore
-from recallflow.connectors.checkpoints.waiting import Waiting
+from recallflow.connectors.checkpoints.objects import Objects, Waiting, locate
+from recallflow.connectors.checkpoints.store import GRACE_S, CheckpointStore, Keeper
+from recallflow.connectors.checkpoints.transfer import THREADS
 from recallflow.errors import CheckpointError, UsageError
 from tests.groups import share
 from tests.unit.connectors.checkpoints.conftest import SOURCE, Grown, about, age, contents, objects
@@ -109,7 +106,7 @@ def test_a_large_file_goes_in_pieces_and_comes_back_whole(store: CheckpointStore
 
 @pytest.mark.parametrize("piece_bytes", [256 * 1024, pytest.param(PIECE_BYTES, marks=pytest.mark.exhaustive)])
 def test_large_file_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    for module in ("manifest", "sending"):
+    for module in ("manifest", "transfer"):
         monkeypatch.setattr(f"recallflow.connectors.checkpoints.{module}.PIECE_BYTES", piece_bytes)
     pieces = [b"%d" % number + bytes(piece_bytes - 2) for number in range(10, 58)]
     folder = write(tmp_path / "f", **{"large.sst": b"".join(pieces)})

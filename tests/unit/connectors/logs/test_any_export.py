@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.logs.delimited import csv_format
 from recallflow.connectors.logs.model import LogFormat, LogSource, Scope
 from recallflow.connectors.logs.registry import FORMATS
+from recallflow.connectors.logs.tables import csv_format
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.parsing import parse
 from tests.unit.connectors.logs import (

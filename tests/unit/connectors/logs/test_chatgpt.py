@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recallflow.connectors.logs.assistants import chatgpt_events
 from recallflow.connectors.logs.building import branch
-from recallflow.connectors.logs.chatgpt import conversation_events
 from recallflow.connectors.logs.model import Scope
 from tests.unit.connectors.logs.reading import Kept, ms, read, times, zipped
 
@@ -186,7 +186,7 @@ def test_a_branch_leads_from_parent_to_child_whatever_the_tree(parents: dict[str
     assert all(parents[child] == parent for parent, child in pairwise(found))
     assert (found[-1:] == [leaf]) == (leaf in parents)
     mapping = {key: node(key, parent, "user", key) for key, parent in parents.items()}  # type: ignore[arg-type]
-    events = conversation_events({"mapping": mapping, "current_node": leaf}, Scope(), "ann", "here")
+    events = chatgpt_events({"mapping": mapping, "current_node": leaf}, Scope(), "ann", "here")
     said = [orjson.loads(event)["id"] for event in events]
     assert said == found or leaf not in parents
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pytest
 
 from recallflow.connectors.logs import documents, sources
-from recallflow.connectors.logs.identity import log_name
 from recallflow.connectors.logs.model import Scope
-from recallflow.connectors.logs.registry import Log, Registry
+from recallflow.connectors.logs.registry import Log, Registry, log_name
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError
 

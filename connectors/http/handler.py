@@ -1,27 +1,76 @@
-"""What routes do with a request, once they know what it asks for: judge, ask or store, and answer."""
+"""Workspace routing: the owner that a request's project belongs to, where a header asks for it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import cast
+from typing import TypeVar, cast
 
 import orjson
 from fastapi import Request
 from fastapi.responses import Response
 
 from recallflow import responses
-from recallflow.connectors.http.bodies import check_content_type, credentials_of, read_body, with_fields
-from recallflow.connectors.http.connection import mark_admitted
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
-from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.http.routing import Mappings, route_to_workspace
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, Headers
+from recallflow.connectors.http.requests import Limits, check_content_type, credentials_of, read_body, with_fields
+from recallflow.connectors.http.server import mark_admitted
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
 from recallflow.errors import InvalidRecord, QueryTimeout
 from recallflow.events import Event, MemoryEvent
 from recallflow.parsing import QUERY_TYPES, parse, raw_event
 from recallflow.queries import QueryEvent
 from recallflow.service import Admission, Service, Stored
 from recallflow.tracing import TRACE_HEADER
+from recallflow.workspaces import workspace_of
+
+ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
+_MODE = "auto"
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+Mappings = Callable[[str], Mapping[str, str | None]]  # of a tenant: project owner → workspace
+
+
+def without_mappings(_: str) -> Mapping[str, str | None]:
+    """Return no mappings, for a gateway without decisions."""
+    return {}
+
+
+def route_to_workspace(
+    request: Request, event: AnyEvent, headers: Headers, mappings: Mappings
+) -> tuple[AnyEvent, Headers]:
+    """Return the event and its credentials, addressed to the workspace of the event's project.
+
+    `x-end-user-id` follows where it names the event's user, so that both still name one owner. Admission judges the
+    result: credentials for a user alone do not reach a workspace.
+
+    Raises:
+        Problem: one of the headers cannot be read.
+    """
+    mode = _header(request, ROUTING_HEADER)
+    if mode is None:
+        return event, headers
+    if mode != _MODE:
+        raise Problem("invalid_event", f"give {_MODE}, or leave it out", ROUTING_HEADER)
+    organisations = [name.strip() for name in (_header(request, ORGANISATIONS_HEADER) or "").split(",")]
+    user_id = event.user_id
+    workspace = workspace_of(event.project_id, mappings(event.tenant_id), organisations, user_id)
+    if workspace == user_id:
+        return event, headers
+    named, routed = (USER_HEADER, user_id.encode()), (USER_HEADER, workspace.encode())
+    return (
+        event.model_copy(update={"user_id": workspace}),
+        tuple(routed if header == named else header for header in headers),
+    )
+
+
+def _header(request: Request, name: str) -> str | None:
+    """Return a header's value. Raise Problem where it is given twice or is not ASCII."""
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise Problem("invalid_event", "is given twice; give it once", name)
+    if values and not values[0].isascii():
+        raise Problem("invalid_event", "must be ASCII", name)
+    return values[0].strip() if values else None
+
 
 ACCEPTED = 202
 REQUIRED_IDS, OPTIONAL_IDS = frozenset(("tenant_id", "user_id")), frozenset(("environment", "project_id"))

@@ -1,0 +1,193 @@
+"""A few transfers at a time."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, File, digest_of, pieces_of
+from recallflow.connectors.checkpoints.objects import Objects
+from recallflow.errors import CheckpointBroken, CheckpointError
+from recallflow.private_files import FILE_MODE, make_private_folder
+
+THREADS = 4  # each has a piece in memory
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def in_parallel(work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
+    """The results in order. The first error ends it, once what is under way has ended."""
+    with ThreadPoolExecutor(THREADS, "recallflow-checkpoints") as threads:
+        under_way = [threads.submit(work, item) for item in items]
+        try:
+            return [one.result() for one in under_way]
+        except BaseException:
+            for one in under_way:
+                one.cancel()
+            raise
+
+
+class Fetching:
+    """Of one generation. `folder`: of its objects."""
+
+    def __init__(self, objects: Objects, folder: str, generation: str) -> None:
+        self._objects = objects
+        self._folder = folder
+        self._generation = generation
+
+    def fetch(self, files: Iterable[File], target: Path) -> None:
+        """Writes them into a new folder, and makes them survive a power cut. Raises CheckpointBroken, and OSError where
+        they cannot be written."""
+        make_private_folder(target)
+        kept = [*files]
+        for file in kept:
+            (target / file.name).touch(FILE_MODE)
+        in_parallel(
+            lambda part: self._write(target, *part), [(file, *part) for file in kept for part in pieces_of(file)]
+        )
+        in_parallel(_sync, [*(target / file.name for file in kept), target])
+
+    def problems(self, files: Iterable[File], known: dict[str, str | None]) -> list[str]:
+        """What is wrong with each file, if anything."""
+        found = in_parallel(lambda file: self._problem(file, known), files)
+        return [problem for problem in found if problem is not None]
+
+    def _write(self, target: Path, file: File, piece: str, start: int, size: int) -> None:
+        data = self._piece(file, piece, size)
+        with (target / file.name).open("r+b") as written:
+            written.seek(start)
+            written.write(data)
+
+    def _problem(self, file: File, known: dict[str, str | None]) -> str | None:
+        for piece, _, size in pieces_of(file):
+            if piece not in known:
+                try:
+                    self._piece(file, piece, size)
+                    known[piece] = None
+                except CheckpointBroken as error:
+                    known[piece] = str(error)
+            if (problem := known[piece]) is not None:
+                return problem
+        return None
+
+    def _piece(self, file: File, piece: str, size: int) -> bytes:
+        try:
+            data = self._objects.get(f"{self._folder}/{piece}", size + 1)
+        except FileNotFoundError:
+            raise self._broken(file, piece, "is missing") from None
+        if len(data) != size:
+            raise self._broken(file, piece, f"has {'more' if len(data) > size else len(data)} than {size} bytes")
+        if hashlib.sha256(data).hexdigest() != digest_of(piece):
+            raise self._broken(file, piece, "is not what was saved: its SHA-256 is another")
+        return data
+
+    def _broken(self, file: File, piece: str, what: str) -> CheckpointBroken:
+        return CheckpointBroken(f"{self._generation}: file {file.name}: object {self._folder}/{piece} {what}")
+
+
+def _sync(path: Path) -> None:
+    """Makes a file, or the names in a folder, survive a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+UNCHANGING = ".sst"  # RocksDB never writes to a table a second time, and its checkpoints link the same file
+
+
+class Identity(NamedTuple):
+    """Of a file on this disk."""
+
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+
+
+class Piece(NamedTuple):
+    path: Path
+    start: int
+    size: int
+
+
+Hashed = dict[Identity, list[str]]  # SHA-256 of each piece of tables that the partition's last save read
+
+
+class Sending:
+    """One save. `has`: objects that the store has and a generation names, by SHA-256; those that are sent come to it.
+    `hashed`: what the save before knew of tables: those that are still the same are not read again."""
+
+    def __init__(self, objects: Objects, folder: str, save: str, has: dict[str, str], hashed: Hashed) -> None:
+        self.hashed: Hashed = {}
+        self.sent_bytes = self.sent_objects = 0
+        self._objects = objects
+        self._folder = folder
+        self._save = save
+        self._has = has
+        self._before = hashed
+        self._claiming = threading.Lock()
+
+    def send(self, paths: Iterable[Path]) -> tuple[File, ...]:
+        """Pieces of all files, a few at a time. Raises CheckpointError where a file cannot be read."""
+        found = [(path, _identity(path)) for path in paths]
+        known = {path: digests for path, identity in found if (digests := self._known(identity)) is not None}
+        pieces = [
+            Piece(path, start, min(PIECE_BYTES, identity.size - start))
+            for path, identity in found
+            if path not in known
+            for start in range(0, identity.size, PIECE_BYTES)
+        ]
+        for piece, digest in zip(pieces, in_parallel(self._send, pieces), strict=True):
+            known.setdefault(piece.path, []).append(digest)
+        files = []
+        for path, identity in found:
+            digests = known.get(path, [])
+            if path.suffix == UNCHANGING:
+                self.hashed[identity] = digests
+            files.append(File(path.name, identity.size, tuple(self._has[digest] for digest in digests)))
+        return tuple(files)
+
+    def _known(self, identity: Identity) -> list[str] | None:
+        digests = self._before.get(identity)
+        return digests if digests is not None and all(digest in self._has for digest in digests) else None
+
+    def _send(self, piece: Piece) -> str:
+        """Sends a piece that the store lacks. Returns its SHA-256."""
+        data = _read(piece)
+        digest = hashlib.sha256(data).hexdigest()
+        with self._claiming:
+            if digest in self._has:  # or it is on its way: what is the same is sent once
+                return digest
+            self._has[digest] = f"{digest}-{self._save}"
+            self.sent_bytes += len(data)
+            self.sent_objects += 1
+        self._objects.put(f"{self._folder}/{self._has[digest]}", data)
+        return digest
+
+
+def _identity(path: Path) -> Identity:
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path.name} is a folder")
+        status = path.stat()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be saved: {error}") from error
+    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _read(piece: Piece) -> bytes:
+    try:
+        with piece.path.open("rb") as file:
+            file.seek(piece.start)
+            data = file.read(piece.size)
+    except OSError as error:
+        raise CheckpointError(f"{piece.path} cannot be saved: {error}") from error
+    if len(data) != piece.size:
+        raise CheckpointError(f"{piece.path} cannot be saved: it became shorter meanwhile")
+    return data

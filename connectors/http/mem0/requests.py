@@ -1,0 +1,399 @@
+"""Whose memories mem0's entities mean, and the ids that its clients know memories by.
+
+mem0 attaches a memory to any of a user, an agent, an app and a run. Ours belongs to one owner, by which it is found:
+the first that is given of these four. An owner that is no user is called after its kind (`agent:planner`), and so no
+user may be called like that.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+
+import orjson
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.fields import parse_time
+from recallflow.limits import FILTER_LEVELS_MAX
+
+USER, AGENT, APP, RUN = "user_id", "agent_id", "app_id", "run_id"
+ENTITIES = (USER, AGENT, APP, RUN)
+AGENT_LABEL = AGENT  # the field of a memory's metadata that an agent stands in
+_PREFIXES = {AGENT: "agent:", APP: "app:", RUN: "run:"}
+
+
+class Owned(NamedTuple):
+    """The owner, and what else was given: fields of an event."""
+
+    user_id: str
+    fields: dict[str, Any]
+
+
+def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
+    """The owner's name with us, and which of the entities it is. Raises InvalidRecord where there is none."""
+    for kind in ENTITIES:
+        if name := entities.get(kind):
+            if kind == USER:
+                _check_user(name)
+            return _PREFIXES.get(kind, "") + name, kind
+    raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top or in filters")
+
+
+def _check_user(name: str) -> None:
+    for kind, prefix in _PREFIXES.items():
+        if name.startswith(prefix):
+            raise invalid(USER, f"begins with {prefix}, as the owners that a {kind} makes do: give the {kind} instead")
+
+
+def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Owned:
+    """Whose a new memory is, and the fields that say the rest: a run is a session, an app a project, and an agent
+    stands in the metadata. Raises InvalidRecord."""
+    user_id, _ = owner_of(entities)
+    fields: dict[str, Any] = {}
+    if run := entities.get(RUN):
+        fields["session_id"] = run
+    if app := entities.get(APP):
+        fields["project_id"] = app
+    if labelled := dict(metadata or {}) | ({AGENT_LABEL: agent} if (agent := entities.get(AGENT)) else {}):
+        fields["metadata"] = labelled
+    return Owned(user_id, fields)
+
+
+def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | None]:
+    """The entities of a version of a memory, as mem0 names them."""
+    found = {
+        USER: None,
+        AGENT: (version.get("metadata") or {}).get(AGENT_LABEL),
+        APP: version.get("project_id"),
+        RUN: version.get("session_id"),
+    }
+    for kind, prefix in _PREFIXES.items():
+        if user_id.startswith(prefix):
+            return found | {kind: user_id.removeprefix(prefix)}
+    return found | {USER: user_id}
+
+
+def mem0_id(user_id: str, memory_id: str) -> str:
+    """The id that a client of mem0 knows a memory by. It names the owner, as the client asks for it by this alone."""
+    return f"{quote(user_id, safe='')}:{quote(memory_id, safe='')}"
+
+
+def our_id(given: str) -> tuple[str, str]:
+    """Owner and id out of such an id. Raises InvalidRecord (`not_found`)."""
+    user_id, colon, memory_id = given.partition(":")
+    if not (user_id and colon and memory_id):
+        raise InvalidRecord("not_found", [FieldProblem("memory_id", "is no id that was given out here")])
+    return unquote(user_id), unquote(memory_id)
+
+
+def invalid(field: str, problem: str) -> InvalidRecord:
+    return InvalidRecord("invalid_event", [FieldProblem(field, problem)])
+
+
+MESSAGES_MAX = 100
+DAY_MS = 24 * 60 * 60 * 1_000
+PAGE_MAX = 1_000
+PAGE_CHARACTERS = 8_000_000  # of the memories of a page
+DEEPEST = 20_000  # memories, newest first, of which pages are counted
+_PROBLEMS = {"extra_forbidden": "is not supported here: leave it out (docs/services.md says what is)"}
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class Ways(BaseModel):
+    """What any request may carry, without effect: it chooses among ways that mem0 has of doing it."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    async_mode: bool | None = None
+    enable_graph: bool | None = None
+    keyword_search: bool | None = None
+    org_id: str | None = None
+    output_format: str | None = None
+    project_id: str | None = None
+    rerank: bool | None = None
+    source: str | None = None
+    version: str | None = None
+
+
+class Body(Ways):
+    """What says whose memories are meant."""
+
+    user_id: str | None = None
+    agent_id: str | None = None
+    app_id: str | None = None
+    run_id: str | None = None
+    filters: dict[str, Any] | None = None
+
+    @property
+    def entities(self) -> dict[str, str]:
+        """The entities that are given beside the filters."""
+        return {kind: name for kind in ENTITIES if (name := getattr(self, kind))}
+
+
+class Add(Body):
+    """POST /v3/memories/add/"""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)]
+    metadata: dict[str, Any] | None = None
+    infer: bool | None = None  # nobody infers anything: messages are stored as they stand
+    timestamp: Annotated[float, Field(ge=0, le=253_402_300_799)] | None = None
+    expiration_date: str | None = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _as_list(cls, given: object) -> object:
+        if isinstance(given, str):
+            return [{"role": "user", "content": given}]
+        return [given] if isinstance(given, dict) else given
+
+
+class Search(Body):
+    """POST /v3/memories/search/"""
+
+    query: str
+    top_k: Annotated[int, Field(ge=1, validation_alias=AliasChoices("top_k", "limit"))] = 10
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    fields: list[str] | None = None
+    categories: list[str] | None = None
+    show_expired: Literal[False] | None = None
+    latest_only: Literal[True] | None = None
+
+
+class GetAll(Body):
+    """POST /v3/memories/"""
+
+    page: Annotated[int, Field(ge=1)] = 1
+    page_size: Annotated[int, Field(ge=1, le=PAGE_MAX)] = 100
+    start_date: str | None = None
+    end_date: str | None = None
+    categories: list[str] | None = None
+    show_expired: Literal[False] | None = None
+    latest_only: Literal[True] | None = None
+
+
+class DeleteAll(Body):
+    """DELETE /v1/memories/"""
+
+
+class Delete(Ways):
+    """DELETE /v1/memories/ID/"""
+
+    delete_linked: bool = False
+
+
+class Update(BaseModel):
+    """PUT /v1/memories/ID/"""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    text: str | None = None
+    metadata: dict[str, Any] | None = None
+    expiration_date: str | None = None
+
+
+def read(model: type[T], body: bytes) -> T:
+    """Raises InvalidRecord, which names every field that is wrong."""
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise _refused(error) from None
+
+
+def read_parameters(model: type[T], given: Mapping[str, str]) -> T:
+    """The same out of the parameters of a URL."""
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        raise _refused(error) from None
+
+
+def merged(body: bytes, parameters: Mapping[str, str]) -> bytes:
+    """A body with the page that is asked for beside it. Raises InvalidRecord."""
+    try:
+        fields = orjson.loads(body or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise InvalidRecord("invalid_json", [FieldProblem("", str(error))]) from None
+    if not isinstance(fields, dict):
+        raise InvalidRecord("invalid_event", [FieldProblem("", "is no object")])
+    return orjson.dumps(fields | dict(parameters))
+
+
+def between(start_date: str | None, end_date: str | None) -> dict[str, int]:
+    """Filters for memories from one date to another, both included. Raises InvalidRecord."""
+    filters = {}
+    for name, field, given in (("start_date", "created_after", start_date), ("end_date", "created_before", end_date)):
+        if given is None:
+            continue
+        try:
+            at_ms = parse_time(given)
+        except ValueError as error:
+            raise InvalidRecord("invalid_event", [FieldProblem(name, str(error))]) from None
+        is_day = len(given) == len("2026-01-31")
+        filters[field] = at_ms if name == "start_date" else at_ms + (DAY_MS if is_day else 1)
+    return filters
+
+
+def expires_at(date: str | None) -> str | None:
+    """When a memory expires that counts up to a date, that day included. Raises InvalidRecord."""
+    if date is None:
+        return None
+    try:
+        last = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC)
+        return (last + timedelta(days=1)).isoformat()
+    except (ValueError, OverflowError):
+        raise InvalidRecord("invalid_event", [FieldProblem("expiration_date", "is no date; give YYYY-MM-DD")]) from None
+
+
+def _refused(error: ValidationError) -> InvalidRecord:
+    problems = error.errors(include_input=False, include_url=False)
+    if problems[0]["type"] == "json_invalid":
+        return InvalidRecord("invalid_json", [FieldProblem("", problems[0]["msg"])])
+    fields = [FieldProblem(".".join(map(str, p["loc"])), _PROBLEMS.get(p["type"], p["msg"])) for p in problems]
+    return InvalidRecord("invalid_event", fields)
+
+
+_LOGIC = {"AND": "all", "OR": "any", "NOT": "not"}
+_FIELDS = (AGENT, APP, RUN, "categories", "created_at", "metadata")
+_ANY = "*"
+_Maker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
+
+
+class Asked(NamedTuple):
+    """Whose memories are asked for, and which of them."""
+
+    user_id: str
+    filters: dict[str, Any]
+
+
+def asked(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> Asked:
+    """Reads `filters` together with entities that were given beside them. Raises InvalidRecord."""
+    named, conditions = _split(given or {}, entities)
+    user_id, kind = owner_of(named)
+    conditions += [{entity: name} for entity, name in named.items() if entity != kind]
+    ours = [one for condition in conditions for one in _converted(condition, 1)]
+    return Asked(user_id, {"all": ours} if ours else {})
+
+
+def entities_alone(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:
+    """The same where filters may name entities, and nothing else. Raises InvalidRecord."""
+    named, conditions = _split(given or {}, entities)
+    if conditions:
+        raise invalid(f"filters.{next(iter(conditions[0]))}", f"is no entity; there are {', '.join(ENTITIES)}")
+    return named
+
+
+def _split(given: Mapping[str, Any], entities: Mapping[str, str]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Entities that must be so, and the other conditions."""
+    named, conditions = dict(entities), []
+    for field, value in _at_the_root(given):
+        name = _one_name(value)
+        if field not in ENTITIES or name is None:
+            conditions.append({field: value})
+        elif named.setdefault(field, name) != name:
+            raise invalid(f"filters.{field}", "is given twice, and differs")
+    return named, conditions
+
+
+def _at_the_root(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Conditions that must all hold: those at the top, and those of an AND there."""
+    for field, value in given.items():
+        if field == "AND":
+            for one in _conditions(field, value):
+                yield from one.items()
+        else:
+            yield field, value
+
+
+def _one_name(value: Any) -> str | None:
+    if isinstance(value, dict) and value.keys() == {"eq"}:
+        value = value["eq"]
+    if isinstance(value, dict) and value.keys() == {"in"} and isinstance(value["in"], list) and len(value["in"]) == 1:
+        value = value["in"][0]
+    return value if isinstance(value, str) and value not in ("", _ANY) else None
+
+
+def _conditions(field: str, value: Any) -> list[dict[str, Any]]:
+    several = value if isinstance(value, list) else [value]
+    if not several or not all(isinstance(one, dict) and one for one in several):  # an empty one would let all through
+        raise invalid(f"filters.{field}", "is no list of conditions")
+    return several
+
+
+def _converted(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, Any]]:
+    """Filters of ours that must all hold. Raises InvalidRecord."""
+    if level > FILTER_LEVELS_MAX:
+        raise invalid("filters", f"nests more than {FILTER_LEVELS_MAX} levels deep; flatten it")
+    for field, value in condition.items():
+        if field in _LOGIC:
+            inner = [[*_converted(one, level + 1)] for one in _conditions(field, value)]
+            yield {_LOGIC[field]: [{"all": every} if len(every) != 1 else every[0] for every in inner if every]}
+        elif field == "created_at":
+            yield _span(value)
+        elif field == "metadata":
+            if not isinstance(value, dict) or not value:
+                raise invalid("filters.metadata", "is no object of fields and values")
+            for name, wanted in value.items():
+                yield from _compared(f"metadata.{name}", wanted, partial(_metadata, name))
+        elif field in _FIELDS:
+            yield from _compared(field, value, _MAKERS[field])
+        elif field == USER:
+            raise invalid("filters.user_id", "may be one user, at the top or in its AND: each user's memory is apart")
+        else:
+            raise invalid(
+                f"filters.{field}", f"is not supported; there are {', '.join((*ENTITIES, *_FIELDS[3:], *_LOGIC))}"
+            )
+
+
+def _compared(field: str, value: Any, make: _Maker) -> Iterator[dict[str, Any]]:
+    """Equality with one value, or with any of several, or the contrary."""
+    operators = value if isinstance(value, dict) else {"in" if isinstance(value, list) else "eq": value}
+    if not operators:
+        raise invalid(f"filters.{field}", "names no value")
+    for operator, operand in operators.items():
+        values = operand if isinstance(operand, list) else [operand]
+        if _ANY in values:
+            raise invalid(f"filters.{field}", "cannot be any (*): name a value, or leave it out")
+        match operator:
+            case "eq" | "in":
+                yield make(values)
+            case "contains" if field == "categories":
+                yield make(values)
+            case "ne" | "nin":
+                yield {"not": make(values)}
+            case _:
+                raise invalid(f"filters.{field}.{operator}", "is not supported; there are eq, ne, in, nin")
+
+
+def _metadata(name: str, values: list[Any]) -> dict[str, Any]:
+    return {"metadata": {name: values}}
+
+
+_MAKERS: Mapping[str, _Maker] = {
+    AGENT: partial(_metadata, AGENT_LABEL),
+    APP: lambda values: {"any": [{"project_id": value} for value in values]},
+    RUN: lambda values: {"session_ids": values},
+    "categories": lambda values: {"categories": values},
+}
+
+
+def _span(value: Any) -> dict[str, Any]:
+    """From a time on, and before one; ours are inclusive and exclusive, by the millisecond."""
+    if not isinstance(value, dict) or not value:
+        raise invalid("filters.created_at", "give an object of gt, gte, lt, lte")
+    span: dict[str, Any] = {}
+    for operator, moment in value.items():
+        try:
+            at_ms = parse_time(moment)
+        except ValueError as error:
+            raise invalid(f"filters.created_at.{operator}", str(error)) from None
+        match operator:
+            case "gte" | "gt":
+                span["created_after"] = max(at_ms + (operator == "gt"), span.get("created_after", at_ms))
+            case "lt" | "lte":
+                span["created_before"] = min(at_ms + (operator == "lte"), span.get("created_before", at_ms + 1))
+            case _:
+                raise invalid(f"filters.created_at.{operator}", "is not supported; there are gt, gte, lt, lte")
+    return span

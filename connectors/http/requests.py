@@ -1,0 +1,278 @@
+"""How much, and for how long, one request may take."""
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes
+
+import orjson
+from fastapi import Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from recallflow import limits
+from recallflow.connectors.http.errors import JSON, Problem
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
+from recallflow.parsing import unmarked
+from recallflow.parts import fix
+from recallflow.tracing import trace_headers
+
+TENANT_SHARE, TENANT_LEAST = 4, 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`timeout_s`: until a query is answered, or an event applied. `body_timeout_s`: until a body is there.
+    `concurrency`: requests that are under way at once. `body_bytes`: of one event, or one line of a batch."""
+
+    timeout_s: float = 10.0
+    body_timeout_s: float = 10.0
+    concurrency: int = 512
+    body_bytes: int = limits.RECORD_BYTES
+
+    @property
+    def batches(self) -> int:
+        """Batches that may be under way at once: a part of `concurrency`, as one may take minutes."""
+        return max(1, self.concurrency // 4)
+
+    @property
+    def tenant_concurrency(self) -> int:
+        """Requests of one tenant that are under way at once: others have slots left."""
+        return max(self.concurrency // TENANT_SHARE, min(self.concurrency, TENANT_LEAST))
+
+
+_NOT_OF_A_URL = {"type", "reply_to", "receipt", "schema_version"}
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
+_TRUTHS = {"true": True, "false": False}
+
+
+class Parameter(NamedTuple):
+    """One parameter. `schema`: of its value, or, of one that may be given often, of each."""
+
+    name: str
+    schema: Mapping[str, Any]
+    often: bool
+    required: bool
+
+    def value(self, text: str) -> object:
+        """The JSON value that a text stands for. What it cannot be stays text, and the event's model says so."""
+        kinds = {one.get("type") for one in self.schema.get("anyOf", [self.schema])}
+        if "boolean" in kinds:
+            return _TRUTHS.get(text, text)
+        if ("integer" in kinds and _WHOLE.fullmatch(text)) or ("number" in kinds and _NUMBER.fullmatch(text)):
+            return orjson.loads(text.removeprefix("+").encode()) if "." in text else int(text)
+        return text
+
+
+class Parameters:
+    """The parameters that make an event of one model."""
+
+    def __init__(
+        self,
+        model: type[BaseModel],
+        only: Collection[str] | None = None,
+        in_path: Collection[str] = (),
+    ) -> None:
+        """`only`: the fields that a URL may name, if not all. `in_path`: those that stand in the path."""
+        self.type: str = model.model_json_schema()["properties"]["type"]["const"]
+        fields = (set(model.model_fields) if only is None else set(only)) - set(in_path)
+        known = [*_parameters(model)]
+        self.all = {one.name: one for one in known if one.name.partition(".")[0] in fields}
+        self.in_path = [one._replace(required=True) for one in known if one.name in in_path]
+
+    def event(self, request: Request, **in_path: object) -> bytes:
+        """The event that a URL describes, as JSON that is still to be parsed. Raises Problem."""
+        return as_json(self.fields(request, **in_path))
+
+    def fields(self, request: Request, **in_path: object) -> dict[str, Any]:
+        """The fields of that event. What is none of them is the route's own, which takes no other parameters."""
+        event: dict[str, Any] = {"type": self.type, **in_path}
+        given = request.query_params
+        for name, parameter in self.all.items():
+            if name not in given:
+                continue
+            values = [parameter.value(text) for text in given.getlist(name)]
+            part, _, field = name.rpartition(".")
+            (event.setdefault(part, {}) if part else event)[field] = values if parameter.often else values[0]
+        return event
+
+
+def as_json(fields: Mapping[str, Any]) -> bytes:
+    """Fields as JSON. Raises Problem."""
+    try:
+        return orjson.dumps(fields)
+    except orjson.JSONEncodeError:  # half a character, of bytes that are not UTF-8
+        raise Problem("invalid_event", "path and parameters must be UTF-8") from None
+
+
+def _parameters(model: type[BaseModel]) -> Iterator[Parameter]:
+    schema = model.model_json_schema()
+    parts = schema.get("$defs", {})
+    required = schema.get("required", [])
+    for name, field in schema["properties"].items():
+        if name in _NOT_OF_A_URL:
+            continue
+        part = _without_null(field).get("$ref", "").rpartition("/")[2]
+        if part in parts:  # its fields, one level deep: conditions within conditions are for a body
+            inner = parts[part]["properties"].items()
+            yield from (one for field_name, found in inner for one in _parameter(f"{name}.{field_name}", found, False))
+        else:
+            yield from _parameter(name, field, name in required)
+
+
+def _parameter(name: str, field: Mapping[str, Any], required: bool) -> Iterator[Parameter]:
+    schema = _without_null(field)
+    often = schema.get("type") == "array"
+    if often:
+        schema = schema["items"]
+    if "$ref" not in str(schema) and schema.get("type") not in ("object", "array"):
+        yield Parameter(name, schema, often, required)
+
+
+def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A field's schema, as it is where it is given."""
+    choices = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
+    if not choices:
+        return {name: value for name, value in field.items() if name not in ("title", "default")}
+    return choices[0] if len(choices) == 1 else {"anyOf": choices}
+
+
+_CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
+_UTF_8 = ("utf-8", "utf8")
+_DRAINED = 8  # times the limit: so much more is read, and dropped, so that who sends it hears why
+
+
+def credentials_of(request: Request) -> Headers:
+    """The credentials of a request, as a record has them, and its place in a trace. A credential that is given twice
+    stays so, and is refused."""
+    given = ((_CREDENTIALS[name], value) for name, value in request.scope["headers"] if name in _CREDENTIALS)
+    return (*given, *trace_headers())
+
+
+def check_content_type(request: Request, wanted: str = JSON) -> None:
+    """Raises Problem for a body of another type, or in other letters than UTF-8. A page of any site may have a browser
+    send forms and plain texts to this machine, but not JSON."""
+    given = request.headers.getlist("content-type")
+    if len(given) > 1:
+        raise Problem("unsupported_media_type", f"content-type is given twice: send content-type: {wanted}")
+    kind, *details = "".join(given).lower().split(";")
+    if kind.strip() != wanted:
+        raise Problem("unsupported_media_type", f"send content-type: {wanted}")
+    for name, _, value in (detail.partition("=") for detail in details):
+        if name.strip() == "charset" and value.strip().strip('"') not in _UTF_8:
+            raise Problem("unsupported_media_type", "send UTF-8, and charset=utf-8 or no charset")
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The whole body. Raises Problem for one that is too large, or too slow."""
+    chunks: list[bytes] = []
+    size, most = 0, limits.body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > _DRAINED * most:
+        raise too_large(most)
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= most:
+                    chunks.append(chunk)
+                elif size > _DRAINED * most:
+                    break
+    except TimeoutError:
+        raise Problem("slow_body", f"the body was not there within {limits.body_timeout_s:g} s") from None
+    except ClientDisconnect:
+        raise Problem("slow_body", "the client left before its body was there") from None
+    if size > most:
+        raise too_large(most)
+    return b"".join(chunks)
+
+
+def too_large(most: int) -> Problem:
+    """Says that a body, or a line of one, has more than so many bytes."""
+    return Problem("too_large", f"over {most} bytes; split it, or store a reference")
+
+
+def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
+    """The object that a body is, with more fields before its own. One that both have is then refused as given twice. A
+    body that is no object stays as it is, and is refused for that."""
+    inner = unmarked(body).strip()
+    if not inner.startswith(b"{"):
+        return body
+    inner = inner[1:].lstrip()
+    return as_json(fields)[:-1] + (b"" if inner.startswith(b"}") else b",") + inner
+
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class Segments:
+    """ASGI middleware. Has routes see a path whose segments are decoded, but for `/` and `%` within one: a server
+    decodes the whole, and an id that holds a slash would be two segments."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = "/".join(map(_routed, scope["raw_path"].split(b"/")))
+        await self._app(scope, receive, send)
+
+
+def _routed(segment: bytes) -> str:
+    try:
+        return unquote_to_bytes(segment).decode().replace("%", "%25").replace("/", "%2F")
+    except UnicodeDecodeError:  # the route that it leads to refuses it
+        return segment.decode("ascii")
+
+
+class Addressed(APIRoute):
+    """A route whose path has the segments of `Segments`. Raises Problem for what is not UTF-8, and for a parameter that
+    is given twice."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def judged(request: Request) -> Response:
+            request.scope["path_params"] = {name: _text(value) for name, value in request.path_params.items()}
+            _text(request.scope["query_string"].decode("latin-1"))
+            self.check(request)
+            return await handle(request)
+
+        return judged
+
+    def check(self, request: Request, often: Collection[str] = ()) -> None:
+        """Judges the parameters. `often`: those that may be given more than once."""
+        given = request.query_params
+        for name in given:
+            if name not in often and len(given.getlist(name)) > 1:
+                raise Problem("invalid_event", "is given twice; give it once", name)
+
+
+class Described(Addressed):
+    """One that takes the parameters that its description names, each once unless it is a list, and no other: passed
+    over, one that is misspelt would do something else than what is asked for."""
+
+    def check(self, request: Request, often: Collection[str] = ()) -> None:
+        listed = {one["name"]: one["schema"] for one in (self.openapi_extra or {}).get("parameters", ())
+                  if one["in"] == "query"}  # fmt: skip
+        for name in request.query_params:
+            if name not in listed:
+                raise Problem("invalid_event", f"no such parameter; {_instead(name, listed)}", name)
+        super().check(request, {*often, *(name for name, schema in listed.items() if schema.get("type") == "array")})
+
+
+def _instead(name: str, known: Collection[str]) -> str:
+    return fix(name, known) if known else "there are none here: what is asked for stands in the body"
+
+
+def _text(quoted: str) -> str:
+    try:
+        return unquote(quoted, errors="strict")
+    except UnicodeDecodeError:
+        raise Problem("invalid_event", "path and parameters must be UTF-8") from None

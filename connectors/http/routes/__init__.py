@@ -1,1 +1,0 @@
-"""What there is to ask the gateway for, one file per idea."""

@@ -1,0 +1,323 @@
+"""What exports of chats with an assistant share: `conversations.json`, alone or in a zip beside other files."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any
+
+from recallflow.connectors.logs.building import (
+    EMPTY,
+    OTHER_BRANCH,
+    Said,
+    author,
+    branch,
+    broken,
+    epoch_ms,
+    exported,
+    file_name,
+    identifier,
+    leave_out,
+    lenient,
+    message_events,
+    stamp,
+    word,
+)
+from recallflow.connectors.logs.documents import EACH, elements, first_objects, placed_elements
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+
+_FILE = re.compile(r"conversations(-\d+)?\.json")
+
+
+def holds_conversations(head: Head, beside: Set[str], field: str, kind: type[object]) -> bool:
+    """Whether it is an export of the program that has one of the files `beside` in its archives, and in each of its
+    conversations a `field` of that `kind`."""
+    if head.members:
+        names = {file_name(name) for name in head.members}
+        return any(map(_FILE.fullmatch, names)) and bool(names & beside)
+    return any(isinstance(one.get(field), kind) for one in first_objects(head.start))
+
+
+def each_conversation(
+    source: LogSource,
+    scope: Scope,
+    events_of: Callable[[Any, Scope, str, str], Iterator[bytes]],
+    account_field: str,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[bytes]:
+    """The events of one conversation after the other, each with its owner and where it stands.
+
+    An export of one account is the default owner's. In that of an organisation each account is an owner of its own, by
+    its name in `names` or else by its id; a conversation without one is refused.
+    """
+    files = exported(source, _FILE, scope)
+    is_shared = not scope.user_given and _has_several(files, account_field)
+    for file in files:
+        with file.open() as opened:
+            for number, text in enumerate(elements(opened), start=1):
+                conversation, where = lenient(text), f"{file.name}, conversation {number}"
+                account = _account(conversation, account_field) if is_shared else ""
+                if is_shared and not account:
+                    yield broken(where, f"has no {account_field}, in an export of several", conversation)
+                else:
+                    owner = identifier(names.get(account, account)) if is_shared else scope.user_id
+                    yield from events_of(conversation, scope, owner, where)
+
+
+def _has_several(files: Sequence[LogSource], field: str) -> bool:
+    """Whether conversations of more than one account are in the files. Reads no more of them than it has to."""
+    first = ""
+    for file in files:
+        with file.open() as opened:
+            for _, text in placed_elements(opened, EACH, field):
+                account = _account(lenient(text), field)
+                first = first or account
+                if account not in ("", first):
+                    return True
+    return False
+
+
+def _account(value: object, field: str) -> str:
+    """The id of an account, or of the account of a conversation."""
+    if isinstance(value, dict):
+        value = value.get(field, value)
+    found = value.get("uuid") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else ""
+
+
+_CHATGPT_FILES = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # Claude's has others
+# What the program shows as a link to a source, now and until 2025.
+_CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【\\d+(?::\\d+)?†[^【】\n]{1,200}】")
+_INSTRUCTIONS = ("user_editable_context", "model_editable_context")
+_REASONING = ("thoughts", "reasoning_recap")
+
+
+def _recognises_chatgpt(head: Head) -> bool:
+    return holds_conversations(head, _CHATGPT_FILES, "mapping", dict)
+
+
+def _read_chatgpt(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    return each_conversation(source, scope, chatgpt_events, "user_id")
+
+
+CHATGPT = LogFormat(
+    "chatgpt",
+    "ChatGPT's export",
+    _recognises_chatgpt,
+    _read_chatgpt,
+    fields=("title", "create_time", "update_time", "mapping", "current_node", "conversation_id"),
+)
+
+
+def chatgpt_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
+    """The messages of the branch that is shown. Everything else is counted."""
+    mapping = conversation.get("mapping") if isinstance(conversation, dict) else None
+    if not isinstance(mapping, dict):
+        yield broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
+        return
+    session = conversation.get("conversation_id") or conversation.get("id") or where
+    shown = branch({key: _field(node, "parent") for key, node in mapping.items()}, _leaf(conversation, mapping))
+    if others := sum(_field(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
+        leave_out(scope, OTHER_BRANCH, others)
+    about = {"title": title} if isinstance(title := conversation.get("title"), str) and title else {}
+    time = epoch_ms(conversation.get("create_time"))
+    for key in shown:
+        message = _field(mapping[key], "message")
+        if message is None and isinstance(mapping[key], dict):  # the root holds none
+            continue
+        if not isinstance(message, dict):
+            yield broken(f"{where}, {key}", "is no message", mapping[key])
+            continue
+        time = epoch_ms(message.get("create_time")) or time  # one without a time was said after the one before it
+        text = _chatgpt_text(message)
+        if reason := _left_out(message, text):
+            leave_out(scope, reason)
+            continue
+        said = Said(
+            id=word(message.get("id")) or key,
+            session=word(session),
+            role=_field(message.get("author"), "role"),
+            content=text,
+            time=time,
+            metadata={"source": "chatgpt", **about, **_model(message)},
+        )
+        about = {}  # with the first: were it with each, a conversation that is renamed would be refused as a whole
+        yield from message_events(scope, owner, said)
+
+
+def _field(value: object, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _leaf(conversation: dict[str, Any], mapping: dict[str, Any]) -> object:
+    """The end of the branch that is shown; where it is not said, of the one that was written last."""
+    if isinstance(current := conversation.get("current_node"), str) and current in mapping:
+        return current
+    parents = {_field(node, "parent") for node in mapping.values() if isinstance(_field(node, "parent"), str)}
+    ends = [key for key in mapping if key not in parents] or [*mapping]
+    return max(ends, key=lambda key: _seconds(_field(mapping[key], "message")), default=None)
+
+
+def _seconds(message: object) -> float:
+    time = _field(message, "create_time")
+    return float(time) if isinstance(time, int | float) else 0.0
+
+
+def _left_out(message: dict[str, Any], text: str) -> str | None:
+    role, content_type = _field(message.get("author"), "role"), _field(message.get("content"), "content_type")
+    metadata = message.get("metadata")
+    if content_type in _INSTRUCTIONS or _field(metadata, "is_user_system_message"):
+        return "custom instructions"
+    if content_type in _REASONING:
+        return "reasoning"
+    if _field(metadata, "is_visually_hidden_from_conversation"):
+        return "hidden messages"
+    if role == "system":
+        return "system messages"
+    if role == "tool":
+        return "results of tools"
+    if role == "assistant" and message.get("recipient") not in (None, "all"):
+        return "calls of tools"
+    return None if text else EMPTY
+
+
+def _chatgpt_text(message: dict[str, Any]) -> str:
+    """The parts of a message as one text; what is no text by its kind."""
+    content = message.get("content")
+    parts = _field(content, "parts")
+    if not isinstance(parts, list):
+        parts = [_field(content, "text") or _field(content, "result")]
+    transcribed = any(_field(part, "content_type") == "audio_transcription" for part in parts)
+    found = [_part(part, transcribed) for part in parts]
+    attachments = _field(message.get("metadata"), "attachments")
+    for attachment in attachments if isinstance(attachments, list) else ():
+        if (name := _field(attachment, "name")) and isinstance(name, str):
+            found.append(f"[file: {name}]")
+    return "\n".join(text for text in found if text)
+
+
+def _part(part: object, transcribed: bool) -> str:
+    if isinstance(part, str):
+        return _CITATION.sub("", part).strip()
+    if isinstance(text := _field(part, "text"), str):
+        return text.strip()
+    kind = _field(part, "content_type")
+    if not isinstance(kind, str):
+        return ""
+    if transcribed and ("audio" in kind or "video" in kind):
+        return ""  # its words are there
+    return f"[{kind.removesuffix('_asset_pointer').replace('_', ' ')}]"
+
+
+def _model(message: dict[str, Any]) -> dict[str, object]:
+    model = _field(message.get("metadata"), "model_slug")
+    return {"model": model} if isinstance(model, str) else {}
+
+
+_CLAUDE_FILES = {"users.json", "projects.json", "memories.json"}
+_ROLES = {"human": "user"}
+_LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
+
+
+def _recognises_claude(head: Head) -> bool:
+    return holds_conversations(head, _CLAUDE_FILES, "chat_messages", list)
+
+
+def _read_claude(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    return each_conversation(source, scope, claude_events, "account", dict(_people(source)))
+
+
+def _people(source: LogSource) -> Iterator[tuple[str, str]]:
+    """The accounts of an organisation's export by what tells them apart: people share names, and no addresses."""
+    for file in source.members():
+        if file_name(file.name) == "users.json":
+            with file.open() as opened:
+                for text in elements(opened):
+                    if isinstance(one := lenient(text), dict) and (
+                        name := author(one.get("email_address")) or author(one.get("full_name"))
+                    ):
+                        yield word(one.get("uuid")), name
+
+
+CLAUDE = LogFormat(
+    "claude",
+    "Claude's export",
+    _recognises_claude,
+    _read_claude,
+    fields=(
+        "uuid",
+        "name",
+        "created_at",
+        "updated_at",
+        "account",
+        "chat_messages",
+        "sender",
+        "current_leaf_message_uuid",
+    ),
+)
+
+
+def claude_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
+    """The messages of a conversation; of one with branches, those of the branch that is shown."""
+    messages = conversation.get("chat_messages") if isinstance(conversation, dict) else None
+    if not isinstance(messages, list):
+        yield broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
+        return
+    session = word(conversation.get("uuid")) or where
+    about = {"title": title} if isinstance(title := conversation.get("name"), str) and title else {}
+    shown = _shown(messages, conversation.get("current_leaf_message_uuid"))
+    leave_out(scope, OTHER_BRANCH, len(messages) - len(shown))
+    for number, message in enumerate(shown, start=1):
+        if not isinstance(message, dict):
+            yield broken(f"{where}, message {number}", "is no message", message)
+            continue
+        text, reasons = _claude_text(message)
+        for reason in reasons:
+            leave_out(scope, reason)
+        if not text:
+            if not reasons:
+                leave_out(scope, EMPTY)
+            continue
+        sender = message.get("sender")
+        said = Said(
+            id=word(message.get("uuid")) or f"{session}-{number}",
+            session=session,
+            role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,
+            content=text,
+            time=stamp(message.get("created_at")) or stamp(conversation.get("created_at")),
+            metadata={"source": "claude", **about},
+        )
+        about = {}  # with the first: were it with each, a conversation that is renamed would be refused as a whole
+        yield from message_events(scope, owner, said)
+
+
+def _shown(messages: list[Any], leaf: object) -> list[Any]:
+    """The messages up to the leaf, where it is known and all messages say what they follow; else all."""
+    by_id = {one["uuid"]: one for one in messages if isinstance(one, dict) and isinstance(one.get("uuid"), str)}
+    parents = {key: one.get("parent_message_uuid") for key, one in by_id.items()}
+    if not isinstance(leaf, str) or leaf not in parents or len(by_id) < len(messages) or not all(parents.values()):
+        return messages
+    return [by_id[key] for key in branch(parents, leaf)]
+
+
+def _claude_text(message: dict[str, Any]) -> tuple[str, list[str]]:
+    """What was said, with the names of files, and why which of its blocks are left out."""
+    blocks = message.get("content")
+    found, reasons = [], []
+    for block in blocks if isinstance(blocks, list) else ():
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind in ("text", None) and isinstance(text := block.get("text") if isinstance(block, dict) else block, str):
+            found.append(text.strip())
+        elif kind is not None:
+            reasons.append(_LEFT_OUT.get(word(kind), f"blocks of type {word(kind)}"))
+    if not blocks and isinstance(text := message.get("text"), str):  # before there were blocks
+        found.append(text.strip())
+    for file in _files(message):
+        if isinstance(file, dict) and isinstance(name := file.get("file_name"), str) and name:
+            found.append(f"[file: {name}]")
+        if isinstance(file, dict) and file.get("extracted_content"):
+            reasons.append("texts of attached files")
+    return "\n".join(text for text in found if text), reasons
+
+
+def _files(message: dict[str, Any]) -> list[Any]:
+    return [file for name in ("attachments", "files") if isinstance(given := message.get(name), list) for file in given]
