@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test quick full check lint types imports docs bench broker release
+.PHONY: demo test quick full check lint types imports docs bench gate broker release
 
 demo: .venv
 	$(BIN)/recallflow demo
@@ -37,6 +37,10 @@ docs: .venv
 bench: .venv
 	$(BIN)/python -m benchmarks.recall_quality --quick
 	$(BIN)/python -m benchmarks.engine --quick
+
+# processor time against the last landed commit
+gate: .venv
+	$(BIN)/python -m benchmarks.gate
 
 # archives for PyPI, out of the last commit: make release REPOSITORY=https://… (docs/upgrading.md)
 release: .venv

@@ -2,49 +2,97 @@
 
     python -m benchmarks.gate [--against COMMIT] [--json FILE]
 
-Both sides run with the same interpreter and libraries: this tree, and a git worktree of the baseline. The measured work
-goes through the command line, which changes least between commits. One side follows the other in small pieces, so that
-a slow moment of the machine meets both. Processor time is read from the kernel for each process, with all its threads.
-The start of a process is in no figure except "import" and "first touch".
+The baseline is the last landed commit: the newest one that HEAD shares with origin/main. Where git knows none but HEAD
+itself, it is the commit that the last "baseline" line of benchmarks/accepted_losses.md names.
 
-A figure fails if the lower bound of its 95 % confidence interval is above LIMIT. A deliberate loss needs a line in
-benchmarks/accepted_losses.md that begins with the figure's name and names the baseline commit.
+Both sides run with the same interpreter and libraries: this tree, and the files of the baseline. The work is sent to
+`recallflow pipe` and to a program that uses `Memory`, which change least between commits. One side follows the other in
+pieces of some milliseconds, so that a slow moment of the machine meets both, in several processes, as the layout of
+memory differs between processes. Processor time is read from the kernel for each process, with all its threads. The
+start of a process is in "import" alone.
+
+A figure fails if the lower bound of its 95 % confidence interval is above LIMIT. A deliberate loss needs a line
+"- FIGURE: REASON" in benchmarks/accepted_losses.md that the baseline does not have. The exit status is 1 for a failed
+figure, and 3 where git has no baseline, as in a shallow clone.
 """
 
 import argparse
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from resource import RUSAGE_CHILDREN, getrusage
-from typing import Any, NamedTuple
+from statistics import fmean, median, stdev
+from typing import Any, NamedTuple, Self
 
 import orjson
 
 LIMIT = 1.05
+TRIM = 10  # of so many ratios one is left out at each end
+DEVIATIONS = 2.1  # half a 95 % interval, for 20 degrees of freedom
+NO_BASELINE = 3  # exit status
 TREE = Path(__file__).parents[1]
-BASELINE = TREE / "benchmarks" / "gate_baseline"
-ACCEPTED = TREE / "benchmarks" / "accepted_losses.md"
+ACCEPTED = "benchmarks/accepted_losses.md"
+LANDED = "origin/main"
+IMPORTS = 20
+ROUNDS = 4  # processes of each side
 SMALL, LARGE = 1_000, 20_000  # memories of one owner
-INGESTED, CHUNKS = 5_000, 10
-OWNERS = 8  # whose first query is measured
-PIECES, QUERIES = 15, 20  # pairs of measurements, and queries in each
-LARGE_QUERIES = 5
-IMPORTS = 9
+OWNERS = 5  # of SMALL memories, new in a round; those of earlier rounds are asked for the first time
+PIECE = 50  # messages
+QUERIES = 100  # that are measured in a round, after some that warm up
+LARGE_QUERIES = 20
+WARM_UP = 4  # queries
 NOW_MS = 1_790_000_000_000
-WORDS = """
+WORDS = re.findall(
+    r"\w+",
+    """
 Porto Lisbon coffee walnut sister brother guitar violin garden tomato train ticket office window Ana Bela Carlos David
 Elena Fred river mountain winter summer birthday dinner lunch project report meeting doctor hospital dog cat bicycle
 museum concert painting novel kitchen recipe bread cheese market school teacher student exam beach holiday flight
 airport hotel camera photo letter phone number address street bridge harbour island weather storm
+""",
+)
+VERBS = (
+    "moved",
+    "bought",
+    "sold",
+    "visited",
+    "painted",
+    "forgot",
+    "likes",
+    "hates",
+    "needs",
+    "plays",
+    "cooked",
+    "wrote",
+)
+PIPE = """
+import sys
+from recallflow.cli import main
+options = ["--receipts", "--create", "--partitions", "1", "--embedder", "hash"]
+sys.exit(main(["pipe", *options, "--state-dir", sys.argv[1]]))
 """
-VERBS = "moved bought sold visited painted forgot likes hates needs plays cooked wrote lost found planned"
+ASKER = """
+import json, sys
+from recallflow import Memory
+with Memory(sys.argv[1], tenant="gate", embedder="hash") as memory:
+    for line in sys.stdin:
+        query = json.loads(line)
+        memory.search(query["query"], user=query["user_id"])
+        print('{"status": "ok"}', flush=True)
+"""
+
+
+class NoBaselineError(Exception):
+    """Git has no commit to compare with."""
 
 
 class Side(NamedTuple):
@@ -55,11 +103,12 @@ class Side(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which this side's code is imported."""
-        return os.environ | {"PYTHONPATH": str(self.tree)}
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return kept | {"PYTHONPATH": str(self.tree)}
 
 
 class Interval(NamedTuple):
-    """A median ratio of this tree to the baseline, with a 95 % confidence interval, and both medians."""
+    """A mean ratio of this tree to the baseline, with a 95 % confidence interval, and both medians."""
 
     ratio: float
     low: float
@@ -67,30 +116,45 @@ class Interval(NamedTuple):
     ours: float
     theirs: float
 
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]], scale: float = 1.0) -> Self:
+        """Return the trimmed geometric mean of the ratios of pairs (ours, theirs), and its interval (Yuen, 1974)."""
+        logs = sorted(math.log(ours / theirs) for ours, theirs in pairs)
+        count = len(logs)
+        cut = count // TRIM
+        mean = fmean(logs[cut : count - cut])
+        winsorised = [min(max(one, logs[cut]), logs[count - 1 - cut]) for one in logs]
+        error = stdev(winsorised) * math.sqrt(count - 1) / math.sqrt((count - 2 * cut) * (count - 2 * cut - 1))
+        ours, theirs = (median(pair[side] for pair in pairs) * scale for side in (0, 1))
+        return cls(
+            math.exp(mean), math.exp(mean - DEVIATIONS * error), math.exp(mean + DEVIATIONS * error), ours, theirs
+        )
 
-class Pipe:
-    """A running `recallflow pipe` of one side."""
 
-    def __init__(self, side: Side, state_dir: Path) -> None:
-        command = [sys.executable, "-c", "import sys; from recallflow.cli import main; sys.exit(main())"]
-        options = ["pipe", "--state-dir", str(state_dir), "--partitions", "1", "--embedder", "hash"]
-        options += [] if state_dir.exists() else ["--create"]
+class Process:
+    """A running program of one side that answers lines of JSON."""
+
+    def __init__(self, side: Side, program: str, state_dir: Path) -> None:
         self._process = subprocess.Popen(
-            [*command, *options], env=side.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=side.tree
+            [sys.executable, "-c", program, str(state_dir)],
+            env=side.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=side.tree,
         )
 
     def run(self, lines: Sequence[bytes]) -> float:
-        """Send lines, of which the last is a query; return the processor seconds until all its answers are there."""
-        asked = sum(b'"recall"' in line for line in lines)
+        """Send lines, of which the last has an answer; return the processor seconds until all answers are there."""
+        answered = sum(b'"recall"' in line or b'"receipt"' in line for line in lines)
         before = self._used_s()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         for line in lines:
             self._process.stdin.write(line + b"\n")
         self._process.stdin.flush()
-        for _ in range(asked):
+        for _ in range(answered):
             answer = orjson.loads(self._process.stdout.readline())
-            if answer["status"] == "error":
+            if answer.get("status") == "error":
                 raise RuntimeError(answer["error"])
         return self._used_s() - before
 
@@ -98,127 +162,171 @@ class Pipe:
         """End the input, and wait for the process."""
         self._process.communicate()
         if self._process.returncode:
-            raise RuntimeError(f"pipe ended with exit status {self._process.returncode}")
+            raise RuntimeError(f"the process ended with exit status {self._process.returncode}")
 
     def _used_s(self) -> float:
         # The clock of a process' processor time, as clock_getcpuclockid(3) composes its number.
         return time.clock_gettime((~self._process.pid << 3) | 2)
 
 
-Sides = tuple[Side, Side]
-Pairs = list[tuple[float, float]]
+class Comparison:
+    """Measured pairs of processor seconds, by figure."""
+
+    def __init__(self, sides: tuple[Side, Side], folder: Path) -> None:
+        self._sides = sides
+        self._folder = folder
+        self._pairs = defaultdict[str, list[tuple[float, float]]](list)
+        self._units: dict[str, int] = {}
+
+    def intervals(self) -> dict[str, Interval]:
+        """Return the interval of each figure, in milliseconds of a unit."""
+        return {name: Interval.of(pairs, 1e3 / self._units[name]) for name, pairs in self._pairs.items()}
+
+    @contextmanager
+    def processes(self, program: str, name: str) -> Iterator[tuple[Process, Process]]:
+        """Run a program of both sides, each over its own state directory of this name."""
+        ours, theirs = (Process(side, program, self._folder / f"{name}-{side.name}") for side in self._sides)
+        yield ours, theirs
+        for process in (ours, theirs):
+            process.close()
+
+    def measure(self, name: str, pair: tuple[Process, Process], pieces: Iterable[Sequence[bytes]], units: int) -> None:
+        """Send pieces of work to both processes in turn; each piece is `units` of the figure's unit."""
+        for lines in pieces:
+            self._add(name, units, lambda side, lines=lines: pair[side].run(lines))  # type: ignore[misc]
+
+    def measure_imports(self) -> None:
+        """Measure the import of `Memory`, after one that compiles the modules."""
+        for side in (0, 1):
+            self._import_s(side)
+        for _ in range(IMPORTS):
+            self._add("import", 1, self._import_s)
+
+    def _add(self, name: str, units: int, seconds: Callable[[int], float]) -> None:
+        """Measure both sides; the first of them changes with each pair."""
+        first = len(self._pairs[name]) % 2
+        used = {first: seconds(first)}
+        used[1 - first] = seconds(1 - first)
+        self._pairs[name].append((used[0], used[1]))
+        self._units[name] = units
+
+    def _import_s(self, side: int) -> float:
+        before = getrusage(RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", "from recallflow import Memory"]
+        subprocess.run(command, env=self._sides[side].environment(), cwd=self._sides[side].tree, check=True)
+        after = getrusage(RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", metavar="COMMIT", help="the baseline (default: that of benchmarks/gate_baseline)")
+    parser.add_argument("--against", metavar="COMMIT", help="the baseline")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    against = chosen.against or BASELINE.read_text().split()[0]
+    accepted = (TREE / ACCEPTED).read_text()
     with ExitStack() as stack:
-        baseline = stack.enter_context(worktree(against))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gate-")))
-        figures = measure((Side("ours", TREE), Side("theirs", baseline)), folder)
+        try:
+            against = chosen.against or find_baseline(accepted)
+            extract(against, folder / "baseline")
+        except NoBaselineError as error:
+            print(f"the performance gate was not run: {error}", file=sys.stderr)
+            return NO_BASELINE
+        figures = compare((Side("ours", TREE), Side("theirs", folder / "baseline")), folder)
+        earlier = folder / "baseline" / ACCEPTED
+        failed = find_losses(figures, accepted, earlier.read_text() if earlier.exists() else "")
     print(f"processor time of this tree and of {against}, in milliseconds; ratio with its 95 % confidence interval")
-    failed = []
     for name, one in figures.items():
-        worse = one.low > LIMIT and not is_accepted(name, against)
-        failed += [name] if worse else []
-        mark = "  WORSE" if worse else ""
+        mark = "  WORSE" if name in failed else ""
         print(f"{name:28} {one.ours:9.3f} {one.theirs:9.3f}  {one.ratio:.3f} ({one.low:.3f} to {one.high:.3f}){mark}")
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps({name: one._asdict() for name, one in figures.items()}))
     return 1 if failed else 0
 
 
-def measure(sides: Sides, folder: Path) -> dict[str, Interval]:
+def compare(sides: tuple[Side, Side], folder: Path) -> dict[str, Interval]:
     """Return each figure's interval."""
-    pairs: dict[str, tuple[float, Pairs]] = {}  # by name: milliseconds of a second per unit of work, and the pairs
-    pairs["import"] = 1e3, [(_import_s(sides[0]), _import_s(sides[1])) for _ in range(IMPORTS + 1)][1:]
-    with both(sides, folder / "small") as pipes:
-        for pipe in pipes:
-            pipe.run([*messages("small", SMALL), *queries("small", QUERIES, 0)])
-        pieces = [queries("small", QUERIES, piece) for piece in range(1, PIECES + 1)]
-        pairs[f"query, {SMALL:,} memories"] = 1e3 / QUERIES, alternate(pipes, pieces)
-        size = INGESTED // CHUNKS
-        chunks = [[*messages(f"other{n}", size), *queries(f"other{n}", 1, 0)] for n in range(CHUNKS)]
-        pairs["message"] = 1e3 / size, alternate(pipes, chunks)
-        for owner in range(OWNERS):
-            for pipe in pipes:
-                pipe.run([*messages(f"cold{owner}", SMALL), *queries(f"cold{owner}", 1, 0)])
-    with both(sides, folder / "small") as pipes:
-        for pipe in pipes:
-            pipe.run(queries("small", QUERIES, 0))
-        firsts = [queries(f"cold{owner}", 1, 1) for owner in range(OWNERS)]
-        pairs["first touch of an owner"] = 1e3, alternate(pipes, firsts)
-    with both(sides, folder / "large") as pipes:
-        for pipe in pipes:
-            pipe.run([*messages("large", LARGE), *queries("large", LARGE_QUERIES, 0)])
-        pieces = [queries("large", LARGE_QUERIES, piece) for piece in range(1, PIECES + 1)]
-        pairs[f"query, {LARGE:,} memories"] = 1e3 / LARGE_QUERIES, alternate(pipes, pieces)
-    return {name: interval(found, scale) for name, (scale, found) in pairs.items()}
+    comparison = Comparison(sides, folder)
+    comparison.measure_imports()
+    for number in range(ROUNDS):
+        with comparison.processes(PIPE, "small") as pair:
+            if number == 0:
+                send(pair, messages("warm", SMALL))
+            send(pair, queries("warm", WARM_UP, 0))
+            if number > 0:
+                owners = [f"cold {earlier} {owner}" for earlier in range(number) for owner in range(OWNERS)]
+                touched = [queries(owner, 1, number) for owner in owners]
+                comparison.measure("first touch of an owner", pair, touched, 1)
+            asked = [[query] for query in queries("warm", QUERIES, number + 1)]
+            comparison.measure(f"query, {SMALL:,} memories", pair, asked, 1)
+            for owner in range(OWNERS):
+                lines = messages(f"cold {number} {owner}", SMALL)
+                parts = [lines[start : start + PIECE] for start in range(0, SMALL, PIECE)]
+                comparison.measure("message", pair, parts, PIECE)
+        with comparison.processes(ASKER, "small") as pair:
+            send(pair, queries("warm", WARM_UP, 0))
+            comparison.measure("query through Memory", pair, asked, 1)
+    for number in range(ROUNDS):
+        with comparison.processes(PIPE, "large") as pair:
+            if number == 0:
+                send(pair, messages("large", LARGE))
+            send(pair, queries("large", WARM_UP, 0))
+            asked = [[query] for query in queries("large", LARGE_QUERIES, number + 1)]
+            comparison.measure(f"query, {LARGE:,} memories", pair, asked, 1)
+    return comparison.intervals()
 
 
-@contextmanager
-def both(sides: Sides, state_dir: Path) -> Iterator[tuple[Pipe, Pipe]]:
-    """Run one pipe of each side."""
-    pipes = [Pipe(side, state_dir.with_name(f"{state_dir.name}-{side.name}")) for side in sides]
-    yield pipes[0], pipes[1]
-    for pipe in pipes:
-        pipe.close()
+def send(pair: tuple[Process, Process], lines: Sequence[bytes]) -> None:
+    """Send the same lines to both processes."""
+    for process in pair:
+        process.run(lines)
 
 
-def alternate(pipes: tuple[Pipe, Pipe], pieces: Sequence[Sequence[bytes]]) -> Pairs:
-    """Return the processor seconds of each piece of work, (ours, theirs); which side begins changes with each."""
-    found: Pairs = []
-    for number, lines in enumerate(pieces):
-        first = number % 2
-        used = {first: pipes[first].run(lines)}
-        used[1 - first] = pipes[1 - first].run(lines)
-        found.append((used[0], used[1]))
-    return found
+def find_losses(figures: Mapping[str, Interval], accepted: str, earlier: str) -> list[str]:
+    """Return the names of figures that are worse, but those that `accepted` names in lines that `earlier` lacks."""
+    added = {*accepted.splitlines()} - {*earlier.splitlines()}
+    named = {line.removeprefix("- ").partition(": ")[0] for line in added if re.fullmatch(r"- .+: \S.*", line)}
+    return [name for name, one in figures.items() if one.low > LIMIT and name not in named]
 
 
-def interval(pairs: Pairs, scale: float) -> Interval:
-    """Return the median ratio of pairs with the confidence interval that the sign test gives."""
-    ratios = sorted(ours / theirs for ours, theirs in pairs)
-    count = len(ratios)
-    outside, low = 0.5**count, 0
-    while outside + 0.5**count * math.comb(count, low + 1) <= 0.025:
-        low += 1
-        outside += 0.5**count * math.comb(count, low)
-    ours, theirs = (_median([pair[side] for pair in pairs]) * scale for side in (0, 1))
-    return Interval(_median(ratios), ratios[low], ratios[count - 1 - low], ours, theirs)
+def find_baseline(accepted: str) -> str:
+    """Return the last landed commit, or the one of the last baseline line. Raise NoBaselineError without both."""
+    try:
+        shared = _git("merge-base", "HEAD", LANDED).strip()
+        if shared != _git("rev-parse", "HEAD").strip():
+            return shared
+    except NoBaselineError:
+        pass  # a clone without LANDED
+    if not (named := re.findall(r"^- baseline ([0-9a-f]{8,40}): \S", accepted, re.MULTILINE)):
+        raise NoBaselineError(f'{ACCEPTED} has no line "- baseline COMMIT: REASON"')
+    return str(named[-1])
 
 
-def is_accepted(name: str, against: str) -> bool:
-    """Return whether a loss against this baseline was accepted, with its reason."""
-    lines = ACCEPTED.read_text().splitlines() if ACCEPTED.exists() else []
-    return any(line.startswith(f"- {name}, against {against}: ") for line in lines)
+def extract(commit: str, folder: Path) -> None:
+    """Write the files of a commit into a new folder. Raise NoBaselineError where git does not have it."""
+    archive = folder.with_suffix(".tar")
+    _git("archive", f"--output={archive}", commit)
+    folder.mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
 
 
-@contextmanager
-def worktree(commit: str) -> Iterator[Path]:
-    """Check out a commit beside this tree for a while. Raises CalledProcessError where there is no such commit."""
-    with tempfile.TemporaryDirectory(prefix="gate-baseline-") as folder:
-        path = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", path, commit], cwd=TREE, check=True)
-        try:
-            yield path
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", path], cwd=TREE, check=True)
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=TREE, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoBaselineError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 # ---------------------------------------------------------------------- work
 
 
 def messages(user: str, count: int) -> list[bytes]:
-    """Return messages of a user in sessions of twenty, the same in every run."""
-    random, words, verbs = Random(user), WORDS.split(), VERBS.split()
+    """Return messages of a user in sessions of twenty, the same in every run; each PIECE ends with a receipt."""
+    random = Random(user)
     made = []
     for number in range(count):
-        said = random.choices(words, k=random.randint(4, 16))
-        text = f"{random.choice(('I', 'Ana', 'My sister', 'We'))} {random.choice(verbs)} {' '.join(said)} {number}."
+        said = random.choices(WORDS, k=random.randint(4, 16))
+        text = f"{random.choice(('I', 'Ana', 'My sister', 'We'))} {random.choice(VERBS)} {' '.join(said)} {number}."
         event: dict[str, Any] = {
             "type": "message",
             "tenant_id": "gate",
@@ -229,7 +337,7 @@ def messages(user: str, count: int) -> list[bytes]:
             "timestamp": NOW_MS - (count - number) * 60_000,
             "content": text,
         }
-        made.append(orjson.dumps(event))
+        made.append(orjson.dumps(event | {"receipt": True} if (number + 1) % PIECE == 0 else event))
     return made
 
 
@@ -238,22 +346,10 @@ def queries(user: str, count: int, piece: int) -> list[bytes]:
     random = Random(f"{user} {piece}")
     made = []
     for _ in range(count):
-        text = f"{random.choice(('When', 'Where', 'Why'))} did Ana get the {' '.join(random.sample(WORDS.split(), 3))}?"
+        text = f"{random.choice(('When', 'Where', 'Why'))} did Ana get the {' '.join(random.sample(WORDS, 3))}?"
         event = {"type": "recall", "tenant_id": "gate", "user_id": user, "query": text, "timestamp": NOW_MS}
         made.append(orjson.dumps(event))
     return made
-
-
-def _import_s(side: Side) -> float:
-    before = getrusage(RUSAGE_CHILDREN)
-    command = [sys.executable, "-c", "from recallflow import Memory"]
-    subprocess.run(command, env=side.environment(), cwd=side.tree, check=True)
-    after = getrusage(RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 if __name__ == "__main__":
