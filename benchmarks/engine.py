@@ -2,8 +2,8 @@
 
     python -m benchmarks.engine [--large 100000] [--quick] [--json FILE]
 
-The floor (benchmarks/floor.py) is of the same messages in the same run. The flow counts from the first record taken in
-to the last one through.
+The floor (benchmarks/floor.py), a fixed program with a version, has the same messages in the same run. The flow counts
+from the first record taken in to the last one through.
 
 Messages are those of two people and of groups, the short ones among the kinds of chat, and no user says one twice: with
 LoCoMo's alone, 2 in 5 of a user's 2,500 were said before, word for word, which no chat does, and a run of few messages
@@ -30,9 +30,8 @@ from benchmarks.conversation_events import message_lines
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.embedder import Embedder
 from recallflow.flows.embedded import Embedded, process, run_lines
-from recallflow.flows.gc_policy import ONE_THREAD, collecting_between_batches
+from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 
@@ -90,22 +89,16 @@ class Compared(NamedTuple):
         return sum(self.floor_us.values()) / self.taken.us
 
 
-def compare(lines: list[bytes], repeated: list[bytes], embedder: Embedder) -> Compared:
-    """Flow and floor alike: in processor time, which others on the machine change least; in turns, the best of some
-    rounds; in one thread; with Python's collector as the flow runs it, which looks between two batches."""
+def compare(lines: list[bytes], repeated: list[bytes]) -> Compared:
+    """Measure flow and floor in turns, in processor time of one thread; return the best of some rounds."""
     floor_us: dict[str, float] = {}
     taken: list[Taken] = []
     repeated_us: list[float] = []
     with threadpool_limits(ONE_THREAD):
-        parts = floor.parts(lines[:FLOOR_MESSAGES], embedder)
         for _ in range(ROUNDS):
             gc.collect()
-            with collecting_between_batches():
-                for name, part in parts.items():
-                    started = time.process_time()
-                    part()
-                    us = (time.process_time() - started) / len(lines[:FLOOR_MESSAGES]) * 1e6
-                    floor_us[name] = min(us, floor_us.get(name, us))
+            for name, us in floor.measure_us(lines[:FLOOR_MESSAGES]).items():
+                floor_us[name] = min(us, floor_us.get(name, us))
             taken.append(ingest(lines))
             repeated_us.append(ingest(repeated).us)
     fastest = Taken(max(one.per_s for one in taken), min(one.us for one in taken))
@@ -180,8 +173,9 @@ def main() -> None:
     texts = [orjson.loads(line)["content"] for line in (*one, *many)]
     embedder.embed(texts)  # word caches warm, as in a process that runs
 
-    compared = compare(many, repeated, embedder)
+    compared = compare(many, repeated)
     figures = {
+        "floor_version": floor.VERSION,
         "floor_us": compared.floor_us,
         "ingest_us": compared.taken.us,
         "ingest_to_floor": compared.ratio,
@@ -198,7 +192,7 @@ def main() -> None:
 
 
 def _print(figures: dict[str, Any]) -> None:
-    print("floor of one message, µs of the processor")
+    print(f"floor of one message (version {floor.VERSION}), µs of the processor")
     for name, value in figures["floor_us"].items():
         print(f"  {name:<34} {value:6.1f}")
     print(f"  {'all':<34} {sum(figures['floor_us'].values()):6.1f}")

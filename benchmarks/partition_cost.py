@@ -20,18 +20,15 @@ from typing import Any
 
 import numpy as np
 import orjson
-from threadpoolctl import threadpool_limits
 
-from benchmarks import floor
 from benchmarks.broker import Cluster, connect_or_start
-from benchmarks.engine import FLOOR_MESSAGES, events
+from benchmarks.engine import events
 from benchmarks.kafka_flow import create, own_topics, run_flow, running_flow
 from benchmarks.kafka_load import WARM_UP, Way, ask, produce, recalls, remember_all, until_applied
 from benchmarks.kafka_throughput import answer_of
 from benchmarks.locomo import load, shared
-from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.embedded import Embedded
-from recallflow.flows.gc_policy import ONE_THREAD, computing
+from recallflow.flows.gc_policy import computing
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
 from recallflow.records import Position, Record
@@ -211,22 +208,10 @@ def whole(cluster: Cluster, messages: int, seconds: int) -> dict[str, float]:
 # ---------------------------------------------------------------------- all of it
 
 
-def floor_us(messages: int) -> float:
-    """What the parts of a message cost by themselves (benchmarks/floor.py): what all else is to be seen beside."""
-    lines, spent_s = events(load(shared("data", "locomo_dev.json")), messages, 20), 0.0
-    with threadpool_limits(ONE_THREAD):
-        for part in floor.parts(lines, load_embedder("hash")).values():
-            began_s = time.process_time()
-            part()
-            spent_s += time.process_time() - began_s
-    return spent_s / messages * 1e6
-
-
 def measure(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
     owners = QUICK_OWNERS if quick else OWNERS
     return {
         "load": os.getloadavg()[0],
-        "floor_us": floor_us(FLOOR_MESSAGES),
         "owners": {f"{memories}": of_size(memories, count) for memories, count in owners.items()},
         "partition": arrival(QUICK_LARGE if quick else LARGE),
         "run": whole(cluster, QUICK_MESSAGES if quick else MESSAGES, QUICK_SECONDS if quick else SECONDS),
@@ -263,9 +248,7 @@ def show(figures: dict[str, Any]) -> None:
     print(f"{one['copy_cpu_s_a_gib']:.1f}; opened in {one['open_s']:.2f} s, {one['open_cpu_s']:.2f} of the processor")
     print(f"`run`: message {run['message_us']:.0f} µs, question {run['query_ms']:.2f} ms", end="; ")
     print(f"nothing to do: {run['idle_cores'] * 100:.1f} % of a core")
-    print(
-        f"the floor of a message, beside these: {figures['floor_us']:.0f} µs; load of the machine {figures['load']:.1f}"
-    )
+    print(f"load of the machine {figures['load']:.1f}")
 
 
 if __name__ == "__main__":
