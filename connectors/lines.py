@@ -1,5 +1,6 @@
 """Lines as they come, from anything that gives lines, and what is handed over of each."""
 
+import io
 import queue
 import threading
 from collections import deque
@@ -13,7 +14,8 @@ Delivered = Answer | Receipted | DeadLetter
 Delivery = Callable[[int, list[Delivered]], None]  # the offset of a record, and its outputs
 
 BATCH_RECORDS = 1_024
-PUMPED_BATCHES = 4
+PUMPED_READS = 16
+READ_BYTES = 64 * 1024
 WAIT_S = 0.01
 REST_BYTES = 1024 * 1024
 
@@ -27,6 +29,26 @@ def bounded_lines(file: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
         yield line[:limit_bytes]
         while (rest := file.readline(REST_BYTES)) and not rest.endswith(b"\n"):
             pass
+
+
+def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list[bytes]]:
+    """Yield the lines of `bounded_lines`, those that are there at a time together: a queue takes them in one go."""
+    rest, is_cut = b"", False
+    while data := file.read1(READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if is_cut and lines:  # its beginning was yielded
+            del lines[0]
+            is_cut = False
+        elif is_cut:
+            rest = b""
+        lines = [line if len(line) <= limit_bytes else line[:limit_bytes] for line in lines]
+        if len(rest) > limit_bytes:
+            lines.append(rest[:limit_bytes])
+            rest, is_cut = b"", True
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
 
 
 class Feed(Protocol):
@@ -51,14 +73,14 @@ class IteratorFeed:
 class PumpFeed:
     """Lines that may be slow to come: a thread reads ahead, so that the loop never blocks on its input."""
 
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._queue: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_BATCHES * BATCH_RECORDS)
-        threading.Thread(target=self._pump, args=(lines,), daemon=True, name="recallflow-input").start()
+    def __init__(self, batches: Iterator[list[bytes]]) -> None:
+        self._queue: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_READS)
+        threading.Thread(target=self._pump, args=(batches,), daemon=True, name="recallflow-input").start()
 
-    def _pump(self, lines: Iterator[bytes]) -> None:
+    def _pump(self, batches: Iterator[list[bytes]]) -> None:
         try:
-            for line in lines:
-                self._queue.put([line])
+            for lines in batches:
+                self._queue.put(lines)
             self._queue.put(StopIteration())
         except BaseException as error:  # noqa: BLE001 handed to the loop, which raises it
             self._queue.put(error)

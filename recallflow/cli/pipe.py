@@ -4,7 +4,7 @@ import argparse
 import io
 import logging
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, cast
 
 from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_create, add_settings, config, decisions
 from recallflow.cli.output import note
@@ -40,7 +40,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run(options: argparse.Namespace) -> int:
-    from recallflow.connectors.lines import PumpFeed, bounded_lines
+    from recallflow.connectors.lines import PumpFeed, batches_of_lines
     from recallflow.flows.embedded import Embedded, run_lines
     from recallflow.flows.security_settings import open_at_rest
 
@@ -51,23 +51,23 @@ def run(options: argparse.Namespace) -> int:
     with Embedded.open(
         chosen.engine, chosen.state_dir, decisions(options), chosen.models, open_at_rest(chosen.encryption)
     ) as embedded:
-        lines = bounded_lines(_stdin(), RECORD_BYTES + 1)
+        batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 
         def open_feed(offset: int, _: "Callable[[bytes], object]") -> PumpFeed:
             first.append(offset)
-            return PumpFeed(lines)
+            return PumpFeed(batches)
 
         run_lines(embedded, TOPIC, open_feed, _printer(first, receipts=options.receipts), rewinds=False)
     return 0
 
 
-def _stdin() -> BinaryIO:
+def _stdin() -> io.BufferedIOBase:
     """A file object of its own: at exit Python waits for sys.stdin, and the thread that reads may hold it for ever."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except io.UnsupportedOperation:  # no file: whoever runs us in a program of theirs has put something else there
-        return sys.stdin.buffer
+        return cast(io.BufferedIOBase, sys.stdin.buffer)
 
 
 def _printer(first: list[int], *, receipts: bool) -> "Delivery":
