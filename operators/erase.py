@@ -58,7 +58,7 @@ def plan(partition: Partition, write: Write, event: UserErase, some: Iterable[Ow
     at_ms, is_known = event_time(write)
 
     def is_new(owner: Owner) -> bool:
-        before_ms = erased_ms(partition, owner)
+        before_ms = erased_ms(partition, owner, partition.keyring.owner(owner))
         return not is_known or before_ms is None or at_ms > before_ms
 
     known = partition.owners_of(event.tenant_id, event.user_id) if some is None else some

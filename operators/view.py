@@ -71,7 +71,7 @@ class View:
     def held(self) -> Held:
         """What the owner holds, as the event leaves it so far."""
         more = 0 if self._graph is None else self._graph.staged.more_edges
-        return self._held._replace(edges=self._held.edges + more)
+        return self._held._replace(edges=self._held.edges + more) if more else self._held
 
     @property
     def newest(self) -> int:
@@ -204,8 +204,8 @@ class View:
         `content_changed`: its text or its vector is another than before; `ended`: it holds no longer."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
         text_bytes = len(row.content.encode())
-        memories, held_bytes, _ = self._held
-        self._held = self._held._replace(memories=memories + (row.version == 0), text_bytes=held_bytes + text_bytes)
+        memories, held_bytes, edges = self._held
+        self._held = Held(memories + (row.version == 0), held_bytes + text_bytes, edges)
         if row.version > 0:
             text_bytes += self._text_bytes(row.id)
             before, old = self.entry(row.seq), self.vectors(row.seq)
@@ -334,7 +334,7 @@ class View:
     def begin_owner(self) -> None:
         """Gives an owner of whom something is to be stored a key, if it has none. Raises DecryptionFailed."""
         if self._staged or (self._graph is not None and self._graph.staged.effects):
-            self._partition.begin_owner(self._hot.owner)
+            self._partition.begin_owner(self._hot.owner, self._hot.key)
 
     def stage(self, beside: Values, position: Position | None = None) -> None:
         """The event succeeded: its effects join the transaction, with what is to be written `beside` them and the

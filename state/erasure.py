@@ -5,10 +5,10 @@ from recallflow.state import keys
 from recallflow.state.partition import Partition, Values
 
 
-def erased_ms(partition: Partition, owner: Owner) -> int | None:
-    """The event time up to which an owner was erased; None for one who never was."""
+def erased_ms(partition: Partition, owner: Owner, key: bytes) -> int | None:
+    """Return the event time up to which an owner, who has this key, was erased; None for one who never was."""
     user = partition.keyring.user(owner.tenant_id, owner.user_id)
-    found = partition.get_many([keys.erased(user), keys.erased_in(user, partition.keyring.owner(owner))])
+    found = partition.get_many([keys.erased(user), keys.erased_in(user, key)])
     return max((int(value) for value in found if value is not None), default=None)
 
 

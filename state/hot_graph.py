@@ -45,22 +45,27 @@ class Staged:
 
     def copied(self) -> "Staged":
         """Another one of the same content."""
-        return Staged(*(copy(getattr(self, one.name)) for one in fields(self))) if self.effects else Staged()
+        return Staged(*(copy(getattr(self, one.name)) for one in fields(self)))
 
 
 class HotGraph:
     """What memory holds of one owner's graph. `nodes`: node key → its name in stored keys, for some of the nodes that
-    are stored. `absent`: keys of some that are not, of which texts made somebody ask. `unsynced`: `seq` → marker of the
-    memories whose graph is still to be written."""
+    are stored; for all of them if `has_all_nodes`. `absent`: keys of some that are not, of which texts made somebody
+    ask. `unsynced`: `seq` → marker of the memories whose graph is still to be written."""
 
-    def __init__(self, partition: Partition, owner: bytes) -> None:
+    def __init__(self, partition: Partition, owner: bytes, *, was_empty: bool) -> None:
+        """`was_empty`: nothing was stored of the owner as it was loaded."""
         self._partition = partition
         self._owner = owner
-        self._window: SketchWindow | None = None
+        self._window = SketchWindow() if was_empty else None
+        self.has_all_nodes = was_empty
         self._caseless: list[str] | None = None
         self._names: EntityNames | None = None
         self.nodes: dict[str, bytes] = {}
         self.absent: set[str] = set()
+        self.unsynced: dict[int, Unsynced] = {}
+        if was_empty:
+            return
         # A scan reads only what is committed. That is all of an owner at its first touch: owners are evicted only
         # between batches.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
@@ -97,9 +102,10 @@ class HotGraph:
         """Takes in what an event changed."""
         if len(self.nodes) > KNOWN_NODES:
             self.nodes.clear()
+            self.has_all_nodes = False
         if len(self.absent) > KNOWN_NODES:
             self.absent.clear()
-        self.absent -= staged.nodes.keys()
+        self.absent.difference_update(staged.nodes)  # `-=` would copy all that are absent
         for key, name in staged.nodes.items():
             _put(self.nodes, key, name)
         if self._names is not None:

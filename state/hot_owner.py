@@ -36,10 +36,12 @@ class HotOwner:
         self.key = partition.keyring.owner(owner)
         self.partition = partition
         stored = partition.get(keys.head(self.key))
+        # An owner without a head has no records: what is stored of it later was in memory before.
+        self._was_empty = stored is None
         head = Head.decode(stored) if stored else Head(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
         self.language, self.held = head.language, head.held
-        self.erased_ms = erased_ms(partition, owner)
+        self.erased_ms = erased_ms(partition, owner, self.key)
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
@@ -64,7 +66,9 @@ class HotOwner:
 
     def episodes(self, session_id: str | None) -> list[Episode]:
         """The session's standing episodes, by time. Episodes of one session never overlap."""
-        if session_id not in self._sessions:
+        if session_id not in self._sessions and self._was_empty:
+            self._sessions[session_id] = []
+        elif session_id not in self._sessions:
             # Nothing of this session is staged: whatever staged it would have loaded it here first, and what is staged
             # is committed before an owner leaves memory.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
@@ -105,7 +109,7 @@ class HotOwner:
     def hot_graph(self) -> HotGraph:
         """What writing the owner's graph keeps in memory."""
         if self._hot_graph is None:
-            self._hot_graph = HotGraph(self.partition, self.key)
+            self._hot_graph = HotGraph(self.partition, self.key, was_empty=self._was_empty)
         return self._hot_graph
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:

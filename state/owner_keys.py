@@ -26,11 +26,11 @@ class OwnerKeys:
         self._get = get
         # By owner. Raises DecryptionFailed for one who has no key, or whose key cannot be opened.
         self.ciphers = Kept[bytes, Cipher](self._read, CACHE_BYTES)
+        self._tenant_ciphers = Kept[bytes, Cipher](self._read_tenant, CACHE_BYTES)  # a tenant's key never changes
 
-    def begin(self, owner: Owner) -> Mapping[bytes, bytes]:
+    def begin(self, owner: Owner, key: bytes) -> Mapping[bytes, bytes]:
         """What is to be stored for an owner to have a key; nothing where it has one. Raises DecryptionFailed where
-        its key, or its tenant's, cannot be opened."""
-        key = self._keyring.owner(owner)
+        its key, or its tenant's, cannot be opened. `key`: the prefix of the owner's records."""
         if key in self.ciphers:
             return {}
         place = keys.owner_key(key)
@@ -38,8 +38,7 @@ class OwnerKeys:
             _ = self.ciphers[key]
             return {}
         user, tenant = self._keyring.user(owner.tenant_id, owner.user_id), self._keyring.tenant(owner.tenant_id)
-        begun = self._begin_tenant(tenant)
-        wrapping = self._tenant_cipher(tenant, begun.get(keys.tenant_key(tenant)))
+        begun, wrapping = self._begin_tenant(tenant)
         begun[place] = user + tenant + wrapping.seal(place + user + tenant, new_key())
         entry = keys.user_owner(user, key)
         begun[entry] = owner.environment.encode()
@@ -50,13 +49,17 @@ class OwnerKeys:
         self.ciphers.pop(owner, None)
         return {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
 
-    def _begin_tenant(self, tenant: bytes) -> dict[bytes, bytes]:
+    def _begin_tenant(self, tenant: bytes) -> tuple[dict[bytes, bytes], Cipher]:
+        """Return what is to be stored for a tenant to have a key, and its cipher, which is kept once it is stored."""
         place = keys.tenant_key(tenant)
-        return {} if self._get(place) is not None else {place: self._keyring.cipher.seal(place, new_key())}
+        if tenant in self._tenant_ciphers or self._get(place) is not None:
+            return {}, self._tenant_ciphers[tenant]
+        key = new_key()
+        return {place: self._keyring.cipher.seal(place, key)}, Cipher(key)
 
-    def _tenant_cipher(self, tenant: bytes, wrapped: bytes | None = None) -> Cipher:
+    def _read_tenant(self, tenant: bytes) -> Cipher:
         place = keys.tenant_key(tenant)
-        stored = wrapped or self._get(place)
+        stored = self._get(place)
         if stored is None:
             raise DecryptionFailed("the key of a tenant is lost")
         return Cipher(self._keyring.cipher.open(place, stored))
@@ -67,4 +70,4 @@ class OwnerKeys:
         if stored is None:
             raise DecryptionFailed("the key of an owner is lost")
         user, tenant, wrapped = stored[:_NAME], stored[_NAME : 2 * _NAME], stored[2 * _NAME :]
-        return Cipher(self._tenant_cipher(tenant).open(place + user + tenant, wrapped))
+        return Cipher(self._tenant_ciphers[tenant].open(place + user + tenant, wrapped))

@@ -269,10 +269,15 @@ class Partition:
 
     # ------------------------------------------------------------------ owners' keys
 
-    def begin_owner(self, owner: Owner) -> None:
-        """Stages a key for an owner who has none: before anything of the owner is staged. Raises DecryptionFailed where
-        the owner's key cannot be opened."""
-        self._pending.update(self._owner_keys.begin(owner))
+    def begin_owner(self, owner: Owner, key: bytes) -> None:
+        """Stages an encryption key for an owner who has none: before anything of the owner is staged. Raises
+        DecryptionFailed where that of the owner cannot be opened.
+
+        Args:
+            owner: The owner.
+            key: The prefix of the owner's records.
+        """
+        self._pending.update(self._owner_keys.begin(owner, key))
 
     def owners_of(self, tenant_id: str, user_id: str) -> list[Owner]:
         """Who a user is, in each environment that has heard of it."""

@@ -12,6 +12,7 @@ is missing, does not fit or has many marks is made again by the next question.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -57,10 +58,13 @@ class Segments:
     def __init__(self, partition: Partition, owner: bytes, model: str, dimension: int) -> None:
         self._partition, self._owner = partition, owner
         self._model, self._dimension = model, dimension
-        stored = partition.get(keys.reach(owner))
-        version, of_model, end = orjson.loads(stored) if stored else (VERSION, model, 0)
-        # Up to where segments were made; of some there may be none any more.
-        self._end: int = end if (version, of_model) == (VERSION, model) else 0
+
+    @cached_property
+    def _end(self) -> int:
+        """The sequence number up to which segments were made; of some there may be none any more."""
+        stored = self._partition.get(keys.reach(self._owner))
+        version, of_model, end = orjson.loads(stored) if stored else (VERSION, self._model, 0)
+        return end if (version, of_model) == (VERSION, self._model) else 0
 
     def load(self, index: OwnerIndex, next_seq: int) -> None:
         """Fills an index that knows the owner's episodes with the memories up to `next_seq`, as they are committed."""
@@ -79,7 +83,7 @@ class Segments:
 
     def keep(self, next_seq: int) -> int:
         """Makes the next segment if all its memories are there by now; returns how many it holds."""
-        if next_seq - self._end < SMALL:
+        if next_seq < SMALL or next_seq - self._end < SMALL:
             return 0
         stretch = Stretch(self._end, self._end + SMALL)
         if stretch.end % LARGE == 0:

@@ -109,7 +109,7 @@ class Changes:
             return known
         found = self._hot.graph.name(NodeKey(key))
         stored = keys.node(self._owner, found)
-        if self.get(stored) is None:
+        if self.hot_graph.has_all_nodes or self.get(stored) is None:
             self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
             if kind == ENTITY_KIND and not key.isascii():
                 self.names.keep(key)
@@ -120,7 +120,7 @@ class Changes:
         """Whether a node that is no memory is there."""
         if self._known(key) is not None:
             return True
-        if key in self.staged.nodes or key in self.hot_graph.absent:
+        if key in self.staged.nodes or key in self.hot_graph.absent or self.hot_graph.has_all_nodes:
             return False
         stored = keys.node(self._owner, self._hot.graph.name(NodeKey(key)))
         if self.get(stored) is not None:
@@ -258,9 +258,9 @@ class Changes:
             self.names.drop(gone)
             self._detached, self._undescribed = {}, {}
 
-    def drop(self, staged: Staged) -> None:
-        """Goes back to what was staged before."""
-        self.staged = staged
+    def drop(self, staged: Staged | None) -> None:
+        """Goes back to what was staged before; None is nothing."""
+        self.staged = staged or Staged()
         self.forgetting = None
         self._detached, self._undescribed = {}, {}
 

@@ -17,7 +17,7 @@ from recallflow.state.database import SharedMemory
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Episode
+from recallflow.state.rows import Episode, Head
 from tests.groups import share
 from tests.unit.operators.harness import make_event, run_flow
 
@@ -123,6 +123,8 @@ class Chat:
 
     def __init__(self, partition: Partition, owner: Owner) -> None:
         self._partition, self._owner = partition, owner
+        # Nothing is read of an owner without a head.
+        partition.stage({keys.head(partition.keyring.owner(owner)): Head(owner, 0, 0).encode()})
         self._hot = HotOwner(partition, owner)
         self._records: dict[int, Episode] = {}
         self.said: list[tuple[str | None, int]] = []

@@ -20,7 +20,7 @@ Opened = Callable[..., Partition]
 def fill(partition: Partition, owner: Owner, text: bytes, first: int, count: int) -> None:
     """Stores entries of an owner, and packed ones beside the log."""
     key = KEYRING.owner(owner)
-    partition.begin_owner(owner)
+    partition.begin_owner(owner, KEYRING.owner(owner))
     values = {keys.entry(key, seq): text + b" %d " % seq + os.urandom(500) for seq in range(first, first + count)}
     partition.stage({**values})
     partition.commit()
@@ -66,7 +66,7 @@ def test_what_is_deleted_beside_goes_from_files_too(opened: Opened, tmp_path: Pa
     partition.stage({sent: SECRET})
     partition.commit()
     partition._db.flush()
-    partition.begin_owner(ANN)
+    partition.begin_owner(ANN, KEYRING.owner(ANN))
     partition.erase([KEYRING.owner(ANN)], bytes(16), {sent: None}, Position("log", 0, 0), Counts(0, 0))
     partition.clean()
     assert files_with(tmp_path) == []
