@@ -47,7 +47,7 @@ def sync(
 
 def attempt(changes: Changes, position: Position, work: Callable[[], object]) -> bool:
     """Whether the work succeeded; where it did not, it left nothing."""
-    before = changes.staged.copied()
+    before = changes.staged.copied() if changes.staged.effects else None
     try:
         once(STEP, position, work, undo=partial(changes.drop, before))
     except InvalidRecord as error:
