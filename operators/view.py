@@ -368,6 +368,10 @@ class View:
                 del self._hot.scoped[projects]
         if self._graph is not None:
             self._graph.publish()
+            for seq in self._removed:
+                self._graph.hot_graph.put_vectors(seq, None)
+            for entry, vectors in (*self._added, *self._embedded):
+                self._graph.hot_graph.put_vectors(entry.seq, vectors)
 
     # ------------------------------------------------------------------ parts
 

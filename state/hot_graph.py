@@ -1,22 +1,25 @@
 """What writing an owner's graph needs in memory. All of it is derived: it is built from RocksDB on first touch."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import TypeVar
 
+from recallflow.embedder import Matrix
 from recallflow.state import keys
 from recallflow.state.caseless import decode_names
 from recallflow.state.entity_names import NAMES_MOST, EntityNames
 from recallflow.state.graph_codec import NodeKey, NodeRow, Superseded, Unsynced, is_entity, sketch_of
 from recallflow.state.partition import Partition
+from recallflow.state.rows import Vectors
 from recallflow.state.unions import Joined
 from recallflow.state.window import WINDOW, SketchWindow
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-KNOWN_NODES = 1_024
+KNOWN_NODES = KNOWN_VECTORS = 1_024
 _NODE_BYTES = 250
 
 
@@ -59,6 +62,8 @@ class HotGraph:
         self._owner = owner
         self._window = SketchWindow() if was_empty else None
         self.has_all_nodes = was_empty
+        self._wholes: dict[int, Matrix] = {}  # whole vectors of one model, by `seq`, of some memories
+        self._model = ""
         self._caseless: list[str] | None = None
         self._names: EntityNames | None = None
         self.nodes: dict[str, bytes] = {}
@@ -98,6 +103,33 @@ class HotGraph:
                     self._window.put(keys.sequence(key), sketch)
         return self._window
 
+    def wholes(self, seqs: Sequence[int], model: str, dimension: int) -> list[Matrix | None]:
+        """Return the whole vector of each memory that has one of this model, as it was before the event at hand."""
+        if model != self._model:
+            self._wholes, self._model = {}, model
+        known = self._wholes
+        missing = [seq for seq in seqs if seq not in known]
+        if not missing:
+            return [known[seq] for seq in seqs]
+        stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in missing])
+        read = [None if value is None else Vectors.read_whole(value, model, dimension) for value in stored]
+        found = known | dict(zip(missing, read, strict=True))
+        for seq, whole in zip(missing, read, strict=True):
+            if whole is not None:
+                self._keep_whole(seq, whole)
+        return [found[seq] for seq in seqs]
+
+    def put_vectors(self, seq: int, vectors: Vectors | None) -> None:
+        """Take in the vectors that a memory has now; None where it has none."""
+        self._wholes.pop(seq, None)
+        if vectors is not None and vectors.model == self._model:
+            self._keep_whole(seq, vectors.whole.copy())  # alone: it is a row of those that were made with it
+
+    def _keep_whole(self, seq: int, whole: Matrix) -> None:
+        if len(self._wholes) >= KNOWN_VECTORS:
+            self._wholes.clear()
+        self._wholes[seq] = whole
+
     def publish(self, staged: Staged) -> None:
         """Takes in what an event changed."""
         if len(self.nodes) > KNOWN_NODES:
@@ -126,7 +158,8 @@ class HotGraph:
     def size_bytes(self) -> int:
         window = self._window.size_bytes() if self._window is not None else 0
         names = self._names.size_bytes() if self._names is not None else 0
-        return window + names + _NODE_BYTES * (len(self.nodes) + len(self.absent))
+        wholes = next((whole.nbytes + _NODE_BYTES for whole in self._wholes.values()), 0) * len(self._wholes)
+        return window + names + wholes + _NODE_BYTES * (len(self.nodes) + len(self.absent))
 
 
 def _put(kept: dict[K, V], key: K, value: V | None) -> None:

@@ -64,7 +64,7 @@ def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
 
 def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: Wanted) -> list[_Pair]:
     near = _near(view, own, sketch, wanted.similarity_min)
-    known = zip(near, view.graph.wholes(near, vectors.model, len(vectors.whole)), strict=True)
+    known = zip(near, view.graph.hot_graph.wholes(near, vectors.model, len(vectors.whole)), strict=True)
     compared = [(seq, whole) for seq, whole in known if whole is not None]
     weights = cosines(vectors.whole, [whole for _, whole in compared])
     found = [(round(weight, DIGITS), seq) for weight, (seq, _) in zip(weights, compared, strict=True)]

@@ -6,7 +6,6 @@ record is read as the event leaves it so far. After a removal, `prune` deletes t
 
 from collections.abc import Iterable
 
-from recallflow.embedder import Matrix
 from recallflow.operators.graph import orphans
 from recallflow.operators.graph.edge_changes import EdgeChanges
 from recallflow.operators.graph.extract import Link
@@ -29,7 +28,6 @@ from recallflow.state.graph_codec import (
 from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Vectors
 
 
 class Changes:
@@ -167,11 +165,6 @@ class Changes:
         """Writes what a memory brought into the graph; None deletes it."""
         self.put(keys.links(self._owner, seq), None if row is None else row.encode())
         self.staged.sketches[seq] = row.sketch if row is not None else b""
-
-    def wholes(self, seqs: Iterable[int], model: str, dimension: int) -> list[Matrix | None]:
-        """The vector of each memory that has one of this model, as it was before this event."""
-        stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in seqs])
-        return [None if value is None else Vectors.read_whole(value, model, dimension) for value in stored]
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
         """Links a memory to nodes that it was not linked to."""

@@ -62,7 +62,7 @@ def unlink_similar(changes: Changes, seq: int) -> None:
 def _closest(changes: Changes, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
     """Cosine, to 4 digits, and `seq` of those that are close enough, the closest first, then the newest."""
     vector = vectors.whole
-    wholes = zip(near, changes.wholes(near, vectors.model, len(vector)), strict=True)
+    wholes = zip(near, changes.hot_graph.wholes(near, vectors.model, len(vector)), strict=True)
     compared = [(seq, whole) for seq, whole in wholes if whole is not None]
     weights = cosines(vector, [whole for _, whole in compared])
     rounded = [(round(weight, DIGITS), seq) for weight, (seq, _) in zip(weights, compared, strict=True)]
