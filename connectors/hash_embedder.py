@@ -11,6 +11,7 @@ from recallflow.embedder import Kind, Matrix
 from recallflow.language import grams, words
 
 DIMENSION = 384
+_BUCKET = np.dtype(np.int32)
 _BLOCK = 128  # texts at a time: their sums stay in the processor's cache
 _CACHE_BYTES = 32 * 1024 * 1024
 
@@ -36,30 +37,35 @@ class HashEmbedder:
         return rows
 
     def _embed(self, texts: Sequence[str]) -> Any:
-        hashed = [[self._buckets[word] for word in words(text)] for text in texts]
-        sizes = [sum(map(len, row)) for row in hashed]
-        parts = [part for row in hashed for part in row]
-        signed = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-        row_of = np.repeat(np.arange(len(texts)), sizes) * self.dimension
-        weights = np.where(signed < 0, -1.0, 1.0)
-        buckets = np.where(signed < 0, ~signed, signed)
-        sums = np.bincount(row_of + buckets, weights, len(texts) * self.dimension).astype(np.float64)
-        sums = sums.reshape(len(texts), self.dimension)
+        hashed = [b"".join(map(self._buckets.__getitem__, words(text))) for text in texts]
+        signed = np.frombuffer(b"".join(hashed), _BUCKET)
+        signs = signed >> 31  # 0, or -1 where ~b stands for the bucket b
+        at = np.repeat(np.arange(0, len(texts) * self.dimension, self.dimension), [*map(_count, hashed)])
+        at += signed ^ signs
+        sums: Any = np.bincount(at, 2.0 * signs + 1.0, len(texts) * self.dimension)
+        # Without any word the sums are whole numbers.
+        sums = sums.astype(np.float64, copy=False).reshape(len(texts), self.dimension)
         norms = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
-        return np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
+        norms[norms == 0] = 1
+        sums /= norms
+        return sums
+
+
+def _count(buckets: bytes) -> int:
+    return len(buckets) // _BUCKET.itemsize
 
 
 class _Buckets:
-    """Signed buckets of a word as int64: b stands for +1 in bucket b, ~b for -1."""
+    """Signed buckets of a word in bytes: b stands for +1 in bucket b, ~b for -1."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
 
-    def __call__(self, word: str) -> Any:
+    def __call__(self, word: str) -> bytes:
         parts = (word, *(f"#{gram}" for gram in grams(word)))
         hashes = [int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little") for part in parts]
         buckets = [h % self._dimension for h in hashes]
-        return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], np.int64)
+        return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], _BUCKET).tobytes()
 
 
-_caches: dict[int, Kept[str, Any]] = {}  # by dimension: embedders of a process share their words
+_caches: dict[int, Kept[str, bytes]] = {}  # by dimension: embedders of a process share their words

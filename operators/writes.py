@@ -76,7 +76,8 @@ class Writes:
         record, owner = write.record, write.owner
         if self._partition.is_applied(record.position):
             return self._again(record)
-        if self._is_repeated(write):
+        forwarded = self._forwarded(write)
+        if self._is_repeated(forwarded):
             if not record.silent:
                 self._partition.unfit[write.event.type, "repeated"] += 1
             self.count(record.position)
@@ -104,7 +105,7 @@ class Writes:
         if view is None:
             self._partition.stage(kept, position)
         else:
-            view.stage(kept | self._forwarded(write), position)
+            view.stage(kept | forwarded, position)
             if view.unfit is not None and not record.silent:
                 self._partition.unfit[write.event.type, view.unfit] += 1
             try:
@@ -145,10 +146,10 @@ class Writes:
             erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget)
         return [] if record.silent else outputs
 
-    def _is_repeated(self, write: Write) -> bool:
+    def _is_repeated(self, forwarded: Values) -> bool:
         """Return whether another copy of a forwarded record is applied: each deployment that reads a topic forwards
         the misrouted records in it."""
-        return any(self._partition.get(key) is not None for key in self._forwarded(write))
+        return any(self._partition.get(key) is not None for key in forwarded)
 
     def _forwarded(self, write: Write) -> Values:
         """Return what marks the original of a forwarded record as applied: nothing for any other record.

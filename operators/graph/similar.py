@@ -17,6 +17,7 @@ from recallflow.state.window import most_different
 
 DIGITS = 4
 _ROUNDED_UP = 0.5 * 10**-DIGITS
+_ROUGH = 1e-3  # more than a product of unit vectors in single precision can be off, of up to 10,000 numbers
 
 
 class Similarity(NamedTuple):
@@ -63,7 +64,11 @@ def _closest(changes: Changes, vectors: Vectors, near: list[int], at_least: floa
     """Cosine, to 4 digits, and `seq` of those that are close enough, the closest first, then the newest."""
     vector = vectors.whole
     wholes = zip(near, changes.hot_graph.wholes(near, vectors.model, len(vector)), strict=True)
-    compared = [(seq, whole) for seq, whole in wholes if whole is not None]
+    # The exact cosine costs much more than a product in single precision, and few are close enough.
+    rough = at_least - _ROUGH
+    compared = [(seq, whole) for seq, whole in wholes if whole is not None and np.dot(whole, vector) >= rough]
+    if not compared:
+        return []
     weights = cosines(vector, [whole for _, whole in compared])
     rounded = [(round(weight, DIGITS), seq) for weight, (seq, _) in zip(weights, compared, strict=True)]
     found = [one for one in rounded if one[0] >= at_least]
