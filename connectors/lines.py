@@ -13,7 +13,7 @@ from recallflow.outputs import Answer, DeadLetter, Receipted
 Delivered = Answer | Receipted | DeadLetter
 Delivery = Callable[[int, list[Delivered]], None]  # the offset of a record, and its outputs
 
-BATCH_RECORDS = 1_024
+BATCH_RECORDS = 256  # what is prepared of so many stays in the processor's cache until it is applied
 PUMPED_READS = 16
 READ_BYTES = 64 * 1024
 WAIT_S = 0.01
