@@ -39,7 +39,7 @@ USER 10001:10001
 WORKDIR /var/lib/recallflow
 VOLUME /var/lib/recallflow
 EXPOSE 8080
-# The batch at hand is finished, partitions are handed over (docs/operations.md): give it `docker stop --time 60`.
+# The batch at hand is finished, partitions are handed over (docs/how-to/kafka.md): give it `docker stop --time 60`.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/livez', timeout=2)"]

@@ -42,7 +42,7 @@ bench: .venv
 gate: .venv
 	$(BIN)/python -m benchmarks.gate
 
-# archives for PyPI, out of the last commit: make release REPOSITORY=https://… (docs/upgrading.md)
+# archives for PyPI, out of the last commit: make release REPOSITORY=https://… (docs/how-to/upgrading.md)
 release: .venv
 	$(BIN)/python -m tools.release --repository '$(REPOSITORY)'
 

@@ -8,8 +8,8 @@ from the first record taken in to the last one through.
 Messages are those of two people and of groups, the short ones among the kinds of chat, and no user says one twice: with
 LoCoMo's alone, 2 in 5 of a user's 2,500 were said before, word for word, which no chat does, and a run of few messages
 (--quick) measured another kind of chat than a run of many. Users begin at different places: where all said the same in
-a row, the floor's 5,000 messages were 250 texts, and the flow's 50,000 were not (docs/decisions/0033). What repetitions
-cost has a line of its own.
+a row, the floor's 5,000 messages were 250 texts, and the flow's 50,000 were not (docs/internals/decisions/08).
+The cost of repetitions is printed separately.
 """
 
 import argparse

@@ -296,7 +296,7 @@ def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
         return
     with closing(opened) as table:
         for reason, count in table.left_out.items():
-            todo = "look who writes to the control topic; docs/security.md"
+            todo = "look who writes to the control topic; docs/how-to/access-control.md"
             yield warn("control events", f"{count} do not count ({reason})", todo)
     yield _believed(config, Authoriser(history, trust_of(config.auth, {})))
 

@@ -1,4 +1,4 @@
-"""Metrics that every engine has, with or without Kafka; docs/operations.md lists them."""
+"""Metrics that every engine has, with or without Kafka; docs/reference/metrics lists them."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""Metrics of the flows against Kafka; docs/operations.md lists them."""
+"""Metrics of the flows against Kafka; docs/reference/metrics lists them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

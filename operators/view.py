@@ -440,7 +440,7 @@ class View:
 
 
 def _ingestion(write: Write, clock_ms: int | None) -> tuple[int, bool, int | None]:
-    """When an event came in, whether a log says so, and the owner's clock after it (docs/decisions/0025).
+    """When an event came in, whether a log says so, and the owner's clock after it (docs/internals/decisions/01).
 
     A log's append time, but never before the clock. Lines of a file know only their event time, which then stands for
     both, and moves no clock: a replay of the file gives the same state whenever it is run, and a line with a time far

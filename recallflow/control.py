@@ -124,7 +124,7 @@ class OwnerMapping(Control):
 
 
 class Quota(Control):
-    """A limit for the tenant, by its `name` (docs/security.md); null is none."""
+    """A limit for the tenant, by its `name` (docs/how-to/quotas.md); null is none."""
 
     type: Literal["quota"]
     limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_WHOLE] | None = None

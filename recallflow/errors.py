@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from recallflow.responses import ErrorBody  # which is made from our errors
 
 ErrorCode = Literal[
-    "invalid_json",  # not JSON, not UTF-8, or nested too deeply
+    "invalid_json",  # the record is not JSON, not UTF-8, or nested too deeply
     "invalid_event",  # one or more fields are wrong
-    "unknown_type",  # `type` is missing or names nothing we know
-    "too_large",  # the record is over the size limit; of an answer: more than its topic takes
-    "wrong_dimension",  # an embedding of another size than the configured model's
-    "id_conflict",  # the memory id was used before for other content
-    "not_found",  # the memory named does not exist (or was forgotten)
-    "catching_up",  # nothing is found, and the engine has not read all memories yet: ask again
-    "unauthenticated",  # no credentials, or none that hold at the time of the record
-    "forbidden",  # the credentials hold, but not for this
-    "over_quota",  # the tenant or the user has reached a limit that the tenant's operator set
-    "unreadable",  # what is stored of the user cannot be decrypted: its key is lost
-    "skipped",  # an operator had it passed over, unread
-    "internal_error",  # our own code failed at it, twice: a defect of ours, not of the record
+    "unknown_type",  # `type` is missing or unknown
+    "too_large",  # the record, or the response, exceeds the maximum size
+    "wrong_dimension",  # the embedding does not have the size of the configured model's vectors
+    "id_conflict",  # the id was used before for other content
+    "not_found",  # the memory does not exist or was forgotten
+    "catching_up",  # nothing was found, and the engine has not applied all memory events yet
+    "unauthenticated",  # no credentials that were valid at the record's append time
+    "forbidden",  # the credentials are valid, but not for this record
+    "over_quota",  # a quota of the tenant or the user is reached
+    "unreadable",  # the user's data cannot be decrypted, because its key is lost
+    "skipped",  # an operator skipped the record
+    "internal_error",  # a defect of recallflow: the record failed twice
 ]
 
 
@@ -134,15 +134,15 @@ class RerankerError(RecallflowError):
 
 
 ModelFailure = Literal[
-    "timeout",
-    "rate_limited",
-    "unavailable",  # no connection, or the service says that it failed
-    "rejected",  # the service does not take the call: key, model or request are wrong
-    "refused",  # the model will not answer
-    "malformed",  # not JSON, not of the schema, or cut off
-    "over_budget",  # the tenant has spent what it may spend today
-    "left_alone",  # the service failed so often that it is not asked for a while
-    "busy",  # too many calls are under way
+    "timeout",  # no complete response in time
+    "rate_limited",  # the service responded with 429
+    "unavailable",  # no connection, or the service responded with 408, 409 or 5xx
+    "rejected",  # the service refused the key, the model or the request
+    "refused",  # the model declined to answer
+    "malformed",  # the response is not JSON, has another schema, or is cut off
+    "over_budget",  # the tenant has spent its tokens of the day
+    "left_alone",  # the service failed five times in a row and is not called for 10 s
+    "busy",  # too many calls are open
 ]
 
 

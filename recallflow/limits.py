@@ -1,4 +1,4 @@
-"""How much one event or question may hold, so that none keeps the others of its worker waiting (docs/events.md)."""
+"""Maximum sizes of events and queries (docs/reference/limits.md)."""
 
 RECORD_BYTES = 1024 * 1024
 VALUES_MAX = 10_000  # JSON values of one event, at every depth

@@ -122,7 +122,7 @@ class _Face:
         timeout_s: float = 10.0,
     ) -> None:
         """`path`: the state directory, made where there is none; without one, the memory is gone in the end.
-        `embedder`: `hash`, `static`, `minilm`, … (docs/operations.md#embedders), `model_path` its folder; a directory
+        `embedder`: `hash`, `static`, `minilm`, … (docs/how-to/embedders.md), `model_path` its folder; a directory
         keeps the one that it was made with. `master_key_file`: what is stored is encrypted with it. `control`: a file
         of what operators decided. `config`: a file of any other settings, as `recallflow` reads it; environment
         variables `RECALLFLOW_…` come before it, and arguments before them. `timeout_s`: for an answer to come.

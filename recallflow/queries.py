@@ -37,7 +37,7 @@ Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 Clamped = Annotated[int, AS_WHOLE]  # any number is answered, with a warning where it is cut to its bounds
 
-# The default weights of each mode's factors. In `hybrid` they are in log-odds of the semantic signal (docs/recall.md).
+# Default weights of each mode's factors; in `hybrid`, log-odds of the semantic signal (docs/concepts/recall.md).
 WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
     {
         "hybrid": MappingProxyType(

@@ -71,36 +71,36 @@ class Meaning(NamedTuple):
 
 WARNINGS: Mapping[str, Meaning] = MappingProxyType(
     {
-        "catching_up": Meaning(True, "the engine has started, or was cut off, and has not read all memories yet"),
-        "content_cut": Meaning(True, "texts were shortened, the largest first, to fit the topic: they say `truncated`"),
-        "deadline": Meaning(True, "optional steps were left out to meet `sla_target_ms`; the detail names them"),
-        "decryption_failed": Meaning(
-            True, "texts could not be opened: they are redacted and last, or nothing could be"
-        ),
-        "embedding_fallback": Meaning(True, "the model failed at the question: it was compared by its words alone"),
-        "graph_expansion_error": Meaning(True, "the graph added nothing: following its edges failed"),
-        "no_graph": Meaning(True, "how near memories are to entities counts for nothing: no graph was there to tell"),
-        "llm_failed": Meaning(True, "a step of the language model failed; the detail names it, why, and what was done"),
-        "llm_off": Meaning(True, "no language model is configured: the answer goes without the steps the detail names"),
-        "rerank_failed": Meaning(True, "the reranker failed, or was not asked: the answer goes without it"),
-        "rows_missing": Meaning(True, "memories were found whose rows are gone from the store"),
+        "catching_up": Meaning(True, "after a start or an outage, the engine has not applied all memory events yet"),
+        "content_cut": Meaning(True, "the response exceeded its topic's size: the largest texts are `truncated`"),
+        "deadline": Meaning(True, "optional steps were skipped to meet `sla_target_ms`; the detail names them"),
+        "decryption_failed": Meaning(True, "texts could not be decrypted; they are redacted and ranked last"),
+        "embedding_fallback": Meaning(True, "the embedder failed: the question was compared by words only"),
+        "graph_expansion_error": Meaning(True, "graph expansion failed and added nothing"),
+        "no_graph": Meaning(True, "proximity to entities was not used: the graph is unavailable"),
+        "llm_failed": Meaning(True, "a language-model step failed; the detail names step, code and fallback"),
+        "llm_off": Meaning(True, "no language model is configured; the detail names the skipped steps"),
+        "rerank_failed": Meaning(True, "the reranker failed or was busy: the first ranking is used"),
+        "rows_missing": Meaning(True, "rows of found memories are missing in the store"),
         "stale_read": Meaning(
-            True, "the answer was given before all of `wait_for`, or all memory records before the query, were applied"
+            True, "answered before all of `wait_for`, or all earlier events of the key, were applied"
         ),
-        "wrong_dimension": Meaning(True, "the model gave a vector of another size: as `embedding_fallback`"),
-        "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearer bound was taken"),
-        "filter_cut": Meaning(True, "of an entity that `filters` name only the newest memories were looked at"),
-        "future_timestamp": Meaning(False, "some memories lie after the query's time; they count as now"),
-        "graph_failed": Meaning(True, "the graph failed: the answer goes without what the detail names"),
-        "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearer bound was taken"),
-        "k_exceeds_memories": Meaning(False, "fewer memories than the `k` given may be in the answer"),
-        "llm_skipped": Meaning(False, "a step of the language model had nothing to ask for; the detail names it"),
-        "no_content_words": Meaning(False, "the question has function words only: nothing to look up, only its vector"),
-        "no_memories": Meaning(False, "nothing is remembered, or nothing that the filters let through"),
-        "nothing_relevant": Meaning(False, "most likely no memory tells, or none is as relevant as `min_relevance`"),
-        "query_cut": Meaning(False, "only the first 8,000 characters of the question were read"),
-        "unknown_entity": Meaning(False, "nothing that is remembered has this URN or name"),
-        "unknown_field": Meaning(False, "a field that nobody reads, probably misspelt"),
+        "wrong_dimension": Meaning(
+            True, "the model returned a vector of the wrong size; words were used as with `embedding_fallback`"
+        ),
+        "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearest bound was used"),
+        "filter_cut": Meaning(True, "an entity of `filters` has too many memories: only the newest were considered"),
+        "future_timestamp": Meaning(False, "some memories are later than the query's time; their age counts as 0"),
+        "graph_failed": Meaning(True, "graph code failed; the detail names the missing part"),
+        "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearest bound was used"),
+        "k_exceeds_memories": Meaning(False, "fewer than `k` memories match"),
+        "llm_skipped": Meaning(False, "a language-model step had no input; the detail names it"),
+        "no_content_words": Meaning(False, "the question contains function words only: only its vector was used"),
+        "no_memories": Meaning(False, "no memory is stored, or none matches the filters"),
+        "nothing_relevant": Meaning(False, "probably no memory answers the question, or none reaches `min_relevance`"),
+        "query_cut": Meaning(False, "only the first 8,000 characters of the question were used"),
+        "unknown_entity": Meaning(False, "no stored entity has this URN or name"),
+        "unknown_field": Meaning(False, "an unknown field, probably misspelt"),
     }
 )
 
@@ -166,7 +166,7 @@ class Reason(TypedDict):
 
 class Explanation(Model):
     """How a memory's score came about: score = Σ weight · factor + Σ boosts, or without any weights the product of the
-    factors (see docs/recall.md)."""
+    factors (see docs/concepts/recall.md)."""
 
     factors: dict[str, float]
     weights: dict[str, float]

@@ -10,7 +10,7 @@ A memory needs no record to be a node: it is one as long as it is remembered. An
 `contradicts`) holds in both directions: each of its ends lists it as leaving that end, and `all_edges` has it twice.
 
 What is written here comes from `operators/graph/write.py`. Readers see what is committed; a query commits first. Where
-a memory's graph could not be written it has no links until the next event of its owner (see docs/graph.md).
+a memory's graph could not be written it has no links until the next event of its owner (see docs/internals/graph.md).
 """
 
 import math

@@ -31,7 +31,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
        e number(8)                            the summary that was told of an episode
        d seq(8)                               what was made of a memory, and goes with it
        D name(16)                             ids of applied events that create no memory: each applies once
-       N node(16)                             the graph (docs/graph.md): a node
+       N node(16)                             the graph (docs/internals/graph.md): a node
        L node(16) seq'(8)                     a memory's link to a node, newest first
        M seq(8)                               all that a memory brought into the graph, so that it can be removed
        O name(16)                             an edge, by its ends and type

@@ -387,7 +387,7 @@ def other_format(path: Path, version: int) -> StateFormatError:
     """What to do with what another version wrote."""
     return StateFormatError(
         f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
-        "use the version that wrote it, or a new directory, and make the state anew from the log (docs/upgrading.md)"
+        "use the version that wrote it, or replay the log into a new directory (docs/how-to/upgrading.md)"
     )
 
 

@@ -36,9 +36,9 @@ def blocks(page: str) -> Iterator[Block]:
             yield Block(language, code, shows)
 
 
-def readme(kind: str) -> list[str]:
-    """The README's blocks of a kind, which stands behind the fence."""
-    return re.findall(rf"^```{kind}\n(.*?)^```$", README.read_text(), re.M | re.S)
+def readme(kind: str, page: Path = README) -> list[str]:
+    """Return the blocks of a kind, which is written behind the fence, in the README or another page."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", page.read_text(), re.M | re.S)
 
 
 def environment(**more: str) -> dict[str, str]:

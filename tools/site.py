@@ -1,4 +1,4 @@
-"""The hooks of mkdocs.yml: the pages that are made from the code, and blocks of code as the site reads them."""
+"""Hooks of mkdocs.yml: generated pages and files, and code blocks in the form that the site needs."""
 
 import re
 from typing import Any
@@ -10,12 +10,12 @@ from tools.reference import PAGES
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Before links are looked at, so that those to and from these pages are checked as any other."""
+    """Add the generated pages before links are checked."""
     for path, make in PAGES.items():
         files.append(File.generated(config, path, content=make()))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A block's second word tells tests what it is; the site would not take such a block for one."""
+    """Remove the second word of code fences, which selects the test of a block."""
     return re.sub(r"^(```\w+) .+$", r"\1", markdown, flags=re.M)

@@ -158,7 +158,7 @@ def agree(name: str, ours: Mapping[str, object], holders: Iterable[Holder]) -> b
             values = "; ".join(f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in differing)
             raise UsageError(
                 f"deployment {name} has other settings: {values}. Use those, or begin another deployment: "
-                "docs/operations.md#changing-shared-settings"
+                "docs/how-to/several-machines.md#change-shared-settings"
             )
     return bool(committed)
 

@@ -7,7 +7,7 @@
 
 The shape is as told by docs.mem0.ai (api-reference/memory/get-memory, v2-get-memories, create-memory-export and
 cookbooks/essentials/exporting-memories). Owners and fields are those that the gateway's own mem0 interface has
-(docs/services.md), so that whoever comes from either finds the same.
+(docs/how-to/mem0-clients.md), so that whoever comes from either finds the same.
 """
 
 from collections.abc import Iterator

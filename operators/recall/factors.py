@@ -13,13 +13,13 @@
 
 | boost | value |
 |---|---|
-| relationship | strength of the best edge from another candidate, by its type (see docs/graph.md) |
+| relationship | strength of the best edge from another candidate, by its type (see docs/concepts/graph.md) |
 | personalisation | cosine to the mean of what the user found useful (the newest 100), never negative |
 | session_continuity | 1 if the memory was returned earlier in the same session |
 
 In `hybrid` a weight is the worth of the whole range of a factor or boost, 0 to 1, in log-odds of the signal. Values are
 not stretched over the candidates, so that two memories that differ in a factor differ in its value. The default weights
-are small: they order memories that fit about alike (docs/decisions/0003).
+are small: they order memories that fit about alike (docs/internals/decisions/09).
 
 A memory without a vector counts as the mean of the other candidates in `cluster` and in `personalisation`.
 """

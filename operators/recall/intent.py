@@ -11,8 +11,7 @@ from recallflow.queries import Mode
 # What a question asks to be done comes before what it merely mentions.
 _ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
 
-# What `auto` becomes (docs/decisions/0012): what changes with time is answered by the recent and trusted memory among
-# equals, also where a date is asked for; a procedure does not wear off; a summary is of whole episodes.
+# The mode that `auto` takes for each intent (docs/internals/decisions/09).
 MODES: Mapping[Intent, Mode] = MappingProxyType(
     {
         "temporal": "hybrid",

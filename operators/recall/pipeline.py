@@ -1,4 +1,4 @@
-"""A recall query's way to its response, from top to bottom. The numbers are the twelve steps of docs/recall.md.
+"""The steps of a recall query, from top to bottom. The numbers are those of docs/internals/recall.md.
 
 What each step gives is in `stages.py`. Step 1 (validate) only warns, and is part of composing. Step 2 (authorise)
 belongs before the state: everything here is about an owner whom the query may ask.

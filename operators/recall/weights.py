@@ -60,7 +60,7 @@ _FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
     },
 }
 # A model that reads tokens in their context ranks chats of two better by a set of their own; vectors of spelling, and
-# static ones, rank them as well by that of all people (docs/recall-experiments.md).
+# static ones, rank them as well by that of all people (docs/internals/recall-experiments.md).
 _PAIR: Mapping[str, float] = MappingProxyType(
     {
         "dense": 0.1,
@@ -118,7 +118,7 @@ WEIGHTS: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
 BY_VECTOR = ("dense", "reply")
 # A vector of a whole text alone, without those of its tokens: words are compared by their spelling then, and what a
 # cosine tells beside that, of a model that knows what words mean, is three times what one of spelling tells. That ranks
-# conversations as well as weights fitted to them do, left out (docs/decisions/0049).
+# conversations as well as weights fitted to them do, left out (docs/internals/decisions/17).
 MEANING = 3.0
 WHOLE_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
     {

@@ -26,7 +26,7 @@ from recallflow.state.sources import reads_topics
 
 OTHERS = (
     "no other member's directory was searched: for a day one keeps folders of partitions that went elsewhere, with "
-    "what was erased since. Name them with --also, and delete such folders (docs/security.md)"
+    "what was erased since. Name them with --also, and delete such folders (docs/how-to/erasure.md)"
 )
 
 

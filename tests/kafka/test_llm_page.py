@@ -1,4 +1,4 @@
-"""What docs/llm.md shows as a first run works as it stands, but for addresses, the key and the names of topics."""
+"""The first run of docs/how-to/models.md works, with other addresses, key and topic names."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from tests.llm_server import LlmServer
 from tests.starts import COMMAND, fork_server
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "llm.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "models.md").read_text()
 PROBE_S = 1.0
 
 Start = Callable[..., subprocess.Popen[str]]

@@ -139,8 +139,7 @@ def test_a_new_directory_sends_nothing_twice(deployment: Deployment, topics: Nam
 def test_other_settings_are_refused_and_change_with_a_new_deployment(
     deployment: Deployment, topics: Names, tmp_path: Path
 ) -> None:
-    """As docs/operations.md#changing-shared-settings says: directories are filled beside the old deployment, whose
-    outputs the new one goes on with."""
+    """The procedure of docs/how-to/several-machines.md#change-shared-settings repeats and loses no output."""
     gap = ("--episode-gap-minutes", "20")
     code, said = replace(deployment, state_dir=tmp_path / "refused", flags=gap).ends()
     assert code == 2

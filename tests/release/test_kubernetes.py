@@ -38,7 +38,7 @@ MODULES = {
     ),
 }
 POD = "recallflow-0"
-STOP_S = 10  # within which SIGTERM ends an engine, also while the brokers are away (docs/operations.md)
+STOP_S = 10  # within which SIGTERM ends an engine, also while the brokers are away (docs/how-to/kafka.md)
 
 Object = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What the README shows for machines with another Python works: with uv, and in a container."""
+"""The commands of docs/how-to/install.md for uv and Docker work."""
 
 import re
 import shlex
@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from tests.pages import ROOT, environment, readme
+from tests.pages import DOCS, ROOT, environment, readme
+
+INSTALL = DOCS / "how-to" / "install.md"
 
 
 @pytest.mark.index
 def test_uv_runs_the_demo() -> None:
-    """With the Python that is here, as the one of the README may have to be fetched."""
-    (block,) = readme("sh uv")
+    """The test uses its own Python, because the one of the page may need a download."""
+    (block,) = readme("sh uv", INSTALL)
     words = shlex.split(block)
     assert words[:4] == ["uvx", "--python", "3.12", "--from"]
     words[2] = sys.executable
@@ -28,7 +30,7 @@ def test_uv_runs_the_demo() -> None:
 def test_the_container_shows_the_demo() -> None:
     """Checked without Docker: the commands are the Dockerfile's own, and `run` without a command is the demo."""
     dockerfile = (ROOT / "Dockerfile").read_text()
-    (block,) = readme("sh docker")
+    (block,) = readme("sh docker", INSTALL)
     for command in block.strip().split(" && "):
         assert re.search(rf"^# +{re.escape(command)}(?: |$)", dockerfile, re.M), command
     assert re.search(r'^ENTRYPOINT \["recallflow"\]\nCMD \["demo"\]', dockerfile, re.M)

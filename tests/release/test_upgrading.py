@@ -1,4 +1,4 @@
-"""docs/upgrading.md says of this version what the code writes."""
+"""docs/how-to/upgrading.md says of this version what the code writes."""
 
 import re
 
@@ -7,7 +7,7 @@ from recallflow.language.analysis import ANALYSIS
 from recallflow.state.keys import FORMAT_VERSION
 from tests.release.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "upgrading.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "upgrading.md").read_text()
 
 
 def test_newest_row_of_the_version_table_is_this_version() -> None:

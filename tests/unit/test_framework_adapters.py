@@ -33,7 +33,7 @@ from recallflow.integrations.openai_agents import RecallSession
 from recallflow.integrations.pydantic_ai import memory_toolset
 
 USER = "ann"
-SERVICES = Path(__file__).parents[2] / "docs" / "services.md"
+SERVICES = Path(__file__).parents[2] / "docs" / "how-to" / "frameworks.md"
 PEANUTS = "Ann is allergic to peanuts"
 
 

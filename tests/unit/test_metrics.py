@@ -1,6 +1,5 @@
 """What comes out of a flow is counted, and shown as the documentation says."""
 
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
@@ -28,7 +27,6 @@ from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, Enric
 from recallflow.flows.record_spans import Journeys
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
-from recallflow.members.probing import member_families
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.enrichment.failures import failure
 from recallflow.operators.enrichment.requests import TASKS
@@ -216,18 +214,6 @@ def test_oldest_snapshot_shows_a_stalled_part(running: Running, monkeypatch: pyt
     assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 10.0
     progress.snapped("0")
     assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 12.5
-
-
-def test_the_documentation_lists_every_metric(running: Running) -> None:
-    metrics = Metrics()
-    metrics.watch(running)
-    families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
-    enrichment = EnrichmentMetrics()
-    enrichment.watch(enriching(running))
-    families |= {family.name + ("_total" if family.type == "counter" else "") for family in enrichment.collect()}
-    families |= {family.name + ("_total" if family.type == "counter" else "") for family in member_families([])}
-    listed = re.findall(r"^\| `(recallflow_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(families)
 
 
 def enriching(running: Running) -> EnrichmentRunning:

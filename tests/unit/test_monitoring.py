@@ -13,6 +13,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from tools.reference import metrics
+
 DOCS = Path(__file__).parents[2] / "docs"
 MONITORING = DOCS / "monitoring"
 
@@ -33,9 +35,8 @@ def panels() -> list[dict[str, Any]]:
 
 
 def listed() -> set[str]:
-    """Metrics that the documentation explains."""
-    pages = "".join((DOCS / name).read_text() for name in ("operations.md", "monitoring.md"))
-    return set(re.findall(r"^\| `(recallflow_\w+)", pages, re.MULTILINE))
+    """Return the metrics of the generated reference."""
+    return set(re.findall(r"^\| `(recallflow_\w+)", metrics.page(), re.MULTILINE))
 
 
 def named(text: str) -> set[str]:

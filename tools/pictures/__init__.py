@@ -1,4 +1,4 @@
-"""The pictures of docs/concepts.md, drawn by code: `python -m tools.pictures` writes them."""
+"""The pictures of docs/concepts/overview.md, drawn by code: `python -m tools.pictures` writes them."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,18 +1,19 @@
-"""The reference: pages made from the code when the site is built, so that they cannot say something else."""
+"""Pages of the reference, generated from the code when the site is built."""
 
 from collections.abc import Callable, Mapping
 
-from tools.reference import cli, decisions, errors, events, metrics, python, settings
+from tools.reference import cli, decisions, errors, events, limits, metrics, python, settings
 
-# Path below docs/ → what makes the page.
+# Path below docs/ → function that returns the page.
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/events.md": events.memory_events,
     "reference/queries.md": events.queries,
     "reference/responses.md": events.responses,
+    "reference/limits.md": limits.page,
     "reference/cli.md": cli.page,
     "reference/settings.md": settings.page,
     "reference/metrics.md": metrics.page,
     "reference/errors.md": errors.page,
     "reference/python.md": python.page,
-    "decisions/index.md": decisions.page,
+    "internals/decisions/index.md": decisions.page,
 }

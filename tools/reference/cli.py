@@ -1,4 +1,4 @@
-"""Every command with its options, from the parsers."""
+"""All commands with their options, from the parsers."""
 
 import argparse
 import re
@@ -12,32 +12,35 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def page() -> str:
-    """The page on our commands."""
-    told = "Exit codes: 0, 1 for a failure, 2 for a wrong call. `recallflow COMMAND --help` says the same."
-    return markdown.page("Command line", told, *(_command(one, heading) for one, heading in walk(commands())))
+    """Return the page of all commands."""
+    introduction = (
+        "From this page you can call every command. Exit codes: 0 for success, 1 for a failure, 2 for a wrong call. "
+        "`recallflow COMMAND --help` prints the same."
+    )
+    return markdown.page("Command line", introduction, *(_command(one, heading) for one, heading in walk(commands())))
 
 
 def walk(parser: argparse.ArgumentParser, depth: int = 2) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Every parser with the hashes of its heading, each before those below it."""
+    """Yield every parser with the hashes of its heading, parents first."""
     for command in below(parser):
         yield command, "#" * depth
         yield from walk(command, min(depth + 1, 3))
 
 
 def below(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """The parsers of a parser's commands, each once, without those that are not shown."""
+    """Return the parsers of the subcommands, each once."""
     actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return [command for action in actions for command in dict.fromkeys(action.choices.values())]
 
 
 def _command(parser: argparse.ArgumentParser, heading: str) -> str:
-    told = _plain(parser.description or "")
+    description = _plain(parser.description or "")
     usage = f"```text\n{_usage(parser)}\n```"
     examples = "\n".join(getattr(parser, "examples", ()))
     shown = f"For example:\n\n```text\n{examples}\n```" if examples else ""
     rows = [row for action in parser._actions if (row := _row(parser, action))]
-    options = table(("option", "what", "default"), rows) if rows else ""
-    return "\n\n".join(part for part in (f"{heading} {parser.prog}", told, usage, shown, options) if part)
+    options = table(("option", "meaning", "default"), rows) if rows else ""
+    return "\n\n".join(part for part in (f"{heading} {parser.prog}", description, usage, shown, options) if part)
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, str, str] | None:
@@ -61,7 +64,7 @@ def _metavar(action: argparse.Action) -> str:
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """On lines of a width of its own: neither a terminal's nor its colours."""
+    """Return the usage with a fixed width and without colours."""
     formatter = argparse.HelpFormatter(parser.prog, width=100)
     formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups)
     return formatter.format_help().strip()

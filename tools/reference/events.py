@@ -10,38 +10,44 @@ from recallflow.queries import QueryEvent
 from recallflow.responses import Receipt, Response
 from tools.reference.fields import fields_of
 from tools.reference.markdown import code, escaped, page, prose, table
+from tools.reference.notes import note_of
 
-HEADS = ("field", "values", "default")
+HEADS = ("field", "values", "default", "meaning")
 
 
 def memory_events() -> str:
-    """Every event that changes a memory."""
+    """Return the page of events that change a memory."""
     return _union(
         "Memory events",
-        "Every field of every event on `memory.events`. What each does is in [events](../events.md#memory-events).",
+        "From this page you can write every field of every event on `memory.events`. "
+        "[Events](../concepts/events.md) explains their effects.",
         MemoryEvent,
     )
 
 
 def queries() -> str:
-    """Every event that asks."""
+    """Return the page of queries."""
     return _union(
         "Queries",
-        "Every field of every event on `query.events`. What is answered is in [queries](../events.md#queries).",
+        "From this page you can write every field of every query on `query.events`. "
+        "[Queries and responses](../concepts/queries.md) explains them.",
         QueryEvent,
     )
 
 
 def responses() -> str:
-    """What comes out."""
-    told = "What comes out on `recall.responses` and `memory.receipts`. Fields that say nothing are left out."
+    """Return the page of outputs."""
+    introduction = (
+        "From this page you can read every field of `recall.responses` and `memory.receipts`. Fields without a value "
+        "are omitted. [Queries and responses](../concepts/queries.md#responses) explains them."
+    )
     schemas = {model.__name__: model.model_json_schema(mode="serialization") for model in (Response, Receipt)}
     parts = [_section(name, prose(model), schemas[name]) for name, model in _by_name(Response, Receipt)]
-    return page("Responses and receipts", told, *parts, *_parts(schemas.values()))
+    return page("Responses and receipts", introduction, *parts, *_parts(schemas.values()))
 
 
-def _union(title: str, told: str, union: Any) -> str:
-    """A page on the events of a union: what all carry, each one's own, and the parts they are made of."""
+def _union(title: str, introduction: str, union: Any) -> str:
+    """Return a page of the events of a union: common fields, then each event's own, then their parts."""
     kinds = get_args(get_args(union)[0])
     models = sorted((_model(kind) for kind in kinds), key=_type_of)
     common = Event.model_fields.keys() | {"type"}
@@ -51,11 +57,11 @@ def _union(title: str, told: str, union: Any) -> str:
         for model, schema in zip(models, schemas, strict=True)
     ]
     every = _section("Every event", prose(Event), Event.model_json_schema())
-    return page(title, told, every, *own, *_parts(schemas))
+    return page(title, introduction, every, *own, *_parts(schemas))
 
 
 def _model(kind: Any) -> type[BaseModel]:
-    """The model of a union's arm, which may stand in an `Annotated`."""
+    """Return the model of a union's member, which may be `Annotated`."""
     model: type[BaseModel] = kind if isinstance(kind, type) else get_args(kind)[0]
     return model
 
@@ -69,19 +75,20 @@ def _by_name(*models: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
 
 
 def _parts(schemas: Iterable[dict[str, Any]]) -> list[str]:
-    """A section for each part that has a name of its own."""
+    """Return a section for each named part of the schemas."""
     found = {name: part for schema in schemas for name, part in schema.get("$defs", {}).items()}
-    told = {name: " ".join(part.get("description", "").split()) for name, part in found.items()}
+    described = {name: " ".join(part.get("description", "").split()) for name, part in found.items()}
     return [
-        _section(name, told[name], found[name]) if "properties" in found[name] else _values(name, found[name])
+        _section(name, described[name], found[name]) if "properties" in found[name] else _values(name, found[name])
         for name in sorted(found)
     ]
 
 
-def _section(title: str, told: str, schema: dict[str, Any], without: Iterable[str] = ()) -> str:
+def _section(title: str, description: str, schema: dict[str, Any], without: Iterable[str] = ()) -> str:
     fields = [field for field in fields_of(schema, _link) if field.name not in without]
-    shown = table(HEADS, [(code(one.name), one.values, one.default) for one in fields]) if fields else "No field more."
-    return f"## {title}\n\n{escaped(told)}\n\n{shown}"
+    rows = [(code(one.name), one.values, one.default, note_of(title, one.name)) for one in fields]
+    shown = table(HEADS, rows) if rows else "It has no fields of its own."
+    return f"## {title}\n\n{escaped(description)}\n\n{shown}"
 
 
 def _values(title: str, schema: dict[str, Any]) -> str:

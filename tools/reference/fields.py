@@ -1,15 +1,15 @@
-"""The fields of a model, in words, out of its JSON Schema."""
+"""The fields of a model, described from its JSON Schema."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import orjson
 
-Named = Callable[[str], str]  # what a page calls a part that has a name of its own
+Named = Callable[[str], str]  # returns the link to a named part
 
 
 class Field(NamedTuple):
-    """`default` is empty where there is none, `required` where one must be given."""
+    """One field. `default` is empty if there is none, and `required` for a required field."""
 
     name: str
     values: str
@@ -17,7 +17,7 @@ class Field(NamedTuple):
 
 
 def fields_of(schema: dict[str, Any], named: Named) -> Iterator[Field]:
-    """Name, values and default of each field."""
+    """Yield name, values and default of each field."""
     for name, field in schema["properties"].items():
         default = "required" if name in schema.get("required", []) else ""
         if field.get("default") not in (None, {}) and not isinstance(field["default"], dict):
@@ -26,7 +26,7 @@ def fields_of(schema: dict[str, Any], named: Named) -> Iterator[Field]:
 
 
 def value_of(schema: dict[str, Any], named: Named) -> str:
-    """A field's values in words."""
+    """Return a description of a field's values."""
     if "$ref" in schema:
         return named(schema["$ref"].rpartition("/")[2])
     arms = [arm for arm in schema.get("anyOf", schema.get("oneOf", [])) if arm != {"type": "null"}]

@@ -1,5 +1,6 @@
-"""Every metric with its labels, from the collectors themselves. Stand-ins take the place of a running flow: a metric's
-name, kind, labels and help are the same whatever its numbers are."""
+"""All metrics with their labels, from the collectors.
+
+Mocks replace the running dataflow: name, type, labels and help of a metric do not depend on its values."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,21 +17,22 @@ from recallflow.members.probing import member_families
 from tools.reference import markdown
 from tools.reference.markdown import code, table
 
-TOLD = (
-    "What `/metrics` of a process shows, beside those of the process itself (`process_…`). What to make of them is in "
-    "[monitoring](../monitoring.md), with alerts and a dashboard; [operations](../operations.md#probes) explains each."
+INTRODUCTION = (
+    "From this page you can look up every metric of `/metrics`, except those of the process (`process_…`). "
+    "[Monitoring](../how-to/monitoring.md) has scrape settings, alerts and a dashboard."
 )
-HEADS = ("metric", "type", "labels", "what")
+HEADS = ("metric", "type", "labels", "meaning")
 
 
 def page() -> str:
-    """The page on all of them."""
+    """Return the page of all metrics."""
     return markdown.page(
         "Metrics",
-        TOLD,
-        f"## run\n\nWith `--processes` each has the label `member` as well.\n\n{_table(_of_run())}",
+        INTRODUCTION,
+        f"## run\n\nWith `--processes`, each metric also has the label `member`.\n\n{_table(_of_run())}",
         f"## enrich\n\n{_table(_of_enrich())}",
-        f"## serve\n\nWith `--state-dir` also what `run` says of answers and state.\n\n{_table(_of_serve())}",
+        "## serve\n\nWith `--state-dir`, `serve` also has the metrics of `run` for responses and state.",
+        _table(_of_serve()),
     )
 
 
@@ -54,7 +56,7 @@ def _of_enrich() -> Iterable[Metric]:
 def _of_serve() -> Iterable[Metric]:
     registry = CollectorRegistry()
     traffic = Traffic(registry)
-    traffic.requests.labels("", "", "")  # without one there is no sample that says the labels
+    traffic.requests.labels("", "", "")  # creates the sample that has the labels
     traffic.seconds.labels("")
     return registry.collect()
 
@@ -70,7 +72,7 @@ def _name(metric: Metric) -> str:
 
 
 def _labels(metric: Metric) -> list[str]:
-    """As the family declares them; else those of its samples."""
+    """Return the declared labels, or else those of the samples."""
     if declared := getattr(metric, "_labelnames", ()):
         return list(declared)
     return [name for name in dict.fromkeys(name for one in metric.samples for name in one.labels) if name != "le"]

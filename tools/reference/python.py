@@ -1,4 +1,4 @@
-"""The classes that people call, with each call's signature and docstring, and what the calls give."""
+"""The public classes, with signatures, docstrings and results of their methods."""
 
 import inspect
 import re
@@ -10,10 +10,10 @@ from recallflow.verbs import results
 from tools.reference import markdown
 from tools.reference.markdown import escaped, prose
 
-TOLD = (
-    "`Memory` has its engine in the same process, `RecallClient` asks one over Kafka; both have the same calls, and of "
-    "each there is a class whose calls are awaited. The events and queries that `send` and `ask` take are in "
-    "[events](events.md) and [queries](queries.md), errors in [errors](errors.md)."
+INTRODUCTION = (
+    "From this page you can call every method. `Memory` has its own engine, `RecallClient` uses an engine on Kafka. "
+    "Both have the same methods, and an asyncio version. `send` and `ask` take [events](events.md) and "
+    "[queries](queries.md); [errors](errors.md) lists the exceptions."
 )
 GIVEN = ("Added", "Found", "Page", "MemoryVersion", "History", "Episodes", "FoundFacts", "Stats")
 MODULE = re.compile(r"\b(?:recallflow|collections|typing|concurrent|pathlib|pydantic)[\w.]*\.(?=\w)")
@@ -23,31 +23,34 @@ WIDE = 90
 
 
 def page() -> str:
-    """The page on all of them."""
+    """Return the page of all classes."""
     shared = [name for name, _ in _calls(Memory) if hasattr(RecallClient, name)]
     more = [name for name, _ in _calls(RecallClient) if name not in shared]
     return markdown.page(
         "Python",
-        TOLD,
-        *(_class(waiting, awaited) for waiting, awaited in ((Memory, AsyncMemory), (RecallClient, AsyncRecallClient))),
-        "## Calls\n\nThose of all four classes; with `AsyncMemory` and `AsyncRecallClient`, `await` each.",
+        INTRODUCTION,
+        *(
+            _class(blocking, awaited)
+            for blocking, awaited in ((Memory, AsyncMemory), (RecallClient, AsyncRecallClient))
+        ),
+        "## Methods\n\nMethods of all four classes; await them with `AsyncMemory` and `AsyncRecallClient`.",
         *map(_call, shared),
-        "## Calls on Kafka alone\n\nWhat a tenant's operator does.",
+        "## Methods on Kafka only\n\nOperations of a tenant's operator.",
         *map(_call, more),
-        "## What calls give\n\n`Found`, `Page`, `History`, `Episodes` and `FoundFacts` are sequences.",
+        "## Results\n\n`Found`, `Page`, `History`, `Episodes` and `FoundFacts` are sequences.",
         *map(_given, GIVEN),
     )
 
 
-def _class(waiting: type[Any], awaited: type[Any]) -> str:
-    twin = f"`{awaited.__name__}` takes the same arguments. {escaped(prose(awaited))}"
-    signature = _signature(waiting.__name__, waiting)
-    told = [f"## {waiting.__name__}", escaped(prose(waiting)), signature, escaped(prose(waiting.__init__)), twin]
-    return "\n\n".join(told)
+def _class(blocking: type[Any], asynchronous: type[Any]) -> str:
+    twin = f"`{asynchronous.__name__}` takes the same arguments. {escaped(prose(asynchronous))}"
+    signature = _signature(blocking.__name__, blocking)
+    parts = [f"## {blocking.__name__}", escaped(prose(blocking)), signature, escaped(prose(blocking.__init__)), twin]
+    return "\n\n".join(parts)
 
 
 def _calls(owner: type[Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public calls of a class, in the order in which they are defined."""
+    """Yield the public methods of a class in the order of their definition."""
     for kind in reversed(owner.__mro__):
         for name, call in vars(kind).items():
             if not name.startswith("_") and callable(call):
@@ -60,24 +63,24 @@ def _call(name: str) -> str:
 
 
 def _given(name: str) -> str:
-    """mkdocstrings makes the text."""
+    """Return the directive that mkdocstrings replaces by the documentation of a result."""
     options = "    options:\n      heading_level: 3\n      show_root_heading: true\n      show_root_full_path: false"
     return f"::: {results.__name__}.{name}\n{options}"
 
 
 def _signature(name: str, call: Callable[..., Any]) -> str:
-    """As a call is written: without the object, and with what comes of it in place of its future."""
+    """Return a signature without `self`, with the result of a future instead of the future."""
     found = inspect.signature(call)
     parameters = [one for one in found.parameters.values() if one.name != "self"]
-    told = [_plain(str(one)) for one in parameters]
+    shown = [_plain(str(one)) for one in parameters]
     named = [at for at, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY]
     if named:
-        told.insert(named[0], "*")
+        shown.insert(named[0], "*")
     gives = found.return_annotation
     outcome = "" if gives in (None, found.empty) else f" -> {_outcome(gives)}"
-    whole = f"{name}({', '.join(told)}){outcome}"
+    whole = f"{name}({', '.join(shown)}){outcome}"
     if len(whole) > WIDE:
-        whole = f"{name}(\n" + "".join(f"    {one},\n" for one in told) + f"){outcome}"
+        whole = f"{name}(\n" + "".join(f"    {one},\n" for one in shown) + f"){outcome}"
     return f"```text\n{whole}\n```"
 
 

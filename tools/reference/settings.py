@@ -1,4 +1,4 @@
-"""Every setting with its default, its variable of the environment and its flag."""
+"""All settings with default, environment variable and flag."""
 
 import re
 from functools import cache
@@ -11,19 +11,20 @@ from tools.reference import markdown
 from tools.reference.cli import walk
 from tools.reference.markdown import code, prose, table
 
-TOLD = (
-    "A value comes from the first of these that names it: a flag, the environment, the file (`--config FILE`), the "
-    "default. `recallflow run --print-config` shows what holds and where it was given; how to write the file is in "
-    "[operations](../operations.md#settings). Options of librdkafka stand under `[kafka.librdkafka]`, or in "
-    "`RECALLFLOW_KAFKA_LIBRDKAFKA_…`."
+INTRODUCTION = (
+    "From this page you can set every setting. A flag overrides the environment, the environment overrides the file "
+    "(`--config FILE`), and the file overrides the default; [settings files](../how-to/settings.md) has an example. "
+    "Options of librdkafka are in `[kafka.librdkafka]`, or in `RECALLFLOW_KAFKA_LIBRDKAFKA_…`."
 )
 HEADS = ("setting", "default", "flag", "environment")
 
 
 def page() -> str:
-    """The page on all of them."""
+    """Return the page of all settings."""
     whole = table(HEADS, [_row("state_dir")])
-    return markdown.page("Settings", TOLD, whole, *(_section(name, section) for name, section in SECTIONS.items()))
+    return markdown.page(
+        "Settings", INTRODUCTION, whole, *(_section(name, section) for name, section in SECTIONS.items())
+    )
 
 
 def _section(name: str, section: type[Any]) -> str:
@@ -32,9 +33,9 @@ def _section(name: str, section: type[Any]) -> str:
 
 
 def _row(key: str) -> tuple[str, str, str, str]:
-    flag, told = _flags().get(key, ("", ""))
+    flag, meaning = _flags().get(key, ("", ""))
     variables = [variable for variable, named in VARIABLES.items() if named == key]
-    name = code(key.rpartition(".")[2]) + (f": {told}" if told else "")
+    name = code(key.rpartition(".")[2]) + (f": {meaning}" if meaning else "")
     return name, _default(key), code(flag) if flag else "", " ".join(map(code, variables))
 
 
@@ -47,6 +48,6 @@ def _default(key: str) -> str:
 
 @cache
 def _flags() -> dict[str, tuple[str, str]]:
-    """Key of a setting → its flag and help, as the commands have them."""
+    """Return flag and help of each setting that a command has."""
     actions = [action for parser, _ in walk(commands()) for action in parser._actions if action.dest in KEYS]
     return {one.dest: (one.option_strings[0], re.sub(r" \(default: .*\)$", "", one.help or "")) for one in actions}

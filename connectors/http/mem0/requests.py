@@ -97,7 +97,7 @@ DAY_MS = 24 * 60 * 60 * 1_000
 PAGE_MAX = 1_000
 PAGE_CHARACTERS = 8_000_000  # of the memories of a page
 DEEPEST = 20_000  # memories, newest first, of which pages are counted
-_PROBLEMS = {"extra_forbidden": "is not supported here: leave it out (docs/services.md says what is)"}
+_PROBLEMS = {"extra_forbidden": "is not supported here: leave it out (docs/how-to/mem0-clients.md says what is)"}
 
 T = TypeVar("T", bound=BaseModel)
 

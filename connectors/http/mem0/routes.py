@@ -107,7 +107,7 @@ def _below(prefix: str, door: Door) -> APIRouter:
 
     @router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     async def others(rest: str) -> Response:  # noqa: ARG001 whatever it is
-        message = "recallflow has no such part of mem0; docs/services.md says which there are"
+        message = "recallflow has no such part of mem0; docs/how-to/mem0-clients.md says which there are"
         return Response(orjson.dumps({"detail": message}), 501, media_type=JSON)
 
     return router

@@ -1,4 +1,4 @@
-"""The commands that docs/services.md shows of the gateway are answered as it says."""
+"""The commands that docs/how-to/gateway.md shows of the gateway are answered as it says."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.gateway.serving import Served, Start, serving
 
-PAGE = Path(__file__).parents[3] / "docs" / "services.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "gateway.md"
 ADDRESS = "localhost:8080"
 SAID = "Ann is allergic to peanuts."
 CHANGED = "Ann is allergic to nuts."

@@ -1,4 +1,4 @@
-"""Whatever an answer says of why a memory is in it is so, by the texts alone: docs/recall.md's table, read anew."""
+"""The reasons of an answer agree with the texts, by the table of docs/concepts/recall.md."""
 
 import re
 from collections.abc import Callable

@@ -34,7 +34,7 @@ from tests.unit.services.mem0_clients import control_file
 Start = Callable[..., subprocess.Popen[bytes]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-DOCS = Path(__file__).parents[3] / "docs" / "services.md"
+DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "mcp.md"
 KEY, ANNS_KEY = ApiKeyText.new(), ApiKeyText.new()
 PROD = Place("acme", "prod")
 

@@ -1,0 +1,66 @@
+"""The texts of all errors that the code raises, read from its syntax trees."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from recallflow import errors
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("recallflow", "flows", "operators", "connectors", "state")
+EXCEPTIONS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+
+
+class Message(NamedTuple):
+    """The text of one error, with `{value}` for each value in it."""
+
+    file: str
+    error: str
+    text: str
+
+
+def messages() -> list[Message]:
+    """Return the messages of all exceptions and field problems, in the order of files and lines."""
+    return list(dict.fromkeys(message for room in ROOMS for path in _modules(room) for message in _in_module(path)))
+
+
+def _modules(room: str) -> Iterator[Path]:
+    """Yield the modules of a folder. Links to other rooms are not followed."""
+    for path in sorted((ROOT / room).rglob("*.py")):
+        if not any(parent.is_symlink() for parent in path.relative_to(ROOT).parents if parent != Path()):
+            yield path
+
+
+def _in_module(path: Path) -> Iterator[Message]:
+    file = path.relative_to(ROOT).as_posix()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and (error := _error(node.func)):
+            texts = [text for argument in node.args if (text := _text(argument))]
+            if texts:
+                yield Message(file, error, texts[-1])
+
+
+def _error(called: ast.expr) -> str:
+    """Return the name of the exception that is called, `FieldProblem` included, or an empty text."""
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return name if name in EXCEPTIONS or name == "FieldProblem" else ""
+
+
+def _text(node: ast.expr) -> str:
+    """Return a literal with a blank in it, with `{value}` for each interpolated value; else an empty text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = (_part(part) for part in node.values)
+        text = "".join(parts)
+    else:
+        return ""
+    return text if " " in text.strip() else ""
+
+
+def _part(part: ast.expr) -> str:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    assert isinstance(part, ast.FormattedValue)
+    return "{" + (ast.unparse(part.value) if isinstance(part.value, ast.Name | ast.Attribute) else "value") + "}"
