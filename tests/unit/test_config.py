@@ -16,7 +16,7 @@ from recallflow.flows.config import VARIABLES, Config, Given, RunSettings, defau
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
 
-OPERATIONS = (Path(__file__).parents[2] / "docs" / "how-to" / "settings.md").read_text()
+SETTINGS_PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "settings.md").read_text()
 ENVIRONMENT = {"PATH": "/bin", "RECALLFLOW_SHARED": "/models", "RECALLFLOW_ENGINE_EPOCH_MS": ""}
 
 
@@ -240,9 +240,9 @@ def test_a_secret_of_auth_that_is_none_is_refused_unseen(name: str) -> None:
 def test_the_example_of_the_documentation_is_what_run_takes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """File, environment and flags as docs/how-to/kafka.md has them, and what it says that comes out."""
+    """The output of --print-config in docs/how-to/settings.md follows from its file, environment and flags."""
     file, shell, shown = re.search(
-        r"```toml\n(.*?)```.*?```sh\n(.*?)```.*?```toml\n(.*?)```", OPERATIONS, re.DOTALL
+        r"```toml\n(.*?)```.*?```sh\n(.*?)```.*?```toml\n(.*?)```", SETTINGS_PAGE, re.DOTALL
     ).groups()  # type: ignore[union-attr]
     monkeypatch.chdir(tmp_path)
     Path("recallflow.toml").write_text(file)
