@@ -55,29 +55,6 @@ def test_topics_are_created_once(
     assert caplog.messages == []  # no decision is ever removed, and none can be backdated
 
 
-@pytest.mark.usefixtures("created")
-def test_replayed_log_is_sent_once(cli: Cli, broker: Cluster, at: list[str], topics: Names, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    lines = [
-        orjson.dumps({"type": "message", "tenant_id": "log", "user_id": f"u{n % 3}", "content": f"line {n}"})
-        for n in range(20)
-    ]
-    log.write_bytes(b"\n".join([*lines[:10], b"{broken", *lines[10:]]) + b"\n")
-    replay, topic = ["replay", log, *at, *flags(topics, "--memory-topic")], topics("memory.events")
-    first, again = cli(*replay), cli(*replay)
-    assert (first.returncode, again.returncode) == (1, 0), first.stderr  # one line was refused
-    sent = [(key, orjson.loads(value)) for key, value in values(broker, topic)]
-    assert sorted(event["content"] for _, event in sent) == sorted(f"line {n}" for n in range(20))
-    assert all(key == f"log/{event['user_id']}".encode() for key, event in sent)
-    assert len({event["id"] for _, event in sent}) == 20  # a line that is sent again after a kill applies once
-    assert cli("replay", log, *at, "--memory-topic", topics("query.events")).returncode == 1
-    assert len(values(broker, topics("query.events"))) == 20  # progress is kept for each topic
-    (reject,) = map(orjson.loads, (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines())
-    assert (reject["line"], reject["record"]) == (11, "{broken")
-    missing = cli("replay", log, *at, "--memory-topic", "nowhere")
-    assert (missing.returncode, "no topic nowhere" in missing.stderr) == (1, True)
-
-
 # ── run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

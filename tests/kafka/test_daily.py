@@ -135,13 +135,6 @@ def test_tail_follows_new_records_until_interrupted(start: Start, deserted: Engi
     assert (following.returncode, errors) == (0, "")
 
 
-@pytest.mark.parametrize("flags", [["--user", "ann"], ["--count", "0"]])
-def test_tail_refuses_incomplete_options(cli: Cli, flags: list[str]) -> None:
-    done = cli("tail", "--bootstrap-servers", "127.0.0.1:1", *flags)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert flags[0] in done.stderr or "--tenant" in done.stderr
-
-
 def test_key_of_the_settings_is_sent(
     cli: Cli, guarded_engine: Engine, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

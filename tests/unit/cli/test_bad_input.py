@@ -245,11 +245,6 @@ def test_a_textless_message_that_gets_a_text_is_ranked() -> None:
     assert [memory["id"] for memory in answer["memories"]] == ["a"]
 
 
-def test_negative_epoch_is_a_time_before_1970() -> None:
-    done = process([event(id="a", timestamp=-1_000), ask(query="hello")], Settings(partitions=1))
-    assert done.responses[0]["memories"][0]["created_at"] == "1969-12-31T23:59:59Z"
-
-
 def test_memory_from_the_future_is_kept_with_a_warning() -> None:
     lines = [event(id="a", timestamp="2999-01-01T00:00:00Z"), ask(query="tea", timestamp="2025-01-01T00:00:00Z")]
     (answer,) = process(lines, Settings(partitions=1)).responses

@@ -69,14 +69,6 @@ def test_demo_answers_typed_questions(cli: Cli) -> None:
     assert "Grey, thin, one torn ear." in done.stdout
 
 
-def test_demo_gives_the_same_answers_each_time(cli: Cli, demo_answers: list[dict[str, Any]]) -> None:
-    def lasting(answer: dict[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in answer.items() if k not in ("processing_time_ms", "sla_met", "routing_info")}
-
-    again = parsed(cli("demo", "--json").stdout)
-    assert [*map(lasting, again)] == [*map(lasting, demo_answers)]
-
-
 def test_remembered_text_is_found_by_a_question(run: Run) -> None:
     told = run("remember", "The spare key is under the fern", "--kind", "rule")
     assert (told.returncode, told.stdout, told.stderr) == (0, "created: local:0:0\n", "")
@@ -132,11 +124,6 @@ def test_warnings_are_shown_before_an_empty_answer(run: Run) -> None:
     assert (warning.split(":")[0], "user user of tenant default" in answer) == ("k_clamped", True)
 
 
-def test_empty_question_is_refused(run: Run) -> None:
-    run("remember", "tea")
-    assert_error(run("ask", ""), 1, "query: ")
-
-
 SUMMARIES = {"diet": "Ana eats no meat.", "work": "Ana works at a bakery."}
 Ask = Callable[..., str]
 
@@ -164,14 +151,6 @@ def test_sufficient_summaries_are_the_answer(ask_model: Ask, llm_server: LlmServ
     llm_server.answer("check_sufficiency", {"sufficient": True})
     assert ask_model("--check-sufficiency").splitlines() == [f"  {name}: {text}" for name, text in SUMMARIES.items()]
     assert ask_model("--check-sufficiency", "--select-categories") == f"  work: {SUMMARIES['work']}\n"
-
-
-def test_insufficient_summaries_leave_the_memories(ask_model: Ask, llm_server: LlmServer) -> None:
-    llm_server.answer("check_sufficiency", {"sufficient": False})
-    shown = ask_model("--check-sufficiency")
-    assert "Tulipa" in shown
-    assert SUMMARIES["work"] not in shown
-    assert ask_model("--select-categories").startswith(f"  work: {SUMMARIES['work']}\n  1. ")
 
 
 def test_memory_names_the_subquery_that_found_it(ask_model: Ask) -> None:

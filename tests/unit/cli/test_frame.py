@@ -65,18 +65,6 @@ def test_help_fits_the_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch, colum
     assert [line for line in lines if len(line) > columns] == []
 
 
-def test_piped_help_has_whole_lines_without_colours(cli: Cli) -> None:
-    shown = cli("run", "--help").stdout
-    assert "\x1b" not in shown
-    lines = shown.splitlines()
-    assert next(line for line in lines if "--embedder NAME" in line).endswith("(default: meaning)")
-    assert next(line for line in lines if "any librdkafka option" in line).endswith("--config file")
-
-
-def test_description_keeps_its_newlines(cli: Cli) -> None:
-    assert "\nevents_per_s: " in cli("quota", "set", "--help").stdout
-
-
 @pytest.mark.parametrize("one", LEAVES, ids=lambda one: one.prog)
 def test_command_has_a_description_and_short_examples(one: parser.Parser) -> None:
     assert one.examples
@@ -238,13 +226,6 @@ def test_readable_secrets_give_a_warning(
     assert all("llm.key, kafka.librdkafka.sasl.password" in line and "hunter2" not in line for line in caplog.messages)
 
 
-def test_readable_file_without_secrets_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "c.toml").write_text("[engine]\npartitions = 3\n")
-    (tmp_path / "c.toml").chmod(0o644)
-    assert read_config({}, {}, tmp_path / "c.toml")[0].engine.partitions == 3
-    assert caplog.messages == []
-
-
 @pytest.mark.parametrize(("variable", "folder"), [("XDG_CONFIG_HOME", "."), ("HOME", ".config")])
 def test_users_own_file_is_read_unless_another_is_named(tmp_path: Path, variable: str, folder: str) -> None:
     own = tmp_path / folder / "recallflow" / "config.toml"
@@ -316,13 +297,6 @@ def test_line_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line
         monkeypatch.setenv(name, value)
     assert main([]) == 0
     assert set(offered) <= set(told.getvalue().split())
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_completion_script(cli: Cli, shell: str) -> None:
-    script = cli("completion", shell).stdout
-    assert "recallflow" in script
-    assert "_ARGCOMPLETE" in script
 
 
 @pytest.mark.processes

@@ -23,11 +23,6 @@ def chosen(*words: str) -> Settings:
     return config(parser.parse_args(words)).engine
 
 
-@pytest.mark.usefixtures("default_partitions")
-def test_without_options_the_defaults_hold() -> None:
-    assert chosen() == Settings()
-
-
 def test_every_option_reaches_its_setting() -> None:
     words = ["--partitions", "3", "--episode-gap-minutes", "2.5", "--epoch-ms", "50", "--cache-bytes", "3MiB"]
     assert chosen(*words) == Settings(partitions=3, episode_gap_minutes=2.5, epoch_ms=50, cache_bytes=3 * 2**20)

@@ -121,11 +121,6 @@ def test_malformed_query_is_answered_and_refused(cli: Cli) -> None:
     assert refused == {"line": 2, "error": answer["error"]}
 
 
-def test_query_sent_twice_is_answered_twice(pipe: Pipe) -> None:
-    query = event("recall", id="q", query="hello")
-    assert [answer["query_id"] for answer in pipe(query, query)[0]] == ["q", "q"]
-
-
 def test_query_with_an_escaped_type_or_a_mark_is_answered(pipe: Pipe) -> None:
     escaped = orjson.dumps(event("user.stats", id="q")).replace(b"user.stats", rb"user\u002estats")
     marked = b"\xef\xbb\xbf" + orjson.dumps(event("user.stats", id="q"))
@@ -143,11 +138,6 @@ def test_date_of_another_tenant_moves_no_clock(pipe: Pipe) -> None:
 
 def test_writes_print_nothing(pipe: Pipe) -> None:
     assert pipe(HELLO | {"receipt": True}) == ([], [])
-
-
-def test_refused_lines_are_numbered_from_one(pipe: Pipe) -> None:
-    _, refused = pipe(NOT_JSON, HELLO, {"type": "memo"}, HELLO, HELLO, event("message"))
-    assert refused == [(1, "invalid_json"), (3, "unknown_type"), (6, "invalid_event")]
 
 
 def test_lines_that_the_state_refuses_are_printed_in_line_order(pipe: Pipe) -> None:
@@ -234,12 +224,6 @@ def test_closed_output_ends_the_pipe_quietly() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_second_run_finds_memories_of_the_first(pipe: Pipe, tmp_path: Path) -> None:
-    pipe(event("message", id="a", content="a red bicycle"), state_dir=tmp_path / "s")
-    (answer,), _ = pipe(event("recall", query="bicycle"), state_dir=tmp_path / "s")
-    assert [memory["id"] for memory in answer["memories"]] == ["a"]
-
-
 def test_second_run_continues_the_positions(cli: Cli, pipe: Pipe, tmp_path: Path) -> None:
     def applied() -> Any:
         return json.loads(cli("state", "info", "--json", "--state-dir", tmp_path / "s").stdout)["applied"]
@@ -268,10 +252,6 @@ def test_without_a_state_directory_no_file_remains(pipe: Pipe, tmp_path: Path, m
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pipe(HELLO)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_input_without_lines_succeeds(pipe: Pipe) -> None:
-    assert pipe() == ([], [])
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["no line end", "ends of Windows"])

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.samples import sample_path
 from tests.unit.cli.harness import Cli, assert_error, event, jsonl, parsed
 
 OPENAI: list[dict[str, Any]] = [
@@ -24,18 +23,6 @@ OPENAI: list[dict[str, Any]] = [
         ],
     },
     {"id": "chat-8", "messages": [{"role": "user", "content": "Remind me of the ferry at noon."}]},
-]
-LOCOMO = [
-    {
-        "sample_id": "pair-1",
-        "conversation": {
-            "session_1_date_time": "1:56 pm on 8 May, 2023",
-            "session_1": [
-                {"speaker": "Ann", "dia_id": "D1:1", "text": "I planted a quince."},
-                {"speaker": "Bo", "dia_id": "D1:2", "text": "Mine died in the frost."},
-            ],
-        },
-    }
 ]
 HELLO = event("message", content="hello")
 Replay = Callable[..., subprocess.CompletedProcess[str]]
@@ -100,14 +87,6 @@ def test_openai_chats_go_to_the_named_owner(cli: Cli, replay: Replay, log: Path,
     assert (stored["session_id"], stored["created_at"]) == ("chat-7", "2023-11-14T22:13:20Z")
 
 
-def test_locomo_samples_are_users_with_speakers(cli: Cli, replay: Replay, log: Path, tmp_path: Path) -> None:
-    log.write_text(json.dumps(LOCOMO, indent=1))
-    assert replayed(replay(log, "--tenant", "acme")) == ["log.jsonl: 2 events"]
-    stored = memory_of(cli, tmp_path, "D1:2", user_id="pair-1")
-    assert (stored["name"], stored["content"]) == ("Bo", "Mine died in the frost.")
-    assert stored["created_at"] == "2023-05-08T13:56:00Z"
-
-
 def test_moved_chats_without_ids_are_remembered_once(cli: Cli, replay: Replay, tmp_path: Path) -> None:
     first, second = tmp_path / "one.jsonl", tmp_path / "two.json"
     first.write_bytes(jsonl({"role": "user", "content": "hi"}, {"role": "user", "content": "Plums are ripe."}))
@@ -151,11 +130,6 @@ def test_dry_run_shows_refused_lines(cli: Cli, log: Path) -> None:
     assert (done.returncode, dry_run(done)["events"], dry_run(done)["refused"]) == (1, "1", "2")
     told = [(one["line"], one["error"]["code"]) for one in parsed(done.stderr)]
     assert told == [(2, "invalid_json"), (3, "invalid_event")]
-
-
-def test_sample_log_has_no_refused_line(cli: Cli) -> None:
-    done = cli("replay", sample_path("conversations.jsonl"), "--dry-run")
-    assert (done.returncode, dry_run(done)["events"], dry_run(done)["refused"]) == (0, "205", "0")
 
 
 def test_refused_records_go_to_rejects(cli: Cli, replay: Replay, log: Path, rejects: Path, tmp_path: Path) -> None:

@@ -83,12 +83,6 @@ def test_full_disk_fails_a_command_with_one_line(folder: Path, full: int, line: 
     assert (done.returncode, len(told), b"No space left" in told[0]) == (1, 1, True), told
 
 
-@pytest.mark.parametrize("line", ["--help", "demo --json"])
-def test_full_disk_without_a_buffer_fails_a_command(folder: Path, full: int, line: str) -> None:
-    done = run(folder, line, stdout=full, buffered=False)
-    assert (done.returncode, done.stderr.count(b"\n"), b"No space left" in done.stderr) == (1, 1, True)
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("words", [["--help"], ["demo", "--json"]], ids=" ".join)
 def test_full_disk_leaves_no_traceback_of_the_interpreter(full: int, words: list[str]) -> None:
@@ -113,12 +107,6 @@ def test_json_has_the_same_value_in_every_encoding(folder: Path, encoding: str) 
 
 def test_characters_outside_the_encoding_are_escaped_in_text(folder: Path) -> None:
     done = run(folder, "ask Leipzig --min-relevance 0 --state-dir DIR", encoding="ascii")
-    assert rb"K\u00f6ln \ud83d\ude00 \u201c\u0141\u00f3d\u017a\u201d" in done.stdout
-
-
-@pytest.mark.processes
-def test_ascii_locale_escapes_text(folder: Path) -> None:
-    done = command("ask", "Leipzig", "--min-relevance", "0", "--state-dir", folder / "memory", **ASCII)
     assert rb"K\u00f6ln \ud83d\ude00 \u201c\u0141\u00f3d\u017a\u201d" in done.stdout
 
 

@@ -106,11 +106,6 @@ def test_an_answer_that_trickles_in_is_given_up(server: JwksServer) -> None:
         open_jwks(server.url, timeout_s=0.2).read()
 
 
-def test_an_address_where_nobody_is_is_told() -> None:
-    with pytest.raises(SourceError, match=r"127\.0\.0\.1 cannot be asked: ConnectError"):
-        open_jwks("http://127.0.0.1:1/jwks").read()
-
-
 @pytest.mark.parametrize(
     ("address", "said"),
     [

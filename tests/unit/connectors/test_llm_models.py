@@ -87,13 +87,6 @@ def test_a_call_that_is_cancelled_lets_its_connection_go(llm_server: LlmServer) 
     asyncio.run(cancelled())
 
 
-def test_nobody_at_the_address_is_a_model_that_is_unavailable() -> None:
-    with LlmServer() as gone:
-        pass
-    with pytest.raises(ModelError, match="unavailable"):
-        complete(gone)
-
-
 def test_vectors_are_normalised_and_in_the_order_of_their_texts(llm_server: LlmServer) -> None:
     llm_server.vectors["b"] = [3.0, 4.0]
     found = embed(llm_server, "a", "b", " ", "a").vectors

@@ -338,11 +338,6 @@ def test_byte_order_mark_is_skipped(write: Callable[[bytes], Path], line: bytes)
     assert marked == read_log(write(line + b"\n" + line))
 
 
-def test_a_long_conversation_in_one_line_is_read(write: Callable[[bytes], Path]) -> None:
-    conversation = orjson.dumps({"messages": [{"role": "user", "content": "x" * 1000}] * 2000})
-    assert len(read_log(write(b"\n".join([conversation] * 2)))) == 4000
-
-
 def test_nesting_deeper_than_can_be_written_is_refused_as_that(write: Callable[[bytes], Path]) -> None:
     """And not for a field of it that was fine."""
     deep = b"[" * 500 + b"]" * 500

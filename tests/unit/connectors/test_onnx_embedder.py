@@ -196,11 +196,6 @@ def test_a_broken_file_is_named(make: Make, broken: str) -> None:
         load(folder)
 
 
-def test_a_folder_is_needed() -> None:
-    with pytest.raises(EmbedderError, match="needs --model-path"):
-        load_embedder("onnx")
-
-
 def test_a_model_of_fastembeds_is_loaded_by_its_name(make: Make) -> None:
     folder = make(
         config={"pad_token_id": 0}, tokenizer_config={"model_max_length": 16, "pad_token": "[UNK]"}, special={}

@@ -99,12 +99,6 @@ def test_early_outputs_are_kept_up_to_a_bound() -> None:
     assert caller.got == [caller.output]
 
 
-def test_nothing_is_kept_that_nobody_waits_for() -> None:
-    outcomes = ExpectedOutcomes()
-    outcomes.receive(Output(KEYS[0], at(1)))
-    assert outcomes._by_key == {}
-
-
 @pytest.mark.parametrize("placed", [True, False])
 def test_failed_reader_fails_placed_records(placed: bool) -> None:
     outcomes, error = ExpectedOutcomes(), RuntimeError("gone")

@@ -63,8 +63,3 @@ def test_what_is_no_place_is_named(text: str) -> None:
 @pytest.mark.parametrize("text", [None, "", '{"host":"vm","pid":1,"released":true}', '{"memory":[0,0,[],[]],"new":1}'])
 def test_what_another_version_left_beside_an_offset_is_no_place(text: str | None) -> None:
     assert Place.found(text) is None
-
-
-def test_what_we_left_beside_an_offset_is_one() -> None:
-    place = Place(Reached(3), Reached(4), 16, deployment="d")
-    assert Place.found(place.text()) == place

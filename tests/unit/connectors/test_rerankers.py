@@ -109,10 +109,6 @@ def test_what_is_wrong_with_a_choice_is_said(name: str | None, chosen: dict[str,
         load(name, **chosen)
 
 
-def test_none_is_asked_for_none() -> None:
-    assert load(None) is None
-
-
 def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
     (make_model(tmp_path / "model") / "model.onnx").write_bytes(b"no model")
     with pytest.raises(RerankerError, match="cannot load the reranker tests/broken"):
@@ -200,11 +196,6 @@ def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) 
 def test_what_a_service_does_wrong_is_said(serve: Callable[[Handler], str], handler: Handler, says: str) -> None:
     with pytest.raises(RerankerError, match=says):
         scores(HttpReranker("judge", serve(handler), None, 5.0), "a", "b")
-
-
-def test_nobody_there_is_said() -> None:
-    with pytest.raises(RerankerError, match="it cannot be asked: ConnectionRefusedError"):
-        scores(HttpReranker("judge", "http://127.0.0.1:9/", None, 5.0), "a")
 
 
 def test_silent_service_leaves_the_answer_unranked(

@@ -1,7 +1,5 @@
 """Whose turn it is: every record once, each tenant's in order, and nobody waits for more than one of each other."""
 
-from itertools import groupby
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,12 +68,3 @@ def test_what_was_given_before_its_turn_stays_within_bounds(monkeypatch: pytest.
     assert sorted(given_) == [*range(1_000)]
     assert [offset for offset in given_ if offset < 50] == [*range(50)]
     assert (most, turns.ahead) == (30, set())
-
-
-def test_single_tenant_keeps_log_order() -> None:
-    turns = RoundRobinQueue()
-    for offset in range(5):
-        turns.append(message(offset, b"a/x"))
-    assert [turns.popleft().offset() for _ in range(5)] == [0, 1, 2, 3, 4]
-    assert [tenant for tenant, _ in groupby(one.tenant for one in turns.passed())] == [b"a"]
-    assert turns.ahead == set()

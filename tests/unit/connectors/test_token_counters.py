@@ -86,12 +86,6 @@ def test_a_broken_file_counts_for_nothing(cache: Path, monkeypatch: pytest.Monke
     assert loaded == []
 
 
-def test_a_cache_that_is_off_holds_nothing(monkeypatch: pytest.MonkeyPatch, loaded: list[str]) -> None:
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
-    assert load_tiktoken() is None
-    assert loaded == []
-
-
 def test_without_tiktoken_there_is_no_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)  # what Python keeps of a module that cannot be imported
     assert load_tiktoken() is None

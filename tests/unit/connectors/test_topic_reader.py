@@ -33,11 +33,6 @@ def test_reported_end_ends_the_partition(kafka: FakeKafka, reader: TopicReader) 
     assert [message.value() for message in reader.read_to_end("letters", 1, 4)] == [b"b"]
 
 
-def test_an_empty_partition_ends_at_once(reader: TopicReader) -> None:
-    assert [*reader.read_to_end("letters", 0, 0)] == []
-    assert reader.ends == {0: 0}
-
-
 def test_first_read_looks_its_topic_up(kafka: FakeKafka, reader: TopicReader) -> None:
     for _ in range(2):
         assert [*reader.read_to_end("letters", 0, 0)] == []

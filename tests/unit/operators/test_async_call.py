@@ -71,11 +71,6 @@ def test_a_call_without_a_result_in_time_is_a_failure() -> None:
         assert results(runtime, hang, 1) == [Failed(1, CallError("TimeoutError", "no result within 0 s"))]
 
 
-def test_a_capacity_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="capacity"):
-        Runtime(Completions(), capacity=0)
-
-
 def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
     async def odd(number: int) -> int:
         if number % 2:

@@ -125,10 +125,6 @@ def test_an_erasure_is_recorded(harness: Harness) -> None:
     assert (record["status"], record["code"]) == ("error", "forbidden")
 
 
-def test_memory_events_leave_none(harness: Harness) -> None:
-    assert audits(harness.run(MEMORIES, memory(0), memory(0, content="Another"))) == []
-
-
 def test_a_query_that_waits_is_recorded_when_it_is_answered(harness: Harness) -> None:
     asked = ANN | {"type": "recall", "query": QUESTION, "wait_for": f"{MEMORIES}:0:0"}
     assert audits(harness.run(QUERIES, asked)) == []

@@ -17,12 +17,6 @@ from tests.unit.operators.harness import explained, ids_of, make_entry, make_eve
 LIKED = Usage(useful=1)
 
 
-def test_without_a_reason_there_is_no_boost() -> None:
-    entries = [make_entry(n, episode=0) for n in range(2)]
-    asked = make_scene("hybrid", entries, [0, 0], vectors={0: (1, 0)}, usage={0: Usage(0, 5, 0, 1)})
-    assert boosts(asked, np.arange(2), 1.0) == {}
-
-
 def test_personalisation_is_by_the_mean_of_what_was_useful() -> None:
     # Liked: (1, 0) and (0, 1), so the taste is (√½, √½). Cosines: √½, √½, 1, -√½ (none below 0), and unknown.
     vectors = {0: (1, 0), 1: (0, 1), 2: (0.5**0.5, 0.5**0.5), 3: (-1, 0)}
@@ -37,11 +31,6 @@ def test_what_was_useful_but_has_no_vector_tells_no_taste() -> None:
     entries = [make_entry(n, episode=0) for n in range(2)]
     scene = make_scene("hybrid", entries, [0, 0], vectors={1: (1, 0)}, usage={0: LIKED})
     assert boosts(scene, np.arange(2), 1.0) == {}
-
-
-def test_what_was_returned_in_the_session_is_worth_003() -> None:
-    asked = make_scene("hybrid", [make_entry(n, episode=0) for n in range(3)], [0] * 3, returned=[7, 1])
-    assert boosts(asked, np.array([2, 1]), 1.0)["session_continuity"].tolist() == [0, 0.03]
 
 
 @pytest.mark.parametrize(("mode", "scale"), [("hybrid", 1.0), ("balanced", 0.5)])

@@ -213,29 +213,6 @@ def times(*written: str) -> npt.NDArray[np.int64]:
     return np.array(written, "datetime64[ms]").astype(np.int64)
 
 
-@pytest.mark.parametrize(
-    ("mention", "expected"),
-    [
-        #                          30 Apr 23:59:59.999, 1 May 0:00, 10 May, 12 May 23:59:59.999, 13 May, 31 May, 1 June
-        (DateMention(2023, 5, None), [0, 1, 1, 1, 1, 1, 0]),
-        (DateMention(None, 5, None), [0, 1, 1, 1, 1, 1, 0]),
-        (DateMention(2023, 5, 10), [0, 1, 2, 1.5, 1, 1, 0]),
-        (DateMention(2023, 5, 1), [0, 2, 1, 1, 1, 1, 0]),  # 30 April is near, but another month
-        (DateMention(2023, 5, 31), [0, 1, 1, 1, 1, 2, 0]),
-        (DateMention(2023, 4, 29), [1.5, 0, 0, 0, 0, 0, 0]),
-        (DateMention(2023, None, None), [0.3] * 7),
-        (DateMention(2022, None, None), [0] * 7),
-        (DateMention(2022, 5, 10), [0] * 7),
-    ],
-)
-def test_the_date_column_by_hand(mention: DateMention, expected: list[float]) -> None:
-    created_ms = times(
-        "2023-04-30T23:59:59.999", "2023-05-01T00:00:00", "2023-05-10T12:00:00", "2023-05-12T23:59:59.999",
-        "2023-05-13T00:00:00", "2023-05-31T23:59:59.999", "2023-06-01T00:00:00",
-    )  # fmt: skip
-    assert_column(date_column(created_ms, (mention,)), expected)
-
-
 def test_the_best_of_several_dates_counts() -> None:
     created_ms = times("2023-05-10", "2023-06-10", "2022-07-01")
     mentions = (DateMention(2023, 5, 9), DateMention(None, 6, None), DateMention(2022, None, None))

@@ -3,14 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import orjson
 import pytest
 
 from recallflow.cli import main
 from recallflow.errors import StateError, StateInUse
 from recallflow.records import Position
 from recallflow.state.checkpoint import checkpoint, restore
-from recallflow.state.directory import DESCRIPTION, StateDirectory, describe
+from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import partition_folder
 from recallflow.state.lock import LOCK
@@ -68,14 +67,6 @@ def test_a_folder_with_something_in_it_is_refused(state_dir: Path, tmp_path: Pat
         checkpoint(state_dir, state_dir / "copy")
 
 
-def test_an_empty_folder_is_filled(state_dir: Path, tmp_path: Path) -> None:
-    for name in ("copy", "new"):
-        (tmp_path / name).mkdir()
-    checkpoint(state_dir, tmp_path / "copy")
-    restore(tmp_path / "copy", tmp_path / "new")
-    assert hash_of(tmp_path / "new") == hash_of(state_dir)
-
-
 @pytest.mark.parametrize("damage", ["folder", "table", "swapped"])
 def test_incomplete_checkpoint_is_refused_and_leaves_nothing(state_dir: Path, tmp_path: Path, damage: str) -> None:
     checkpoint(state_dir, tmp_path / "copy")
@@ -113,30 +104,6 @@ def test_what_is_in_use_is_not_restored_from(state_dir: Path, tmp_path: Path) ->
     ):
         pool.submit(restore, state_dir, tmp_path / "new").result()
     assert not (tmp_path / "new").exists()
-
-
-def test_the_commands_say_what_they_did(state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def state(action: str, *arguments: str, of: Path | None = None) -> tuple[int, str, str]:
-        code = main(["state", action, "--state-dir", str(of or state_dir), *arguments])
-        return code, *capfd.readouterr()
-
-    assert state("checkpoint", str(tmp_path / "copy"))[0] == 0
-    code, out, _ = state("restore", str(tmp_path / "copy"), of=tmp_path / "new")
-    assert (code, "restored" in out) == (0, True)
-    code, out, _ = state("verify", "--json", of=tmp_path / "new")
-    assert (code, orjson.loads(out)["problems"]) == (0, [])
-
-    for file in partition_folder(tmp_path / "new", 0).iterdir():
-        file.unlink()
-    partition_folder(tmp_path / "new", 0).rmdir()
-    code, out, _ = state("verify", of=tmp_path / "new")
-    assert code == 1
-    assert "has lost p000" in out
-    code, _, err = state("checkpoint", str(tmp_path / "lame"), of=tmp_path / "new")
-    assert code == 1
-    assert "has lost p000" in err
-    assert not (tmp_path / "lame").exists()
-    assert (tmp_path / "copy" / DESCRIPTION).exists()
 
 
 @pytest.mark.parametrize(("target", "source"), [("copy/inner", "copy"), ("", "copy")])

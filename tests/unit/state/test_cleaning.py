@@ -123,17 +123,3 @@ def test_who_is_erased_again_meanwhile_is_cleaned_again(
     assert rounds == 2
     assert files_with(tmp_path) == []
     assert len(opened().cleaning) == 0
-
-
-def test_many_are_cleaned_at_once(opened: Opened, tmp_path: Path) -> None:
-    partition = opened()
-    users = [Owner("acme", "prod", f"user{n}") for n in range(40)]
-    for user in users:
-        fill(partition, user, SECRET if user.user_id != "user7" else b"violin", 0, 20)
-    for offset, user in enumerate(users):
-        if user.user_id != "user7":
-            erase(partition, user, offset)
-    assert len(partition.cleaning) == 39
-    partition.clean()
-    assert files_with(tmp_path) == []
-    assert {keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS)} == {KEYRING.owner(users[7])}

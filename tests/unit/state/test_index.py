@@ -19,7 +19,7 @@ from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import Entry, Episode, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
-from tests.unit.operators.harness import make_entry, make_event, run_flow
+from tests.unit.operators.harness import make_entry
 
 MODEL, DIMENSION, TOKEN_DIMENSION = "model", 2, 3
 QUERY = np.array([3, 1], np.float32)
@@ -513,70 +513,6 @@ def test_filter_and_validity_include_their_start_only(
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(0, **told)], {})
     assert allowed(index, Filters(**wanted), at(100)).tolist() == [answered]
-
-
-TEXTS = ["A red bike", "Bikes ride far", "We rode far on red bikes", "Bread and tea", "Is tea red?"]
-MEMORIES = st.lists(
-    st.fixed_dictionaries(
-        {
-            "content": st.sampled_from(TEXTS),
-            "timestamp": st.integers(0, 3).map(lambda hours: hours * 3_600_000),
-            "name": st.sampled_from(["Ann", "Bo"]),
-            "session_id": st.sampled_from(["s", "t"]),
-            "kind": st.sampled_from(["fact", "rule"]),
-            "layer": st.sampled_from(["rule", "long_term"]),
-            "category": st.sampled_from(["work", "home"]),
-            "tags": st.lists(st.sampled_from(["x", "y"]), max_size=2),
-            "confidence": st.sampled_from([0.2, 0.6, 1.0]),
-        }
-    ),
-    min_size=1,
-    max_size=20,
-)
-NARROWED = st.fixed_dictionaries(
-    {},
-    optional={
-        "categories": some(["work", "home"]),
-        "tags": some(["x", "y"]),
-        "kinds": some(["fact", "rule"]),
-        "layers": some(["rule", "long_term"]),
-        "names": some(["Ann", "Bo"]),
-        "session_ids": some(["s", "t"]),
-        "min_confidence": st.sampled_from([0.5, 1.0]),
-    },
-).filter(bool)
-
-
-@given(
-    memories=MEMORIES, wanted=NARROWED, k=st.integers(1, 5), query=st.sampled_from(["red bikes", "Ann's tea", "far"])
-)
-def test_k_is_filled_from_what_the_filters_permit(
-    memories: list[dict[str, Any]], wanted: dict[str, Any], k: int, query: str
-) -> None:
-    """Filtering comes before the cut, and does not change the order of what is left."""
-    told = [make_event("memory", id=f"m{n}", **memory) for n, memory in enumerate(memories)]
-    asked = make_event("recall", 86_400_000, query=query, mode="relevance", k=50)
-    processed = run_flow([*told, asked, asked | {"k": k, "filters": wanted}])
-    assert processed.rejected == []
-    everything, narrowed = (response["memories"] for response in processed.responses)
-    assert len(everything) == len(memories)
-    fields = {
-        "categories": "category",
-        "kinds": "kind",
-        "layers": "layer",
-        "names": "name",
-        "session_ids": "session_id",
-    }
-
-    def fits(memory: dict[str, Any]) -> bool:
-        return (
-            all(memory[own] in wanted[name] for name, own in fields.items() if name in wanted)
-            and ("tags" not in wanted or any(tag in wanted["tags"] for tag in memory["tags"]))
-            and memory["confidence"] >= wanted.get("min_confidence", 0)
-        )
-
-    assert [m["id"] for m in narrowed] == [m["id"] for m in everything if fits(m)][:k]
-    assert [m["rank"] for m in narrowed] == list(range(1, len(narrowed) + 1))
 
 
 def test_an_index_that_nobody_holds_is_freed_at_once() -> None:

@@ -1,13 +1,11 @@
 """Keys sort as the numbers in them, stay within their prefix, and never meet another's."""
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.database import SharedMemory
@@ -127,22 +125,6 @@ def test_table_scan_meets_no_other_table_or_owner(partition: Partition) -> None:
             assert {(keys.split(key)[:2], value) for key, value in found} == {((owner, table), owner)}
         session = keys.table(owner, keys.EPISODE) + CLOSE_OWNERS[-2]
         assert [keys.sequence(key) for key, _ in partition.scan(session)] == [0, 2**64 - 1]
-
-
-@pytest.fixture(scope="module")
-def new_owner() -> Callable[[], Owner]:
-    users = count()
-    return lambda: Owner("acme", "prod", f"user {next(users)}")
-
-
-@given(numbers=st.lists(st.integers(0, 2**40), unique=True, max_size=20))
-def test_a_scan_reads_entries_in_number_order(
-    partition: Partition, new_owner: Callable[[], Owner], numbers: list[int]
-) -> None:
-    owner = partition.keyring.owner(new_owner())
-    partition.stage({keys.entry(owner, number): b"%d" % number for number in numbers})
-    partition.commit()
-    assert [int(v) for _, v in partition.scan(keys.table(owner, keys.ENTRY))] == sorted(numbers)
 
 
 def test_applied_positions_of_hostile_topics_come_back_after_a_restart(

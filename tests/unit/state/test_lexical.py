@@ -121,14 +121,6 @@ def test_asking_for_no_words_gives_no_rows() -> None:
     assert closest(index, [], every(index)).shape == (0, 2)
 
 
-def test_an_added_text_is_seen_by_the_next_question() -> None:
-    index = filled([["cat"]])
-    counts(index, ["dog"])
-    index.add([["dog", "cat"]])
-    assert counts(index, ["dog"]).tolist() == [[0, 1]]
-    assert closest(index, ["dog"], every(index)).tolist() == [[0, 1]]
-
-
 def test_a_long_history_keeps_every_word() -> None:
     # Far beyond the arrays' first capacities, added one by one and all at once.
     texts: list[Text] = [[f"word{n}", f"word{n + 1}"] for n in range(2_000)]

@@ -85,13 +85,6 @@ def test_duplicate_partition_counts_where_more_log_is_applied(tmp_path: Path, wh
     assert found.several == {1: [tmp_path / "b", tmp_path / "a"], 2: [tmp_path / "b", tmp_path / "a"]}
 
 
-def test_a_partition_that_nobody_has_is_named(tmp_path: Path) -> None:
-    fill(tmp_path / "a", 0)
-    fill(tmp_path / "b", 3)
-    with pytest.raises(StateError, match="p001, p002"):
-        combined_hash([tmp_path / "a", tmp_path / "b"], UNENCRYPTED)
-
-
 @pytest.mark.usefixtures("whole")
 def test_directories_of_other_settings_have_no_hash_together(tmp_path: Path) -> None:
     StateDirectory.open(tmp_path / "other", Settings(partitions=2).fingerprint(HASHING), 2**20).close()
@@ -261,19 +254,6 @@ def test_copies_that_cannot_be_compared_are_refused(tmp_path: Path, differ: Call
     assert all(str(path) in str(raised.value) for path in (a, b))
     assert (held_numbers(a), held_numbers(b)) == ([*EVERY], [*EVERY])
     assert not (tmp_path / "c").exists()
-
-
-def test_merge_command_names_older_copies(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
-    old, new = tmp_path / "old", tmp_path / "whole"
-    fill(old, 2, events=1)
-    for path, numbers in ((old, [2]), (new, [*EVERY])):
-        stop_member(path, *numbers)
-    assert main(["state", "merge", str(old), str(new), "--into", str(tmp_path / "one")]) == 0
-    out, err = capfd.readouterr()
-    assert f"p002: {old} holds an older copy than {new}; it is left behind" in out
-    assert all(f"{path} holds no state partition any more" in err for path in (old, new))
-    assert main(["state", "hash", str(tmp_path / "one")]) == 0
-    assert capfd.readouterr().out == f"{whole}\n"
 
 
 @pytest.mark.usefixtures("whole", "no_lock_wait")

@@ -16,7 +16,7 @@ from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
 from recallflow.state import directory, folders, keys
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.at_rest import AtRest
 from recallflow.state.database import SharedMemory
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import write_checked
@@ -157,12 +157,6 @@ def test_what_was_computed_for_questions_leaves_with_the_owners(
         assert 0 < cache.total_bytes < held
         member.give(0, 2, 3)
         assert cache.total_bytes == 0
-
-
-def test_to_close_what_is_not_open_changes_nothing(tmp_path: Path) -> None:
-    with Member.on(tmp_path / "s") as member:
-        member.directory.close_partition(3)
-        assert member.directory.existing_numbers() == []
 
 
 def test_erased_records_are_cleaned_by_the_next_owner(tmp_path: Path) -> None:
@@ -378,12 +372,3 @@ def test_a_key_that_opens_one_folder_only_changes_none(brought: Path) -> None:
     assert {file: file.read_bytes() for file in brought.rglob("*.json")} == before
     (problem,) = verify(brought, SEALED).problems
     assert problem.startswith("p003: ")
-
-
-def test_bare_folders_have_no_master_key(tmp_path: Path) -> None:
-    with Member.on(tmp_path / "s") as member:
-        member.take(1)
-    with pytest.raises(MasterKeyError):
-        rewrap(tmp_path / "s", UNENCRYPTED, OTHER)
-    with pytest.raises(StateError):
-        rewrap(tmp_path / "nothing", UNENCRYPTED, OTHER)

@@ -1,6 +1,5 @@
 """Every record comes back from its bytes as it went in."""
 
-import math
 from dataclasses import fields
 from typing import Any
 
@@ -252,8 +251,3 @@ def test_episode_with_an_unlogged_time_is_hashed_without_span(episode: Episode, 
 def test_what_is_no_memory_row_is_not_read_as_one(stored: bytes) -> None:
     with pytest.raises(ValueError, match="memory row"):
         MemoryRow.decode(stored)
-
-
-def test_a_float_keeps_its_last_bit() -> None:
-    share = math.nextafter(0.1, 1)
-    assert MemoryRow.decode(MemoryRow("m", 0, 0, 0, "", 0, 0, importance=share).encode()).importance == share

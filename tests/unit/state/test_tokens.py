@@ -94,9 +94,3 @@ def test_index_takes_its_dimension_from_the_first_tokens() -> None:
     assert index.closest(np.zeros((0, 0), np.float32), np.array([0, 1]), np.zeros(0)).shape == (0, 2)
     index.add([Tokens(np.array([[1, 2, 3]], np.int8))])
     assert index.dimension == 3
-
-
-def test_an_index_weighs_its_tokens() -> None:
-    index = TokenIndex()
-    index.add([Tokens(np.ones((10, 100), np.int8))] * 100)
-    assert index.nbytes >= 100_000

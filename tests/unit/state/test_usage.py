@@ -41,13 +41,6 @@ def test_answer_counts_once_per_memory_with_the_latest_time() -> None:
     assert usage.of(np.array([7, 3, 5])).tolist() == [(400, 1, 0, 0), (600, 4, 1, 0), (0, 0, 0, 0)]
 
 
-def test_a_time_before_1970_is_as_good_as_any() -> None:
-    usage = OwnerUsage()
-    usage.count([0], -5)
-    usage.count([0], -9)
-    assert usage.of(np.array([0])).tolist() == [(-5, 2, 0, 0)]
-
-
 def test_liked_is_what_was_more_often_useful_than_not() -> None:
     judged = [Usage(useful=1), Usage(useful=2, not_useful=2), Usage(not_useful=1), Usage(useful=3, not_useful=2)]
     usage = OwnerUsage([(3, judged[3].encode())])
@@ -62,9 +55,3 @@ def test_liked_is_what_was_more_often_useful_than_not() -> None:
 def test_a_voice_counts_on_its_side() -> None:
     assert Usage(9, 3, 1, 1).judged(useful=True) == Usage(9, 3, 2, 1)
     assert Usage(9, 3, 1, 1).judged(useful=False) == Usage(9, 3, 1, 2)
-
-
-def test_size_grows_with_the_highest_memory() -> None:
-    usage = OwnerUsage()
-    usage.put(999, Usage(1, 1))
-    assert usage.size_bytes() >= 1000 * 20

@@ -93,13 +93,6 @@ def test_cosine_is_bit_identical_at_any_position(rows: int, before: int, seed: i
     assert everything.cosines(query)[0][before:].tobytes() == behind.cosines(query)[0].tobytes()
 
 
-def test_a_removed_slot_takes_all_its_rows_along() -> None:
-    model = Model()
-    model.add([[(1, 0, 0), (2, 0, 0)], [(3, 0, 0)]])
-    model.remove(0)
-    assert model.index.cosines(np.array([1, 0, 0], np.float32))[0].tolist() == [3]
-
-
 def test_removing_what_is_not_there_changes_nothing() -> None:
     model = Model()
     model.remove(0)
@@ -108,13 +101,6 @@ def test_removing_what_is_not_there_changes_nothing() -> None:
     model.remove(0)
     model.remove(0)
     assert len(model.index) == 0
-
-
-def test_an_index_weighs_a_byte_a_number_and_its_ids() -> None:
-    model = Model()
-    empty = model.index.nbytes
-    model.add([[(1, 0, 0)]] * 50)
-    assert model.index.nbytes - empty == 50 * (DIMENSION + 8)
 
 
 @given(seed=st.integers(0, 1_000), held=st.integers(1, 384))

@@ -53,11 +53,6 @@ def test_a_memory_has_one_category() -> None:
     assert ([event["category"] for event in first.events], first.refused) == (["travel"], {"duplicate": 1})
 
 
-def test_without_categories_nobody_is_asked() -> None:
-    first, second = categorised(categories={})
-    assert (first.calls, first.failures, second.failures) == (0, [], [])
-
-
 def summed_up(summary: str, task: str = "summarise_category") -> Any:
     model = Scripted(**{task: {"summary": summary}})
     about = request([task], FLIGHT, SOUP, category="travel", episode_id="ep_1")

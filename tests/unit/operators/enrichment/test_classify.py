@@ -74,12 +74,6 @@ def test_contradiction_is_emitted_once_for_both_directions() -> None:
     assert [(e.source, e.type, e.target) for e in event.edges] == [("memory:new", "contradicts", "memory:old")]
 
 
-@pytest.mark.parametrize("says", ["agrees", "unrelated"])
-def test_nothing_comes_of_the_other_verdicts_however_sure(says: str) -> None:
-    (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [verdict(says=says, evidence="")]}))
-    assert (result.events, result.refused) == ([], {})
-
-
 @pytest.mark.parametrize(
     ("said", "reason"),
     [

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError
-from recallflow.events import MemoryEmbedding
-from recallflow.llm import Completion, Embedded, Prompt, Task
+from recallflow.llm import Embedded, Prompt, Task
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.failures import LACKS, RELATIONSHIPS
 from recallflow.operators.enrichment.plan import Thresholds
@@ -83,17 +81,6 @@ def test_an_embedding_service_that_is_away_is_asked_once() -> None:
     assert [[one.code for one in result.failures] for result in found] == [["EMBEDDING_FAILED"]] * 2
 
 
-def test_vectors_are_of_the_given_texts_with_their_hash() -> None:
-    (result,) = results([request(["embed"], PORTO, text="Ann: I moved to Porto.")], None, Vectors())
-    (event,) = parsed(result)
-    assert isinstance(event, MemoryEmbedding)
-    assert (event.memory_id, event.content_hash) == ("new", PORTO.content_hash)
-    assert (event.model, event.source) == ("scripted-vectors", "memory.events:0:7")
-    sent: Matrix = np.array([0.1 * len("Ann: I moved to Porto."), 0.2, -0.3], np.float32)
-    assert np.array(event.embedding, np.float32).tobytes() == sent.tobytes()
-    assert "0.2" in str(event.embedding)  # as short as it can be written
-
-
 def test_an_event_that_nobody_would_take_is_not_sent() -> None:
     class Broken(Vectors):
         async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
@@ -110,22 +97,6 @@ def test_without_a_model_the_result_says_so(task: Task) -> None:
     (result,) = results([wanted], None, None, CATEGORIES)
     assert [(one.task, one.code) for one in result.failures] == [(task, LACKS[task].code)]
     assert (result.events, result.calls) == ([], 0)
-
-
-def test_everything_is_asked_for_at_the_same_time() -> None:
-    begun, all_begun = 0, asyncio.Event()
-
-    class Waits(Scripted):
-        async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
-            nonlocal begun
-            begun += 1
-            if begun == 7:
-                all_begun.set()
-            await asyncio.wait_for(all_begun.wait(), 30)
-            return await super().complete(tenant_id, prompt)
-
-    (result,) = results([WANTED], Waits(**NOTHING), Vectors(), CATEGORIES)
-    assert (result.calls, result.failures) == (7, [])
 
 
 def test_a_result_says_whose_it_is_and_what_it_answers() -> None:

@@ -8,9 +8,9 @@ from recallflow.errors import ModelError
 from recallflow.events import MemoryAdd
 from recallflow.fields import parse_time
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment.facts import ENTITIES_MAX, FACT_CHARACTERS, FACTS_MAX, LEANING_MAX
+from recallflow.operators.enrichment.facts import ENTITIES_MAX, FACT_CHARACTERS, LEANING_MAX
 from recallflow.operators.enrichment.plan import BATCH_CHARACTERS, BATCH_MAX
-from tests.unit.operators.enrichment.models import Scripted, Vectors, memory, parsed, request, results
+from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
 
 ANN = memory("msg1", "I moved to Porto in March with my dog Rex, who is 4.", name="Ann")
 BOB = memory("msg2", "She starts at Acme on 1 June.", name="Bob")
@@ -76,15 +76,6 @@ def test_one_call_reads_a_session_and_keeps_facts_apart() -> None:
     assert (first.refused, second.refused) == ({"unknown_id": 1}, {})
     assert (first.calls + second.calls, first.prompt_tokens + second.prompt_tokens) == (1, 100)
     assert first.completion_tokens + second.completion_tokens == 11
-
-
-def test_fact_carries_the_message_it_depends_on() -> None:
-    said = fact(message="m2", content="Our friend Ann, whose dog is Rex, starts at Acme.", evidence="starts at Acme")
-    _, second = results(asking(ANN, BOB), Scripted(facts={"facts": [said]}))
-    (event,) = parsed(second)
-    assert isinstance(event, MemoryAdd)
-    assert event.derived_from is not None
-    assert [one.memory_id for one in event.derived_from.others] == ["msg1"]
 
 
 @pytest.mark.parametrize(
@@ -159,13 +150,6 @@ def test_derived_memories_are_neither_shown_nor_sources() -> None:
     assert (model.data()["before"], result.events, result.refused) == ([], [], {"not_in_texts": 1})
 
 
-def test_facts_of_a_message_are_bounded() -> None:
-    letters = "abcdefghijklmnop"
-    said = [fact(f"It is {one}.") for one in letters]
-    (result,) = results(asking(ANN), Scripted(facts={"facts": said}))
-    assert (len(result.events), result.refused) == (FACTS_MAX, {"too_many": len(letters) - FACTS_MAX})
-
-
 def test_unnamed_entities_are_dropped_and_the_fact_kept() -> None:
     names = [*[f"n{letter}" for letter in "abcdefghi"], "", "NA", "elsewhere"]
     content = f"It has {' '.join(names[:9])}."
@@ -196,11 +180,3 @@ def test_message_a_model_refuses_does_not_affect_others(code: Any) -> None:
     assert len(model.prompts) == 3
     assert (len(first.events), first.failures) == (1, [])
     assert [(one.task, one.code) for one in second.failures] == [("facts", "FACT_EXTRACTION_FAILED")]
-
-
-@pytest.mark.parametrize("code", ["timeout", "rate_limited", "unavailable", "over_budget", "left_alone", "busy"])
-def test_unavailable_service_is_not_called_per_message(code: Any) -> None:
-    model = Scripted(facts=ModelError(code, "no"))
-    found = results(asking(ANN, BOB), model, Vectors())
-    assert len(model.prompts) == 1
-    assert [[one.code for one in result.failures] for result in found] == [["FACT_EXTRACTION_FAILED"]] * 2

@@ -33,16 +33,6 @@ def data_of(prompt: Prompt) -> dict[str, object]:
     return found
 
 
-def test_the_question_and_the_categories_are_data() -> None:
-    prompt = select_categories("Where does Ana fly?", CATEGORIES)
-    assert data_of(prompt) == {
-        "question": "Where does Ana fly?",
-        "categories": [{"name": name, "about": about} for name, about in CATEGORIES.items()],
-    }
-    assert prompt.schema["properties"]["categories"]["items"]["enum"] == [*CATEGORIES]
-    assert "Ana" not in prompt.system
-
-
 def test_known_categories_keep_the_models_order_without_repeats() -> None:
     answer = {"categories": ["work", "secrets", "travel", "work"]}
     assert read_selected(answer, CATEGORIES) == ["work", "travel"]
@@ -68,16 +58,6 @@ def test_summaries_that_do_not_fit_are_left_out_whole() -> None:
 @pytest.mark.parametrize("verdict", [True, False])
 def test_a_verdict_is_what_it_says(verdict: bool) -> None:
     assert read_sufficient({"sufficient": verdict}) is verdict
-
-
-def test_sub_questions_differ_from_each_other_and_from_the_question() -> None:
-    answer = {"questions": ["Where does Ana live", "When  did Ana\nmove?", "when did ANA move", " ", "x" * 301, "Why?"]}
-    assert read_rewritten(answer, "Where does Ana live?") == ["When did Ana move?", "Why?"]
-
-
-def test_there_are_so_many_sub_questions_and_no_more() -> None:
-    answer = {"questions": [f"Who is {name}?" for name in "abcdefg"]}
-    assert read_rewritten(answer, "Who are they?") == ["Who is a?", "Who is b?", "Who is c?"]
 
 
 @given(st.lists(st.text()), st.text())

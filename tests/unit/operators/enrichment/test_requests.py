@@ -168,14 +168,6 @@ def test_where_our_own_code_fails_the_memory_is_stored(
     assert [one.memory_id for one in request.recent] == ["m0"]
 
 
-def test_facts_are_compared_by_common_words(make: Callable[..., Harness]) -> None:
-    engine = make(ALL._replace(by_meaning=False))
-    engine.run(MEMORIES, memory(0, "Lives in Lisbon"), memory(1, "Likes green tea"))
-    (request,) = requests(engine.run(MEMORIES, memory(2, "Lives in Porto, by the sea")))
-    assert "classify" in request.tasks
-    assert [one.memory_id for one in request.similar] == ["m0"]
-
-
 def test_facts_about_the_user_compare_common_words_first(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, memory(0, "User lives in Lisbon"), memory(1, "User likes green tea"), memory(2, "It rains"))

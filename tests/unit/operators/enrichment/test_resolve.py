@@ -42,12 +42,6 @@ def test_united_entities_keep_the_known_name() -> None:
     assert event.derived_from.memory_id == "new"
 
 
-@pytest.mark.parametrize("says", ["different", "unknown"])
-def test_nothing_comes_of_other_verdicts(says: str) -> None:
-    result = told(verdict(says=says))
-    assert (result.events, result.refused) == ([], {})
-
-
 @pytest.mark.parametrize(
     ("said", "reason"),
     [

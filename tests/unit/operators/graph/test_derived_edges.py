@@ -118,11 +118,6 @@ def test_contradiction_removes_nothing_from_an_answer(do: Do) -> None:
     assert flags == {"old": None, "new": ["cat"], "cat": ["new"]}
 
 
-def test_a_memory_is_superseded_only_by_what_is_sure_enough(do: Do) -> None:
-    done = do(OLD, NEW, between("new", "old", confidence=0.6), asked(), between("new", "old", confidence=0.9), asked())
-    assert answers(done) == [BOTH, {"new"}]
-
-
 @pytest.mark.parametrize(
     "event", [forget(memory_id="new"), update("new", content="Tea, always")], ids=["forgotten", "edited"]
 )

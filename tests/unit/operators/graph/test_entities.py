@@ -123,16 +123,6 @@ def test_proximity_falls_with_the_hops() -> None:
     assert near(StubGraph(links), 7, "entity:ann") == [1, 1, 0.5, 0.333333, 0.25, 0, 0]
 
 
-def test_a_relation_between_entities_is_a_hop() -> None:
-    links = {"m0": ["entity:ann"], "m1": ["entity:acme"], "m2": ["entity:group"], "m3": []}
-    edges = [
-        edge("entity:ann", "works_at", "entity:acme"),
-        edge("entity:group", "owns", "entity:acme"),
-        edge("m1", "similar_to", "m3"),
-    ]
-    assert near(StubGraph(links, edges), 4, "entity:ann") == [1, 0.5, 0.333333, 0.333333]
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINKS, ANY_EDGES)
 def test_hops_are_those_of_the_shortest_paths_in_networkx(links: dict[str, list[str]], edges: list[Edge]) -> None:

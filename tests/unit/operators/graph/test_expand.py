@@ -231,11 +231,6 @@ def test_what_is_answered_besides_the_seeds_is_not_added() -> None:
     assert [item.seq for item in expand(walk(graph, "m0"), besides={2}).items] == [3, 1]
 
 
-def test_seeds_are_not_added_again() -> None:
-    graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(3)})
-    assert scores(graph, "m0", "m2") == {"m1": 0.25}
-
-
 @pytest.mark.parametrize("dead", [{"archived": True}, {"expires_ms": NOW_MS}])
 def test_an_edge_that_does_not_hold_is_not_followed(dead: dict[str, object]) -> None:
     graph = StubGraph({"m0": [], "m1": [], "m2": []}, [edge("m0", "caused_by", "m1", **dead), edge("m1", "x", "m2")])

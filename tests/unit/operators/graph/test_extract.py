@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from recallflow.operators.graph.extract import links, relations
 from recallflow.operators.graph.names import Named, read_names
-from recallflow.state.graph_codec import Description, NodeKey, node_key
+from recallflow.state.graph_codec import Description, NodeKey
 from recallflow.state.rows import MemoryRow
 
 
@@ -46,11 +44,6 @@ def test_every_field_that_groups_memories_is_a_node() -> None:
 
 def test_a_role_is_no_person() -> None:
     assert roles(row("hello", kind="message", role="assistant")) == {"type:message": "type"}
-
-
-@pytest.mark.parametrize("spelling", ["new york", "New  York", "NEW YORK", " Ｎｅｗ Ｙｏｒｋ "])
-def test_a_name_has_one_key_however_it_is_spelt(spelling: str) -> None:
-    assert node_key("entity", spelling) == "entity:new york"
 
 
 def test_a_blank_name_is_no_node() -> None:

@@ -67,11 +67,6 @@ def test_the_windows_roll_over_the_time_of_the_queries() -> None:
     assert watching.figures()["answers"] == 3
 
 
-def test_only_the_last_ones_are_kept() -> None:
-    watching = gate((100, "failed"), (100, "expanded"))
-    assert (watching.figures()["answers"], watching.figures()["error_rate"]) == (100, 0)
-
-
 @pytest.mark.parametrize(
     ("watching", "reason"),
     [

@@ -47,11 +47,6 @@ def test_an_edge_carries_all_that_is_given_of_it(engine: Engine) -> None:
     assert engine.graph.edges(A, 5) == engine.graph.edges(B, 5) == [found]
 
 
-def test_evidence_that_is_no_memory_is_kept_in_its_words(engine: Engine) -> None:
-    engine.run(give(edge("a", "b", evidence="because it rained")))
-    assert engine.edges()[A, B, "caused_by"].properties == {"evidence": "because it rained"}
-
-
 def test_repeated_edge_is_one_edge_with_the_latest_values(engine: Engine) -> None:
     engine.run(give(edge("a", "b", weight=0.5)), give(edge("a", "b", weight=0.5)), give(edge("a", "b", weight=0.7)))
     (found,) = engine.edges().values()

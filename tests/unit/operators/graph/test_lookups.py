@@ -45,11 +45,6 @@ def test_status_counts_nodes_by_kind_and_edges_by_type() -> None:
     assert report["complete"]
 
 
-def test_status_of_a_user_without_memories_is_empty() -> None:
-    (response,) = run_flow([make_event("graph.status")]).responses
-    assert (response["graph_status"]["nodes"], response["graph_status"]["edges"]) == ({}, {})
-
-
 def test_status_tells_the_rollout_and_what_blocks_it() -> None:
     history = History()
     rollout = Rollout(type="graph.rollout", tenant_id="acme", name="default", mode="canary", by="ops", why="try it")
