@@ -9,7 +9,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def commands_of(folder: str) -> list[str]:
-    """What a page says to type after the installation."""
     (block,) = re.findall(r"^```sh\n(.*?)^```", (EXAMPLES / folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     install, *commands = str(block).splitlines()
     assert install.startswith("pip install ")
@@ -17,5 +16,4 @@ def commands_of(folder: str) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Where a page's commands are found."""
     return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | more

@@ -12,7 +12,6 @@ SECRET = "c2VjcmV0" * 8  # 48 bytes, in base64
 
 
 def rs256(kid: str = "r1", bits: int = 2048) -> dict[str, Any]:
-    """A private key: what is not for us is not read."""
     return RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, bits), as_dict=True) | {"kid": kid}
 
 
@@ -29,8 +28,6 @@ def document(*keys: object) -> bytes:
 
 
 class JwksServer:
-    """Answers as it is told, and remembers what it was asked."""
-
     def __init__(self) -> None:
         self.status, self.headers, self.body = 200, dict[str, str](), document()
         self.failures = 0  # so many answers from now on are errors

@@ -153,13 +153,11 @@ class LlmServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """What a client takes for its base URL."""
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     # ── what a test gives ──
 
     def answer(self, task: str, answer: Answer | dict[str, Any]) -> None:
-        """From now on, what the model writes to this task."""
         self._answers[task] = answer if callable(answer) else lambda _: answer
 
     def fail(self, *faults: Fault | Kind, times: int | None = 1) -> None:
@@ -168,7 +166,6 @@ class LlmServer(ThreadingHTTPServer):
             self._faults += [_Struck(Fault(one) if isinstance(one, str) else one, times) for one in faults]
 
     def heal(self) -> None:
-        """No fault strikes any more; calls that hang go on."""
         with self.now.changed:
             self._faults.clear()
         self.release()
@@ -189,7 +186,6 @@ class LlmServer(ThreadingHTTPServer):
 
     @property
     def calls(self) -> Counter[str]:
-        """How many there were of each task."""
         return Counter(asked.task for asked in self.requests)
 
     def wait_for(self, come: Callable[[Now], bool]) -> None:
@@ -349,7 +345,6 @@ class _Handler(BaseHTTPRequestHandler):
         }
 
     def _held(self, meanwhile: Callable[[], None]) -> bool:
-        """Waits until it is released; False where whoever asked has gone by then."""
         now, gone = self.server.now, False
         with now.changed:
             now.held, releases = now.held + 1, now.releases

@@ -23,8 +23,6 @@ class Span(NamedTuple):
 
 
 class OtlpServer:
-    """Listens on a port of its own until it is closed."""
-
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.bodies: list[bytes] = []  # decompressed, as they came

@@ -28,7 +28,6 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Those of a page that are run, in order. A block of text behind one is what it prints."""
     found = FENCED.findall((DOCS / page).read_text())
     for (language, code), (following, text) in zip(found, [*found[1:], ("", "")], strict=True):
         if language in RUN:
@@ -42,13 +41,11 @@ def readme(kind: str, page: Path = README) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Where the commands are found, and nothing of ours is set."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("RECALLFLOW_", "KAFKA_"))}
     return ours | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | more
 
 
 def run(language: str, code: str, folder: Path, **more: str) -> str:
-    """What a block prints, which has to end well."""
     command = ["bash", "-ec", code] if language != "python" else [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(
         command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=GIVE_UP_S

@@ -35,7 +35,6 @@ def gateway(starts: Starts, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def address_of(serving: subprocess.Popen[bytes]) -> str:
-    """Where a gateway says that it serves."""
     said: list[bytes] = []
     assert serving.stderr is not None
     for line in serving.stderr:
@@ -79,7 +78,6 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture
 def explorer(gateway: str, open_page: Callable[..., Page]) -> Callable[..., Page]:
-    """The explorer with somebody's memories, all of them loaded."""
 
     def show(user: str = "ann", **options: Any) -> Page:
         page = open_page(**options)

@@ -16,7 +16,6 @@ DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 
 
 def choose(page: Page, name: str) -> None:
-    """Chooses a node in the list, by what it is called."""
     page.get_by_placeholder("Search nodes and memories").fill(name)
     expect(page.locator("#outline-title")).to_contain_text("Found")
     page.locator("#outline button").filter(has_text=name).first.click()
@@ -249,7 +248,6 @@ def test_views_pass_accessibility_checks(explorer: Callable[..., Page], scheme: 
 
 
 def violations(page: Page) -> list[str]:
-    """What keeps people out; that something is wider than the screen, too."""
     found = Axe().run(page).response["violations"]
     wide = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1"
     wide += " && !e.closest('.wide, .timeline, .stage, .hidden')).map(e => e.outerHTML.slice(0, 80))"

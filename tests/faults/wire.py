@@ -27,7 +27,6 @@ class Wire:
         self._start(self._serve)
 
     def through(self, topics: Topics) -> Topics:
-        """The same topics, for whoever is to go through the wire."""
         return Topics(Cluster(f"{HOST}:{self._broker.wire_port}"), topics.suffix)
 
     def cut(self) -> None:

@@ -29,7 +29,6 @@ def topics() -> Callable[[str], str]:
 
 @pytest.fixture(autouse=True)
 def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What commands remember of a user is this test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
 
 

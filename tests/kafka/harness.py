@@ -125,7 +125,6 @@ class Deployment:
             assert started.returncode == (-signal.SIGKILL if kill_after else 0), errors.decode()
 
     def outputs(self, topic: str, at_least: int = 0) -> Counter[tuple[Any, ...]]:
-        """How often each output stands in a topic, once there are so many."""
         until(lambda: len(read_topic(self.broker, topic)) >= at_least)
         headers = [dict(message.headers()) for message in read_topic(self.broker, topic)]
         return Counter((found[SOURCE_HEADER], found[NUMBER_HEADER]) for found in headers)

@@ -16,8 +16,6 @@ REPLY = "reply"
 
 @dataclass
 class Site:
-    """An engine with its topics, what was sent to it, and what came out."""
-
     topics: Topics
     engine: Engine
     log: Log

@@ -65,7 +65,6 @@ def until_up(deployment: Deployment) -> None:
 
 
 def records(deployment: Deployment, at_least: int) -> list[dict[str, Any]]:
-    """The access record, once it has so many; each identity is there once."""
     topic = str(deployment.topics.audit)
     messages: list[Any] = []
 

@@ -69,13 +69,11 @@ def key_file(folder: Path) -> Path:
 
 
 def kept(store: Path) -> dict[int, int]:
-    """How many records of each partition's log the newest checkpoint has."""
     listed = command("checkpoints", "list", f"file:{store}", "--json").out.splitlines()
     found = [(one["partition"], one["offset"] + 1) for one in map(orjson.loads, listed)]
     return {part: max(offset for number, offset in found if number == part) for part, _ in found}
 
 
 def readable(store: Path) -> set[str]:
-    """What of all that was said stands in some object."""
     content = b"\0".join(path.read_bytes() for path in store.rglob("*") if path.parent.name == "objects")
     return {said for said in SAID if contains(content, said)}

@@ -28,7 +28,6 @@ def at(broker: Cluster) -> list[str]:
 
 @pytest.fixture
 def created(cli: Cli, at: list[str], topics: Names) -> list[str]:
-    """Create all topics of this test's own, and return what the command printed."""
     done = cli("topics", "create", "--partitions", 2, *at, *flags(topics), *enrichment(topics))
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -59,7 +58,6 @@ def test_topics_are_created_once(
 
 
 def ask(port: int, path: str) -> tuple[int, str]:
-    """Status and body of a probe; status 0 where nobody listens."""
     try:
         with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=10) as answer:
             return answer.status, answer.read().decode()

@@ -33,7 +33,6 @@ def build(folder: Path, *commands: str) -> None:
 
 
 def commands_of(page: str) -> list[str]:
-    """What a page says to type, but for the command that runs it."""
     lines = (ROOT / "examples" / page / "README.md").read_text().partition("```sh\n")[2].partition("```")[0]
     return lines.splitlines()
 
@@ -78,7 +77,6 @@ def own_command(command: str, broker: Cluster, topic: str, group: str) -> str:
 
 
 def lines_of(command: list[str], folder: Path, count: int) -> set[str]:
-    """The first lines that a consumer prints; it is told to stop then, and ends."""
     environment = os.environ | {"JAVA_TOOL_OPTIONS": "-Dstdout.encoding=UTF-8"}
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, env=environment)
     with watched(process), process:

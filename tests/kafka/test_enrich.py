@@ -40,8 +40,6 @@ FLAGS = {
 
 @dataclass
 class Enrichment:
-    """A deployment of the flow, with topics of its own."""
-
     broker: Cluster
     topics: Topics
     state_dir: Path
@@ -73,7 +71,6 @@ class Enrichment:
             assert process.returncode == 0, errors
 
     def request(self, count: int, begin: int = 0, **fields: Any) -> None:
-        """Asks about so many memories of some users."""
         requests: list[dict[str, Any]] = []
         for number in range(begin, begin + count):
             user = f"u{number % 5}"
@@ -104,7 +101,6 @@ class Enrichment:
         return [event for event in self.read(self.topics.memory) if event["type"] != "message"]
 
     def check_once(self, count: int) -> None:
-        """Waits for a result for each request, and what comes of it; all are there once."""
         until(lambda: len(self.results()) >= count)
         assert Counter(result["memory_id"] for result in self.results()) == Counter(f"m{n}" for n in range(count))
         wanted = sum(len(result["events"]) for result in self.results())
@@ -117,12 +113,10 @@ class Enrichment:
 
 
 def data(asked: Asked) -> Any:
-    """What a prompt shows."""
     return orjson.loads(asked.user.partition(DATA)[2].partition(DATA_END)[0])
 
 
 def facts(asked: Asked) -> dict[str, Any]:
-    """One fact of each message: what it says."""
     empty: dict[str, Any] = {"entities": [], "valid_from": None, "valid_to": None}
     found = [
         {"message": one["number"], "content": one["text"], "kind": "fact", "confidence": 0.9, "evidence": one["text"]}
@@ -132,7 +126,6 @@ def facts(asked: Asked) -> dict[str, Any]:
 
 
 def settings(llm_server: LlmServer) -> dict[str, str]:
-    """Each request is a call of its own."""
     return {
         "RECALLFLOW_LLM_MODEL": "judge",
         "RECALLFLOW_LLM_BASE_URL": llm_server.url,
@@ -152,7 +145,6 @@ def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmSe
 
 
 def asked_about(llm_server: LlmServer) -> Counter[str]:
-    """How often the model read each message."""
     return Counter(one["text"] for asked in llm_server.requests for one in data(asked)["messages"])
 
 

@@ -33,7 +33,6 @@ def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
 
 
 def tell(deployment: Deployment) -> dict[str, str]:
-    """The position of what was told last of each user."""
     last: dict[str, str] = {}
     for number, text in enumerate(("Rollout alarms page us", "Grafana turns pale")):
         for user in USERS:
@@ -52,7 +51,6 @@ def ask(deployment: Deployment, user: str, **fields: Any) -> None:
 
 
 def fallbacks(deployment: Deployment) -> list[str | None]:
-    """Of all answers that there are to be, in the order of the questions."""
     deployment.check_outputs()
     answers = [orjson.loads(one.value()) for one in read_topic(deployment.broker, deployment.topics.responses)]
     return [one["fallback"] for one in sorted(answers, key=lambda one: int(one["query_id"][1:]))]

@@ -55,7 +55,6 @@ def topics(broker: Cluster) -> Topics:
 
 
 def shares(group: Ownership) -> list[int]:
-    """How many partitions each member has."""
     return [*Counter(group.look().values()).values()]
 
 
@@ -96,7 +95,6 @@ def partition_of(owner: str) -> int:
 
 
 def open_partitions(member: Engine) -> set[int]:
-    """Those of which it reads memories."""
     lags = (name for name in member.metrics() if name.startswith("recallflow_consumer_lag_records"))
     return {int(name.partition('partition="')[2].partition('"')[0]) for name in lags if 'topic="memory' in name}
 

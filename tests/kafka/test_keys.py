@@ -35,7 +35,6 @@ def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
 
 @contextlib.contextmanager
 def running(deployment: Deployment) -> Iterator[None]:
-    """A first run, once it has begun to read: queries from before that are not answered."""
     with deployment.running():
         await_begin(deployment)
         yield
@@ -71,7 +70,6 @@ def named(deployment: Deployment, *flags: str) -> list[str]:
 
 
 def said(client: RecallClient, user: str = "ann") -> str:
-    """What comes of a question: how many memories there are, or why it is not answered."""
     try:
         return str(len(client.search("tea", user=user)))
     except QueryFailed as failed:
@@ -79,7 +77,6 @@ def said(client: RecallClient, user: str = "ann") -> str:
 
 
 def written(deployment: Deployment) -> bytes:
-    """All that stands in the topics that others than us may read."""
     topics = (deployment.topics.control, *deployment.topics.outputs())
     found = [message for topic in topics for message in read_topic(deployment.broker, topic)]
     return b"".join((one.value() or b"") + repr(one.headers()).encode() for one in found)
@@ -157,8 +154,6 @@ def test_what_we_send_ourselves_is_sent_with_our_key(
 
 
 class Forger:
-    """Writes to the control topic whatever it has seen there, or made up."""
-
     def __init__(self, deployment: Deployment) -> None:
         self._broker, self._topic = deployment.broker, deployment.topics.control
         self._producer = Producer({"bootstrap.servers": self._broker.bootstrap_servers})
@@ -253,7 +248,6 @@ def test_a_control_topic_that_forgets_is_reported(
 
 
 def test_first_key_stops_an_engine_with_producer_timestamps(deployment: Deployment, topics: Names) -> None:
-    """Whoever sent a record as of a year ago would be believed, without any credentials."""
     own = replace(deployment, topics=replace(deployment.topics, memory=topics("backdated")))
     own.broker.create_topics({own.topics.memory: 1}, {"message.timestamp.type": "CreateTime"})
     process = own.start()

@@ -68,7 +68,6 @@ def start(
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    """What a command printed until it ended well."""
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     return stdout

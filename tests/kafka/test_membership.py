@@ -57,7 +57,6 @@ class Site:
         return read(self.path)
 
     def owners(self) -> dict[int, int]:
-        """Partition → the process that owns it now, of those that are not given up."""
         now: dict[int, int] = {}
         for line in self.lines():
             if line.event == "give":
@@ -67,7 +66,6 @@ class Site:
         return now
 
     def shares(self, *members: Member) -> dict[int, int]:
-        """How many partitions each of the members owns."""
         owners = [*self.owners().values()]
         return {member.pid: owners.count(member.pid) for member in members}
 
@@ -94,7 +92,6 @@ class Site:
             grown.result()
 
     def check_nothing_again(self) -> None:
-        """What was handed over went on where it had ended."""
         sent: dict[int, list[int]] = {}
         for line in self.lines():
             if line.event == "send":
@@ -102,7 +99,6 @@ class Site:
         assert all(found == [*range(1, len(found) + 1)] for found in sent.values())
 
     def check_one_owner(self) -> None:
-        """Of no partition two have sent at a time."""
         assert [silence for found in silences(self.lines()).values() for _, silence in found if silence < 0] == []
 
 
@@ -159,7 +155,6 @@ def test_member_killed_before_its_first_partition_stops_nobody(site: Site) -> No
 
 
 def test_the_last_process_of_a_static_name_works_alone(site: Site) -> None:
-    """It waits until the one before may send no more; one that was paused does not come back."""
     site.make()
     first = site.start("one", "--instance-id", "a")
     site.all_send(first)
@@ -198,7 +193,6 @@ def test_topics_that_do_not_fit_are_refused(site: Site) -> None:
 
 
 def ended(member: Member) -> str:
-    """What a member said that has ended by itself."""
     assert member.wait(GIVE_UP_S) == 1
     assert member.stderr is not None
     return member.stderr.read()

@@ -67,8 +67,6 @@ def selectors() -> set[str]:
 
 @dataclass
 class Outcome:
-    """What Prometheus reported."""
-
     quiet: set[str] = field(default_factory=set)  # alerts that fired in normal running
     fired: dict[str, dict[str, Any]] = field(default_factory=dict)
     unhealthy: list[str] = field(default_factory=list)  # rules that could not be evaluated
@@ -76,8 +74,6 @@ class Outcome:
 
 
 class Site:
-    """An engine, an enrichment flow and a gateway, and what is sent to them."""
-
     def __init__(self, broker: Cluster, folder: Path, llm: LlmServer) -> None:
         suffix = uuid.uuid4().hex[:8]
         words = (*FLAGS, "--enrichment-topic", "--result-topic")

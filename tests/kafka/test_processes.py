@@ -29,8 +29,6 @@ MEMBERS = [member_name(number) for number in range(2)]
 
 
 class Site:
-    """Topics of its own, what is sent to them, and members."""
-
     def __init__(self, broker: Cluster, folder: Path, start: Start) -> None:
         self._broker, self._start = broker, start
         self.folder, self.topics, self._sent = folder, own_topics(), 0
@@ -62,7 +60,6 @@ class Site:
             return str(error)
 
     def measured(self, name: str) -> dict[str, float]:
-        """A metric without labels of its own, of each member that says it."""
         families = text_string_to_metric_families(self.ask("/metrics"))
         return {one.labels["member"]: one.value for family in families for one in family.samples if one.name == name}
 

@@ -28,7 +28,6 @@ class Deployment(harness.Deployment):
     """A main flow that loses parts of its state directory or of its topics."""
 
     def send(self, count: int, queries: int = 0) -> None:
-        """Produce memory events, each of which asks for a receipt, and queries."""
         told = [
             {"type": "message", "id": f"m{number}", "content": f"walnut {number}", "session_id": f"s{number % 3}"}
             | {"user_id": USERS[number % len(USERS)], "receipt": True}

@@ -76,7 +76,6 @@ def platform(broker: Cluster, topics: Names) -> Platform:
 
 @pytest.fixture
 def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Running:
-    """Runs a flow with a directory of its own, and stops it as an operator does."""
 
     @contextlib.contextmanager
     def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:

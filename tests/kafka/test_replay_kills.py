@@ -69,7 +69,6 @@ def test_a_killed_replay_continues_without_repetition(
 
 
 def test_each_topic_gets_the_whole_log_once(broker: Cluster, command: Command, tmp_path: Path) -> None:
-    """What was sent is known by cluster and topic, so a topic that was created again gets the log again."""
     log, count = tmp_path / "log.jsonl", 30
     event = {"type": "message", "tenant_id": "acme", "user_id": "ann"}
     log.write_bytes(

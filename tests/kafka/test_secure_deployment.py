@@ -39,7 +39,6 @@ class Secure:
     config: Path
 
     def run(self, *words: str | Path) -> str:
-        """What a command prints that succeeds."""
         done = self.command(*words, "--config", self.config)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -72,12 +71,10 @@ class Secure:
             process.wait()
 
     def codes(self) -> list[str]:
-        """Of the dead letters."""
         letters = [dict(one.headers()) for one in read_topic(self.engine.broker, self.engine.topics.dead_letters)]
         return [one["error.code"].decode() for one in letters]
 
     def written(self) -> bytes:
-        """All that the engine wrote to Kafka: keys, values and headers."""
         messages = [one for topic in self.engine.topics.outputs() for one in read_topic(self.engine.broker, topic)]
         return b"\n".join(repr((one.key(), one.value(), one.headers())).encode() for one in messages)
 

@@ -42,7 +42,6 @@ def fleet(topics: Topics, tmp_path: Path) -> Iterator[Fleet]:
 
 
 def memories(member: Engine) -> float:
-    """How many it holds: of its own partitions, and of those that it keeps warm."""
     return member.metrics()["recallflow_memories"]
 
 

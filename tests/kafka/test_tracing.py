@@ -105,7 +105,6 @@ def deployment(
 
 @contextlib.contextmanager
 def a_trace(*, sampled: bool = True) -> Iterator[str]:
-    """A span of somebody else's is the current one; gives its trace's id."""
     flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
     parent = SpanContext(secrets.randbits(128) | 1, secrets.randbits(64) | 1, is_remote=True, trace_flags=flags)
     token = context.attach(trace.set_span_in_context(NonRecordingSpan(parent)))

@@ -170,7 +170,6 @@ def packing(path: Path) -> tuple[int, int]:
     ]
 
     def state(applied: int, say: Say) -> None:
-        """Say what the directory answers once the whole log was sent again, or that lines are lost."""
         harness = Harness(path, one_log=True)
         if harness.directory.partition(0).applied.get(f"{MEMORIES}:0", -1) + 1 < applied:
             say(b"lost")

@@ -67,7 +67,6 @@ def replayed(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> tuple[
 def test_killed_replay_continues_to_the_same_state(
     replayed: tuple[Path, str, list[bytes]], tmp_path: Path, start: Start, replay: Replay
 ) -> None:
-    """Kill it twice, each when so many more lines are refused."""
     log, state_hash, rejects = replayed
     noted = tmp_path / "rejects.jsonl"
     options = [*PARTITIONS, "--rejects", str(noted)]

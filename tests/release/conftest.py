@@ -17,8 +17,6 @@ DISTRIBUTIONS = {
 
 
 class Environment:
-    """A fresh environment of a Python with what was asked for."""
-
     def __init__(self, folder: Path, python: str, *requirements: str) -> None:
         self.folder = folder
         uv("venv", "--quiet", "--python", python, str(folder / "env"))
@@ -33,7 +31,6 @@ class Environment:
         return subprocess.run([path, *arguments], cwd=self.folder, capture_output=True, text=True)
 
     def shown(self, program: str, *arguments: str) -> str:
-        """What a program prints that succeeds and complains of nothing."""
         done = self.run(program, *arguments)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout

@@ -65,7 +65,6 @@ def test_its_python_has_bytewax() -> None:
 def test_its_steps_make_what_its_entry_point_runs(
     tmp_path: Path, wheels: dict[str, Path], environment: Callable[..., Environment]
 ) -> None:
-    """A wheel of what is copied, which is that of the checkout, installed with the extras into a fresh environment."""
     context = tmp_path / "context"
     context.mkdir()
     for line in (ROOT / ".dockerignore").read_text().splitlines():

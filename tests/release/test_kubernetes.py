@@ -84,7 +84,6 @@ def group(one: Object) -> str:
 
 
 def config(folder: str, tmp_path: Path) -> Config:
-    """What a member makes of its command line, its file and its variables. Raises UsageError."""
     engine = container(folder)
     file = tmp_path / "recallflow.toml"
     file.write_text(the("ConfigMap", folder)["data"]["recallflow.toml"])
@@ -276,7 +275,6 @@ def test_nothing_runs_as_root_or_writes_beside_its_volumes() -> None:
 
 
 def test_variables_of_services_do_not_reach_a_member() -> None:
-    """A service beside it would be a misspelt setting."""
     assert pod(BASE)["enableServiceLinks"] is False
     with pytest.raises(UsageError, match="RECALLFLOW_GATEWAY_SERVICE_HOST is no setting"):
         read_config({}, {"RECALLFLOW_GATEWAY_SERVICE_HOST": "10.0.0.1"})

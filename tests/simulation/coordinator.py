@@ -60,7 +60,6 @@ class Group:
         return made
 
     def poll_until_owned(self, *consumers: Any, of: Any, count: int) -> None:
-        """Poll consumers until one of them owns so many partitions."""
         for _ in range(GIVE_UP_POLLS):
             if len(self._owned[of]) == count:
                 return
@@ -94,7 +93,6 @@ def metadata_comes_back(group: Group) -> list[object]:
 
 
 def only_members_commit(group: Group) -> list[object]:
-    """An empty group accepts a commit of anybody, and one with members those of its members."""
     member, observer = group.member(), group.observer()
     group.poll_until_owned(member, of=member, count=2)
     return [group.commit(member, 2), group.commit(observer, 5), group.committed(observer)]

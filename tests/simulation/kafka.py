@@ -109,8 +109,6 @@ class Log:
 
 
 class Answer:
-    """What a request leads to."""
-
     def __init__(self, of: World) -> None:
         self._world = of
         self._waiters: list[Task] = []
@@ -780,7 +778,6 @@ class Consumer:
         self._rejoins = False
 
     def _serve(self) -> None:
-        """Call what the application registered, for each event."""
         while self._events and not self._is_calling:
             kind, about = self._events.popleft()
             if kind == "error":
@@ -890,7 +887,6 @@ class Producer:
         self.world.wake_all(self._waiters)
 
     def _expire(self, part: Part) -> None:
-        """Report what was not acknowledged in time. A batch in flight may be appended all the same."""
         for one in [*self._in_flight.get(part, ()), *self._queues.get(part, ())]:
             if one.until_s <= self.world.now_s:
                 self._report(one, KafkaError(KafkaError._MSG_TIMED_OUT), None)

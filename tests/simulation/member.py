@@ -32,8 +32,6 @@ EMBEDDER = load_embedder("hash")
 
 
 class Watcher:
-    """What is told of members."""
-
     def has_gained(self, member: "Member", partitions: Any) -> None:
         """A member begins with partitions."""
 
@@ -86,7 +84,6 @@ class Member:
             self._flow._stopping.set()
 
     def kill(self, *, machine: bool = False) -> None:
-        """End the process at once. In a machine crash, what was not synced is lost as well."""
         if self.process is None:
             return
         image = self.folder.with_name(self.folder.name + ".image")
@@ -97,7 +94,6 @@ class Member:
             image.rename(self.folder)
 
     def end(self) -> None:
-        """End the process, and close what it has open."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()

@@ -72,8 +72,6 @@ class Action:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What happens, and the seed of everything that the scheduler decides."""
-
     seed: int
     actions: tuple[Action, ...]
     static: tuple[bool, ...] = (False,) * MEMBERS
@@ -182,7 +180,6 @@ class Script:
 
 
 def tag_of(owner: Owner) -> str:
-    """What every memory of an owner names, and no other's does."""
     return f"{owner[0]}-{owner[1]}"
 
 
@@ -244,7 +241,6 @@ class Watch(Watcher):
                 self.fail(f"a response to {owner} has a memory of another owner: {found['content']}")
 
     def _committed(self, part: model.Part, text: str, process: simulated.Process) -> None:
-        """Everything below a committed offset is delivered, and what was applied for it is synced."""
         topic, number = part
         if topic != TOPICS.memory or (place := Place.found(text)) in (None, self._places.get(number)):
             return
@@ -478,7 +474,6 @@ class Simulation:
         return _straight[key]
 
     def _within(self, work: Callable[[], str]) -> str:
-        """What a function returns that runs on a simulated thread."""
         found: list[str] = []
         reference = self.world.process("reference")
         reference.spawn(lambda: found.append(work()), "main")
@@ -530,7 +525,6 @@ _REPLACED = {
 
 @contextlib.contextmanager
 def simulating() -> Iterator[None]:
-    """Replace what the product waits with, for any number of schedules."""
     patches = simulated.Patches(_REPLACED)
     patches.apply()
     # Waits that an event ends anyway; polling more seldom costs the model no behaviour.

@@ -45,7 +45,6 @@ def oct_jwk(secret: bytes = SECRET, **more: Any) -> dict[str, Any]:
 
 
 def token(key: Any = RSA_KEY, algorithm: str = "RS256", kid: str | None = "r", **claims: Any) -> str:
-    """A token with these claims beside the usual ones; one of None is left out."""
     said = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
     return jwt.encode(said, key, algorithm, headers=None if kid is None else {"kid": kid})
 
@@ -78,8 +77,6 @@ def signing_keys() -> list[SigningKey]:
 
 
 class Senders:
-    """What operators decided, and the verdicts by it."""
-
     def __init__(self, mode: str = "required", issuer: Issuer | None = None, decisions: History | None = None) -> None:
         self.decisions = History() if decisions is None else decisions
         self._trust = Trust(mode, issuer or Issuer(), {fingerprint(SECRET): SECRET})

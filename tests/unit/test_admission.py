@@ -39,7 +39,6 @@ class Log:
         self.called.set()
 
     def news(self) -> list[tuple[str, bool]]:
-        """Name, and whether it was revoked, of what was announced since the last look."""
         found = [(event.name, event.revoked) for event in self.events]
         self.events = []
         return found
@@ -58,7 +57,6 @@ def server() -> Iterator[JwksServer]:
 
 
 def watch(log: Log, jwks: object = None, secret: str | None = None) -> tuple[TokenKeys, dict[str, bytes]]:
-    """As after a start of the engine."""
     auth = AuthSettings(jwks=None if jwks is None else str(jwks), secret=secret)
     secrets: dict[str, bytes] = {}
     return TokenKeys(auth, key_source(auth), log.history, secrets, log), secrets

@@ -23,7 +23,6 @@ def test_outage_is_waited_for_up_to_its_limit() -> None:
 
 
 def test_a_process_that_was_paused_has_not_waited_meanwhile() -> None:
-    """What it asked before it was paused fails when it goes on, and is asked once more."""
     clock = Clock()
     patience = Patience(10.0, threading.Event(), clock)
     clock.now_s += 3_600

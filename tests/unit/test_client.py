@@ -214,7 +214,6 @@ def test_both_clients_have_the_same_calls_with_one_documentation(name: str) -> N
 
 
 def test_whatever_is_refused_by_nobody_arrives_as_it_was_given() -> None:
-    """Times as times, our own models, positions, texts in any script, and nothing dropped."""
     given = {
         "content": "Grüße 🦦",
         "timestamp": datetime(1970, 2, 1, tzinfo=UTC),  # its milliseconds look like seconds

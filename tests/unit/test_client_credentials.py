@@ -25,8 +25,6 @@ AT = Position("control.events", 0, 7)
 
 
 class Sent(list[tuple[str, bytes, bytes, dict[str, bytes]]]):
-    """What went out: topic, key, value, headers."""
-
     def decisions(self) -> list[Control]:
         return [parse_control(value) for topic, _, value, _ in self if topic == "control.events"]
 

@@ -101,7 +101,6 @@ class Engine:
         assert self.answered == answered + 1
 
     def mark(self) -> None:
-        """Let the time of a mark come, and what is behind it."""
         self.now_s += MARK_S
         self.turn()
         self.turn()

@@ -26,7 +26,6 @@ Made = dict[str, tuple[int, dict[str, str]]]  # topic → partitions and setting
 
 @pytest.fixture
 def services() -> dict[str, Any]:
-    """Those of Kafka's image; the engine's, which is built, is tests/release/test_image.py's."""
     found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
     return {name: service for name, service in found.items() if name != "engine"}
 

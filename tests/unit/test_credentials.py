@@ -75,7 +75,6 @@ def test_a_jwks_document_gives_public_keys_and_secrets() -> None:
 
 
 def test_of_a_private_key_nothing_private_is_taken() -> None:
-    """Somebody gives us the file that the issuer signs with."""
     private = [jwt.algorithms.RSAAlgorithm.to_jwk(RSA_KEY), jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY)]
     keys, problems, _ = read_jwks(document(*map(json.loads, private)))
     assert problems == []

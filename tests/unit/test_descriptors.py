@@ -12,7 +12,6 @@ from tests.unit.state.member import KEYRING
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple[int, int]]:
-    """Have the process believe in these limits; return what it sets."""
     found = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: found[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: found.append(limits))

@@ -141,7 +141,6 @@ def test_what_a_tenant_spent_is_remembered_from_run_to_run(run: Run, llm_server:
 
 
 def test_a_question_finds_by_meaning(run: Run, llm_server: LlmServer) -> None:
-    """Of texts that have no word of it, the one whose vector is near."""
     near, far = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
     llm_server.vectors |= {FERRY: far, KETTLE: near, "Which gadget is out of order?": near}
     told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate((FERRY, KETTLE))]
@@ -165,7 +164,6 @@ def test_where_the_service_fails_a_question_is_compared_by_spelling(run: Run, ll
 
 @pytest.mark.models
 def test_local_copy_answers_for_a_failing_service(llm_server: LlmServer, tmp_path: Path) -> None:
-    """The service serves the very model: its vectors of memories meet those of the copy."""
     folder = shared("models", "all-MiniLM-L6-v2")
     model = load_embedder("minilm", folder)
     texts = FERRY, KETTLE, "Bo sold his red bike"
@@ -224,7 +222,6 @@ ODDITIES: dict[str, Any] = {  # text → its vector
 
 
 def test_odd_vectors_cost_no_other_text_its_vector(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
-    """Neither those of the same call, nor those before and after it; nor does it matter that a run begins with it."""
     llm_server.oddities |= ODDITIES
     told = [make_event("memory", n, id=f"m{n}", content=f"Note {n}") for n in range(5)]
     odd = [make_event("memory", n, id=text, content=text) for n, text in enumerate(ODDITIES, 5)]

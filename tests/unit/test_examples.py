@@ -13,7 +13,6 @@ pytestmark = pytest.mark.examples
 
 
 def run(command: str, folder: Path, **more: str) -> str:
-    """What a command of a page prints, run in a folder of its own."""
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
@@ -46,7 +45,6 @@ def test_a_year_is_replayed_and_asked_about_as_of_days(copied: Path) -> None:
 
 
 def model(messages: Messages) -> Answer:
-    """Remembers where it is told to, looks up before it answers, and repeats what it found."""
     question = messages[1]["content"]
     if messages[-1]["role"] == "tool":
         return f"I know: {messages[-1]['content']}"

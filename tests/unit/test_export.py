@@ -69,7 +69,6 @@ USERS = {
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of several users, some of whom share a name."""
     path = tmp_path_factory.mktemp("lived") / "s"
     lines = [orjson.dumps(event) for tag, owner in USERS.items() for event in life(tag, **owner)]
     assert not process(lines, Settings(partitions=2), path).rejected
@@ -173,7 +172,6 @@ def test_who_used_what_when_is_told(lived: Path) -> None:
 
 
 def test_every_table_is_told_or_repeats_one_that_is(lived: Path) -> None:
-    """A table that is new belongs into the export."""
     read = {keys.HEAD, keys.ROW, keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.ASKED}
     read |= READERS.keys() | HASHES.keys() | REPEATING | GRAPH_REPEATING
 

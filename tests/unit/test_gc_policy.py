@@ -24,7 +24,6 @@ class Cycle:
 
 
 def left(count: int) -> "weakref.WeakSet[Cycle]":
-    """Cycles that nobody holds, as far as Python did not find them."""
     return weakref.WeakSet(Cycle() for _ in range(count))
 
 

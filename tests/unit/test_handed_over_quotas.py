@@ -56,7 +56,6 @@ class Deployment:
         self.verdicts: Verdicts = {}
 
     def work(self, count: int, lacks: int = 0) -> None:
-        """The next member has so many records of each log judged."""
         rates = Rates(decided(), QUERIES, (MEMORIES, QUERIES))
         lanes = self._opened(lacks)
         for lane in lanes:

@@ -60,7 +60,6 @@ def embedding_config(tmp_path: Path, server: LlmServer, **chosen: Any) -> Config
 
 
 def with_service(config: Config, use: Callable[[LocalService], Awaitable[T]], decisions: History | None = None) -> T:
-    """What callers make of an engine that is there for them alone."""
 
     async def used(service: LocalService) -> T:
         return await use(service)
@@ -167,7 +166,6 @@ def test_waiting_question_delays_no_other_and_ends(tmp_path: Path) -> None:
 
 
 def test_question_over_a_restart_answers_no_other_caller(tmp_path: Path) -> None:
-    """A question is left behind in the snapshot: its answer is neither a line's, nor another caller's."""
 
     async def leave(service: LocalService) -> None:
         await service.store(memory(id="m"), ())
@@ -503,7 +501,6 @@ def test_failed_purge_is_reported_and_retried(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("at_once")
 def test_partition_broken_by_a_failed_purge_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB takes no more writes once work of its own failed, also after the cause has gone."""
     broken, clean = True, Cleaning._clean
     opened: list[int] = []
     opens = Partition.__init__

@@ -155,7 +155,6 @@ def test_metrics_show_what_was_counted(running: Running) -> None:
 
 
 def test_every_counter_is_there_before_anything_is_counted(running: Running) -> None:
-    """What first appears with a 1 has not grown for whoever watches."""
     metrics = Metrics()
     metrics.watch(running)
     found = shown(metrics)

@@ -166,7 +166,6 @@ def test_pipe_warns_that_enrichment_does_nothing(
 
 
 def test_enrichment_without_its_language_model_is_refused(tmp_path: Path) -> None:
-    """Each request has one result for good: a member that cannot ask must not answer."""
     config = Config(state_dir=tmp_path, enrichment=EnrichmentSettings(facts=True))
     with pytest.raises(UsageError, match=r"llm\.model .* enrichment\.facts"):
         EnrichFlow(config)

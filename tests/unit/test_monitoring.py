@@ -79,14 +79,12 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 
 def test_grafana_reads_the_dashboard_as_it_is() -> None:
-    """Nothing is lost on its way through Grafana's own model of a dashboard."""
     register_default_plugins()
     read = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard())))
     assert [*lost(dashboard(), read)] == []
 
 
 def lost(written: Any, read: Any, path: str = "") -> list[str]:
-    """Where something was written and is not read so."""
     if isinstance(written, dict) and isinstance(read, dict):
         return [one for key, value in written.items() for one in lost(value, read.get(key), f"{path}.{key}")]
     if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):

@@ -37,7 +37,6 @@ def test_an_owner_is_in_the_partition_of_its_records(tenant: str, user: str, env
 
 @given(st.none() | st.binary(max_size=64), st.integers(1, 64))
 def test_a_refused_record_goes_where_its_key_says(key: bytes | None, partitions: int) -> None:
-    """Whatever bytes the key is of."""
     record = Record(Position("memory.events", 0, 7), b"{", 0, key)
     refused = Refused(record, InvalidRecord("invalid_json", [FieldProblem("", "is no JSON")]), "decode")
     ((_, batch),) = by_partition([refused], partial(partition_hashed, partitions=partitions))

@@ -33,8 +33,6 @@ EMBEDDER = Later()
 
 
 class Log:
-    """What a log holds, read by whoever embeds it."""
-
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
         self.messages: list[Message] = []
@@ -67,7 +65,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def test_what_was_sent_home_counts_there_and_then(log: Log) -> None:
-    """Where it lay before, what came after it would change it; an engine refused that, as it knew nothing of it yet."""
     lost = log.add(ELSEWHERE, content="sent astray", id="a")
     log.add(HOME, type="memory.update", memory_id="a", content="came too early")
     log.add(HOME, lost, content="sent astray", id="a")
@@ -76,7 +73,6 @@ def test_what_was_sent_home_counts_there_and_then(log: Log) -> None:
 
 
 def test_unforwarded_record_is_counted_as_astray(log: Log) -> None:
-    """A vector of it would stand before it."""
     log.add(ELSEWHERE, content="nobody saw this", id="a")
     lost = log.add(ELSEWHERE, content="an engine saw that", id="b")
     log.add(HOME, lost, content="an engine saw that", id="b")

@@ -63,7 +63,6 @@ def test_folder_is_marked_at_the_second_look(life: Life) -> None:
 
 
 def test_nobody_looks_once_the_member_stops(life: Life) -> None:
-    """What it hands over then goes to others that may be stopping as well."""
     life.look()
     life.stopping.set()
     life.look(2)

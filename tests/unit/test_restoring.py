@@ -29,8 +29,6 @@ Made = Callable[..., "Kept"]
 
 
 class Kept:
-    """A state directory of which checkpoints are kept."""
-
     def __init__(self, directory: StateDirectory, store: Path, topic: str) -> None:
         self.directory, self._topic = directory, topic
         self.store = CheckpointStore.open(store.as_uri(), patience_s=0, create=True)
@@ -47,7 +45,6 @@ class Kept:
         self.checkpoints._keep(2)
 
     def restored(self, wanted: bool = True) -> int:
-        """What is applied after a restore was tried."""
         self.checkpoints.restore(2, lambda: wanted)
         return self.directory.partition(2).applied.get(f"{self._topic}:2", -1)
 
@@ -75,7 +72,6 @@ def test_folder_far_behind_is_replaced_while_wanted(made: Made) -> None:
 
 
 def test_checkpoint_that_holds_less_is_not_taken(made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The newest checkpoint is damaged, so an older one is fetched; the log may not reach back to it."""
     one, other = made("one"), made("other")
     one.apply(10)
     one.keep()
@@ -99,7 +95,6 @@ def test_a_checkpoint_of_another_topic_is_nobodys(made: Made, caplog: pytest.Log
 
 
 def test_checkpoint_under_another_key_is_not_taken(made: Made, caplog: pytest.LogCaptureFixture) -> None:
-    """As one from before the key was rotated: in the folder's place, the engine would not start any more."""
     one, other = (
         made(name, at_rest=AtRest(LocalMasterKey(bytes([count] * 32)))) for name, count in (("a", 1), ("b", 2))
     )
@@ -112,7 +107,6 @@ def test_checkpoint_under_another_key_is_not_taken(made: Made, caplog: pytest.Lo
 
 
 def test_a_checkpoint_says_no_more_than_it_holds(made: Made) -> None:
-    """The dataflow goes on while a copy is made: what it has staged is not committed."""
     one = made("one")
     one.apply(5)
     one.stage(6)
@@ -169,7 +163,6 @@ def test_missing_store_fails_one_checkpoint(made: Made, tmp_path: Path, caplog: 
 
 
 def test_full_disk_of_the_state_fails_only_the_checkpoint(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is copied: the folder for the copy cannot be made."""
 
     def fail(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -182,7 +175,6 @@ def test_full_disk_of_the_state_fails_only_the_checkpoint(made: Made, monkeypatc
 
 
 def test_one_at_a_time_restores_a_partition(made: Made) -> None:
-    """Whoever comes second finds out only then whether it is still to be done: the dataflow may have the folder."""
     one, other = made("one"), made("other")
     one.apply(7)
     one.keep()
@@ -212,7 +204,6 @@ def test_one_at_a_time_restores_a_partition(made: Made) -> None:
 
 
 def test_added_partition_has_a_folder(made: Made) -> None:
-    """It is read by whoever has it, though no owner is at home there."""
     one, other, added = made("one"), made("other"), SETTINGS.partitions + 1
     for kept, offset in ((one, 10), (other, -1)):
         if offset >= 0:

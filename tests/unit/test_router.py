@@ -40,7 +40,6 @@ def refused(value: bytes = b"{}", key: bytes | None = b"acme/ann", headers: Head
 
 
 def size_bytes(outgoing: Outgoing) -> int:
-    """What a record takes at most: its parts, each with its lengths, and its batch."""
     return 97 + len(outgoing.key or b"") + len(outgoing.value or b"") + headers_bytes(outgoing.all_headers)
 
 
@@ -54,7 +53,6 @@ def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
 
 
 def test_record_too_large_to_forward_is_a_dead_letter() -> None:
-    """Nothing else could stand in for it, and it would be gone with a line in the log."""
     most_bytes, at = 2 * LEAST_BYTES, Position(TOPICS.memory, 1, 7)
     made = Router(TOPICS, ONE_EACH, dict.fromkeys((TOPICS.memory, TOPICS.dead_letters), most_bytes))
     became: list[type[Output]] = []

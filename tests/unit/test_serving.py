@@ -59,6 +59,5 @@ def test_second_signal_ends_the_process() -> None:
 
 
 def _held_bytes(pipe: int) -> int:
-    """How much waits in a pipe to be read."""
     (held,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(held)

@@ -23,7 +23,6 @@ LOADED = re.compile(r"<(?:script|img|iframe|link rel=\"(?:stylesheet|icon|precon
 
 @functools.cache
 def text_of(path: Path) -> str:
-    """A page without its blocks of code; of one that is made, what is made now."""
     name = path.relative_to(ROOT / "docs").as_posix() if path.is_relative_to(ROOT / "docs") else ""
     return BLOCK.sub("", PAGES[name]() if name in PAGES else path.read_text())
 
@@ -38,7 +37,6 @@ def links(page: Path) -> Iterator[tuple[str, Path, str]]:
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """As GitHub and the site make them of headings; one that comes again has a number."""
     heads = re.findall(r"^#+ (.+?)#*$", text_of(page), re.M)
     plain = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", head).strip().lower() for head in heads]
     return {re.sub(r"[^\w\- ]", "", head).strip().replace(" ", "-") for head in plain}

@@ -43,7 +43,6 @@ def test_what_is_lost_goes_to_who_has_least() -> None:
 
 @pytest.mark.parametrize("me", [None, "another"])
 def test_who_is_no_member_stands_by_for_nobody(me: str | None) -> None:
-    """As who has joined a moment ago, or was put out."""
     assert warm_at(me, {"a": frozenset({0}), "b": frozenset({1})}, 1) == frozenset()
 
 
@@ -92,7 +91,6 @@ class Member:
         self.standby._shares._admin = Mock(describe_consumer_groups=Mock(return_value={"group": described}))
 
     def look(self) -> list[Any]:
-        """What the source is asked for, in one look."""
         self.source.reset_mock(return_value=False)
         reader = Mock(spec=TopicReader, span=lambda *_: (LOG_BEGINS, LOG_ENDS))
         reader.consumer = Mock(committed=self._committed)
@@ -133,7 +131,6 @@ def test_partition_of_another_standby_is_cooled() -> None:
 
 
 def test_folder_of_an_expected_partition_is_left_alone() -> None:
-    """Others see to it, on another thread."""
     member = Member(a=(1,), me=(0,))
     member.committed, member.expected = {1: 50}, frozenset({0, 1})
     member.applied = {1: 40}

@@ -319,7 +319,6 @@ STUMBLING = {
 
 @pytest.mark.parametrize("name", STUMBLING)
 def test_odd_line_stops_no_other(name: str) -> None:
-    """Apply it alone in its batch, then among other lines, and query what it left."""
     before, after = event(id="before", timestamp=1), event(id="after", timestamp=2)
     questions = [ask(query="hello", filters={"session_ids": ["s"]}), ask(query="hello", id="last", timestamp=3)]
     for lines in ([STUMBLING[name]], [before, STUMBLING[name], after, *questions]):

@@ -152,7 +152,6 @@ def test_rotated_directory_opens_with_the_new_key_only(cli: Cli, encrypted: Path
 def test_killed_rotation_leaves_one_valid_key(
     cli: Cli, encrypted: Path, key: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rotation is one rename, so a file that it left beside has no effect."""
 
     def killed(_: Path) -> None:
         raise MemoryError

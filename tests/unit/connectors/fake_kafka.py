@@ -9,8 +9,6 @@ OK = None
 
 
 class Delivered(NamedTuple):
-    """What a delivery report is about."""
-
     where: int
 
     def offset(self) -> int:

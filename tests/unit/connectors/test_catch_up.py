@@ -29,7 +29,6 @@ def test_a_partition_counts_while_it_is_ours() -> None:
 
 
 def test_what_an_earlier_run_was_given_is_not_counted() -> None:
-    """Requests that it left open are asked again without being read again."""
     catch_up = started(**{LOG: 5})
     catch_up.begin(LOG, 3)
     catch_up.gave(LOG, [3, 4], 5)
@@ -63,7 +62,6 @@ def test_after_an_outage_it_counts_anew_and_knows_nothing_meanwhile() -> None:
     st.randoms(use_true_random=False),
 )
 def test_progress_ends_exactly_at_the_target(records: list[bool], target: int, batch: int, draw: Random) -> None:
-    """`records`: which offsets hold one."""
     offsets = [offset for offset, there in enumerate(records) if there]
     target = min(target, len(records))
     catch_up = started(**{LOG: target})

@@ -22,7 +22,6 @@ def to_send(offset: int) -> ToSend:
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
-    """Of a sink that sends."""
     made = FakeProducer()
 
     def connect(options: dict[str, object]) -> FakeProducer:

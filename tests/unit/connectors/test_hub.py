@@ -41,8 +41,6 @@ def add(reader: Reader, topic: str, number: int = 0, end: int = 0) -> Lane:
 
 
 class Told(threading.Event):
-    """An event that remembers what each wait for it came to: True where it was set."""
-
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[bool] = []
@@ -115,7 +113,6 @@ def test_what_else_has_failed_stops_the_source(make_hub: Callable[..., Hub]) -> 
 
 
 def waiting(hub: Hub, queries: int, memories: int) -> None:
-    """So many records that may be taken."""
     add(hub.queries, "query.events").queue.extend(range(queries))
     add(hub.memories, "memory.events").queue.extend(range(memories))
 

@@ -47,7 +47,6 @@ def configuration(
 
 
 def test_no_admin_client_writes_lines_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
-    """librdkafka writes them to standard error, past any --log-format."""
     client = AdminClient(KafkaOptions(SERVERS).admin())
     with pytest.raises(KafkaException):
         client.list_topics(timeout=1.0)

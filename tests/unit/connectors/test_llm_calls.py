@@ -233,7 +233,6 @@ def test_calls_that_nobody_waited_for_count_as_failures(llm_server: LlmServer, m
 
 @pytest.mark.parametrize("fault", ["cut", Fault("status", status=503), Fault("status", status=401)], ids=str)
 def test_long_outage_loses_no_waiting_call(llm_server: LlmServer, model: Model, time: Time, fault: Any) -> None:
-    """Calls before the outage is known use up their attempts. Later calls wait, and one of them at a time tries."""
     time.pace = 10
 
     async def twenty(asked: OpenAiModel) -> list[str]:

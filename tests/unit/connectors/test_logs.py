@@ -245,7 +245,6 @@ def messages(*said: str) -> list[bytes]:
 
 @pytest.mark.parametrize("layout", [b"\n".join, lambda said: b'{"messages":[' + b",".join(said) + b"]}"])
 def test_logs_without_ids_do_not_collide(tmp_path: Path, layout: Callable[[list[bytes]], bytes]) -> None:
-    """Neither with one of another name that says the same, nor with one of the same name that says something else."""
 
     def written(name: str, *said: str) -> list[str]:
         path = tmp_path / name
@@ -339,7 +338,6 @@ def test_byte_order_mark_is_skipped(write: Callable[[bytes], Path], line: bytes)
 
 
 def test_nesting_deeper_than_can_be_written_is_refused_as_that(write: Callable[[bytes], Path]) -> None:
-    """And not for a field of it that was fine."""
     deep = b"[" * 500 + b"]" * 500
     path = write(b'{"role":"user","content":"x","metadata":{"a":' + deep + b"}}")
     (event,) = events(path)

@@ -33,8 +33,6 @@ def at(number: int) -> Position:
 
 
 class Caller:
-    """Somebody who sends a record and waits for its outcome."""
-
     def __init__(self, outcomes: ExpectedOutcomes, number: int) -> None:
         self.key, self.position = KEYS[number % len(KEYS)], at(number)
         self.got: list[object] = []

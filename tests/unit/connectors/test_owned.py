@@ -21,8 +21,6 @@ START = Reached(0)
 
 
 class Member:
-    """A source, and what it gave."""
-
     def __init__(self, kafka: FakeKafka, memory_ends: MemoryEnds | None = None, **chosen: Any) -> None:
         self.kafka, self.now_s = kafka, 100.0
         self.source = OwnedSource(
@@ -135,7 +133,6 @@ def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Membe
 
 
 def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> None:
-    """And is followed no more, nor closed by who gives it up as another's."""
     fill(kafka, MEMORIES, 1, "a b c")
     warm = lane_at(MEMORIES, 1, Reached(0), 3)
     warm.limit, warm.answered_from = 2, 2**63 - 1
@@ -164,7 +161,6 @@ def test_what_is_ours_comes_before_what_is_kept_warm(kafka: FakeKafka, member: M
 
 
 def test_limit_of_a_cooled_partition_changes_nothing(kafka: FakeKafka, member: Member) -> None:
-    """The coordinator was asked a moment before."""
     fill(kafka, MEMORIES, 1, "a b")
     lane = lane_at(MEMORIES, 1, Reached(0), 2)
     lane.limit = 1

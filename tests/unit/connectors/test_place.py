@@ -17,7 +17,6 @@ PLACES = st.builds(Place, REACHED, REACHED, st.integers(1, 1000), TAILS, OFFSET,
 
 
 def without_empty(place: Place) -> Place:
-    """A topic of which no partition is known says nothing."""
     tails = {topic: numbers for topic, numbers in place.tails.items() if numbers}
     return replace(place, tails=tails)
 
@@ -41,7 +40,6 @@ def test_text_beside_an_offset_is_bounded_and_loses_nothing(place: Place, still:
 
 
 def test_place_without_its_ahead_offsets_is_not_clean() -> None:
-    """A place that is handed over says that nobody need look; one that leaves out what was answered must not."""
     ahead = tuple(range(100_000_000, 100_006_000, 2))
     told = Place.decode(Place(Reached(7), Reached(50_000_000, 0, (), ahead), 16, at_ms=9, clean=True).text())
     assert not told.queries.is_done(ahead[0])

@@ -27,8 +27,6 @@ def ask(port: int, path: str) -> tuple[int, str]:
 
 
 class Broken(CollectorRegistry):
-    """Whoever collects from it fails."""
-
     def collect(self) -> Iterator[object]:  # type: ignore[override]
         raise AssertionError("was asked")
 

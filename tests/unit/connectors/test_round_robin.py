@@ -20,7 +20,6 @@ def tenant(key: bytes | None) -> bytes:
 
 @given(steps=st.lists(TENANTS.map(lambda key: (key,)) | st.none(), max_size=60))
 def test_each_record_is_given_once_and_each_tenants_in_order(steps: list[tuple[bytes | None] | None]) -> None:
-    """A step appends a record, or takes one."""
     turns, log, given_, next_offset = RoundRobinQueue(), list[Message](), list[Message](), 0
     for step in [*steps, *[None] * len(steps)]:
         if step is not None:
@@ -54,7 +53,6 @@ def test_each_tenant_has_one_turn_before_a_second(counts: dict[bytes, int]) -> N
 
 
 def test_what_was_given_before_its_turn_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One tenant waits with much, and behind it very many ask, each as soon as there is room again."""
     monkeypatch.setattr("recallflow.connectors.kafka.order.AHEAD_MAX", 30)
     turns, log, given_, most = RoundRobinQueue(), list[Message](), list[int](), 0
     while len(given_) < 1_000:

@@ -49,7 +49,6 @@ def test_what_stands_behind_a_place_is_seen(kafka: FakeKafka) -> None:
 
 
 def test_an_end_behind_the_last_record_is_reached(kafka: FakeKafka) -> None:
-    """As where a transaction's marker stands there."""
     fill(kafka, "responses", 2)
     kafka.topics["responses"][0].end = 5
     assert seen({"responses": {0: 1}}, {"responses": {0: 5}}) == ["responses:1"]

@@ -81,7 +81,6 @@ def test_line_of_the_library_is_logged_once(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_clients_of_the_library_write_nothing_themselves(capfd: pytest.CaptureFixture[str]) -> None:
-    """A wrong port: each client's connection fails several times a second."""
     options = KafkaOptions("127.0.0.1:1")
     told = threading.Event()
 

@@ -107,8 +107,6 @@ class Script:
 
 
 class Collected:
-    """A sink that keeps what it is given."""
-
     def __init__(self) -> None:
         self.items: list[Any] = []
         self.is_closed = False
@@ -124,8 +122,6 @@ class Collected:
 
 
 class Outcome(NamedTuple):
-    """All that a run leaves behind."""
-
     outputs: list[Any]
     marks: list[tuple[int, int, dict[str, tuple[int, ...]], bool]]
     through: dict[str, list[int]]

@@ -60,8 +60,6 @@ def by_callers(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 class Whole(NamedTuple):
-    """A log, and what a run that nothing interrupted made of it."""
-
     lines: list[bytes]
     answers: list[dict[str, Any]]
     state_hash: str

@@ -105,8 +105,6 @@ class Everybody:
 
 
 class Undecided:
-    """Rollouts of which nobody decided anything; notes what is decided."""
-
     def __init__(self) -> None:
         self.decided: list[Rollout] = []
 

@@ -21,14 +21,12 @@ IDS = ["p/q", "x/history", "/", "a/", "100%", "%2F", "%252F", "a b+c", "ä/ö?x=
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A client of a gateway with an engine of its own."""
     folder = tmp_path_factory.mktemp("gateway")
     with local_gateway(config_in(folder)) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
 
 
 def raw(client: httpx.Client, method: str, target: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-    """What is answered to a target that is sent as it stands: clients quote it anew."""
     connection = http.client.HTTPConnection(urlsplit(str(client.base_url)).netloc, timeout=30)
     connection.request(method, target, b"{}" if headers else None, headers or {})
     answered = connection.getresponse()
@@ -53,7 +51,6 @@ def test_a_memory_is_reached_whatever_its_id_holds(real: httpx.Client, memory_id
 
 
 def test_an_id_of_mem0s_may_hold_a_slash(real: httpx.Client) -> None:
-    """Also where a proxy or a client does not quote what is quoted in it once more."""
     below = "/mem0/acme"
     answered = real.post(f"{below}/memories", json={"messages": "Ann skis.", "user_id": "ann/b"}).json()
     mem0_id = answered["results"][0]["id"]

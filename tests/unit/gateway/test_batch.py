@@ -118,7 +118,6 @@ def send(connection: http.client.HTTPConnection, sent: bytes) -> None:
 
 
 def test_results_come_while_lines_are_still_sent(client: httpx.Client) -> None:
-    """Who sends one line, reads its result, and only then sends the next is not kept waiting."""
     with begun(client) as connection:
         stream = connection.sock.makefile("rb")
         for number in (1, 2, 3):
@@ -139,7 +138,6 @@ def test_lines_that_stop_coming_end_the_batch(engine: Engine) -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
-    """An engine that takes nothing, a client that sends without end: what is held is bounded, in lines and bytes."""
     engine.release.clear()
     app = build_app(engine, Everybody(), Undecided(), Limits(), CollectorRegistry())
     headers = [(name.encode(), value.encode()) for name, value in LINES.items()]

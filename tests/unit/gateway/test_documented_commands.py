@@ -42,7 +42,6 @@ def ask(url: str, request: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.examples
 @pytest.mark.needs("curl")
 def test_the_requests_of_the_page_are_answered_as_it_says(served: Served) -> None:
-    """One after the other: each is applied before the next."""
     store, recall, listing, change, forget, routed = requests()
     memory = f"curl '{ADDRESS}/memories/m-1?tenant_id=acme&user_id=ann'"
 

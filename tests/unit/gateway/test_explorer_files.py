@@ -15,7 +15,6 @@ FROM_ELSEWHERE = re.compile(rb"""(?:src|href|from|import|url)\s*[=(]?\s*["']?(?:
 
 
 def reached(client: httpx.Client) -> dict[str, httpx.Response]:
-    """The page, and all that it and its files name, by name."""
     found = {page: client.get(page) for page in ("/", "/docs", "/explore")}
     ahead = [*found]
     while ahead:

@@ -74,7 +74,6 @@ def send_all(opened: socket.socket, parts: Iterable[bytes]) -> None:
 
 
 def read_all(opened: socket.socket) -> bytes:
-    """What comes until the other side closes."""
     read = b""
     while part := opened.recv(65_536):
         read += part
@@ -266,7 +265,6 @@ def test_idle_connection_is_kept_only_after_an_admitted_request(client: httpx.Cl
 def test_client_that_reads_a_little_at_a_time_is_dropped(
     engine: Engine, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each pause is short; all of them are too long for what was read."""
     monkeypatch.setattr(server, "READ_BYTES_PER_S", 10**9)
     engine.answer = lambda _: Response(query_id="x" * 30_000_000, status="ok")
     with raw(client) as opened:
@@ -372,7 +370,6 @@ def test_delayed_refusals_are_few() -> None:
 
 
 def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
-    """Its tenant is known only once the body is there."""
     evil, honest = ((KEY_HEADER, b"evil"),), ((KEY_HEADER, b"honest"),)
     door = Door(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
     for share, most in ((door.batch_slot, 8), (door.body_slot, 16)):

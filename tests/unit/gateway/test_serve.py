@@ -152,7 +152,6 @@ def test_ids_that_credentials_do_not_name_are_missed(guarded: str, given: dict[s
     ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "evil.example:127.0.0.1", "localhost.x", "", "::1"],
 )
 def test_request_with_a_foreign_host_is_refused(guarded: str, host: str) -> None:
-    """Its name may lead to this machine, whatever it leads to elsewhere."""
     known = headers(TENANTS, host=host)
     with httpx.Client(base_url=guarded, headers=known, timeout=30) as client:
         answers = [
@@ -235,7 +234,6 @@ def test_control_file_without_state_dir_ends_with_status_2(cli: Callable[..., An
 
 
 def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:
-    """A folder stands where the file should."""
     decisions = History()
     present = LiveAdmission(Authoriser(decisions, Trust("off")))
     rollouts = TenantRollouts(present, decisions, to_file(tmp_path, decisions))

@@ -38,7 +38,6 @@ ROUTED = [
 
 
 def send(client: httpx.Client, name: str, headers: dict[str, str]) -> httpx.Response:
-    """Send what an operation takes, about ann's project."""
     method, path = name.split(" ")
     body = BODIES.get(f"{method} {path.removeprefix('/api/sdk/v1').removeprefix('/api')}")
     parameters = ANN | ({"query": "when?"} if path.endswith("/trace") else {})
@@ -85,7 +84,6 @@ def test_unreadable_routing_headers_are_refused(client: httpx.Client, headers: A
 
 
 def test_admission_judges_the_workspace_by_mapping(tmp_path: Path) -> None:
-    """A key for ann alone does not reach the workspace; one for both does, in the name of ann."""
     anns, both = ApiKeyText.new(), ApiKeyText.new()
     decided = time.time_ns() // 1_000_000 - 60_000
     mapping = {"type": "owner.mapping", "tenant_id": "acme", "name": "webrenew", "workspace": "org_w"}

@@ -31,7 +31,6 @@ TEXTS = st.one_of(
 
 
 def analysed(text: str) -> object:
-    """All that is found in a text, as a text and as a question."""
     every = range(len(LATIN))
     found = [read(text, assumed) for assumed in every]
     asked = [read_question(text, table, every) for table in EVERY]

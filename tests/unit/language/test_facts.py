@@ -43,7 +43,6 @@ def test_facts_are_found_in_each_language(file: Path) -> None:
 
 
 def test_somebody_may_speak_all_of_them() -> None:
-    """One owner is told all facts, each time in another language; a question finds its own, in the first three."""
     assert len(FILES) == 13
     told = sorted(((at, file.stem, *pair) for file in FILES for at, pair in enumerate(asked(file))))
     who = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2026-01-31T12:00:00Z"}

@@ -10,7 +10,6 @@ ASSUMED = {table.code: number for number, table in enumerate(LATIN)}
 
 
 def ask(code: str, text: str, participants: tuple[str, ...] = ()) -> Question:
-    """A question to somebody whose memories are in the language."""
     return understand(text, participants, Vocabulary([ASSUMED.get(code, 0)]))
 
 

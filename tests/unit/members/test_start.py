@@ -68,7 +68,6 @@ def test_run_refuses_what_others_filled(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_members_file_holds_the_whole_configuration(tmp_path: Path) -> None:
-    """Secrets, lists and odd texts among it."""
     given = {
         "state_dir": 'a "state" \\ dir',
         "kafka.librdkafka.sasl.password": "hunter\n2",

@@ -36,7 +36,6 @@ class Site:
         self.lines: list[str] = []
 
     def does(self, name: str, what: str) -> None:
-        """What a member is to do; said before the start."""
         (self.folder / f"{name}.does").write_text(what)
 
     def start(self, log_format: str = "text", **variables: str) -> subprocess.Popen[bytes]:
@@ -50,7 +49,6 @@ class Site:
         return process
 
     def says(self, process: subprocess.Popen[bytes], what: str, times: int = 1) -> None:
-        """Reads on until it has said something so many times."""
         assert process.stderr is not None
         while sum(what in line for line in self.lines) < times:
             line = process.stderr.readline().decode()
@@ -58,7 +56,6 @@ class Site:
             self.lines.append(line.rstrip("\n"))
 
     def ended(self, process: subprocess.Popen[bytes]) -> int:
-        """Reads all that it still says, and returns its exit code."""
         assert process.stderr is not None
         self.lines += process.stderr.read().decode().splitlines()
         return process.wait(GIVE_UP_S)
@@ -89,7 +86,6 @@ def site(tmp_path: Path, start: Start) -> Site:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, or does so in time."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -190,7 +186,6 @@ def test_who_does_not_answer_holds_up_nobody(site: Site) -> None:
 
 
 def test_members_share_one_configuration_without_shown_secrets(site: Site) -> None:
-    """Settings of the environment are in the supervisor's configuration already; a member's own would override that."""
     variables = {"RECALLFLOW_ENGINE_EPOCH_MS": "77", "SIMILARITY_EDGE_MAX_K": "7", "ELSE": "kept"}
     process = site.running(**variables)
     for name in (FIRST, SECOND):

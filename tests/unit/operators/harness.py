@@ -104,7 +104,6 @@ class Harness:
     # ------------------------------------------------------------------ lives
 
     def start(self) -> None:
-        """Open the state partition with all that is committed."""
         fingerprint = self._settings.fingerprint(self._embedder)
         cache_bytes, at_rest = self._settings.cache_bytes, self._at_rest
         self.directory = StateDirectory.open(self.path, fingerprint, cache_bytes, at_rest=at_rest)
@@ -121,7 +120,6 @@ class Harness:
         self.directory.close()
 
     def restart(self, **rules: Any) -> None:
-        """Another process goes on behind what was read."""
         self._rules = replace(self._rules, **rules)
         self.stop()
         self.start()
@@ -147,7 +145,6 @@ class Harness:
         self.lines[topic] += [event if isinstance(event, bytes) else orjson.dumps(event) for event in events]
 
     def rewind(self, topic: str, offset: int = 0) -> None:
-        """What was read of a log is read again, from this offset on."""
         self._read[topic] = offset
 
     def read(self, topic: str, at_most: int | None = None, **record: Any) -> list[Output]:
@@ -163,14 +160,12 @@ class Harness:
         return self.read(topic, **record)
 
     def take(self, records: Iterable[Record]) -> list[Output]:
-        """What comes out for a batch."""
         taken = {record.position: record for record in records}
         self._taken |= taken
         items = prepare(self._embedder, [self._decode(record) for record in taken.values()])
         return self._step.take([Batch(0, items)]) if items else []
 
     def complete(self, calls: int = 1) -> list[Output]:
-        """What comes out once so many of the reranker's calls have ended."""
         assert self._models is not None
         completions = self._models.runtime.completions
         finished: list[Completion] = []
@@ -218,7 +213,6 @@ class Harness:
 
 @contextmanager
 def several(folder: Path, kind: type[H]) -> Iterator[Callable[[], H]]:
-    """A maker of harnesses, each on a directory of its own; all are stopped in the end."""
     made: list[H] = []
 
     def make() -> H:
@@ -247,7 +241,6 @@ def letters(outputs: Iterable[Output]) -> list[DeadLetter]:
 
 
 def explained(response: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """How the scores of an answer came about, by memory id."""
     return {memory["id"]: memory["explanation"] for memory in response["memories"]}
 
 

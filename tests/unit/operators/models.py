@@ -104,7 +104,6 @@ class Remote:
 
 
 def letters(texts: Sequence[str]) -> Matrix:
-    """How often each letter occurs, of length 1."""
     counts = [[text.lower().count(chr(ord("a") + n)) + 1e-3 for n in range(26)] for text in texts]
     matrix = np.array(counts, np.float32)
     found: Matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)

@@ -133,7 +133,6 @@ def test_question_about_an_erased_user_keeps_its_deadline(engine: Engine) -> Non
 
 
 def test_erasure_behind_a_memory_reports_what_it_erased(engine: Engine) -> None:
-    """Receipts come in the order of the log: they claim no absence of what is read later."""
     (erased,) = receipts(engine.run(MEMORIES, TOLD, make_event("user.erase", 5, receipt=True)))
     assert erased["outcome"] == "erased"
     assert engine.ask("user.stats") == []

@@ -90,7 +90,6 @@ def test_self_cancelled_call_is_a_failure(runtime: Runtime) -> None:
 
 
 def test_cancelled_calls_make_room_for_others() -> None:
-    """One is under way, one waits, and one is cancelled before its first step."""
     begun: list[int] = []
 
     async def note(number: int) -> None:

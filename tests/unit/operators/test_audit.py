@@ -102,7 +102,6 @@ def test_what_was_refused_for_its_sender_is_recorded(harness: Harness) -> None:
 
 
 def test_invalid_event_is_audited_with_its_known_fields(harness: Harness) -> None:
-    """What stands where an id should be may be anything, so that none of it is written down."""
     wrong = {"type": "recall", "tenant_id": TEXT * 20, "user_id": {"name": TEXT}, "id": 7, "query": QUESTION}
     (record,) = audits(harness.run(QUERIES, wrong))
     assert (record["type"], record["tenant_id"], record["user_id"]) == ("recall", None, None)
@@ -133,7 +132,6 @@ def test_a_query_that_waits_is_recorded_when_it_is_answered(harness: Harness) ->
 
 
 def test_after_a_kill_the_same_records_come_again(harness: Harness) -> None:
-    """So that the sink knows them: an event that was applied is not judged again."""
     events = [memory(0), ANN | {"type": "user.erase", "timestamp": 9}]
     first = audits(harness.run(MEMORIES, *events)) + audits(
         harness.run(MEMORIES, memory(1), principal=Principal("k", ()))

@@ -51,7 +51,6 @@ def senders() -> Senders:
 
 
 def verdict(item: Item) -> str | Principal | None:
-    """Who sent it, or the code of the refusal."""
     return item.error.code if isinstance(item, Refused) else item.record.principal
 
 

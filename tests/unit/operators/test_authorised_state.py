@@ -183,7 +183,6 @@ def test_refused_question_learns_nothing_at_its_own_address(
 def test_applied_event_stays_applied_under_other_settings(
     make_engine: Callable[[Senders], Engine], senders: Senders
 ) -> None:
-    """A kill between two settings: the record is read again, and would not be believed any more."""
     senders.authoriser = Authoriser(senders.decisions, Trust("off"))
     engine = make_engine(senders)
     engine.send(MEMORIES, message(0), ())

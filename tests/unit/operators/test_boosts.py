@@ -64,7 +64,6 @@ def test_each_boost_has_a_weight_of_its_own(mode: Mode) -> None:
 
 
 def test_answer_explains_boosts_with_the_weights_that_hold() -> None:
-    """The query's weight precedes the tenant's. An answer about the past has no boosts."""
     told = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
     judged = make_event("memory.feedback", memory_id="a", useful=True)
     settings = {"weights": {"hybrid": {"personalisation": 0}}}

@@ -10,7 +10,6 @@ from tests.unit.operators.harness import make_entry, make_event, run_flow
 
 
 def columns(size: int = 10) -> Columns:
-    """Of 8 bytes a number."""
     return Columns({"dense": np.zeros(size)}, {"dense": 1.0})
 
 

@@ -265,7 +265,6 @@ def test_only_weighted_columns_are_part_of_the_sum(weights: Mapping[str, float])
 
 
 def test_all_columns_follow_conversation_order() -> None:
-    """The same memories in another order of arrival give the same values: slots never show."""
     told: list[dict[str, Any]] = [
         {"author": "Ann", "author_stems": "ann", "stems": "red bike", "flags": HAS_QUESTION, "created_ms": 3},
         {"author": "Bo", "author_stems": "bo", "stems": "tea", "flags": TELLS_TIME, "created_ms": 1},

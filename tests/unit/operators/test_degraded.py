@@ -53,8 +53,6 @@ class Model:
 
 
 class Engine(Harness):
-    """What a log puts out in answers."""
-
     def ask(self, *events: dict[str, Any]) -> list[dict[str, Any]]:
         return answers(self.run(MEMORIES, *events))
 

@@ -43,7 +43,6 @@ def do(*events: Event) -> Processed:
 
 
 def of(memory_id: str, content: str | None = None, *others: str) -> dict[str, Any]:
-    """What an event carries that was made from a memory of this text."""
     derived: dict[str, Any] = {"memory_id": memory_id, "model": "some", "prompt_version": "1", "source": "memories:0:0"}
     if content is not None:
         derived["content_hash"] = content_hash(content)

@@ -364,7 +364,6 @@ def test_an_explicit_end_starts_a_new_episode_in_the_flow() -> None:
 def test_message_sorts_only_changed_episodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Messages an hour apart without a session, in order and late ones: none sorts all episodes there are."""
     sorted_at_once: list[int] = []
     sort = hot_owner._standing
 

@@ -73,7 +73,6 @@ def test_an_erased_user_is_remembered_by_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [0, 3])
 def test_the_state_is_that_of_a_log_without_the_user(engine: Harness, tmp_path: Path, after: int) -> None:
-    """Also where the user goes on afterwards: its sequence numbers begin anew."""
     before = [make_event("message", n, id=f"m{n}", content=f"walnut {n} in Porto", session_id="s") for n in range(9)]
     changes = [
         make_event("memory.update", 9, memory_id="m1", content="ferry", tags=["a"]),
@@ -178,7 +177,6 @@ def test_events_without_effect_are_counted(engine: Harness) -> None:
 
 
 def test_lines_without_a_time_come_after_what_is_before_them() -> None:
-    """All of them may be of one millisecond: their order says what is new."""
     scope = {"tenant_id": "acme", "user_id": "ann", "receipt": True}
     gone = scope | {"type": "user.erase"}
     said = [scope | {"type": "memory", "id": f"m{n}", "content": f"walnut {n}"} for n in range(3)]
@@ -303,7 +301,6 @@ def test_the_outbox_of_one_environment_goes_alone(engine: Harness) -> None:
 
 
 def test_outputs_of_an_erased_user_name_nobody(tmp_path: Path) -> None:
-    """The erasure itself, what comes too late, and what is refused, before it and after it; with an access record."""
     engine = Harness(tmp_path / "s", rules={"audited": True})
     ann = {"user_id": "annwalnut", "receipt": True}
     refused = make_event("memory", 2, id="oaktree1", content="tea", project_id="walnut", **ann)

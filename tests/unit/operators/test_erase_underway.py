@@ -45,7 +45,6 @@ def every_owner_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def to_end(engine: Harness, outputs: list[Output]) -> list[dict[str, Any]]:
-    """What is answered in the end."""
     for _ in range(100):
         if found := answers(outputs):
             return found
@@ -57,7 +56,6 @@ def to_end(engine: Harness, outputs: list[Output]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize("turn", range(TURNS))
 def test_a_question_between_its_turns_begins_anew(make_engine: MakeEngine, turn: int, anew: bool) -> None:
-    """Also where the user has as many new events at once as there were: nothing tells that by their number."""
     engine = make_engine(language=Within(Language(rewrite={"questions": PARTS}), 60.0))
     engine.run(MEMORIES, *TOLD)
     assert answers(engine.run(QUERIES, ask(rewrite=True, k=9))) == []
@@ -97,7 +95,6 @@ def test_question_at_a_model_is_answered_without_erased_memories(make_engine: Ma
 def test_past_under_construction_is_dropped(
     make_engine: MakeEngine, steps: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that is built (None) and whose question has not had its turn yet."""
     built: list[OwnerIndex] = []
 
     def build_and_tell(*given: Any) -> moment.Steps[OwnerIndex]:
@@ -181,7 +178,6 @@ def test_nothing_is_written_of_an_erased_user(make_engine: MakeEngine, monkeypat
 def test_steps_of_an_erased_user_end_and_held_events_follow(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, days: float, outcome: str
 ) -> None:
-    """The erasure comes from another log, so that it does not wait behind them."""
     monkeypatch.setattr(work, "LOOKED_AT", 2)
     monkeypatch.setattr(work, "SHARE", 3)
     test = {"environment": "test"}
@@ -211,7 +207,6 @@ def test_steps_of_an_erased_user_end_and_held_events_follow(
 def test_user_of_many_environments_is_erased_in_steps(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    """Others go on meanwhile; what is behind it waits; a kill in between changes nothing."""
     monkeypatch.setattr(erase, "AT_ONCE", 3)
     engine = make_engine()
     engine.run(MEMORIES, make_event("memory", 1, user_id="bo", id="b", content="lantern"))
@@ -248,7 +243,6 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_steps")
 def test_events_held_behind_an_erasure_survive_the_key_loss(make_engine: MakeEngine) -> None:
-    """All of it waits behind a large event of somebody else, in a snapshot; then the erasure is applied, and a kill."""
     engine = make_engine()
     engine.run(MEMORIES, *(make_event("memory", n, user_id="bo", id=f"b{n}", content="tea") for n in range(9)))
     engine.run(MEMORIES, make_event("memory", 1, id="m1", content="walnut one"))

@@ -32,7 +32,6 @@ def long_answer(at_word: int = 900, words: int = 1_300) -> str:
 
 
 def told(text: str) -> list[dict[str, Any]]:
-    """Short messages beside a long answer."""
     events = [
         make_event("message", at, id=f"m{at}", session_id="s", role="user", content=f"Please tell me about {what}.")
         for at, what in enumerate(["tomatoes", "roses", "my lawn", "the weather", "a holiday"])

@@ -69,7 +69,6 @@ def test_recency_falls_with_age_from_1_to_0(ages: list[float]) -> None:
 
 @pytest.mark.parametrize(("older", "expected"), [(121, 0.45), (181, 1.09), (364, 2.31)])
 def test_recency_tells_months_apart(older: float, expected: float) -> None:
-    """In log-odds at a weight of 5: the lead of a memory of 90 days."""
     newer_one, older_one = 5 * log_recency(np.array([90.0, older]))
     assert newer_one - older_one == pytest.approx(expected, abs=0.01)
 

@@ -118,7 +118,6 @@ def scripted(script: list[tuple[str, int]]) -> list[dict[str, Any]]:
 def test_restart_and_past_find_facts_in_place(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[str, int]], cut: int
 ) -> None:
-    """What is stored, and what is joined anew out of the versions for a question about what was known."""
     events = scripted(script)
     # Lines of a file came in at their event time: by then all of them had.
     questions = [asked(), asked(as_of={"ingestion_time": LATER_MS})]

@@ -108,18 +108,15 @@ NESTED = st.recursive(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values of metadata are one: 5.0 is 5, and neither is true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def has(metadata: dict[str, Any], name: str, wanted: Any) -> bool:
-    """Whether a field of metadata has a value, or one of several."""
     given, any_of = metadata.get(name), wanted if isinstance(wanted, list) else [wanted]
     return any(same(one, value) for one in (given if isinstance(given, list) else [given]) for value in any_of)
 
 
 def within(event: dict[str, Any], filters: dict[str, Any]) -> bool:
-    """Whether a memory is within filters that nest, by hand."""
     negated = filters.get("not", [])
     called = {name for one in event.get("entities", []) for name in one.values()}
     metadata = event.get("metadata", {})
@@ -136,12 +133,10 @@ def within(event: dict[str, Any], filters: dict[str, Any]) -> bool:
 
 
 def passes(event: dict[str, Any], filters: dict[str, Any]) -> bool:
-    """Whether a memory may be in the answer, by the events alone."""
     return within(event, filters) and event.get("expires_at", NOW + 1) > NOW
 
 
 def within_flat(event: dict[str, Any], filters: dict[str, Any]) -> bool:
-    """Whether a memory's own fields are what filters ask for."""
     is_message = event["type"] == "message"
     role = event.get("role", "user") if is_message else None
     told = {

@@ -50,8 +50,6 @@ class Log:
 
 
 class Deployment:
-    """One reader of the log, with a state and offsets of its own."""
-
     def __init__(self, path: Path, log: Log) -> None:
         self._log, self._homes = log, OwningPartitions(PARTITIONS)
         self._next = [0] * PARTITIONS
@@ -128,7 +126,6 @@ def test_forwards_of_two_deployments_apply_once(log: Log, make: Make) -> None:
 
 
 def test_forwards_that_interleave_apply_once(log: Log, make: Make) -> None:
-    """The order of the first copies is that of the originals only where every forwarder begins at one offset."""
     one, other = make("one"), make("other")
     log.tell(ASTRAY, MESSAGE | {"id": "m0"})
     other._next[ASTRAY] = 1  # its log begins here
@@ -194,7 +191,6 @@ def test_false_original_position_keeps_out_no_other_owner(log: Log, make: Make) 
 
 
 def test_refused_forward_may_be_sent_again(log: Log, make: Make) -> None:
-    """As `recallflow dlq replay` does, with the headers of the first copy."""
     one = make("one")
     log.tell(ASTRAY, {"type": "memory.update", "id": "u", "memory_id": "m", "content": "In the attic", "receipt": True})
     one.read(ASTRAY)

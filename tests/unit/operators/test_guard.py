@@ -64,8 +64,6 @@ class Plant:
 
 
 class Engine(Harness):
-    """One log, read from its first line in each life: what a batch of lines puts out."""
-
     def put(self, lines: Sequence[bytes], **record: Any) -> list[Output]:
         self.lines[MEMORIES].clear()
         self.rewind(MEMORIES)
@@ -124,7 +122,6 @@ def receipts(outputs: list[Output]) -> list[Receipted]:
 
 
 def told(outputs: list[Output]) -> list[tuple[Any, ...]]:
-    """What came out beside dead letters, but for what caches had a part in."""
     return [
         (output.position, output.number, output.key, _uncached(orjson.loads(output.body)))
         for output in outputs
@@ -191,7 +188,6 @@ def test_what_fails_once_is_tried_again(make_engine: Callable[[str], Engine], pl
 @pytest.mark.parametrize("healed", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 def test_after_a_crash_a_refusal_stands(engine: Engine, plant: Plant, step: str, healed: bool) -> None:
-    """Were the record applied in the second run, or refused for nothing, it would have come out as both, or as none."""
     plant.fail(step)
     first, before = engine.put(LINES), state_hash(engine.directory)
     if healed:
@@ -221,7 +217,6 @@ def test_record_read_again_for_a_rebuild_is_refused_silently(engine: Engine, pla
 
 
 def test_index_half_changed_by_a_write_is_rebuilt(make_engine: Callable[[str], Engine], plant: Plant) -> None:
-    """The memory is stored by then: what is kept does not depend on what was asked before."""
     lines = [orjson.dumps(make_event("user.stats", 0)), *LINES]  # from here on there is an index to change
     expected = make_engine("reference").put(lines)
     plant.fail("index", times=1)

@@ -93,7 +93,6 @@ class Shadow:
         return self.event("memory.forget", filter={"session_id": session})
 
     def erase(self, _: str, everywhere: bool) -> dict[str, Any]:
-        """Only tells it: whose memories go is for whoever knows all shadows."""
         event = self.event("user.erase")
         return {name: given for name, given in event.items() if name != "environment"} if everywhere else event
 
@@ -106,7 +105,6 @@ class Shadow:
         self.memories, self.told, self.used = {}, {}, set()
 
     def exported(self) -> set[str]:
-        """All that was said of memories that are there, in any version."""
         return {content for memory_id in self.memories for content in self.told[memory_id]}
 
     def look(self, _: str) -> dict[str, Any]:
@@ -173,7 +171,6 @@ def check_isolation(owners: list[Owner], steps: list[tuple[Any, ...]], partition
 
 
 def check_exports(state_dir: Path, shadows: list[Shadow]) -> None:
-    """A user is exported whole, and nobody else with it."""
     with StateDirectory.open(state_dir, describe(state_dir)[0], 1024 * 1024) as directory:
         for tenant_id, _, user_id in (shadow.owner for shadow in shadows):
             own = {

@@ -22,7 +22,6 @@ MODEL = "hash-384"
 
 @pytest.fixture
 def do(tmp_path: Path) -> Do:
-    """Runs events, given as (type, fields), a minute apart, after those of earlier calls."""
     count = 0
 
     def run(*events: Event) -> Processed:
@@ -40,7 +39,6 @@ def do(tmp_path: Path) -> Do:
 
 
 def message(memory_id: str, content: str = "tea", **fields: Any) -> Event:
-    """A message in a session of its own: what stands beside it would count as well."""
     return told_in_session(memory_id, content, session_id=memory_id, **fields)
 
 

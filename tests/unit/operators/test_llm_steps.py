@@ -248,7 +248,6 @@ def test_memory_forgotten_meanwhile_is_not_in_the_answer(open_engine: Open) -> N
 def test_kept_candidates_are_those_of_later(
     open_engine: Open, answered: Answered, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """Neither another owner's event in between nor the number of kept results matters."""
     monkeypatch.setattr(asides, "KEPT", kept)
     engine = open_engine(told=True)
     engine.run(QUERIES, ask(max_tokens=2_000, select_categories=True))

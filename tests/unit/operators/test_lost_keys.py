@@ -64,7 +64,6 @@ def ask(engine: Harness, user: str, **fields: Any) -> list[Any]:
 
 
 def overwrite(engine: Harness, values: dict[bytes, bytes]) -> None:
-    """Puts stored values past all that protects them, while nobody has the directory open."""
     engine.stop()
     with StateDirectory.existing(engine.path, 1024 * 1024, ENCRYPTED) as directory:
         for key, value in values.items():
@@ -142,7 +141,6 @@ def test_write_for_an_owner_with_a_lost_key_is_refused(filled: Harness) -> None:
 
 
 def problems_of(engine: Harness) -> list[str]:
-    """What verify finds, while nobody has the directory open."""
     engine.stop()
     found = verify(engine.path, ENCRYPTED).problems
     engine.start()
@@ -215,7 +213,6 @@ def test_record_moved_to_another_key_is_not_accepted(filled: Harness, every: boo
 
 
 def given_up(engine: Harness, now_ms: list[int]) -> list[Output]:
-    """What comes out once nobody waits any more."""
     now_ms[0] = 1_000_000
     return engine.advance()
 
@@ -265,7 +262,6 @@ def test_erasure_skips_an_unreadable_tombstone(engine: Harness, monkeypatch: pyt
 
 
 def test_text_sealed_before_an_erasure_does_not_open_after(filled: Harness) -> None:
-    """Whoever kept the files from before, and even has the master key, has nothing without the user's own."""
     before = stored(filled, keys.OWNERS + of(filled, ANN))
     filled.run(MEMORIES, make_event("user.erase", 1_000_000))
     filled.run(MEMORIES, make_event("message", 2_000_000, id="again", content="a violin"))

@@ -65,7 +65,6 @@ def test_factors_without_a_vector_are_the_mean(angles: list[int], missing: st.Da
 
 @given(angles=DEGREES)
 def test_with_a_vector_each_factors_are_what_cosines_say(angles: list[int]) -> None:
-    """To the last bit: nothing is filled in."""
     places = np.arange(len(angles))
     entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]
     vectors = {n: unit(angle) for n, angle in enumerate(angles)}
@@ -75,7 +74,6 @@ def test_with_a_vector_each_factors_are_what_cosines_say(angles: list[int]) -> N
 
 
 def test_an_episode_without_vectors_is_chosen_by_its_members() -> None:
-    """Its centroid says nothing, where it would be the least alike of all."""
     entries = [make_entry(n, episode=n) for n in range(3)]
     signal = [1.0, 1.0, 1.0]
     vectors = {0: unit(30), 1: unit(20)}

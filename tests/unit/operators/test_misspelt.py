@@ -16,7 +16,6 @@ WHO = {"tenant_id": "acme", "user_id": "ann"}
 
 
 def problems(event: dict[str, Any]) -> dict[str, str]:
-    """What is wrong with an event, by field."""
     with pytest.raises(InvalidRecord) as refused:
         parse(orjson.dumps(WHO | event))
     return {one.field: one.problem for one in refused.value.fields}
@@ -59,7 +58,6 @@ def test_every_wrong_name_and_value_is_named_at_once() -> None:
 
 
 def nested_names() -> list[tuple[str, str]]:
-    """Every part of a query that is an object with fields of its own, by the query's type."""
     found = []
     for query in QueryEvent.__origin__.__args__:  # type: ignore[attr-defined]
         schema = query.model_json_schema()

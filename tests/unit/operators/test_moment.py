@@ -48,7 +48,6 @@ def owned(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def asked(response: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """What an answer says, without what only tells of the run."""
     return [(m["rank"], m["id"], m["content"], m["score"], m["episode_id"]) for m in response["memories"]]
 
 

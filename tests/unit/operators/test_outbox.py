@@ -42,7 +42,6 @@ def kept(engine: Harness) -> int:
 @pytest.mark.parametrize("back", [1, 2])
 @pytest.mark.parametrize("whole", [3, 4, 7])
 def test_outputs_come_again_from_any_recent_snapshot(tmp_path: Path, whole: int, back: int) -> None:
-    """An epoch is committed some time after its snapshot: by the next one perhaps, by the one after surely."""
     engine = Harness(tmp_path / "s")
     engine.write(MEMORIES, *(event(at) for at in range(whole * EACH)))
     first = []
@@ -66,7 +65,6 @@ def test_the_outbox_does_not_grow(tmp_path: Path) -> None:
 
 
 def test_key_equal_to_the_records_is_not_stored(tmp_path: Path) -> None:
-    """It names the user, in the receipt of an erasure too."""
     record = Record(Position(MEMORIES, 0, 7), b"{}", 0, key=b"acme/ann@example.com")
     outputs = [
         Receipted(record.position, 0, b"acme/ann@example.com", b"{}"),

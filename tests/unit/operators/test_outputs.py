@@ -44,7 +44,6 @@ documents = st.fixed_dictionaries(
 
 
 def answer(document: dict[str, Any]) -> Answer:
-    """As an operator makes it; what no model knows stays in the bytes alone."""
     known = {name: document[name] for name in ("query_id", "status", "warnings", "applied") if name in document}
     return Answer(AT, 0, b"acme/ann", to_json(document), Response.model_validate(known))
 
@@ -78,7 +77,6 @@ def test_any_answer_fits_any_bound_and_says_what_was_cut(document: dict[str, Any
 
 
 def agrees(whole: dict[str, Any], shown: dict[str, Any]) -> None:
-    """What is shown of a row is its beginning, and marked where it is not all."""
     if "truncated" in whole:
         return
     marked = shown.pop("truncated", False)

@@ -199,7 +199,6 @@ def related(draw: st.DrawFn) -> Event:
 
 
 def parts(subgraphs: list[Event]) -> dict[str, dict[str, Event]]:
-    """What pages or neighbourhoods have together, each once."""
     found: dict[str, dict[str, Event]] = {"nodes": {}, "edges": {}, "links": {}, "memories": {}}
     for subgraph in subgraphs:
         for name, of_kind in found.items():
@@ -270,7 +269,6 @@ def test_pages_are_of_the_whole_alone(engine: Harness, fields: Event, wrong: str
 
 
 def test_a_hub_is_read_in_bounded_pages(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No page reads more than its share, however much is at one node."""
     monkeypatch.setattr(pages, "READ_AT_ONCE", 2)
     told(engine, 1, *({"type": "memory", "id": f"m{n}", "content": f"Tea {n}", "tags": ["tea"]} for n in range(30)))
     edges = [{"source": f"entity:p{number}", "target": "entity:porto", "type": "lives_in"} for number in range(150)]
@@ -284,7 +282,6 @@ def test_a_hub_is_read_in_bounded_pages(engine: Harness, monkeypatch: pytest.Mon
 
 
 def test_page_reads_a_bounded_number_of_names(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Things of many names have an edge by any two of them: a page ends at a bound, and none is left out."""
     monkeypatch.setattr(whole, "PAIRS_MAX", 10)
     names = {"Ann": [f"Ann {n}" for n in range(5)], "Porto": [f"Porto {n}" for n in range(5)]}
     entities = [{"name": name, "aliases": aliases} for name, aliases in names.items()]

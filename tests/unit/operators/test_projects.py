@@ -274,7 +274,6 @@ def test_sources_are_reported_as_far_as_readable(story: Story) -> None:
 
 
 def test_an_edge_to_another_projects_memory_is_not_there(story: Story) -> None:
-    """Whatever says so, and be it a memory that may be read."""
     story.tell(memory("p", 0))
     story.tell(memory("q", 1))
     edge = {"source": "p0", "target": f"{SECRET}q1", "type": "caused_by", "evidence": "p0"}
@@ -296,7 +295,6 @@ def test_the_graph_in_numbers_is_refused_with_what_can_ask(story: Story) -> None
 
 
 def test_an_answer_follows_each_change(story: Story) -> None:
-    """The index of some projects is kept between questions."""
     asked = RECALL | {"mode": "recency"}
 
     def ids() -> list[str]:
@@ -394,14 +392,12 @@ def test_nothing_is_made_of_another_projects_memory(story: Story) -> None:
 
 
 def test_ids_are_the_owners(story: Story) -> None:
-    """The one thing that is told of other projects: an id of theirs is used."""
     story.tell(memory("q", 0, id="m"))
     (letter,) = letters(story.tell(memory("p", 1, id="m"), OF_P))
     assert letter.error.code == "id_conflict"
 
 
 def test_a_kill_forgets_nobodys_projects(story: Story) -> None:
-    """A query that waits is answered later, within the projects of whoever sent it."""
     story.tell(memory("q", 0))
     asked = {"tenant_id": "acme", "user_id": "ann"} | RECALL | {"timestamp": 0, "wait_for": f"{MEMORIES}:0:1"}
     assert answers(story.run(QUERIES, asked, principal=OF_P)) == []
@@ -424,7 +420,6 @@ def test_first_name_of_another_project_is_not_used(story: Story) -> None:
 
 
 def test_what_others_said_in_a_session_joins_no_episodes(story: Story) -> None:
-    """Two messages an hour apart are two conversations, whatever another project said in between."""
     said = [memory("p", 0), memory("q", 1), memory("p", 2), memory("p", 3)]
     for one, at_min in zip(said, (0, 25, 50, 55), strict=True):
         event = one | {"type": "message", "session_id": "s", "timestamp": at_min * MINUTE}

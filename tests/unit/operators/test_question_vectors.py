@@ -16,8 +16,6 @@ from tests.unit.operators.models import Clock
 
 
 class Model:
-    """Gives each text the vector (length, 0, 0), or whatever a test sets."""
-
     name = "model"
     dimension = 3
     kind: Kind = "contextual"
@@ -132,8 +130,6 @@ def test_where_there_is_no_memory_left_the_flow_stops(vectors: QuestionVectors, 
 
 
 class Service:
-    """Is never asked: what it gave is received."""
-
     name, dimension = "model", 3
 
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:

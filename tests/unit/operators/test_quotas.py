@@ -21,7 +21,6 @@ STAMPED = (MEMORIES, QUERIES)
 
 
 def limited(*limits: tuple[int, str, str, int | None]) -> History:
-    """What was decided: (when, tenant, name, limit)."""
     history = History()
     for at_ms, tenant_id, name, limit in limits:
         history.add(at_ms, Quota(type="quota", tenant_id=tenant_id, name=name, limit=limit))
@@ -40,7 +39,6 @@ def judged(rates: Rates, *records: Record) -> list[Item]:
 
 
 def refused(items: list[Item]) -> list[int]:
-    """The offsets of what is refused because of a quota."""
     found = [one for one in items if isinstance(one, Refused) and one.error.code == "over_quota"]
     return [one.record.position.offset for one in found]
 
@@ -54,7 +52,6 @@ def test_quota_bounds_events_per_second_tenant_and_partition() -> None:
 
 
 def test_a_second_that_is_read_again_is_counted_anew() -> None:
-    """Whoever kept a partition warm has counted some of its last second, and counts it whole once it is its own."""
     rates = Rates(limited((0, "acme", EVENTS_PER_S, 4)), QUERIES, STAMPED)
     log = [record(n, 10_000 + n) for n in range(6)]
     assert refused(judged(rates, *log[:3])) == []
@@ -94,7 +91,6 @@ def test_producers_times_are_not_counted_by() -> None:
 
 @pytest.mark.parametrize("key", ["other/ann", "", "acm"])
 def test_a_limited_tenants_query_under_anothers_key_is_refused(key: str) -> None:
-    """It would have another's turn, and its place among its own would be another one each time."""
     rates = Rates(limited((0, "acme", QUERIES_PER_S, 5)), QUERIES, STAMPED)
     (item,) = judged(rates, record(0, 10_000, topic=QUERIES, key=key))
     assert isinstance(item, Refused)

@@ -169,7 +169,6 @@ def relevance_of(response: dict[str, Any]) -> dict[str, float]:
 @pytest.mark.parametrize("memories", [1, 3, len(TOLD)])
 @pytest.mark.parametrize("question", [HERE, ELSEWHERE, "Who plays?", "What did Ann buy?", "soup", "Was it raining?"])
 def test_relevance_and_answerability_agree(question: str, memories: int) -> None:
-    """An answer is as likely as its most relevant memory, and not likely where no memory is relevant."""
     found = ask(question, memories=memories, k=50)
     highest = max(relevance_of(found).values())
     assert highest <= found["answerable"] <= min(1.0, 6 * highest)

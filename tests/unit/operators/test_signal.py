@@ -88,7 +88,6 @@ def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
 
 
 def test_the_models_own_weights_are_for_tokens() -> None:
-    """Without them its cosines weigh three times what those of spelling do, and all else as much."""
 
     class Reader(Model):
         def embed_tokens(self, texts: Sequence[str]) -> list[TextVectors]:

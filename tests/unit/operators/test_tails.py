@@ -105,7 +105,6 @@ def test_who_leaves_memory_and_comes_back_is_as_who_stays(budgets: list[int], li
 
 
 def tails(harness: Harness) -> Iterator[int]:
-    """How many memories each segment that is not whole holds."""
     for key, value in harness.directory.partition(0).scan(keys.OWNERS):
         if keys.split(key)[1] == keys.SEGMENT:
             found = Segment.decode(value, "hash-384", 384)

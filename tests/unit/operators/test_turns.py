@@ -39,7 +39,6 @@ def begin(engine: Harness, query: dict[str, Any]) -> None:
 
 
 def turns_to_end(engine: Harness) -> tuple[int, list[dict[str, Any]]]:
-    """How many turns were taken, and what was answered."""
     count, found = 0, list[dict[str, Any]]()
     while engine.is_due:
         found += answers(engine.advance())

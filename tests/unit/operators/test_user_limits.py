@@ -53,7 +53,6 @@ class Limited(Harness):
         return Head.decode(head).held
 
     def refused(self, *events: dict[str, Any]) -> list[tuple[str, str]]:
-        """What is refused of some events, by code and reason."""
         return [(one.error.code, str(one.error)) for one in letters(self.run(MEMORIES, *events))]
 
 
@@ -199,7 +198,6 @@ def test_limits_hold_alike_in_any_batches(
 
 
 def _said(outputs: list[Output]) -> list[tuple[int, str]]:
-    """What comes out, in the order of the log."""
     refused = {one.record.position.offset: str(one.error) for one in letters(outputs)}
     done = {int(one["position"].rpartition(":")[2]): one["outcome"] for one in receipts(outputs)}
     return sorted((refused | done).items())

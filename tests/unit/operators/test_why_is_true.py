@@ -100,7 +100,6 @@ class Case(NamedTuple):
         return _roots(self.question) & {*map(_root, (*CONTENT_WORDS, *PEOPLE, "march", "february"))}
 
     def offset(self, other: str) -> int | None:
-        """How many messages of its session the other one is behind this."""
         own = self.store[self.memory["id"]]
         talk = [one for one in self.store.values() if "session_id" in one]
         talk = [one for one in talk if one["session_id"] == own.get("session_id")]

@@ -171,7 +171,6 @@ TOLD = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["red bike", "tea",
 
 @given(told=TOLD, data=st.data())
 def test_neither_arrival_nor_packing_shows(told: list[tuple[int, str]], data: st.DataObject) -> None:
-    """Memories that stand alone, in another order of arrival, and an index of segments: the columns are the same."""
     order = data.draw(st.permutations(range(len(told))))
     # Of episodes, the order of time is their own.
     entries = [

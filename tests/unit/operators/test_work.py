@@ -24,8 +24,6 @@ GONE, LEFT = 9, 4  # messages of Ann's that are forgotten, and that are not
 
 
 class Engine(Harness):
-    """Keeps what came out of two logs, and the last snapshot."""
-
     def __init__(self, path: Path) -> None:
         self.outputs: list[Output] = []
         self.last: ReadPlace | None = None
@@ -55,7 +53,6 @@ class Engine(Harness):
         return {one["position"]: one["outcome"] for one in receipts(self.outputs)}
 
     def problems(self) -> list[str]:
-        """What of the stored state does not hang together."""
         self.stop()
         found = verify(self.path).problems
         self.start()
@@ -313,7 +310,6 @@ def _seq(key: bytes) -> int | None:
 
 
 def _names(engine: Engine, ids: dict[str, int]) -> set[bytes]:
-    """What stands for the ids in keys."""
     partition = engine.directory.partition(0)
     owner = next(keys.split(key)[0] for key, _ in engine.records() if _table(key) == keys.ENTRY)
     return {partition.keyring.name(owner, one) for one in ids}
@@ -371,7 +367,6 @@ def test_answer_about_the_past_has_its_own_turn(
 
 @pytest.mark.usefixtures("small_steps")
 def test_snapshot_of_an_ending_log_holds_no_line(tmp_path: Path) -> None:
-    """A start from the snapshot reads behind its lines, so that their outputs must have come before it."""
     engine = Harness(tmp_path / "state", one_log=True)
     engine.run(MEMORIES, *(make_event("message", id=f"m{n}", content=f"walnut {n}") for n in range(9)))
     refused = [make_event("memory.feedback", memory_id=f"m{n}", useful=True) for n in range(3)]

@@ -80,7 +80,6 @@ class Recorded:
                 self.calls[-1][2].append(line)
 
     async def replay(self, client: Client) -> None:
-        """Makes each call, and compares what comes of it."""
         for tool, arguments, expected in self.calls:
             given = orjson.loads(_MADE.sub(lambda found: self._real.get(found[0], found[0]), arguments))
             said = text(await call(client, tool, **given))

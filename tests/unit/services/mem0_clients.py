@@ -37,7 +37,6 @@ def control_file(folder: Path, *keys: tuple[ApiKeyText, dict[str, Any]]) -> Path
 
 
 def address_of(process: subprocess.Popen[Any]) -> str:
-    """Where a command says that it serves."""
     assert process.stderr is not None
     lines: list[str] = []
     for line in process.stderr:

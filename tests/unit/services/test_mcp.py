@@ -240,8 +240,6 @@ def test_http_connection_is_held_only_by_timely_messages(address: str) -> None:
 
 
 class Fake:
-    """A service that does what a test says, and lets everybody in."""
-
     def __init__(self, does: Any) -> None:
         self._does = does
 
@@ -282,7 +280,6 @@ def server_before(does: Any) -> Any:
 
 
 def called(does: Any, tool: str, **arguments: Any) -> CallToolResult:
-    """What comes of one call before a service that does that."""
 
     async def one() -> CallToolResult:
         async with Client(server_before(does)) as client:
@@ -334,7 +331,6 @@ def test_a_failure_says_what_to_do_and_quotes_nothing(
 
 
 def answer_of(count: int, content: str, excerpt: dict[str, int] | None = None) -> Response:
-    """An answer of so many memories."""
     unset: dict[str, Any] = dict.fromkeys(("summary", "category", "role", "session_id", "project_id", "episode_id"))
     memory = unset | {
         "id": "m", "version": 0, "current": True, "content": content, "kind": "fact", "layer": "long_term",

@@ -52,7 +52,6 @@ def client(mem0: ModuleType, host: str) -> Iterator[Any]:
 
 @pytest.fixture
 def user() -> str:
-    """A user of whom nothing is known yet, whose name needs quoting."""
     return f"alex {uuid.uuid4().hex}: ä/b%2F"
 
 

@@ -35,7 +35,6 @@ Event = dict[str, Any]
 
 
 def told(first: int = 0, count: int = EACH) -> list[Event]:
-    """What each user says."""
     return [
         {"type": "message", "tenant_id": "acme", "user_id": user, "id": f"{user} {number}", "session_id": "s",
          "content": f"walnut {number} of {user}", "timestamp": number * 1_000}
@@ -78,7 +77,6 @@ class Member:
             self._steps.pop(number).close()
 
     def run(self, events: Sequence[Event], topic: str = "log") -> list[Output]:
-        """What comes out of those that are of open partitions."""
         items = prepare(HASHING, [decode(Record(Position(topic, 0, 0), orjson.dumps(event), 0)) for event in events])
         outputs: list[Output] = []
         for _, batch in by_partition(items, partial(partition_hashed, partitions=PARTITIONS)):
@@ -95,7 +93,6 @@ class Member:
         return outputs
 
     def ask(self, users: Collection[str] = USERS) -> dict[str, list[str]]:
-        """What the best memories of users are."""
         asked = [
             {"type": "recall", "tenant_id": "acme", "user_id": user, "id": user, "query": "walnut 3", "k": 3}
             for user in users

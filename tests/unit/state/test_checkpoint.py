@@ -135,7 +135,6 @@ def test_directory_of_callers_is_whole(tmp_path: Path, capfd: pytest.CaptureFixt
 def test_a_directory_of_run_has_its_partitions_alone(
     state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Others may have the rest."""
     with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
         for partition in directory.existing_partitions():
             partition.stage({}, Position("memory.events", partition.number, 7))

@@ -18,7 +18,6 @@ Opened = Callable[..., Partition]
 
 
 def fill(partition: Partition, owner: Owner, text: bytes, first: int, count: int) -> None:
-    """Stores entries of an owner, and packed ones beside the log."""
     key = KEYRING.owner(owner)
     partition.begin_owner(owner, KEYRING.owner(owner))
     values = {keys.entry(key, seq): text + b" %d " % seq + os.urandom(500) for seq in range(first, first + count)}
@@ -37,7 +36,6 @@ def files_with(folder: Path, text: bytes = SECRET) -> list[str]:
 
 
 def test_what_was_erased_is_in_no_file_wherever_it_was(opened: Opened, tmp_path: Path) -> None:
-    """In the log of writes, in new table files, in those of the last level, and over several of them."""
     partition = opened()
     for first in range(0, 4_000, 1_000):
         for owner, text in ((BO, b"violin"), (ANN, SECRET), (CY, b"violin")):
@@ -73,7 +71,6 @@ def test_what_is_deleted_beside_goes_from_files_too(opened: Opened, tmp_path: Pa
 
 
 def test_all_deletions_of_an_erasure_are_in_rewritten_files() -> None:
-    """Small databases are one file: whatever of it is compacted, all of it is."""
     ann, user = KEYRING.owner(ANN), KEYRING.user("acme", "ann")
     deleted = [keys.head(ann), keys.usage(ann, 2**63), keys.work(ann), keys.owner_key(ann), keys.user_owner(user, ann)]
     stretches = [*cleaning._stretches([keys.uncleaned(ann, user)])]

@@ -103,7 +103,6 @@ def test_encryption_of_vectors_may_be_switched(tmp_path: Path, directories: dict
 
 
 def test_unsealed_value_is_refused(tmp_path: Path) -> None:
-    """Write access to the files does not allow to change memories."""
     process(LINES[:100], Settings(partitions=1), tmp_path / "s", at_rest=ENCRYPTED)
     with StateDirectory.existing(tmp_path / "s", CACHE_BYTES, ENCRYPTED) as directory:
         partition = directory.partition(0)

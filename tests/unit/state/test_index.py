@@ -91,8 +91,6 @@ CHANGES = st.lists(
 
 @dataclass
 class World:
-    """An index that follows changes, beside what RocksDB would hold of them."""
-
     index: OwnerIndex = field(default_factory=lambda: OwnerIndex(MODEL, DIMENSION))
     entries: dict[int, Entry] = field(default_factory=dict)
     vectors: dict[tuple[int, int], Vectors | None] = field(default_factory=dict)
@@ -130,7 +128,6 @@ class World:
             self._put(standing[taken]._replace(merged_into=standing[into].number))
 
     def read(self) -> None:
-        """What is cached now must not outlive the next change."""
         self.index.clusters.cosines(np.arange(self.index.conversation.size))
         assert all(self.index.standing[word].holders <= len(self.index) for word in WORDS)
 
@@ -197,7 +194,6 @@ def alive(index: OwnerIndex, tag: str) -> list[int]:
 
 
 def picture(index: OwnerIndex) -> dict[str, Any]:
-    """All that ranking reads, in conversation order and free of slots and string numbers."""
     conversation, names = index.conversation, index.names.strings
     facts, slots = conversation.facts, conversation.slots
     cosines, of = index.vectors.cosines(QUERY)

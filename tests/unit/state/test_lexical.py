@@ -53,7 +53,6 @@ def similarity(one: str, other: str) -> float:
 
 
 def counts(index: LexicalIndex, stems: Sequence[str]) -> Ints:
-    """How often each stem stands in each slot: (stems, slots)."""
     slots = len(index.lengths())
     found = [np.bincount(index.occurrences(stem), minlength=slots) for stem in stems]
     return np.array(found, np.int64).reshape(len(stems), slots)

@@ -51,7 +51,6 @@ def stop_member(
 
 
 def fill(path: Path, *numbers: int, at_rest: AtRest = UNENCRYPTED, events: int = 3) -> str:
-    """A directory with these partitions; returns the hash of what they hold."""
     with Member.on(path, at_rest) as member:
         member.take(*numbers)
         member.run(told(0, events))
@@ -168,7 +167,6 @@ def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
 
 
 def test_what_another_went_on_with_stays_behind(tmp_path: Path, whole: str) -> None:
-    """As in the directories of members that took partitions from each other."""
     a, b = tmp_path / "whole", tmp_path / "b"
     split(a, {b: [1, 2]}, UNENCRYPTED)
     for holder, other, number in ((a, b, 3), (b, a, 1)):
@@ -202,7 +200,6 @@ def test_merge_takes_the_newest_of_several_copies(tmp_path: Path, whole: str, ta
 
 
 def test_newest_copy_gets_the_latest_place(tmp_path: Path, whole: str) -> None:
-    """The later owner was stopped while it read the log up to where the partition was handed over to it."""
     fill(tmp_path / "first", *EVERY)
     fill(tmp_path / "later", 1, events=1)
     with StateDirectory.existing(tmp_path / "first", 2**20) as directory:
@@ -230,7 +227,6 @@ def no_topic(a: Path) -> None:
 
 
 def callers(a: Path) -> None:
-    """Somebody told the stopped member's directory something."""
     with StateDirectory.existing(a, 2**20) as directory:
         directory.partition(1).stage({}, Position("local", 0, 3))
         directory.partition(1).commit()
@@ -282,7 +278,6 @@ def test_one_master_key_is_for_both(tmp_path: Path) -> None:
 def test_what_does_not_fit_on_the_disk_does_not_move(
     tmp_path: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it is weighed before any of it moves."""
     there = next((one for one in (Path("/dev/shm"), Path("/tmp")) if one.stat().st_dev != tmp_path.stat().st_dev), None)
     if there is None:
         pytest.skip("left out: needs a second file system")
@@ -327,7 +322,6 @@ def test_a_checkpoint_that_lost_a_folder_it_had_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("whole")
 def test_who_is_elsewhere_is_not_told_that_nothing_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Nor does a question, or an export, begin an empty partition."""
     split(tmp_path / "whole", {tmp_path / "a": [1, 2]}, UNENCRYPTED)
     described = describe(tmp_path / "a")
     found = []
@@ -382,7 +376,6 @@ def test_words_that_say_nothing_are_told(words: list[str], capfd: pytest.Capture
 
 
 def test_what_was_stopped_in_the_middle_is_opened_by_nobody(tmp_path: Path, whole: str) -> None:
-    """Where the copy may be in its place: else the two would go on each by itself."""
     mark_moving(partition_folder(tmp_path / "whole", 1), tmp_path / "b")
     with StateDirectory.existing(tmp_path / "whole", 2**20) as directory, pytest.raises(StateError, match="p001"):
         directory.partition(1)
@@ -401,7 +394,6 @@ def test_what_was_stopped_in_the_middle_is_opened_by_nobody(tmp_path: Path, whol
 
 @pytest.mark.usefixtures("whole")
 def test_log_partitions_are_recognised_at_their_target(tmp_path: Path) -> None:
-    """An erasure there goes the way of the log."""
     write_checked(tmp_path / "whole" / TOPICS, {"read": {"--memory-topic": "log"}})
     move(tmp_path / "whole", tmp_path / "other", [1], UNENCRYPTED, create=True)
     assert read_checked(tmp_path / "other" / TOPICS)["read"] == {"--memory-topic": "log"}

@@ -44,7 +44,6 @@ def of(number: int) -> list[str]:
 
 
 def opened_alone(folder: Path, number: int, keyring: Keyring) -> Partition:
-    """As another process does: it fails while anybody has the database open."""
     return Partition(folder, number, keyring, SharedMemory(), lock_wait_s=0)
 
 
@@ -64,7 +63,6 @@ def test_what_is_closed_and_opened_again_is_as_it_was(tmp_path: Path, at_rest: A
 
 
 def test_a_closed_partition_is_another_processes(tmp_path: Path) -> None:
-    """RocksDB lets go of it, and nothing of the process that had it touches it any more."""
     with Member.on(tmp_path / "s") as member:
         member.take(*EVERY)
         member.run(told())
@@ -131,7 +129,6 @@ def test_what_a_process_counts_follows(tmp_path: Path) -> None:
 
 
 def test_newest_memories_are_packed_before_owners_leave(tmp_path: Path) -> None:
-    """So that the process that has the partition next loads them fast."""
     with Member.on(tmp_path / "s") as member:
         member.take(1)
         member.run(told(0, SMALL // 2 + 5))
@@ -160,7 +157,6 @@ def test_what_was_computed_for_questions_leaves_with_the_owners(
 
 
 def test_erased_records_are_cleaned_by_the_next_owner(tmp_path: Path) -> None:
-    """The cleaner of the process that gave it up stays away from it."""
     user = of(1)[0]
     with Member.on(tmp_path / "s") as member:
         member.take(*EVERY)
@@ -184,7 +180,6 @@ def test_erased_records_are_cleaned_by_the_next_owner(tmp_path: Path) -> None:
 
 
 def test_a_sync_of_all_waits_for_one_that_closes(tmp_path: Path) -> None:
-    """In turns, thousands of times: none meets a database that is closed."""
     with Member.on(tmp_path / "s") as member, ThreadPoolExecutor(1) as other:
         member.take(*EVERY)
         stop = threading.Event()
@@ -229,7 +224,6 @@ def test_a_place_is_no_part_of_the_hash(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_arrives_is_opened_with_its_own_secret(tmp_path: Path, at_rest: AtRest) -> None:
-    """Partitions of two directories, whose keys have other names, in one: it answers as one that had all of them."""
     with Member.on(tmp_path / "whole", at_rest) as whole, Member.on(tmp_path / "a", at_rest) as a:
         whole.take(*EVERY)
         a.take(0, 1)
@@ -250,7 +244,6 @@ def test_a_folder_that_arrives_is_opened_with_its_own_secret(tmp_path: Path, at_
 
 
 def test_a_copy_is_of_what_was_committed_then(tmp_path: Path) -> None:
-    """Whatever the one that it was made of does later."""
     with Member.on(tmp_path / "s") as member:
         member.take(1)
         member.run(told(0, 2))

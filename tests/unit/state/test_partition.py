@@ -90,7 +90,6 @@ def test_every_read_sees_what_was_staged_before_it(
 
 
 def test_read_within_a_batch_splits_no_event(tmp_path: Path) -> None:
-    """A scan commits what is staged: of each event its position, too."""
     path, position = tmp_path / "p000", Position("log", 0, 7)
     with Partition(path, 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
         partition.stage({KEYS[0]: b"told"}, position)

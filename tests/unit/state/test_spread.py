@@ -70,7 +70,6 @@ def test_what_is_spread_and_brought_together_is_what_it_was(
 
 
 def changes(where: dict[int, str], targets: list[str]) -> dict[str, dict[str, list[int]]]:
-    """What goes from where to where, of partitions that do not stay."""
     found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, target in enumerate(targets):
         if where[number] != target:

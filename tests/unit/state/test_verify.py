@@ -38,7 +38,6 @@ def damaging(state_dir: Path) -> Iterator[tuple[Partition, dict[bytes, bytes | N
 
 
 def test_every_planted_damage_is_found(state_dir: Path) -> None:
-    """All in one directory: the first does not hide the others."""
     with damaging(state_dir) as (partition, damages):
         ann = partition.keyring.owner(ANN)
         name = {memory_id: partition.keyring.name(ann, memory_id) for memory_id in ("ann1", "ann2", "fact")}
@@ -85,7 +84,6 @@ def test_head_that_would_reuse_a_number_is_found(state_dir: Path) -> None:
 
 
 def test_a_table_file_with_a_flipped_bit_is_found(state_dir: Path) -> None:
-    """RocksDB's iterator ends there without a word, as if there were no more records."""
     with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
         directory.partitions()  # what was in the write-ahead log is in a table file now
     file = max(state_dir.glob("p*/*.sst"), key=lambda path: path.stat().st_size)

@@ -64,7 +64,6 @@ def objects(root: Path, part: str = "p003/objects") -> dict[str, Path]:
 
 
 def age(root: Path, hours: float) -> None:
-    """Makes all that a store in a folder holds so much older."""
     for path in root.rglob("*"):
         if path.is_file():
             changed_ns = path.stat().st_mtime_ns - int(hours * 3600e9)
@@ -79,7 +78,6 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(params=["file", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of an empty store, of one kind and the other."""
     if request.param == "file":
         return (tmp_path / "store").as_uri()
     server: S3Server = request.getfixturevalue("s3")

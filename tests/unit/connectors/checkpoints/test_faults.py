@@ -76,7 +76,6 @@ def test_killed_fetch_is_cleaned_up(url: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def two(tmp_path: Path, grown: MakeGrown) -> Two:
-    """A store in a folder with two generations, and what they hold."""
     root = tmp_path / "store"
     store, db, held = CheckpointStore.open(root.as_uri()), grown(), list[dict[str, str]]()
     for _ in range(2):
@@ -333,8 +332,6 @@ def test_unmounted_folder_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class ReturningFolder(threading.Event):
-    """A stop signal. The folder is back when somebody has waited for it."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder, self.waits = folder, 0

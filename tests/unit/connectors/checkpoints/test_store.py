@@ -65,7 +65,6 @@ def test_only_what_is_new_travels(store: CheckpointStore, grown: MakeGrown) -> N
 def test_moved_partition_sends_nothing_again(
     store: CheckpointStore, url: str, grown: MakeGrown, tmp_path: Path
 ) -> None:
-    """A partition that moved: what came from a checkpoint does not travel back."""
     db = grown(records=200)
     first = store.save(3, db.folder(), db.about())
     store.fetch_newest(3, tmp_path / "moved")
@@ -221,7 +220,6 @@ class Interrupted(Objects):
 
 
 def test_prune_during_a_save_keeps_its_objects(tmp_path: Path) -> None:
-    """The other one's generation is ahead, so that the one whose tables are saved again is pruned amid the save."""
     root, folder = tmp_path / "store", write(tmp_path / "f", table=b"old", more=b"old too")
     other = CheckpointStore.open(root.as_uri())
     other.save(3, folder, about(1))

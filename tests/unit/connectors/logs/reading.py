@@ -100,7 +100,6 @@ class Kept:
         return outcomes
 
     def contents(self, user: str = "ann") -> list[str]:
-        """What is remembered of a user, the oldest first."""
         query = ANN | {"type": "memories.list", "user_id": user, "id": "q", "limit": 100}
         done = process([orjson.dumps(query)], Settings(partitions=1), self.state_dir)
         return [one["content"] for one in reversed(done.responses[0]["memory_page"]["memories"])]

@@ -187,7 +187,6 @@ WHOLE = {name: orjson.dumps(document(name)) for name in DOCUMENTS} | {
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(WHOLE)), st.data())
 def test_any_bytes_in_any_place(name: str, data: st.DataObject) -> None:
-    """A download that was cut, a disk that forgot, an editor that helped."""
     text = WHOLE[name]
     at = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(at, min(len(text), at + 40)) | st.just(len(text)))
@@ -196,7 +195,6 @@ def test_any_bytes_in_any_place(name: str, data: st.DataObject) -> None:
 
 
 def test_formats_are_told_apart(tmp_path: Path) -> None:
-    """No export is taken for that of another program."""
     for name, text in WHOLE.items():
         (tmp_path / "export").write_bytes(text if name != "whatsapp" else ANDROID.encode())
         assert read(tmp_path / "export").format == name

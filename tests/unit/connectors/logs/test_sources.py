@@ -174,7 +174,6 @@ def peak() -> Iterator[Peak]:
 
 
 def bomb(path: Path, before: bytes, megabytes: int) -> Path:
-    """Compress so many megabytes of one letter, behind an event and before another."""
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(before)
         for _ in range(megabytes):
@@ -250,7 +249,6 @@ def test_log_without_owner_is_named_after_the_given_one(write: Write) -> None:
 
 
 def test_what_is_piped_is_known_by_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs of one system prompt all begin alike."""
     found = []
     for content in (LINES, LINES, LINES + EVENTS[0]):
         monkeypatch.setattr(sys, "stdin", Piped(content))

@@ -132,7 +132,6 @@ def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path, wrap: 
 
 
 def test_reasons_are_no_more_than_people_read(tmp_path: Path) -> None:
-    """A log with a reason of its own in each message is counted all the same."""
     messages = [{"id": number, "type": "service", "action": f"{number}\n{'x' * 500}"} for number in range(500)]
     found = read(written(tmp_path, chat(*messages)))
     assert found.skipped.total() == 500

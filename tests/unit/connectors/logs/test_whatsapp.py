@@ -87,7 +87,6 @@ def test_ios(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unsaved", ["~ Bo", "~\u202fBo", "~\xa0Bo", "~Bo", "\u202a~ Bo\u202c"])
 def test_unsaved_and_saved_contact_are_one_person(tmp_path: Path, unsaved: str) -> None:
-    """Also in their ids: the next export, after the contact was saved, says the same."""
     line = "[31.12.25, 23:59:59] {}: Who brings the kite?\n"
     before, after = (chat(tmp_path, line.format(name)).messages for name in (unsaved, "Bo"))
     assert before == after
@@ -221,7 +220,6 @@ WAYS: dict[DateOrder, tuple[str, ...]] = {
 
 @given(DAYS, st.sampled_from([(order, way) for order, ways in WAYS.items() for way in ways]))
 def test_dates_are_read_as_written_or_refused(days: list[date], written_so: tuple[DateOrder, str]) -> None:
-    """Never another day than the one that was meant."""
     order, way = written_so
     separator = next(one for one in way if one in "/.-")
     parts = [tuple(day.strftime(way).split(separator)) for day in days]

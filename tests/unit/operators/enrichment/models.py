@@ -44,8 +44,6 @@ def asked(*requests: EnrichmentRequest) -> list[Asked]:
 
 
 class Scripted:
-    """A language model that says of each task what a test has it say; it keeps the prompts."""
-
     name = "scripted"
 
     def __init__(self, **said: Said | Callable[[Prompt], Said]) -> None:
@@ -63,15 +61,12 @@ class Scripted:
         return Completion(dict(found), Spent(1, 100, 11))
 
     def data(self) -> dict[str, Any]:
-        """What the only prompt shows."""
         (prompt,) = self.prompts
         found: dict[str, Any] = json.loads(prompt.user.split("\n")[1])
         return found
 
 
 class Vectors:
-    """An embedding service; texts that a test names are what it cannot take."""
-
     name, dimension = "scripted-vectors", 3
 
     def __init__(self, *, bad: Sequence[str] = (), error: ModelError | EmbedderError | None = None) -> None:
@@ -95,7 +90,6 @@ def results(
     categories: Mapping[str, str] | None = None,
     thresholds: Thresholds = Thresholds(),  # noqa: B008 a value
 ) -> list[EnrichmentResult]:
-    """What comes of requests."""
     return asyncio.run(enrich(asked(*requests), model, embeddings, thresholds, categories or {}))
 
 
@@ -109,5 +103,4 @@ def texts(data: Any) -> Iterator[str]:
 
 
 def parsed(result: EnrichmentResult) -> list[Event]:
-    """The events of a result, as whoever reads them reads them."""
     return [parse(json.dumps(event).encode()) for event in result.events]

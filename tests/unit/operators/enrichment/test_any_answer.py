@@ -92,7 +92,6 @@ STEPS = plan(REQUESTS, Thresholds(), CATEGORIES)
 
 
 def run(answers: list[Any]) -> list[EnrichmentResult]:
-    """What comes of the requests, each call answered in turn."""
     said = iter(answers)
 
     class Answers(Scripted):
@@ -119,7 +118,6 @@ def flat(text: str) -> str:
 
 
 def quotes(answers: tuple[Any, ...]) -> list[int]:
-    """Count the claims whose evidence stands in the text of each request."""
     quoted = [0, 0]
     for step, answer in zip(STEPS, answers, strict=True):
         for claim in [one for said in answer.values() if isinstance(said, list) for one in said]:
@@ -152,7 +150,6 @@ def test_any_answer_gives_valid_reproducible_events_about_shown_texts(answers: t
 
 
 def test_right_answers_are_kept() -> None:
-    """So that the laws above are not kept by keeping nothing."""
     said: dict[str, Any] = {
         "classify": {"verdicts": [{"memory": "m2", "verdict": "refines", "confidence": 0.9, "evidence": "I moved"}]},
         "extract": {"relations": []},

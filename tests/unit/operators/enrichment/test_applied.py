@@ -159,7 +159,6 @@ def test_fact_is_deleted_with_the_message_it_depends_on(run: Callable[..., Proce
 def test_newer_fact_replaces_older_and_facts_are_summarised(
     run: Callable[..., Processed],
 ) -> None:
-    """What is found out of facts: they are memories like others, but for what is made from them."""
 
     def fact(about: ShownMemory, content: str, evidence: str, again: int) -> dict[str, Any]:
         said = SAID["facts"]["facts"][0] | {"content": content, "evidence": evidence, "valid_from": None}

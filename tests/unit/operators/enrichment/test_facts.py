@@ -35,7 +35,6 @@ def asking(*messages: Any, **fields: Any) -> Any:
 
 
 def kept(said: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
-    """The facts that come of a claim about the first of two messages, and what is refused."""
     first, second = results(asking(ANN, BOB), Scripted(facts={"facts": [said]}))
     assert second.events == []
     return [event["content"] for event in first.events], first.refused

@@ -107,7 +107,6 @@ def test_a_refusal_is_a_failure_of_its_task(server: LlmServer) -> None:
 
 @pytest.mark.parametrize("odd", [None, [], [1.0] * 8, "???"], ids=str)
 def test_one_odd_vector_costs_its_memory_alone(server: LlmServer, odd: object) -> None:
-    """Also where it is the first that the service gives."""
     server.oddities["odd"] = odd
     texts = ["odd", "one", "two"]
 
@@ -131,7 +130,6 @@ def test_one_odd_vector_costs_its_memory_alone(server: LlmServer, odd: object) -
 
 
 def check_only(server: LlmServer, struck: Task, fault: Fault) -> None:
-    """Only this task fails, with its code, and not a word of what was asked is in what it says."""
     server.fail(fault, times=None)
     result = enriched(server)
     assert [(one.task, one.code) for one in result.failures] == [(struck, LACKS[struck].code)]

@@ -37,12 +37,10 @@ def obey(server: LlmServer, answer: dict[str, Any]) -> None:
 
 
 def nothing(call: Asked) -> Any:
-    """What an honest model says of a text that tells nothing."""
     return {"summary": "Nothing."} if call.task.startswith("summarise") else least(call.schema)
 
 
 def enriched(server: LlmServer, content: str = ORDER) -> EnrichmentResult:
-    """What comes of a message with everything asked about it, but for summaries."""
 
     async def ask() -> list[EnrichmentResult]:
         model = load_language_model("obedient", Endpoint(server.url, "key"))

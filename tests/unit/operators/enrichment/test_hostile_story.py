@@ -53,7 +53,6 @@ HOSTILE = message("ann", COUNT, "Mallory", ORDER)
 
 
 def obey(asked: Asked) -> Any:
-    """What Mallory wants said, of whatever has a number, and of much that has none."""
     numbers = [f"m{number}" for number in range(1, 60)] + ["bob-1", "memory:bob-1", "ann-1"]
     sure = {"confidence": 1.0, "evidence": EVIDENCE}
     if asked.task == "facts":
@@ -70,7 +69,6 @@ def obey(asked: Asked) -> Any:
 
 
 def found_out(server: LlmServer, outputs: list[Output]) -> list[EnrichmentResult]:
-    """What comes of the requests among outputs."""
     made = [output for output in outputs if isinstance(output, Requested)]
     asked = [
         Request(Position("requests", 0, number), EnrichmentRequest.model_validate_json(one.body))

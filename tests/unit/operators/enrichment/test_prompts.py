@@ -41,7 +41,6 @@ def wanted(text: str) -> EnrichmentRequest:
 
 
 def prompts(text: str) -> list[Prompt]:
-    """Every prompt there is; each shows the text, beside names that are found in it."""
     asked = [step.prompt for step in plan([wanted(f"With Bob: {text}")], Thresholds(), {"travel": text})]
     return [*asked, select_categories(text, {"travel": text}), check_sufficiency(text, {"travel": text}), rewrite(text)]
 

@@ -26,7 +26,6 @@ CATEGORIES = {"travel": "trips and flights", "food": "what people eat", "work": 
 
 
 def data_of(prompt: Prompt) -> dict[str, object]:
-    """What stands between the markers."""
     begin, data, end = prompt.user.split("\n")
     assert (begin, end) == (DATA, DATA_END)
     found: dict[str, object] = json.loads(data)

@@ -27,7 +27,6 @@ NAMES = st.sampled_from(["Ana", "Ben", "x" * 512])
 
 @st.composite
 def events(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Of two owners, whose texts are told apart by a mark."""
     made = []
     for number in range(draw(st.integers(1, 12))):
         owner = draw(st.sampled_from(OWNERS))

@@ -38,8 +38,6 @@ def memory(key: str) -> NodeKey:
 
 
 class Engine:
-    """An open state directory, and what came out of the events it was ever given."""
-
     def __init__(self, path: Path, settings: Settings | None = None, writer: MakeWriter = GraphWriter) -> None:
         self.receipts: list[dict[str, Any]] = []
         self.refused: list[tuple[str, list[str]]] = []
@@ -61,7 +59,6 @@ class Engine:
         return answer
 
     def again(self, writer: MakeWriter | None = None) -> None:
-        """Ends the process and starts another one: what was kept in memory is gone."""
         self._harness.restart(**{} if writer is None else {"graph_writer": writer})
 
     def kill(self, *events: dict[str, Any]) -> None:
@@ -81,7 +78,6 @@ class Engine:
 
     @property
     def number(self) -> int:
-        """How many events it was ever given."""
         return len(self._harness.lines[MEMORIES])
 
     @property
@@ -108,7 +104,6 @@ class Engine:
         return by_ends
 
     def problems(self) -> list[str]:
-        """What of the stored graph does not hang together."""
         partition = self.directory.partition(0)
         owner = partition.keyring.owner(ANN)
         check = GraphCheck(partition.keyring, owner)

@@ -29,7 +29,6 @@ class ModelNode:
     archived: bool = False
 
     def describe(self, description: Description, by: int) -> None:
-        """A URN that is the node's name is its own from then on, whoever said so and takes it back."""
         self.description, self.described_by = description, by
         if description.urn == self.name:
             self.own_urn = self.name
@@ -246,7 +245,6 @@ class Model:
         return sorted(order, key=lambda name: name.startswith("entity:urn:"))
 
     def called(self, key: NodeKey) -> NodeKey:
-        """What a node is called."""
         return key if key.memory else NodeKey(self.names(key.text)[0])
 
     def _settle(self) -> None:

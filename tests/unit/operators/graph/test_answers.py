@@ -89,7 +89,6 @@ def test_hybrid_strategy_finds_the_decision_and_its_rule(memories: list[dict[str
 
 
 def test_memories_of_a_common_node_rank_by_the_question() -> None:
-    """However old they are, and however many there are; what is stated comes before."""
     told = [
         make_event("memory", n, id=f"x{n}", content=f"the crate number {n} is in shelf {n % 7}", topics=["stock"])
         for n in range(300)
@@ -106,7 +105,6 @@ def test_memories_of_a_common_node_rank_by_the_question() -> None:
 
 
 def test_derived_edge_alone_adds_nothing_and_is_reported() -> None:
-    """A name in the texts, one who says both, an episode, and likeness: a larger k finds as much."""
     told = [
         make_event("message", n, id=f"m{n}", session_id="s", name="Ann", content=f"I told Bob of {what}")
         for n, what in enumerate(["the blue kite", "the blue boat", "a red door", "the sea"])
@@ -151,7 +149,6 @@ def test_graph_returns_nothing_that_a_filter_excludes(memories: list[dict[str, A
 def test_what_is_not_applied_answers_exactly_the_baseline(
     mode: str, enabled: bool, fallback: str, memories: list[dict[str, Any]]
 ) -> None:
-    """Each in a run of its own: an answer teaches usage."""
     given: dict[str, Any] = {"decisions": rolled_out(mode), "graph_enabled": enabled}
     (baseline,) = run_flow([*memories, ask("rollout alarms", strategy="baseline")], **given).responses
     (answer,) = run_flow([*memories, ask("rollout alarms")], **given).responses

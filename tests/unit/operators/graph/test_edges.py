@@ -134,7 +134,6 @@ def test_expired_supersession_hides_no_longer(remembered: list[dict[str, Any]]) 
 
 
 def test_contradiction_is_named_in_the_next_answer(remembered: list[dict[str, Any]]) -> None:
-    """The candidates of the first answer are cached, until an event changes them."""
     asked = make_event("recall", DAY_MS, query="when does the gate open", k=4)
     before, after = run_flow([*remembered, asked, edges("ba", kind="contradicts"), asked]).responses
     conflicts = [

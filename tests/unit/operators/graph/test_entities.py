@@ -126,7 +126,6 @@ def test_proximity_falls_with_the_hops() -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINKS, ANY_EDGES)
 def test_hops_are_those_of_the_shortest_paths_in_networkx(links: dict[str, list[str]], edges: list[Edge]) -> None:
-    """A memory is as near as the nodes it is linked to."""
     hops = nx.single_source_dijkstra_path_length(
         reference(links, edges),
         "tag:a",

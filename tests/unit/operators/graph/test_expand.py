@@ -102,7 +102,6 @@ def test_stated_edges_count_fully_and_given_ones_by_fit() -> None:
 
 
 def test_derived_edges_are_traversed_but_not_added() -> None:
-    """A name in two texts, and likeness; what is stated behind them counts."""
     edges = [
         edge("m0", "similar_to", "m1"),
         edge("m2", "caused_by", "m3"),
@@ -221,7 +220,6 @@ def test_cycles_end_without_repeated_nodes() -> None:
 
 
 def test_the_seed_that_a_path_begins_with_is_another_memory() -> None:
-    """Both seeds lead to the node; what one of them brings to the other comes from the other one."""
     graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"]})
     assert boosts(walk(graph, "m0", "m1"), 10) == {0: 0.125, 1: 0.125}
 
@@ -264,7 +262,6 @@ def test_large_node_is_cut_to_its_newest_memories_and_reported() -> None:
 
 @given(st.integers(2, 300))
 def test_one_memory_more_closes_no_node(memories: int) -> None:
-    """What leads to some memories leads to no fewer where there are more of them."""
     graph = StubGraph({f"m{n}": ["entity:ann"] for n in range(memories)})
     assert len(scores(graph, "m0")) in (min(memories - 1, 23), min(memories - 1, 24))  # one of the 24 may be the seed
 
@@ -278,7 +275,6 @@ def test_edges_given_are_followed_however_many_memories_a_node_has(memories: int
 
 
 def test_common_node_expands_to_the_best_matches() -> None:
-    """Of the newest hundred, and of those that fit best of all the owner has, which only the caller knows."""
     graph = StubGraph({f"m{n}": ["topic:all"] for n in range(5_000)})
     wanted = {4_950, 7, 8}
     found = expand(
@@ -304,7 +300,6 @@ def test_a_hub_is_not_read_beyond_its_newest(hops: int) -> None:
 
 
 def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
-    """5,000 memories around one: each both linked to a topic of some eighty, and tied to it by an edge."""
     hub = [edge("m0", "caused_by", f"m{n}") for n in range(1, 5_000)]
     graph = StubGraph({f"m{n}": [f"topic:{n % 60}"] for n in range(5_000)}, hub)
     expansion = expand(walk(graph, "m0", hops=3), 1_000)
@@ -360,7 +355,6 @@ def paths(model: nx.MultiGraph, target: str, hops: int) -> Iterator[tuple[int, f
 def test_the_memories_reached_are_those_that_networkx_has_paths_to(
     links: dict[str, list[str]], edges: list[Edge], hops: int
 ) -> None:
-    """No score is better than that of the best path, nor worse than that of the best of the shortest ones."""
     model = reference(links, edges)
     expected = {target: found for target in MEMORIES[1:] if (found := [*paths(model, target, hops)])}
     best = scores(StubGraph(links, edges), "m0", hops=hops)

@@ -16,7 +16,6 @@ HUGE = Compared(0.0, {}, 5_000)
 
 
 def gate(*outcomes: tuple[int, Outcome], compared: Compared | None = None) -> Gate:
-    """A gate that saw so many of each, at time 0."""
     watching = Gate(WINDOW)
     for count, outcome in outcomes:
         for _ in range(count):
@@ -202,7 +201,6 @@ def test_recovery_frees() -> None:
     )
 )
 def test_what_blocks_would_not_free(seen: list[Seen]) -> None:
-    """There is no state in which a gate goes back and forth with nothing new to see."""
     watching = Gate(WINDOW)
     for one in seen:
         watching.observe(one)

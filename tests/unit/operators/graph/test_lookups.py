@@ -121,7 +121,6 @@ def test_a_node_is_found_by_urn_name_and_key(wanted: str) -> None:
 
 
 def test_a_node_has_its_hops_and_its_centrality() -> None:
-    """tag:ops – r – topic:dashboard – d: a memory's own nodes are as near as the memory."""
     found = explored("tag:ops", hops=3)
     told = {node["key"]: (node["hops"], node["centrality"]) for node in found["nodes"] if "type" not in node["key"]}
     assert {key: hops for key, (hops, _) in told.items()} == {"tag:ops": 0, "r": 1, "topic:dashboard": 1, "d": 2}

@@ -66,7 +66,6 @@ def told(answer: dict[str, Any]) -> list[Any]:
     ],
 )
 def test_an_edge_holds_between_its_times(hour: int, types: list[str]) -> None:
-    """`always` says no time, and so holds since it was said, on hour 10; `since` holds since before that."""
     edges: list[dict[str, Any]] = [
         {"type": "always"},
         {"type": "since", "valid_from": 5 * HOUR_MS},
@@ -148,7 +147,6 @@ def test_edit_changes_edges_at_its_event_time(hour: int, topic: str, relation: s
     ("hour", "told", "fields"), [(3, ["a", "b"], {}), (4, ["b"], {}), (2, ["b"], {"valid_from": 2 * HOUR_MS})]
 )
 def test_memory_is_superseded_from_the_edge_or_stated_time(hour: int, told: list[str], fields: dict[str, Any]) -> None:
-    """Said anew on hour 6, it holds since hour 4 all the same."""
     edge = {"source": "b", "target": "a", "type": "supersedes"} | fields
     then = {"as_of": {"event_time": hour * HOUR_MS}}
     recall, explore, facts = run_flow(
@@ -173,7 +171,6 @@ def test_memory_is_superseded_from_the_edge_or_stated_time(hour: int, told: list
 
 
 def robert(holder: str) -> list[dict[str, Any]]:
-    """Bob is known since hour 2; on hour 6 he is told to be Robert."""
     first = make_event("memory", 2 * HOUR_MS, id="y", content="somebody sings", entities=[{"name": "Bob"}])
     aliases = {"aliases": ["Bob"]} if holder == "aliases" else {}
     second = make_event(
@@ -213,7 +210,6 @@ def test_what_had_not_happened_is_no_node_of_then() -> None:
 
 @pytest.mark.parametrize("kind", ["graph.explore", "graph.trace"])
 def test_an_episode_of_then_has_no_member_of_later(kind: str) -> None:
-    """Also where episodes are joined anew, as of what was known."""
     said = [
         make_event("message", minute * 60_000, id=f"m{minute}", content="Tea?", session_id="s") for minute in (1, 2, 3)
     ]
@@ -262,7 +258,6 @@ def test_a_filter_goes_by_the_links_of_each_version(fields: dict[str, Any], expe
     "fields", [{"include_history": True}, {"as_of": {"event_time": 3 * HOUR_MS}}, {"include_history": True, "not": 1}]
 )
 def test_entity_of_older_versions_only_is_found_in_the_past(fields: dict[str, Any]) -> None:
-    """So is what the filter is to leave out: by the version, not by the memory."""
     filters = {"not": ASKED} if fields.pop("not", None) else ASKED
     events = [one for one in clubs() if "b" in (one.get("id"), one.get("memory_id"))]
     ask = make_event("recall", 9 * HOUR_MS, query="what does the club do", filters=filters, **fields)
@@ -272,7 +267,6 @@ def test_entity_of_older_versions_only_is_found_in_the_past(fields: dict[str, An
 
 
 def test_newest_memories_of_a_moment_exclude_later_ones() -> None:
-    """More came later than are begun with."""
     later = [
         make_event("memory", (3 + n) * HOUR_MS, id=f"late{n}", content=f"the gate, {n} o'clock") for n in range(12)
     ]
@@ -284,7 +278,6 @@ def test_newest_memories_of_a_moment_exclude_later_ones() -> None:
 
 
 def test_what_a_later_memory_superseded_counts_no_more() -> None:
-    """The question is about a time at which nobody knew of the later one."""
     edge = {"source": "b", "target": "a", "type": "supersedes"}
     events = [
         make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),

@@ -22,7 +22,6 @@ from recallflow.state.graph_codec import node_key
 
 
 def told(text: str) -> Named:
-    """What a text names, whoever is known."""
     return read_names(text)._replace(doubtful=())
 
 
@@ -152,7 +151,6 @@ def test_a_name_has_at_most_so_many_characters() -> None:
 
 @pytest.mark.parametrize("half", ["built_on", "kept_aside"])
 def test_names_in_chats_are_found_and_little_else(half: str) -> None:
-    """Sentences that were labelled before the rules were written; one half was never looked at while they were."""
     result = score(sentences(half))
     assert result.wanted > 100
     assert result.precision >= 0.97

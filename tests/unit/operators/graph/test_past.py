@@ -17,14 +17,12 @@ MOST = 100
 
 
 def as_of(engine: Engine, known_by_ms: int) -> OwnerGraph:
-    """The graph of an engine as it was known then."""
     hot, moment = engine.hot, Moment(known_by_ms, None, known_by_ms, history=False)
     index = index_at(hot, moment, "flat", 4, 30 * 60_000)
     return hot.past_graph(index, known_by_ms, None)
 
 
 def picture(graph: OwnerGraph, seqs: range) -> dict[str, Any]:
-    """All that a reader finds in a graph, as far as it is a matter of the moment."""
     keys = [*map(memory, IDS), *map(NodeKey, NODES)]
     nodes = [key for key in keys if graph.node(key) is not None]
     return {
@@ -69,7 +67,6 @@ BEGIN = [
 @example(changes=[("archive", "m1", True), ("archive", "m1", False)])
 @example(changes=[("relate", {"source": "entity:annie", "target": "entity:cleo", "type": "same_as"})])
 def test_graph_as_of_a_moment_equals_the_former_graph(changes: list[tuple[Any, ...]]) -> None:
-    """Each event's graph is looked at when it is the last one, and again when all others have followed."""
     with engines(1) as (engine,):
         pictures = []
         for one in [*BEGIN, *map(as_event, changes)]:
@@ -121,7 +118,6 @@ def marked(number: int, change: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def stored(engine: Engine) -> bytes:
-    """All that a state directory holds of its memories."""
     partition = engine.directory.partition(0)
     return b"".join(value for _, value in partition.scan(OWNERS))
 
@@ -185,7 +181,6 @@ def stored(engine: Engine) -> bytes:
     forgotten=["m5"],
 )
 def test_of_what_is_forgotten_nothing_is_left(changes: list[tuple[Any, ...]], cut: int, forgotten: list[str]) -> None:
-    """What is forgotten after a moment is as good as forgotten at it, and no record holds a word of it."""
     events = [*BEGIN, *(marked(number, change) for number, change in enumerate(changes))]
     forget = [event("memory.forget", memory_id=one) for one in forgotten]
     with engines(2) as (whole, until_then):

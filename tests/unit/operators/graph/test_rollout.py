@@ -36,7 +36,6 @@ def decided(history: History, blocked: bool, at_ms: int, name: str = DEFAULT) ->
 
 
 def expansions_of(history: History, gates: Gates | None = None, *, enabled: bool = True) -> Expansions:
-    """Those of a state partition; of several of one process with the same gates."""
     return Expansions(history, gates or Gates(WINDOW), enabled=enabled)
 
 
@@ -206,7 +205,6 @@ def test_what_no_partition_sees_enough_of_all_together_do() -> None:
 
 
 def test_no_single_partition_blocks_a_tenant() -> None:
-    """One that fails at all of its few expansions is no regression of a tenant with many."""
     history, gates = rolled_out("canary"), Gates(WINDOW)
     few, many = expansions_of(history, gates), expansions_of(history, gates)
     assert play(many, history, range(80), GOOD) == []
@@ -267,7 +265,6 @@ def test_what_an_operator_blocks_only_an_operator_frees() -> None:
 
 
 def test_verdict_of_one_partition_is_not_the_tenants() -> None:
-    """As they were given before."""
     history = rolled_out("canary")
     decided(history, True, 0, name="3")
     assert run(expansions_of(history), 1).fallback is None

@@ -26,7 +26,6 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def at(degrees: float) -> list[float]:
-    """A vector so many degrees from the first axis."""
     return [math.cos(math.radians(degrees)), math.sin(math.radians(degrees)), 0.0, 0.0]
 
 
@@ -114,7 +113,6 @@ def test_what_writing_keeps_in_memory_counts_for_the_budget(engine: Engine) -> N
 
 @pytest.mark.parametrize("size", [1, 50])
 def test_only_the_newest_are_looked_at(engine: Engine, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Whether the window is kept or loaded again, and whoever was forgotten."""
     monkeypatch.setattr("recallflow.state.window.WINDOW", 8)
     monkeypatch.setattr("recallflow.state.hot_graph.WINDOW", 8)
     events = [told("old", 0), *(told(f"x{n}", 90 + n) for n in range(7)), event("memory.forget", memory_id="x3")]

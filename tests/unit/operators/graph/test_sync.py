@@ -150,7 +150,6 @@ def test_a_failed_forget_is_made_up_for(engine: Engine, faults: Faults) -> None:
 def test_questions_are_answered_where_a_memory_has_no_links(
     engine: Engine, faults: Faults, kind: str, as_of: dict[str, Any]
 ) -> None:
-    """Though it is in an episode, and edges lead to it."""
     for name in ("b", "a", "c"):
         faults.left = {"a": 100}
         engine.run(event("message", id=name, content="Tea?", session_id="s", timestamp=1))

@@ -219,7 +219,6 @@ def test_hub_edges_are_newest_first_up_to_the_limit(engine: Engine) -> None:
 def test_a_message_belongs_to_the_episode_that_stands(
     tmp_path_factory: pytest.TempPathFactory, minutes: list[int], forgotten: int
 ) -> None:
-    """Late messages bridge episodes: the members of the one that is taken in go over."""
     engine = Engine(tmp_path_factory.mktemp("episodes") / "s", ALONE)
     for number, minute in enumerate(minutes):
         time = {"session_id": "s", "timestamp": minute * MINUTE_MS}
