@@ -282,20 +282,6 @@ def finish(brokers: Brokers, *members: Member) -> None:
     brokers.check_once()
 
 
-def test_a_partition_that_moves_is_asked_again_once(brokers: Brokers, join: Callable[..., Member]) -> None:
-    first, second = join(), join()
-    brokers.request(8)
-    first.gain([0, 1])
-    first.until(lambda: brokers.asked.total() == 8)
-    first.give_up([1])
-    second.gain([1])
-    second.until(lambda: brokers.asked.total() == 12)
-    first.let_through()
-    finish(brokers, first, second)
-    expected = {f"{TOPICS.enrichment}:{number}:{offset}": 1 + number for number in range(2) for offset in range(4)}
-    assert brokers.asked == expected
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_moves_and_kills_leave_each_result_once(brokers: Brokers, join: Callable[..., Member], seed: int) -> None:
     draw = Random(seed)

@@ -180,11 +180,6 @@ def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
     assert reads in (LINES_UNDER_WAY, BYTES_UNDER_WAY // len(sent) + 1)
 
 
-def test_other_types_are_refused(client: httpx.Client) -> None:
-    answered = client.post("/memory/events/batch", json=[])
-    assert (answered.status_code, answered.json()["error"]["code"]) == (415, "unsupported_media_type")
-
-
 # ── slow and blank bodies ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -133,11 +133,6 @@ def test_unauthorised_request_is_refused_before_the_engine(
     assert (engine.asked, engine.stored) == ([], [])
 
 
-def test_only_json_is_taken(client: httpx.Client) -> None:
-    answered = client.post("/memory/events", content=b"{}", headers={"content-type": "text/plain"})
-    assert (answered.status_code, answered.json()["error"]["code"]) == (415, "unsupported_media_type")
-
-
 @pytest.mark.parametrize(("path", "status"), [("/nowhere", 404), ("/memory/query", 405)])
 def test_unknown_path_is_refused_in_the_same_form(client: httpx.Client, path: str, status: int) -> None:
     answered = client.get(path)

@@ -127,11 +127,6 @@ def test_a_member_that_ends_by_itself_is_started_again(site: Site, does: str, sa
     assert sum(f"{SECOND} {said}: it starts again in 0.05 s" in line for line in site.lines) == 1
 
 
-def test_the_exit_code_is_that_of_the_worst(site: Site) -> None:
-    site.does(FIRST, "at-the-end 1")
-    assert site.stopped(site.running()) == 1
-
-
 def test_a_second_signal_ends_all_at_once(site: Site) -> None:
     site.does(FIRST, "stays")
     process = site.running()

@@ -318,28 +318,6 @@ def test_episodes_do_not_depend_on_runs(
     assert listed(run_flow([question], state_dir, episode_gap_minutes=gap_minutes)) == listed(at_once)
 
 
-def test_a_late_message_bridges_two_episodes_in_the_flow() -> None:
-    def said(name: str, minute: int) -> dict[str, Any]:
-        return make_event("message", minute * MINUTE_MS, id=name, session_id="s", content=f"{name} speaks")
-
-    question = make_event("episodes.list", 100 * MINUTE_MS)
-    # A query between the messages builds the index, which then has to follow the merge.
-    processed = run_flow([said("later", 90), said("earlier", 35), question, said("between", 62), question])
-    before, after = (response["episodes"] for response in processed.responses)
-    assert [episode["messages"] for episode in before] == [1, 1]
-    assert after == [
-        {
-            "id": episode_id(OWNER, "s", "later"),
-            "session_id": "s",
-            "started_at": "1970-01-01T00:35:00Z",
-            "ended_at": "1970-01-01T01:30:00Z",
-            "open": True,
-            "messages": 3,
-            "summary": "user: earlier speaks user: between speaks user: later speaks",
-        }
-    ]
-
-
 def test_an_explicit_end_starts_a_new_episode_in_the_flow() -> None:
     def at(minute: int, kind: str, **fields: Any) -> dict[str, Any]:
         return make_event(kind, minute * MINUTE_MS, session_id="s", **fields)

@@ -187,29 +187,6 @@ def ids(response: dict[str, Any]) -> set[str]:
     return {memory["id"] for memory in response["memories"]}
 
 
-def test_filters_nest_as_and_or_and_not() -> None:
-    told = [
-        make_event("memory", n, id=f"m{n}", content=f"tea {n}", kind=kind, tags=tags, metadata={"source": source})
-        for n, (kind, tags, source) in enumerate(
-            [("fact", ["a"], "slack"), ("fact", ["a", "b"], "mail"), ("rule", ["b"], "slack"), ("rule", [], "mail")]
-        )
-    ]
-    slack, b = {"metadata": {"source": "slack"}}, {"tags": ["b"]}
-    asked: list[tuple[dict[str, Any], set[str]]] = [
-        ({"all": [slack, b]}, {"m2"}),
-        ({"any": [slack, b]}, {"m0", "m1", "m2"}),
-        ({"not": b}, {"m0", "m3"}),
-        ({"not": [slack, b]}, {"m3"}),
-        ({"not": {"all": [slack, b]}}, {"m0", "m1", "m3"}),
-        ({"kinds": ["fact"], "any": [slack, b], "not": {"all_tags": ["a", "b"]}}, {"m0"}),
-        ({"any": [{"all": [slack, {"kinds": ["rule"]}]}, {"all_tags": ["a", "b"]}]}, {"m1", "m2"}),
-        ({"any": [{}]}, {"m0", "m1", "m2", "m3"}),
-        ({"not": {}}, set()),
-    ]
-    queries = [make_event("recall", 9, query="tea", k=50, filters=filters) for filters, _ in asked]
-    assert [ids(answer) for answer in run_flow([*told, *queries]).responses] == [expected for _, expected in asked]
-
-
 def test_an_update_of_metadata_is_what_filters_ask_then() -> None:
     ask = make_event("recall", 9, query="tea", filters={"metadata": {"done": True}})
     told = make_event("memory", 1, id="m", content="tea", metadata={"done": False})

@@ -206,13 +206,6 @@ def test_failing_step_leaves_the_others_as_they_are(answered: Answered, language
     assert [*response["context"]["summaries"]] == ["travel", "diet"]
 
 
-def test_hanging_model_is_given_up(answered: Answered, language: Language) -> None:
-    language.hangs = {"select_categories"}
-    (response,) = answered(ask(**STEPS), timeout_s=0.0)
-    assert response["routing_info"]["models"]["select_categories"]["failure"] == "timeout"
-    assert bool(response["memories"])
-
-
 def test_query_without_time_for_the_model_skips_it(answered: Answered, language: Language, clock: Clock) -> None:
     def think() -> None:
         clock.now_s += 0.5

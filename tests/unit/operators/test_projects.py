@@ -319,11 +319,6 @@ def test_a_memory_must_be_of_a_project_of_its_sender(story: Story, kind: str, pr
     assert story.ask({"type": "memory.get", "memory_id": "m"}, EVERYTHING)["error"]["code"] == "not_found"
 
 
-def test_a_memory_of_a_project_of_its_sender_is_remembered(story: Story) -> None:
-    assert letters(story.tell(memory("p", 0), OF_P)) == []
-    assert [one["id"] for one in story.ask(RECALL, OF_P)["memories"]] == ["p0"]
-
-
 CHANGES: list[Event] = [
     {"type": "memory.update", "content": "It is blue"},
     {"type": "memory.feedback", "useful": True},

@@ -8,7 +8,6 @@ import pytest
 from recallflow.errors import ModelError
 from recallflow.operators import work
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.recall import moment
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language, Remote, Reranker, Service, letters
 from tests.unit.operators.test_reranking import CRATES, DAY_MS, ask
@@ -142,17 +141,6 @@ def test_one_hanging_step_takes_nothing_from_the_others(open_engine: Open, langu
     models = response["routing_info"]["models"]
     assert {name for name, told in models.items() if "failure" in told} == {"select_categories"}
     assert response["sufficient"] is False
-
-
-def test_past_of_a_large_owner_is_asked_about_with_models(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moment, "AT_ONCE", 1)
-    monkeypatch.setattr("recallflow.operators.answers.waiting.AT_ONCE", 1)
-    engine = open_engine()
-    engine.run(QUERIES, ask(select_categories=True, as_of={"ingestion_time": "1970-01-01T00:00:00.020Z"}))
-    assert answers(engine.advance_to_end()) == []
-    (response,) = answers([*engine.complete(), *engine.advance_to_end()])
-    assert all(int(memory_id[1:]) <= 20 for memory_id in ids(response))
-    assert response["routing_info"]["models"].keys() == {"select_categories", "embed"}
 
 
 def test_parked_query_sees_no_half_of_an_event(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:

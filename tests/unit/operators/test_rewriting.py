@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall.merging import best_first
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
-from tests.unit.operators.models import Language, Remote, failing
+from tests.unit.operators.models import Language, Remote
 
 Answered = Callable[..., list[dict[str, Any]]]
 
@@ -104,12 +104,6 @@ def test_filters_and_the_moment_hold_for_every_question(answered: Answered) -> N
 def test_answers_that_are_not_ordered_by_fit_are_not_merged(answered: Answered, language: Language, mode: str) -> None:
     (response,) = answered(ask(rewrite=True, mode=mode))
     assert (language.asked, codes(response), response["status"]) == ([], ["llm_skipped"], "ok")
-
-
-def test_failed_model_leaves_the_question_unchanged(answered: Answered, language: Language) -> None:
-    language.says["rewrite"] = failing("rate_limited")
-    failed, alone = answered(ask(rewrite=True), ask())
-    assert (codes(failed), ids(failed)) == (["llm_failed"], ids(alone))
 
 
 def test_smaller_questions_are_embedded_at_once(open_harness: Callable[..., Harness], language: Language) -> None:

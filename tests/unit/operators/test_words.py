@@ -51,12 +51,6 @@ def test_the_columns_by_hand() -> None:
     np.testing.assert_allclose(found["word_before"].scores, z(np.array([1.0, 0.95, 0.95, 0])), rtol=1e-4)
 
 
-def test_memory_lends_words_to_the_four_after_it() -> None:
-    index = indexed([(0, word) for word in ("x", "bike", "x", "x", "x", "x", "x")])
-    found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
-    np.testing.assert_allclose(found["word_before"].scores, z(np.array([0.0, 1, 0.95, 0.95, 0.95, 0.95, 0])), rtol=1e-4)
-
-
 def test_units_weigh_by_rarity_and_leave_names_out() -> None:
     # Of three memories two hold "bike", one "tour": ln(1 + 1.5/2.5) = 0.470003629, ln(1 + 2.5/1.5) = 0.980829253.
     index = indexed([(0, "bike"), (0, "bike tour"), (0, "x")])

@@ -1,6 +1,5 @@
 """What clients of mem0 find where they are given our URL: mem0's own classes, over real HTTP, an engine behind it."""
 
-import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator
@@ -275,19 +274,6 @@ def test_environments_are_apart(mem0: ModuleType, host: str, user: str) -> None:
 
 
 # ── other ways in ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_asynchronous_client_does_the_same(mem0: ModuleType, host: str, user: str) -> None:
-    async def calls() -> list[str]:
-        async with mem0.AsyncMemoryClient(api_key=KEY.text(), host=host) as opened:
-            added = await asyncio.gather(*(opened.add(f"Alex has {n} cats.", user_id=user) for n in range(5)))
-            await opened.update(added[0]["results"][0]["id"], text="Alex has no cat.")
-            await opened.delete(added[1]["results"][0]["id"])
-            found = await opened.search("How many cats?", filters={"user_id": user})
-            assert sorted(texts(found)) == sorted(texts(await opened.get_all(filters={"user_id": user})))
-            return texts(found)
-
-    assert set(asyncio.run(calls())) == {"Alex has no cat.", *(f"Alex has {n} cats." for n in (2, 3, 4))}
 
 
 def test_the_paths_of_mem0s_own_server_lead_to_the_same(host: str, user: str) -> None:

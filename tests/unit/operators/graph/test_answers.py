@@ -211,12 +211,6 @@ def test_graph_steps_are_skipped_without_time_and_tier_reports_it(
     assert "no_graph" not in codes(late)
 
 
-def test_shadow_query_without_time_reports_the_tier_that_ran(memories: list[dict[str, Any]]) -> None:
-    asked = ask("rollout alarms")
-    answers = run_flow([*memories, asked, asked | {"sla_target_ms": 1e-9}], decisions=rolled_out("shadow")).responses
-    assert [answer["computation_tier"] for answer in answers] == ["graph", "standard"]
-
-
 def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
     memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

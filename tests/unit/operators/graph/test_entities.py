@@ -135,12 +135,6 @@ def test_hops_are_those_of_the_shortest_paths_in_networkx(links: dict[str, list[
     assert near(StubGraph(links, edges), len(MEMORIES), "tag:a") == expected
 
 
-def test_proximity_is_to_the_nearest_of_the_entities() -> None:
-    graph = StubGraph({"m0": ["entity:ann"], "m1": ["entity:bob"], "m2": ["entity:bob", "entity:ann"]})
-    assert near(graph, 3, "entity:ann", "entity:bob") == [1, 1, 1]
-    assert near(graph, 3) == [0, 0, 0]
-
-
 def test_what_does_not_hold_brings_nothing_near() -> None:
     links = {"m0": ["entity:ann", "tag:old"], "m1": ["entity:acme"], "m2": ["tag:old"], "m3": []}
     edges = [edge("entity:ann", "works_at", "entity:acme", expires_ms=NOW_MS), edge("m0", "x", "m3", archived=True)]

@@ -42,47 +42,42 @@ def test_each_type_has_its_weight(kind: str, score: float) -> None:
     assert scores(graph, "m0") == {"m1": score}
 
 
-def test_the_last_edge_counts_divided_by_the_hops() -> None:
-    edges = [edge("m0", "similar_to", "m1"), edge("m1", "depends_on", "m2"), edge("m3", "caused_by", "m2")]
-    graph = StubGraph({f"m{n}": [] for n in range(4)}, edges)
-    assert scores(graph, "m0", hops=3) == {"m1": 1.0, "m3": 0.5, "m2": 0.45}
+ANN_AND_ACME = {"m0": ["entity:ann"], "m1": ["entity:acme"]}
+OF_TEA = {"m0": ["tag:tea"], "m1": ["tag:tea", "tag:milk"], "m2": ["tag:milk"]}
+TWO_TAGS = {"m0": ["tag:a", "tag:b"], "m1": ["tag:b"]}
+WORKS = edge("entity:ann", "depends_on", "entity:acme", confidence=0.5)
+MORNING = edge("m0", "conditional_on", "time:morning")
+RING = [edge(f"m{n}", "caused_by", f"m{(n + 1) % 4}", confidence=0.1 if n in (0, 3) else 1) for n in range(4)]
+CHAIN = [edge("m0", "similar_to", "m1"), edge("m1", "depends_on", "m2"), edge("m3", "caused_by", "m2")]
+BARE: dict[str, list[str]] = {f"m{n}": [] for n in range(4)}
+CASES: dict[str, tuple[dict[str, list[str]], list[Edge], int, dict[str, float]]] = {
+    "the last edge counts, divided by the hops": (BARE, CHAIN, 3, {"m1": 1.0, "m3": 0.5, "m2": 0.45}),
+    "a shared node is one hop": (OF_TEA, [], 1, {"m1": 0.25}),
+    "two shared nodes are two hops": (OF_TEA, [], 2, {"m1": 0.25, "m2": 0.125}),
+    "an edge between nodes is not reached in one hop": (ANN_AND_ACME, [WORKS], 1, {}),
+    "an edge between nodes has its weight": (ANN_AND_ACME, [WORKS], 2, {"m1": 0.225}),  # 0.9 · 1 · 0.5 / 2
+    **{
+        f"the strongest of several edges counts, {kinds[0]} first": (
+            ANN_AND_ACME, [edge("entity:ann", kind, "entity:acme") for kind in kinds], 2, {"m1": 0.75}
+        )  # 1.5 · 1 · 1 / 2
+        for kinds in (("x", "caused_by"), ("caused_by", "x"))
+    },
+    "within one hop a shared node": (TWO_TAGS, [edge("tag:a", "caused_by", "tag:b")], 1, {"m1": 0.25}),
+    "a stronger edge wins over one hop less": (TWO_TAGS, [edge("tag:a", "caused_by", "tag:b")], 2, {"m1": 0.75}),
+    "a link out of a node ignores the incoming path": ({"m0": [], "m1": ["time:morning"]}, [MORNING], 1, {"m1": 0.25}),
+    "an edge to a condition acts like a link": (
+        BARE, [MORNING, edge("m1", "conditional_on", "time:morning", confidence=0.5)], 1, {"m1": 0.3}
+    ),  # 0.6 · 1 · 0.5 / 1
+    "a cycle ends, m1 by 0-3-2-1 and not by 0-1-2-1": (BARE, RING, 3, {"m2": 0.75, "m3": 0.5, "m1": 0.5}),
+    "an archived edge": (BARE, [edge("m0", "caused_by", "m1", archived=True), edge("m1", "x", "m2")], 3, {}),
+    "an expired edge": (BARE, [edge("m0", "caused_by", "m1", expires_ms=NOW_MS), edge("m1", "x", "m2")], 3, {}),
+    "a common type of memories": ({"m0": ["type:fact"], "m1": ["type:fact"]}, [], 3, {}),
+}  # fmt: skip
 
 
-def test_a_shared_node_is_one_hop() -> None:
-    graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea", "tag:milk"], "m2": ["tag:milk"]})
-    assert scores(graph, "m0", hops=1) == {"m1": 0.25}
-    assert scores(graph, "m0", hops=2) == {"m1": 0.25, "m2": 0.125}
-
-
-def test_edge_between_nodes_is_a_hop_with_its_weight() -> None:
-    works = edge("entity:ann", "depends_on", "entity:acme", confidence=0.5)
-    graph = StubGraph({"m0": ["entity:ann"], "m1": ["entity:acme"]}, [works])
-    assert scores(graph, "m0", hops=1) == {}
-    assert scores(graph, "m0", hops=2) == {"m1": 0.225}  # 0.9 · 1 · 0.5 / 2
-
-
-@pytest.mark.parametrize("kinds", [("x", "caused_by"), ("caused_by", "x")])
-def test_of_several_edges_to_a_node_the_strongest_counts(kinds: tuple[str, str]) -> None:
-    edges = [edge("entity:ann", kind, "entity:acme") for kind in kinds]
-    graph = StubGraph({"m0": ["entity:ann"], "m1": ["entity:acme"]}, edges)
-    assert scores(graph, "m0", hops=2) == {"m1": 0.75}  # 1.5 · 1 · 1 / 2
-
-
-def test_stronger_edge_wins_over_one_hop_less() -> None:
-    graph = StubGraph({"m0": ["tag:a", "tag:b"], "m1": ["tag:b"]}, [edge("tag:a", "caused_by", "tag:b")])
-    assert scores(graph, "m0", hops=1) == {"m1": 0.25}
-    assert scores(graph, "m0", hops=2) == {"m1": 0.75}
-
-
-def test_link_out_of_a_node_ignores_the_incoming_path() -> None:
-    graph = StubGraph({"m0": [], "m1": ["time:morning"]}, [edge("m0", "conditional_on", "time:morning")])
-    assert scores(graph, "m0") == {"m1": 0.25}
-
-
-def test_edge_to_a_condition_acts_like_a_link() -> None:
-    edges = [edge("m0", "conditional_on", "time:morning"), edge("m1", "conditional_on", "time:morning", confidence=0.5)]
-    graph = StubGraph({"m0": [], "m1": []}, edges)
-    assert scores(graph, "m0", hops=1) == {"m1": 0.3}  # 0.6 · 1 · 0.5 / 1
+@pytest.mark.parametrize(("links", "edges", "hops", "expected"), CASES.values(), ids=CASES)
+def test_scores_by_hand(links: dict[str, list[str]], edges: list[Edge], hops: int, expected: dict[str, float]) -> None:
+    assert scores(StubGraph(links, edges), "m0", hops=hops) == expected
 
 
 def fits(fit: float) -> Callable[[int, bool], float]:
@@ -213,12 +208,6 @@ def test_tied_memories_rank_by_preference_then_newest() -> None:
     assert [*scores(graph, "m0", prefer=lambda seq: float(seq == 2))] == ["m2", "m3", "m1"]
 
 
-def test_cycles_end_without_repeated_nodes() -> None:
-    ring = [edge(f"m{n}", "caused_by", f"m{(n + 1) % 4}", confidence=0.1 if n in (0, 3) else 1) for n in range(4)]
-    graph = StubGraph({f"m{n}": [] for n in range(4)}, ring)
-    assert scores(graph, "m0", hops=3) == {"m2": 0.75, "m3": 0.5, "m1": 0.5}  # m1 by 0-3-2-1, not by 0-1-2-1
-
-
 def test_the_seed_that_a_path_begins_with_is_another_memory() -> None:
     graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"]})
     assert boosts(walk(graph, "m0", "m1"), 10) == {0: 0.125, 1: 0.125}
@@ -227,12 +216,6 @@ def test_the_seed_that_a_path_begins_with_is_another_memory() -> None:
 def test_what_is_answered_besides_the_seeds_is_not_added() -> None:
     graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(4)})
     assert [item.seq for item in expand(walk(graph, "m0"), besides={2}).items] == [3, 1]
-
-
-@pytest.mark.parametrize("dead", [{"archived": True}, {"expires_ms": NOW_MS}])
-def test_an_edge_that_does_not_hold_is_not_followed(dead: dict[str, object]) -> None:
-    graph = StubGraph({"m0": [], "m1": [], "m2": []}, [edge("m0", "caused_by", "m1", **dead), edge("m1", "x", "m2")])
-    assert scores(graph, "m0", hops=3) == {}
 
 
 def test_an_edge_holds_up_to_its_expiry() -> None:
@@ -307,11 +290,6 @@ def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
     assert expansion.caps.visited_at_hop == 2
     assert expansion.considered < Bounds().visited
     assert len(graph.read) < 5 * Bounds().visited
-
-
-def test_a_form_leads_nowhere() -> None:
-    graph = StubGraph({"m0": ["type:fact"], "m1": ["type:fact"]})
-    assert scores(graph, "m0", hops=3) == {}
 
 
 def test_a_hub_of_edges_is_cut_and_told() -> None:

@@ -181,14 +181,6 @@ def test_between_the_bounds_what_holds_goes_on(failed: int) -> None:
     assert watching.blocks(True)
 
 
-def test_recovery_frees() -> None:
-    watching = gate((20, "expanded"), compared=HUGE)
-    assert watching.blocks(True)
-    for _ in range(80):
-        watching.observe(Seen(0, "expanded", GOOD))
-    assert not watching.blocks(True)
-
-
 @given(
     st.lists(
         st.builds(

@@ -65,11 +65,6 @@ def run(
     return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), no_time, lambda: is_late)
 
 
-def test_canary_applies() -> None:
-    applied = run(expansions_of(rolled_out("canary")))
-    assert applied == Applied((ADDED,), None, (), {"reached": 3, "worked_out": 0, "caps": {}})
-
-
 def test_a_bound_that_was_met_is_told() -> None:
     applied = run(expansions_of(rolled_out("canary")), expand=found(Caps(["topic:tea"], 2)))
     assert applied.routing == {"reached": 3, "worked_out": 0, "caps": {"fan_out": 1, "visited_at_hop": 2}}
