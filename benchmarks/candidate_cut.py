@@ -18,7 +18,7 @@ from benchmarks.locomo import DEPTHS, Conversation, Turn, load, measure, shared
 from benchmarks.softmax import SHOWN
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder, embed_texts
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall.columns import CUT, Cut, compute
 from recallflow.operators.recall.pipeline import participants, vocabulary
@@ -62,7 +62,7 @@ def ranked(index: OwnerIndex, embedder: Embedder, conversation: Conversation, cu
 
 def figures(settings: Settings, conversation: Conversation) -> dict[str, dict[str, float]]:
     """By what late interaction was worked out for: the measures, and the share of answers that are the same."""
-    with Embedded.open(settings, None) as embedded:
+    with EmbeddedEngine.open(settings, None) as embedded:
         lines = message_lines(conversation)
         run_lines(embedded, "locomo", lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         index = search_index(embedded, settings, conversation)

@@ -30,7 +30,7 @@ from benchmarks.conversation_events import message_lines
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.flows.embedded import Embedded, process, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, process, run_lines
 from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
@@ -115,7 +115,7 @@ def ingest(lines: list[bytes], settings: Settings = AS_USUAL, at_rest: AtRest = 
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        Embedded.open(settings, Path(folder) / "state", at_rest=at_rest) as embedded,
+        EmbeddedEngine.open(settings, Path(folder) / "state", at_rest=at_rest) as embedded,
     ):
         run_lines(embedded, "bench", lambda *_: IteratorFeed(feed()), lambda *_: None, rewinds=False)
         ((wall_s, processor_s),) = started

@@ -11,7 +11,7 @@ from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder, embed_texts
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
@@ -46,7 +46,7 @@ class Examples:
 
 def examples(settings: Settings, kind: str, conversations: Sequence[Conversation]) -> list[Examples]:
     """Every question's columns, from the indexes of the real flow."""
-    with Embedded.open(settings, None) as embedded:
+    with EmbeddedEngine.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
         run_lines(embedded, kind, lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         return [
@@ -55,7 +55,7 @@ def examples(settings: Settings, kind: str, conversations: Sequence[Conversation
         ]
 
 
-def search_index(embedded: Embedded, settings: Settings, conversation: Conversation) -> OwnerIndex:
+def search_index(embedded: EmbeddedEngine, settings: Settings, conversation: Conversation) -> OwnerIndex:
     """The index of the conversation's owner, from what the flow stored."""
     number = state_partition(TENANT, conversation.id, settings.partitions)
     hot = HotOwner(embedded.directory.partition(number), Owner(TENANT, "prod", conversation.id))

@@ -20,7 +20,7 @@ import orjson
 from benchmarks.broker import HOST, Cluster, free_ports, retry
 from benchmarks.kafka_flow import READY_S, TENANT
 from benchmarks.kafka_load import produce, until_applied
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 
 COMMAND = "import sys; from recallflow.cli import main; sys.exit(main())"
 FACTS = 10  # a person's memories
@@ -36,7 +36,7 @@ JSON = {"content-type": "application/json"}
 class Gateway:
     """`recallflow serve`, always at the same address."""
 
-    def __init__(self, cluster: Cluster, topics: Topics, *flags: str) -> None:
+    def __init__(self, cluster: Cluster, topics: TopicNames, *flags: str) -> None:
         port = free_ports(None)[0]
         self.url = f"http://{HOST}:{port}"
         named = {
@@ -101,7 +101,7 @@ class Person(NamedTuple):
         return orjson.dumps({"type": "recall", "tenant_id": TENANT, "user_id": self.user} | asked)
 
 
-def people(cluster: Cluster, topics: Topics, count: int) -> list[Person]:
+def people(cluster: Cluster, topics: TopicNames, count: int) -> list[Person]:
     """So many, whose memories are applied."""
     every = [Person(f"user{number}", uuid.uuid4().hex) for number in range(count)]
     last = produce(cluster, topics.memory, (event for person in every for event in person.events()))

@@ -25,7 +25,7 @@ from benchmarks.kinds import KINDS
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -46,7 +46,7 @@ def write(lines: list[bytes], settings: Settings) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder) / "state"
-        with Embedded.open(settings, state_dir) as embedded:
+        with EmbeddedEngine.open(settings, state_dir) as embedded:
             run_lines(embedded, "bench", lambda *_: IteratorFeed(feed()), lambda *_: None, rewinds=False)
             seconds = time.perf_counter() - started[0]
             content = _content(embedded.directory)

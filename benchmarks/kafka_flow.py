@@ -19,7 +19,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.flows.config import Config
 from recallflow.flows.kafka import KafkaFlow
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 
 TENANT = "bench"
 PARTITIONS = 8
@@ -28,16 +28,16 @@ READY_S = 60.0
 STOP_S = 30.0
 
 
-def own_topics() -> Topics:
+def own_topics() -> TopicNames:
     """Names nobody else uses: the Kafka may be somebody's."""
     suffix = uuid.uuid4().hex[:12]
     names: dict[str, Any] = {
-        field: f"{name}-{suffix}" for field, name in asdict(Topics()).items() if field != "replies"
+        field: f"{name}-{suffix}" for field, name in asdict(TopicNames()).items() if field != "replies"
     }
-    return Topics(**names)
+    return TopicNames(**names)
 
 
-def create(cluster: Cluster, topics: Topics, partitions: int = PARTITIONS) -> None:
+def create(cluster: Cluster, topics: TopicNames, partitions: int = PARTITIONS) -> None:
     """Creates the flow's topics; every partition can be asked for its end when this returns."""
     counts = dict.fromkeys((topics.memory, topics.queries, *topics.outputs()), partitions) | {topics.control: 1}
     cluster.create_topics(counts)
@@ -55,7 +55,7 @@ def create(cluster: Cluster, topics: Topics, partitions: int = PARTITIONS) -> No
             raise RuntimeError(f"the new topics cannot be read within {READY_S:.0f} s")
 
 
-def connect(cluster: Cluster, topics: Topics, timeout_s: float = 10.0, tenant_id: str = TENANT) -> RecallClient:
+def connect(cluster: Cluster, topics: TopicNames, timeout_s: float = 10.0, tenant_id: str = TENANT) -> RecallClient:
     """A client of these topics."""
     return RecallClient(
         cluster.bootstrap_servers,
@@ -89,14 +89,14 @@ def check_alive(process: BaseProcess) -> None:
         raise RuntimeError(f"{process.name} has ended by itself, with exit code {process.exitcode}")
 
 
-def run_flow(bootstrap_servers: str, topics: Topics, state_dir: Path) -> None:
+def run_flow(bootstrap_servers: str, topics: TopicNames, state_dir: Path) -> None:
     """What `recallflow run` does, on topics of one's own."""
     logging.basicConfig(level=logging.ERROR)
     KafkaFlow(Config(state_dir, KafkaOptions(bootstrap_servers), topics)).run()
 
 
 @contextmanager
-def running_flow(cluster: Cluster, topics: Topics, tenant_id: str = TENANT) -> Iterator[None]:
+def running_flow(cluster: Cluster, topics: TopicNames, tenant_id: str = TENANT) -> Iterator[None]:
     """The main flow in its own process, up and answering: its first start reads queries from their end on."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = (cluster.bootstrap_servers, topics, Path(folder) / "state")

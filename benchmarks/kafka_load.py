@@ -21,7 +21,7 @@ from benchmarks.engine import events
 from benchmarks.kafka_flow import READY_S, TENANT, connect
 from benchmarks.locomo import Conversation
 from recallflow.brokers.options import KafkaOptions
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.records import Position
 
 MEMORIES = 1_000
@@ -60,7 +60,7 @@ def produce(cluster: Cluster, topic: str, lines: Iterable[bytes], tenant_id: str
     return last
 
 
-def until_applied(cluster: Cluster, topics: Topics, last: dict[str, Position], tenant_id: str = TENANT) -> None:
+def until_applied(cluster: Cluster, topics: TopicNames, last: dict[str, Position], tenant_id: str = TENANT) -> None:
     """Returns once each of these owners' positions is applied. RuntimeError where one is never found."""
     with connect(cluster, topics, 2 * READY_S, tenant_id) as client:
         for owner, position in last.items():
@@ -74,7 +74,7 @@ def until_applied(cluster: Cluster, topics: Topics, last: dict[str, Position], t
 
 
 def remember_all(
-    cluster: Cluster, topics: Topics, conversations: list[Conversation], users: int, tenant_id: str = TENANT
+    cluster: Cluster, topics: TopicNames, conversations: list[Conversation], users: int, tenant_id: str = TENANT
 ) -> None:
     """Gives each user of a tenant its memories, and waits until they are applied."""
     lines = events(conversations, users * MEMORIES, users)

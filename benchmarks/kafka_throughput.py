@@ -25,8 +25,7 @@ from benchmarks.kafka_flow import STOP_S, create, own_topics
 from benchmarks.kafka_load import produce
 from benchmarks.locomo import load, shared
 from benchmarks.profiled_flow import WARM_UP, Job, Lap, run_job
-from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import Settings, TopicNames
 from recallflow.state.directory import StateDirectory, describe
 
 EVENTS, QUICK_EVENTS = 30_000, 6_000
@@ -63,7 +62,7 @@ class Load:
     def __init__(self, cluster: Cluster, lines: list[bytes], receipts: bool) -> None:
         self.lines = [orjson.dumps(orjson.loads(line) | {"receipt": True}) for line in lines] if receipts else lines
         self._servers, self._receipts = cluster.bootstrap_servers, receipts
-        self._topics: Topics = own_topics()
+        self._topics: TopicNames = own_topics()
         create(cluster, self._topics)
         produce(cluster, self._topics.memory, self.lines)
 

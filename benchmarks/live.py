@@ -24,7 +24,7 @@ from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.flows.state_loop import StateLoop
 from recallflow.operators.answers.models import Models
-from recallflow.operators.async_call import Completion
+from recallflow.operators.async_call import CallCompletion
 from recallflow.outputs import Answer, Done
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
@@ -69,7 +69,7 @@ def run(asked: Round, state_dir: Path, settings: Settings, embedder: Embedder, m
         threading.Thread(target=_ask, args=(asked, ready, completions.wake), daemon=True, name="schedule").start()
         while len(asked.answers) < len(asked.questions):
             completions.wake.clear()
-            read: list[Record | Completion] = [ready.popleft() for _ in range(len(ready))]
+            read: list[Record | CallCompletion] = [ready.popleft() for _ in range(len(ready))]
             read += completions.pop_all()
             _receive(asked, loop.apply(read) if read else [])
             _receive(asked, loop.advance())

@@ -27,7 +27,7 @@ from benchmarks.kafka_flow import create, own_topics, run_flow, running_flow
 from benchmarks.kafka_load import WARM_UP, Way, ask, produce, recalls, remember_all, until_applied
 from benchmarks.kafka_throughput import answer_of
 from benchmarks.locomo import load, shared
-from recallflow.flows.embedded import Embedded
+from recallflow.flows.embedded import EmbeddedEngine
 from recallflow.flows.gc_policy import computing
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
@@ -55,7 +55,7 @@ MIB = 1024 * 1024
 def fill(folder: Path, memories: int, owners: int, answer: Connection) -> None:
     """Makes a partition in a process of its own. Sends microseconds of the processor for a message."""
     lines = events(load(shared("data", "locomo_dev.json")), memories * owners, owners)
-    with Embedded.open(ONE_PARTITION, folder) as embedded, computing():
+    with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded, computing():
         loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
         loop.begin([EVENTS_TOPIC, QUERY_TOPIC])
         began_s = time.process_time()
@@ -75,7 +75,7 @@ def ask_owners(folder: Path, owners: int, costs: Connection) -> None:
     by_owner = [questions[number::owners][: 1 + ASKED] for number in range(owners)]
     with computing():
         began_s, spent_s = time.perf_counter(), time.process_time()
-        with Embedded.open(ONE_PARTITION, folder) as embedded:
+        with EmbeddedEngine.open(ONE_PARTITION, folder) as embedded:
             loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
             offset = loop.begin([EVENTS_TOPIC, QUERY_TOPIC])[QUERY_TOPIC]
             opened = {"s": time.perf_counter() - began_s, "cpu_s": time.process_time() - spent_s}

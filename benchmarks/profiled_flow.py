@@ -28,10 +28,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.config import Config, RunSettings
-from recallflow.flows.kafka import KafkaFlow
-from recallflow.flows.recipe import MainFlow, Read
+from recallflow.flows.kafka import KafkaFlow, MainFlow, Read
 from recallflow.flows.runner import BatchStep, Recipe, RecipeSink, RecipeSource
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.outputs import Done, Output, Receipted
 from recallflow.records import Record
 
@@ -60,7 +59,7 @@ class Job:
     """What a process does. `receipts`: the pass-through puts each record out again, as the engine does a receipt."""
 
     bootstrap_servers: str
-    topics: Topics
+    topics: TopicNames
     state_dir: Path
     records: int
     passes_through: bool = False

@@ -19,7 +19,7 @@ from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation, Question
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import NO_FLOATS, TextVectors, embed_texts
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
@@ -83,7 +83,7 @@ def seen(
     settings: Settings, kind: str, conversations: Sequence[Conversation], *, words: bool = False
 ) -> Iterator[Seen]:
     """All questions to stores of all sizes. `words`: by the words alone, as without the question's vector."""
-    with Embedded.open(settings, None) as embedded:
+    with EmbeddedEngine.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
         run_lines(embedded, kind, lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         known: dict[str, TextVectors] = {}
@@ -105,7 +105,7 @@ def seen(
                     yield _looked(kind, conversation.id, memories, chosen, asked, size, embed, basis)
 
 
-def _memories(embedded: Embedded, settings: Settings, conversation: Conversation) -> Memories:
+def _memories(embedded: EmbeddedEngine, settings: Settings, conversation: Conversation) -> Memories:
     partition = embedded.directory.partition(state_partition(TENANT, conversation.id, settings.partitions))
     hot = HotOwner(partition, Owner(TENANT, "prod", conversation.id))
     stored = partition.scan_range(keys.entry(hot.key, 0), keys.entry(hot.key, hot.next_seq))

@@ -37,8 +37,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.client import RecallClient
 from recallflow.control import SETTLED_MS
 from recallflow.flows.embedded import process
-from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import Settings, TopicNames
 from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 
 LOUD = "loud"
@@ -70,7 +69,7 @@ def flood(bootstrap_servers: str, loads: list[Load]) -> None:
         time.sleep(BURST_S)
 
 
-def limit(cluster: Cluster, topics: Topics) -> None:
+def limit(cluster: Cluster, topics: TopicNames) -> None:
     """Sets the loud tenant's quotas, and waits until they hold."""
     with RecallClient(cluster.bootstrap_servers, LOUD, control_topic=topics.control) as client:
         for name, most in LIMITS.items():

@@ -1,22 +1,24 @@
-"""Admission of records: signing keys of tokens, trusted issuers, and decisions in force at this moment."""
+"""Admission of records: signing keys of tokens, trusted issuers, and live authorisation decisions."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallflow.background import beside
 from recallflow.control import ALL_TENANTS, TokenKey
 from recallflow.credentials import Headers
 from recallflow.decisions import History
-from recallflow.errors import SinkError, SourceError
+from recallflow.errors import InvalidRecord, SinkError, SourceError, UsageError
 from recallflow.events import Event
 from recallflow.fields import EPOCH_MS_MAX
-from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.tokens import Issuer
+from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.signing_keys import Jwks, SigningKey
 
@@ -25,17 +27,17 @@ if TYPE_CHECKING:
 
 KIND = "token_key"
 BY = "recallflow run"
-RETRY_S = 30.0  # after a look that failed, where the next is not due sooner
+RETRY_S = 30.0  # the longest wait after a failed refresh
 Announce = Callable[[Sequence[TokenKey]], None]
-NOWHERE = Position("gateway", 0, 0)  # of a record that is not in its log yet
-# Why decisions cannot be read on, if so.
+NOWHERE = Position("gateway", 0, 0)  # the position of a record that is not in a log yet
+# Returns the error that stopped the reading of decisions, if there is one.
 Failure = Callable[[], Exception | None]
 
 _log = logging.getLogger(__name__)
 
 
 def key_source(auth: AuthSettings) -> "KeySource | None":
-    """Where `auth.jwks` says that keys are. Raises UsageError."""
+    """Return the reader of the key set that `auth.jwks` names. Raise UsageError."""
     if auth.jwks is None:
         return None
     from recallflow.connectors.jwks import open_jwks  # an HTTP client takes a while to import
@@ -44,7 +46,7 @@ def key_source(auth: AuthSettings) -> "KeySource | None":
 
 
 class TokenKeys:
-    """Compares the keys there are with those in the log, again and again, and announces what changed."""
+    """A periodic comparison of the current signing keys with those in the log. It announces every difference."""
 
     def __init__(
         self,
@@ -54,43 +56,53 @@ class TokenKeys:
         secrets: MutableMapping[str, bytes],
         announce: Announce,
     ) -> None:
-        """`secrets`: by fingerprint; those that come are added before they are announced."""
+        """Args:
+        auth: The settings of authorisation.
+        source: The key set, if one is configured.
+        history: The decisions, with the keys announced so far.
+        secrets: Secrets by key fingerprint. New secrets are added before their keys are announced.
+        announce: Publishes key events.
+        """
         self._own = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]
         self._refresh_s = auth.jwks_refresh_s
         self._source = source
         self._history = history
         self._secrets = secrets
         self._announce = announce
-        self._missing: set[str] = set()  # names that the last look did not find
-        self._said: Collection[str] = ()  # what the last look found wrong with keys
+        self._missing: set[str] = set()  # names that the last refresh did not find
+        self._reported: Collection[str] = ()  # problems of keys in the last refresh
         self._error: Exception | None = None
         self._stopping = threading.Event()
 
-    def begin(self) -> None:
-        """The first look: before anything is read that may need the keys. Raises SourceError where a file of keys
-        cannot be read, as the log lacks what is secret of it, or an address, and no key is known, so that no token
-        could be believed; and SinkError."""
+    def load(self) -> None:
+        """Read the keys before any record that may need them.
+
+        Raises:
+            SourceError: A key file cannot be read, so that a secret may be missing. Or an address cannot be read and no
+                key is known, so that no token could be verified.
+            SinkError: The keys cannot be announced.
+        """
         try:
-            self.look()
+            self.refresh()
         except SourceError as error:
             if self._source is not None and not self._source.is_remote:
                 raise
             if not self._own and not self._held():
-                raise SourceError(f"{error}; no signing key is known yet, so that no token would be believed") from None
-            _log.warning("%s; tokens are judged by the keys that are known", error)
+                raise SourceError(f"{error}; no signing key is known yet, so no token can be verified") from None
+            _log.warning("%s; tokens are verified with the known keys", error)
 
     def running(self) -> AbstractContextManager[None]:
-        """Looks on, on a thread of its own."""
+        """Refresh the keys periodically on a separate thread."""
         return beside(self._run, "token-keys", self._stopping)
 
     def check(self, _: object) -> None:
-        """Raises SourceError where keys are not looked at any more."""
+        """Raise SourceError if the refresh thread has failed."""
         if self._error is not None:
-            raise SourceError(f"signing keys are not followed any more: {self._error}") from self._error
+            raise SourceError(f"the refresh of signing keys has stopped: {self._error}") from self._error
 
-    def look(self) -> None:
-        """Looks once. Raises SourceError where keys cannot be read: those that are set are announced all the same, and
-        none is taken for gone."""
+    def refresh(self) -> None:
+        """Compare the keys once, and announce the differences. Raise SourceError if keys cannot be read: then
+        configured secrets are still announced, and no key is revoked."""
         trouble: SourceError | None = None
         read = Jwks([], [])
         try:
@@ -102,7 +114,8 @@ class TokenKeys:
         self._secrets.update({key.fingerprint: key.secret for key in given.values() if key.secret is not None})
         held = self._held()
         back = [name for name in given if name not in held and self._is_revoked(name)]
-        self._say([*read.problems, *(f"{name}: it was revoked, and stays so: give it another kid" for name in back)])
+        revoked = (f"{name} was revoked, and a revoked key stays invalid: give it another kid" for name in back)
+        self._report([*read.problems, *revoked])
         events = [self._event(key) for name, key in given.items() if name not in back and self._is_news(key, held)]
         if trouble is None:
             events += self._revocations({*given, *read.unread}, held)
@@ -118,16 +131,16 @@ class TokenKeys:
         while not self._stopping.wait(wait_s):
             wait_s = self._refresh_s
             try:
-                self.look()
+                self.refresh()
             except (SourceError, SinkError) as error:
-                _log.warning("%s; tokens are judged by the keys that are known", error)
+                _log.warning("%s; tokens are verified with the known keys", error)
                 wait_s = min(RETRY_S, wait_s)
-            except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
+            except Exception as error:  # noqa: BLE001 - `check` raises it on the flow's thread
                 self._error = error
                 return
 
     def _held(self) -> dict[str, TokenKey]:
-        """The keys in the log that were not revoked, by name."""
+        """Return the keys in the log that are not revoked, by name."""
         names = [name for name in self._history.names(ALL_TENANTS, KIND) if not self._is_revoked(name)]
         found = {name: self._history.as_of(ALL_TENANTS, KIND, name, EPOCH_MS_MAX) for name in names}
         return {name: key for name, key in found.items() if isinstance(key, TokenKey)}
@@ -139,17 +152,17 @@ class TokenKeys:
         known = held.get(key.name)
         return known is None or known.fingerprint != key.fingerprint
 
-    def _say(self, problems: Collection[str]) -> None:
-        """Says what is wrong with keys, each once as long as it stays so."""
+    def _report(self, problems: Collection[str]) -> None:
+        """Log each problem once for as long as it persists."""
         for problem in problems:
-            if problem not in self._said:
+            if problem not in self._reported:
                 _log.warning("auth.jwks: %s", problem)
-        self._said = problems
+        self._reported = problems
 
     def _revocations(self, given: Collection[str], held: Mapping[str, TokenKey]) -> list[TokenKey]:
-        """What to say of keys that are gone. An address is believed that the second time only: of several servers that
-        answer there, one may be behind, and a revocation is for good."""
-        # Who gives no JWKS at all has not said that its keys are gone.
+        """Return the revocations of keys that are gone. A remote key set must lack a key twice in a row: one of several
+        servers may lag, and a revocation is final."""
+        # Without a configured JWKS, public keys in the log are not revoked.
         gone = {name for name, key in held.items() if name not in given and (self._source or key.jwk is None)}
         sure = gone & self._missing if self._source is not None and self._source.is_remote else gone
         self._missing = gone
@@ -173,14 +186,14 @@ class TokenKeys:
 
 
 def trust_of(auth: AuthSettings, secrets: Mapping[str, bytes]) -> Trust:
-    """What the verdict on records needs of the settings. `secrets`: by fingerprint; more may be added later."""
+    """Return the trust settings for authorisation. `secrets` maps fingerprints to secrets, and may grow later."""
     return Trust(auth.mode, Issuer(auth.issuer, auth.audience, auth.tenant_claim), secrets)
 
 
 def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
-    """The secrets that tokens may be signed with, by fingerprint, for who announces none (`TokenKeys` does): the one
-    that is set, and those of a JWKS file. An address gives out none, as others have read them there. Raises
-    SourceError: without a secret that it needs, a verdict would be another one."""
+    """Return the configured signing secrets by fingerprint, for processes that run no `TokenKeys`: `auth.secret`, and
+    the secrets of a JWKS file. An address serves no secrets. Raise SourceError: without a secret that it needs, a
+    verdict would differ."""
     if auth.mode == "off":
         return {}
     keys = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]
@@ -191,8 +204,8 @@ def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
 
 
 class LiveAdmission:
-    """Admission by what is decided now: the engine's own verdict, on a record that is appended at this moment. Where
-    decisions cannot be read on, nobody knows what is decided, and everybody is refused with SourceError."""
+    """Admission of requests by the decisions in force now: the verdict of the engine on a record appended at this
+    moment. If reading of decisions has failed, it refuses every request with SourceError."""
 
     def __init__(self, authoriser: Authoriser, failure: Failure = lambda: None) -> None:
         self._authoriser, self._failure = authoriser, failure
@@ -211,14 +224,35 @@ class LiveAdmission:
 
     def _record(self, headers: Headers) -> Record:
         if (error := self._failure()) is not None:
-            raise SourceError(f"decisions cannot be read on: {error}")
+            raise SourceError(f"the reading of decisions has stopped: {error}")
         return record_now(headers)
 
 
 def record_now(headers: Headers) -> Record:
-    """A record that is appended at this moment."""
+    """Return an empty record with the current append time."""
     return Record(NOWHERE, b"", now_ms(), headers=headers)
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def read_control_file(path: Path | None) -> History:
+    """Return the control events of a file with one event per line; none without a file. Raise UsageError with line and
+    field."""
+    history = History()
+    if path is None:
+        return history
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"--control: cannot read {path}: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            event = parse_control(line)
+        except InvalidRecord as error:
+            raise UsageError(f"{path}, line {number}: {error}") from error
+        history.add(event.timestamp or 0, event)
+    return history

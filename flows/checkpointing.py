@@ -1,5 +1,5 @@
-"""Checkpoints of the partitions of a member: kept in an object store while it works, and taken from there by whoever
-has no folder of a partition, or one that is far behind."""
+"""Checkpoints of a member's partitions in an object store: periodic uploads, and restores of missing or outdated
+folders."""
 
 import logging
 import shutil
@@ -20,17 +20,17 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import arriving_folder, copy_partition
 
-FAR_BEHIND = 20_000  # records: to fetch a folder takes less than to read these again
-LOOK_S = 1.0
+FAR_BEHIND = 20_000  # records; fetching a folder takes less time than reading these again
+CHECK_INTERVAL_S = 1.0
 RESULTS = ("kept", "failed")
 
 _log = logging.getLogger(__name__)
 
-Restore = Callable[[int, Callable[[], bool]], None]  # of a partition, if that is still wanted at its turn
+Restore = Callable[[int, Callable[[], bool]], None]  # restores a partition if the second argument returns true
 
 
 class Checkpoints:
-    """Of one member's state directory."""
+    """The checkpoints of one member's state directory."""
 
     def __init__(
         self,
@@ -43,33 +43,40 @@ class Checkpoints:
         keep: int,
         owned: Callable[[], frozenset[int]],
     ) -> None:
-        """`every_s`: so often each partition that moved is kept; `keep`: so many generations of each stay. `owned`: the
-        partitions that are open."""
+        """Args:
+        store: The object store.
+        directory: The state directory.
+        memory_topic: The topic whose offsets checkpoints record.
+        deployment: The name of the deployment.
+        every_s: The interval of checkpoints of a partition with new records.
+        keep: The number of generations to keep.
+        owned: Returns the open partitions.
+        """
         self._store, self._directory, self._topic, self._deployment = store, directory, memory_topic, deployment
         self._every_s, self._owned = every_s, owned
         self._keeper = Keeper(store, directory.path, keep)
         self.results = Counter[str]()
         self._run_id = uuid.uuid4().hex
-        self._kept: dict[int, int] = {}  # partition → what of its own log was applied when it was kept
+        self._kept: dict[int, int] = {}  # partition → the offset applied at its last checkpoint
         self._due_s: dict[int, float] = {}
         self._stopping = threading.Event()
-        self._restoring = defaultdict[int, threading.Lock](threading.Lock)  # by partition, added ones too
+        self._restoring = defaultdict[int, threading.Lock](threading.Lock)  # by partition
 
     def running(self) -> AbstractContextManager[None]:
-        """Keeps checkpoints on a thread of its own."""
+        """Write checkpoints on a separate thread."""
         return beside(self._run, "checkpoints", self._stopping)
 
     def restore(self, number: int, wanted: Callable[[], bool]) -> None:
-        """Puts the newest checkpoint of a partition, which nobody works on, in the place of its folder, where that
-        lacks much. What cannot be fetched is warned of: the log has it all. One at a time restores a partition;
-        `wanted`: whether it is still to be done when its turn comes."""
+        """Replace the folder of a closed partition by its newest checkpoint if the folder is missing or far behind.
+        Failures are logged only, because the log has all records. One thread at a time restores a partition; `wanted`
+        is called once it has its turn."""
         with self._restoring[number]:
             if not wanted():
                 return
             try:
                 self._restore(number)
             except (CheckpointError, MasterKeyError, StorageError) as error:
-                _log.warning("partition %d is not taken from a checkpoint: %s", number, error)
+                _log.warning("partition %d was not restored from a checkpoint: %s", number, error)
 
     def _restore(self, number: int) -> None:
         applied = self._directory.partition(number).applied.get(self._source(number), -1)
@@ -83,38 +90,39 @@ class Checkpoints:
         if found is None:
             return
         try:
-            self._check(number, found.about, applied)  # it may be an older one, where the newest was not whole
+            self._check(number, found.about, applied)  # an older one, if the newest was incomplete
             self._directory.replace_folder(number, folder)
         except (CheckpointError, MasterKeyError):
             shutil.rmtree(folder, ignore_errors=True)
             raise
         took_s = time.monotonic() - began_s
         _log.info(
-            "partition %d comes from a checkpoint of %d bytes in %.1f s, applied up to offset %d",
+            "partition %d was restored from a checkpoint of %d bytes in %.1f s, applied up to offset %d",
             number, found.size, took_s, found.about.offset,
         )  # fmt: skip
 
     def _check(self, number: int, about: About, applied: int) -> None:
-        """Raises CheckpointError where a checkpoint is not one of this partition, or holds less than its folder."""
+        """Raise CheckpointError if a checkpoint belongs to another topic or configuration, or is older than the
+        folder."""
         if about.source != self._source(number):
             raise CheckpointError(
-                f"{self._store.shown} holds those of {about.source}: each topic wants a --checkpoint-to of its own"
+                f"{self._store.shown} holds checkpoints of {about.source}: give each topic its own --checkpoint-to"
             )
         if about.state_format != keys.FORMAT_VERSION:
-            raise CheckpointError(f"{self._store.shown}: it is in format {about.state_format}, of another version")
+            raise CheckpointError(f"{self._store.shown}: another version wrote it, in format {about.state_format}")
         if about.fingerprint != asdict(self._directory.fingerprint):
-            raise CheckpointError(f"{self._store.shown}: it was kept with other settings")
+            raise CheckpointError(f"{self._store.shown}: it was written with other settings")
         if about.offset <= applied:
-            raise CheckpointError(f"{self._store.shown}: the newest that is whole holds less than is here")
+            raise CheckpointError(f"{self._store.shown}: the newest complete checkpoint is older than the local folder")
 
     def _source(self, number: int) -> str:
         return f"{self._topic}:{number}"
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
+        while not self._stopping.wait(CHECK_INTERVAL_S):
             now_s = time.monotonic()
             for number in sorted(self._owned()):
-                due_s = self._due_s.setdefault(number, now_s + self._every_s * (number % 8 + 1) / 8)  # not all at once
+                due_s = self._due_s.setdefault(number, now_s + self._every_s * (number % 8 + 1) / 8)  # staggered
                 if now_s >= due_s and not self._stopping.is_set():
                     self._keep(number)
                     self._due_s[number] = time.monotonic() + self._every_s
@@ -125,17 +133,17 @@ class Checkpoints:
             return
         try:
             saved = self._keeper.keep(number, lambda folder: self._copied(number, folder))
-        except (CheckpointError, StorageError, OSError) as error:  # also where it was closed meanwhile
+        except (CheckpointError, StorageError, OSError) as error:  # also if the partition was closed meanwhile
             self.results["failed"] += 1
-            _log.warning("no checkpoint of partition %d was kept: %s", number, error)
+            _log.warning("the checkpoint of partition %d failed: %s", number, error)
             return
         self.results["kept"] += 1
         self._kept[number] = saved.manifest.about.offset
-        _log.info("a checkpoint of partition %d is kept: %d bytes sent", number, saved.sent_bytes)
+        _log.info("wrote a checkpoint of partition %d: %d bytes sent", number, saved.sent_bytes)
 
     def _copied(self, number: int, folder: Path) -> About:
-        """Makes a folder of what is committed, clean of what was erased, and says what it is of: at least so much is
-        applied in it."""
+        """Copy the committed state of a partition into a folder, after the cleaning of erased data. Return its
+        description. The copy may hold more than the offsets in the description."""
         partition = self._directory.partition(number)
         partition.clean()
         partition.sync()

@@ -1,8 +1,7 @@
-"""Settings of a deployment in one frozen object: `Config`, by section, and how it is read.
+"""Configuration of a deployment: the frozen object `Config`, its sections, and how it is read.
 
-A value comes from the first of these that names it: a flag, the environment, the file (`--config`), the default. A key
-is a section and a field, as in `engine.cache_bytes`; its environment variable is `RECALLFLOW_ENGINE_CACHE_BYTES`.
-"""
+A value comes from the first source that names it: a flag, the environment, the file (`--config`), the default. A key is
+a section and a field, such as `engine.cache_bytes`; its environment variable is `RECALLFLOW_ENGINE_CACHE_BYTES`."""
 
 import logging
 import re
@@ -12,26 +11,120 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import orjson
+from pydantic import ByteSize, TypeAdapter
 
 from recallflow.brokers.options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, KafkaOptions
 from recallflow.errors import UsageError
-from recallflow.flows.config_values import AUTO, PARSERS, parse_any, parse_bytes
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
-from recallflow.flows.security_settings import AuthSettings, EncryptionSettings
-from recallflow.flows.settings import Settings, refuse_unless
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import AuthSettings, EncryptionSettings, Settings, TopicNames, refuse_unless
 from recallflow.ranges import parse_ranges
 from recallflow.records import Position
 from recallflow.supervised import MEMBER_VARIABLE
+
+T = TypeVar("T")
+
+AUTO: Literal["auto"] = "auto"
+
+_SIZE = TypeAdapter(ByteSize)
+_TRUTHS = {"true": True, "false": False}
+
+
+def parse_whole(value: object) -> int:
+    if type(value) is int:  # isinstance would accept True
+        return value
+    return _converted(int, value, "is not a whole number")
+
+
+def parse_number(value: object) -> float:
+    if type(value) is int:
+        return float(value)
+    return value if type(value) is float else _converted(float, value, "is not a number")
+
+
+def parse_truth(value: object) -> bool:
+    return (
+        value
+        if isinstance(value, bool)
+        else _converted(lambda text: _TRUTHS[text.lower()], value, "is neither true nor false")
+    )
+
+
+def parse_text(value: object) -> str:
+    return _converted(str, value, "is not text")
+
+
+def parse_texts(value: object) -> tuple[str, ...]:
+    """Parse a list of texts, or one text with commas between them."""
+    if isinstance(value, list):
+        return tuple(map(parse_text, value))
+    return tuple(text for text in map(str.strip, parse_text(value).split(",")) if text)
+
+
+def parse_bytes(value: object) -> int:
+    """Parse a number of bytes, with or without a unit: 536870912, 512MiB, 1.5GB."""
+    if type(value) is int:
+        return value
+    return _converted(_SIZE.validate_python, value, "is not a size; give bytes, or add KiB, MiB, GiB, KB, MB or GB")
+
+
+def parse_count(value: object) -> int | Literal["auto"]:
+    """Parse a number, or `auto`: the number of CPUs of this machine."""
+    return AUTO if value == AUTO else _whole_or_auto(value)
+
+
+def parse_numbers(value: object) -> frozenset[int]:
+    """Parse numbers and ranges: 0-7,9."""
+    if isinstance(value, str):
+        return parse_ranges(value)
+    raise ValueError(f"{value!r} names no numbers as in 0-7,9")
+
+
+def parse_any(value: object) -> str:
+    """Return a value as text for librdkafka, which checks it."""
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return parse_text(value)
+
+
+def _whole_or_auto(value: object) -> int:
+    try:
+        return parse_whole(value)
+    except ValueError as error:
+        raise ValueError(f"{error} and not {AUTO}") from None
+
+
+# Type of a setting → its parser.
+PARSERS: dict[Any, Callable[[object], Any]] = {
+    int: parse_whole,
+    int | None: parse_whole,
+    int | Literal["auto"]: parse_count,
+    float: parse_number,
+    bool: parse_truth,
+    str: parse_text,
+    str | None: parse_text,
+    Path | None: lambda value: Path(parse_text(value)),
+    tuple[str, ...]: parse_texts,
+    frozenset[int] | None: parse_numbers,
+}
+
+
+def _converted(convert: Callable[[str], T], value: object, problem: str) -> T:
+    try:
+        if isinstance(value, str):
+            return convert(value)
+    except (ValueError, LookupError):
+        pass
+    raise ValueError(f"{value!r} {problem}")
+
 
 PORT_MAX = 65_535
 WAIT_MAX_S = 3_600
 PREFIX = "RECALLFLOW_"
 FILE_VARIABLE = "RECALLFLOW_CONFIG"
-SHARED_VARIABLE = "RECALLFLOW_SHARED"  # read by tests and benchmarks
+SHARED_VARIABLE = "RECALLFLOW_SHARED"  # tests and benchmarks read it
 LOCAL = "localhost:9092"
 LOG_FORMATS = ("text", "json")
 PROCESSES_MAX = 1_000
@@ -40,12 +133,16 @@ STANDBY_MAX = 10
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Where the gateway listens, and how much one request may take.
+    """Address of the gateway, and limits of a request.
 
-    `timeout_s`: until a query is answered, or an event applied. `body_timeout_s`: until what is asked for is there,
-    headers and body. `concurrency`: requests that are under way at once. `stop_timeout_s`: how long answers under way
-    have at the end. `reply_topic`: where answers go in place of the response topic, to `reply_partition` or any one of
-    it, and that alone is read."""
+    Attributes:
+        timeout_s: The limit for a query to be answered, or an event to be applied.
+        body_timeout_s: The limit for headers and body to arrive.
+        concurrency: The number of requests in progress at once.
+        stop_timeout_s: The time for requests in progress to finish at shutdown.
+        reply_topic: The topic for answers, in place of the response topic. Only this topic is read.
+        reply_partition: The partition of the reply topic; None for any.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -72,14 +169,19 @@ class ServeSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How `recallflow run` shares its deployment with other members, and what it shows of itself.
+    """Settings of `recallflow run`: its share of a deployment, and its monitoring.
 
-    `deployment`: whose partitions its members share; None names it after the memory topic. `processes`: members on this
-    machine, or "auto": one a CPU. `own`: partitions of its own, as `0-7`, where the group is not to assign them;
-    `instance_id`: of a member whose partitions are kept for it while it restarts. `checkpoint_to`: where checkpoints of
-    partitions are kept, by their URL. `standby`: so many members keep each partition warm. `give_up_unanswered`:
-    queries that retention took are done without. `skip`: positions of records to pass over unread. `metrics_port`:
-    None serves nothing."""
+    Attributes:
+        deployment: The group whose members share the partitions; None derives it from the memory topic.
+        processes: The number of members on this machine, or "auto": one per CPU.
+        own: Manually assigned partitions, such as `0-7`. The group does not assign them.
+        instance_id: The static group member id. Its partitions stay assigned while the member restarts.
+        checkpoint_to: The URL of the store of checkpoints.
+        standby: The number of members that keep a warm copy of each partition.
+        give_up_unanswered: Skip queries that retention has deleted.
+        skip: Positions of records to skip unread.
+        metrics_port: The port of the metrics server; None for no server.
+    """
 
     processes: int | Literal["auto"] = 1
     deployment: str | None = None
@@ -112,11 +214,11 @@ class RunSettings:
         )
         if self.owned() is not None and self.standby:
             raise UsageError(
-                "standby: nobody takes over partitions that are assigned by hand (own): leave out one of both"
+                "standby has no effect on manually assigned partitions (own): leave out one of the two settings"
             )
 
     def owned(self) -> frozenset[int] | None:
-        """The partitions of its own, if it has any. Raises UsageError."""
+        """Return the manually assigned partitions; None if the group assigns them. Raise UsageError."""
         if self.own is None:
             return None
         try:
@@ -127,11 +229,11 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """All that a deployment can choose. `state_dir`: the folder that holds the state."""
+    """All settings of a deployment. `state_dir` is the folder of the state."""
 
     state_dir: Path | None = None
     kafka: KafkaOptions = field(default_factory=lambda: KafkaOptions(LOCAL))
-    topics: Topics = field(default_factory=Topics)
+    topics: TopicNames = field(default_factory=TopicNames)
     engine: Settings = field(default_factory=Settings)
     run: RunSettings = field(default_factory=RunSettings)
     llm: LlmSettings = field(default_factory=LlmSettings)
@@ -142,7 +244,7 @@ class Config:
     serve: ServeSettings = field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
-        _ = self.skips  # what is wrong with them shows here
+        _ = self.skips  # raises UsageError for invalid positions
 
     @property
     def skips(self) -> frozenset[Position]:
@@ -153,14 +255,14 @@ class Config:
         return ModelSettings(self.llm, self.embedding)
 
     def named_state_dir(self) -> Path:
-        """Raises UsageError where nobody named one."""
+        """Return the state directory. Raise UsageError if none is configured."""
         if self.state_dir is None:
             raise UsageError("give --state-dir: the folder that holds the state")
         return self.state_dir
 
 
-class Given(NamedTuple):
-    """A value before it is parsed. `origin` says to a person where it stands."""
+class RawSetting(NamedTuple):
+    """An unparsed value. `origin` names its source for messages: a flag, a variable, or a file and key."""
 
     origin: str
     value: object
@@ -168,7 +270,7 @@ class Given(NamedTuple):
 
 SECTIONS: dict[str, type[Any]] = {
     "kafka": KafkaOptions,
-    "topics": Topics,
+    "topics": TopicNames,
     "engine": Settings,
     "run": RunSettings,
     "llm": LlmSettings,
@@ -191,7 +293,7 @@ KEYS: dict[str, Any] = {
 del KEYS[LIBRDKAFKA[:-1]]
 
 
-# Environment variable → key. Some had their names before there was a scheme.
+# Environment variable → key. Some names are older than the naming scheme.
 VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "KAFKA_BOOTSTRAP_SERVERS": "kafka.bootstrap_servers",
     "SIMILARITY_EDGE_THRESHOLD": "engine.similarity_threshold",
@@ -208,7 +310,7 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
 }
 
 
-# Those of the official client, which hold where nothing of ours is given.
+# Variables of the official OpenAI client. They apply if recallflow's own settings are absent.
 OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_url"}
 _NO_SETTINGS = frozenset((FILE_VARIABLE, MEMBER_VARIABLE, SHARED_VARIABLE))
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
@@ -219,13 +321,14 @@ _SECRET = re.compile(
 
 
 def read_config(
-    flags: Mapping[str, Given], environment: Mapping[str, str], file: Path | None = None
+    flags: Mapping[str, RawSetting], environment: Mapping[str, str], file: Path | None = None
 ) -> tuple[Config, dict[str, str]]:
-    """The effective configuration, and for each key that somebody gave where it stands. `file` defaults to
-    `default_file`. Raises UsageError for a key that there is not, and for a value that does not fit.
-    """
+    """Return the effective configuration, and the origin of each configured key. `file` defaults to `default_file`.
+    Raise UsageError for unknown keys and invalid values."""
     path = file or default_file(environment)
-    openai = {key: Given(name, environment[name]) for name, key in OPENAI_VARIABLES.items() if environment.get(name)}
+    openai = {
+        key: RawSetting(name, environment[name]) for name, key in OPENAI_VARIABLES.items() if environment.get(name)
+    }
     given = openai | (_from_file(path) if path else {}) | _from_environment(environment) | dict(flags)
     sections: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in SECTIONS}}
     sections["kafka"] = {"bootstrap_servers": LOCAL, "librdkafka": {}}
@@ -235,7 +338,7 @@ def read_config(
         else:
             section, _, name = key.rpartition(".")
             sections[section][name] = _parsed(key, one)
-    if "base_url" not in sections["embedding"]:  # a key goes where it is meant to, and nowhere else
+    if "base_url" not in sections["embedding"]:  # an API key is sent to its own service only
         shared = {key: sections["llm"][key] for key in ("base_url", "key", "headers") if key in sections["llm"]}
         sections["embedding"] = shared | sections["embedding"]
     built = {name: section(**sections[name]) for name, section in SECTIONS.items()}
@@ -243,20 +346,20 @@ def read_config(
 
 
 def default_file(environment: Mapping[str, str]) -> Path | None:
-    """The file that holds where none is named: `$RECALLFLOW_CONFIG`, or the user's own, if there is one."""
+    """Return the default configuration file: `$RECALLFLOW_CONFIG`, or the user's own if it exists."""
     if named := environment.get(FILE_VARIABLE):
         return Path(named)
     given = environment.get("XDG_CONFIG_HOME", "")
     home = environment.get("HOME", "")
-    # the standard wants a relative path to be ignored
+    # the XDG standard ignores a relative path
     folder = Path(given) if Path(given).is_absolute() else Path(home) / ".config" if home else None
     own = None if folder is None else folder / "recallflow" / "config.toml"
-    with suppress(OSError):  # a home that is somebody else's, as in a container, has no file of ours
+    with suppress(OSError):  # an unreadable home directory, as in a container, has no configuration
         return own if own is not None and own.is_file() else None
     return None
 
 
-def _from_file(path: Path) -> dict[str, Given]:
+def _from_file(path: Path) -> dict[str, RawSetting]:
     try:
         found = dict(_flattened(tomllib.loads(path.read_text("utf-8"))))
     except OSError as error:
@@ -265,9 +368,9 @@ def _from_file(path: Path) -> dict[str, Given]:
         raise UsageError(f"{path}: {error}") from error
     secrets = [key for key in found if is_secret(_name_of(key))]
     if secrets and path.stat().st_mode & 0o077:
-        _log.warning("%s: others can read it, and it holds %s: chmod 600 %s", path, ", ".join(secrets), path)
+        _log.warning("%s holds %s and is readable by other users: chmod 600 %s", path, ", ".join(secrets), path)
     _refuse_unknown(path, [key for key in found if key not in KEYS and not key.startswith(LIBRDKAFKA)], KEYS)
-    return {key: Given(f"{path}: {key}", value) for key, value in found.items()}
+    return {key: RawSetting(f"{path}: {key}", value) for key, value in found.items()}
 
 
 def _flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -278,17 +381,17 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield prefix + name, value
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
-    """A variable that is empty names nothing."""
+def _from_environment(environment: Mapping[str, str]) -> dict[str, RawSetting]:
+    """Return the settings of environment variables. An empty variable counts as unset."""
     found, unknown = {}, []
-    for variable in sorted(environment):  # RECALLFLOW_… comes behind KAFKA_…, and overrides it
+    for variable in sorted(environment):  # RECALLFLOW_… sorts after KAFKA_…, and overrides it
         if not (text := environment[variable]):
             continue
         if variable.startswith(_LIBRDKAFKA_VARIABLE):
             name = variable.removeprefix(_LIBRDKAFKA_VARIABLE).lower().replace("_", ".")
-            found[LIBRDKAFKA + name] = Given(variable, text)
+            found[LIBRDKAFKA + name] = RawSetting(variable, text)
         elif variable in VARIABLES:
-            found[VARIABLES[variable]] = Given(variable, text)
+            found[VARIABLES[variable]] = RawSetting(variable, text)
         elif variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
             unknown.append(variable)
     _refuse_unknown("the environment", unknown, VARIABLES)
@@ -297,12 +400,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
 
 def _refuse_unknown(where: object, unknown: list[str], known: Iterable[str]) -> None:
     if unknown:
-        problems = [f"{name} is no setting; the nearest is {_nearest(name, known)}" for name in unknown]
+        problems = [f"unknown setting {name} (did you mean {_nearest(name, known)}?)" for name in unknown]
         raise UsageError(f"{where}: {'; '.join(problems)}")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """By the whole key or by its field: often the section is what is wrong."""
+    """Return the most similar known name, by the whole key or its field: often only the section is wrong."""
 
     def likeness(other: str) -> float:
         pairs = (name, other), (name.rpartition(".")[2], other.rpartition(".")[2])
@@ -311,7 +414,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return max(known, key=likeness)
 
 
-def _parsed(key: str, given: Given) -> Any:
+def _parsed(key: str, given: RawSetting) -> Any:
     if key.startswith(LIBRDKAFKA):
         parse: Callable[[object], Any] = parse_any
     else:
@@ -324,12 +427,12 @@ def _parsed(key: str, given: Given) -> Any:
 
 
 def printed(config: Config, origins: Mapping[str, str]) -> str:
-    """The configuration as a file of its own, secrets masked, with where each value comes from."""
+    """Return the configuration as a file, with masked secrets and the origin of each value."""
     return _as_file(config, origins, _masked)
 
 
 def as_file(config: Config) -> str:
-    """The same with its secrets: for a process of ours, never for a screen."""
+    """Return the configuration as a file with its secrets, for a child process. Never print it."""
     return _as_file(config, {}, lambda _, value: value)
 
 
@@ -353,12 +456,12 @@ def _masked(key: str, value: object) -> object:
 
 
 def _name_of(key: str) -> str:
-    """A setting's name within its section, or the name of an option of librdkafka."""
+    """Return the name of a setting within its section, or of an option of librdkafka."""
     return key.removeprefix(LIBRDKAFKA) if key.startswith(LIBRDKAFKA) else key.rpartition(".")[2]
 
 
 def is_secret(key: str) -> bool:
-    """Whether a setting, or an option of librdkafka's, holds what nobody else may see."""
+    """Return whether a setting or an option of librdkafka holds a secret."""
     return _SECRET.search(key.lower()) is not None
 
 

@@ -1,4 +1,4 @@
-"""A state directory and its models, open in this process; and lines of events that are applied to it."""
+"""The embedded engine: an open state directory with its models in this process, and the application of event lines."""
 
 import contextlib
 import tempfile
@@ -17,7 +17,7 @@ from recallflow.embedder import Embedder
 from recallflow.errors import LogChanged
 from recallflow.flows.gc_policy import computing
 from recallflow.flows.model_settings import ModelSettings
-from recallflow.flows.models import Ahead, open_embedder, open_question_models
+from recallflow.flows.models import BatchEmbedder, open_embedder, open_question_models
 from recallflow.flows.settings import Settings
 from recallflow.flows.state_loop import BeforeApplied, StateLoop
 from recallflow.llm import RemoteEmbedder
@@ -36,7 +36,7 @@ from recallflow.state.sources import ONE_RUNS_LOG
 
 @dataclass(slots=True)
 class Processed:
-    """What came out: responses in query order, receipts in event order, and the refused lines."""
+    """Outputs: responses in query order, receipts in event order, and rejected lines."""
 
     responses: list[dict[str, Any]] = field(default_factory=list)
     receipts: list[dict[str, Any]] = field(default_factory=list)
@@ -71,13 +71,13 @@ def process(
         for output in outputs:
             processed.add(offset - first[0] + 1, output)
 
-    with Embedded.open(settings, state_dir, decisions, models, at_rest) as embedded:
+    with EmbeddedEngine.open(settings, state_dir, decisions, models, at_rest) as embedded:
         run_lines(embedded, ONE_RUNS_LOG, open_feed, deliver, rewinds=False)
     return processed
 
 
 def run_lines(
-    embedded: "Embedded",
+    embedded: "EmbeddedEngine",
     topic: str,
     open_feed: Callable[[int, Callable[[bytes], object]], Feed],
     deliver: Delivery,
@@ -85,37 +85,37 @@ def run_lines(
     rewinds: bool,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> None:
-    """Apply the lines of a feed until it ends, and hand over the outputs of each line, in the order of the lines.
+    """Apply the lines of a feed until it ends. Deliver the outputs of each line, in the order of the lines.
 
     Args:
         embedded: The engine.
         topic: The name of the feed in positions.
-        open_feed: Returns the feed from an offset on, and calls its second argument with each line before.
+        open_feed: Returns the feed from an offset on, and calls its second argument with each earlier line.
         deliver: Called for every line with its offset and outputs.
         rewinds: The feed can be read again, as a file can. It resumes at the lowest offset that a state partition may
-            lack, and outputs are kept until they are delivered: they come again after a kill. Other feeds bring new
-            lines only, which get the offsets behind all that are applied.
-        clock_ms: The append times of lines.
+            lack. Outputs are stored until they are delivered, and are delivered again after a crash. Other feeds
+            bring new lines only, with offsets after the applied ones.
+        clock_ms: Returns the append times of lines.
 
     Raises:
-        LogChanged: The lines before the offset are not those that were applied.
+        LogChanged: The lines before the offset differ from the applied ones.
     """
-    ahead = None if embedded.ahead is None else embedded.ahead.embed
+    complete = None if embedded.batch_embedder is None else embedded.batch_embedder.embed
     with computing():
-        loop = embedded.loop(replace(embedded.rules(), comes_again=rewinds), ahead=ahead)
+        loop = embedded.loop(replace(embedded.rules(), comes_again=rewinds), complete=complete)
         offset, known = loop.resume(topic) if rewinds else (loop.begin([topic])[topic], "")
         digest = blake2b(digest_size=16)
 
         def pass_over(line: bytes) -> None:
-            digest.update(line + b"\n")  # so that a moved end of a line is noticed
+            digest.update(line + b"\n")  # the separator makes moved line ends visible
 
         while loop.idle_s() == 0:
             loop.advance()
         feed = TurnFeed(open_feed(offset, pass_over), ends_turn)
         if known and digest.hexdigest() != known:
             raise LogChanged(
-                f"the first {offset:,} events are not those that an earlier replay took: the log was changed. Replay "
-                "it under another file name; of what is there already, only events with ids are applied once"
+                f"the first {offset:,} events differ from those of an earlier replay: the log was changed. Replay "
+                "it under another file name. Only events with ids are then deduplicated"
             )
         with contextlib.suppress(StopIteration):
             while True:
@@ -142,14 +142,14 @@ def run_lines(
 
 
 def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:
-    """A refused line as commands report it."""
+    """Return the report of a rejected line."""
     return {"line": line, "error": ErrorBody.of(letter.error).model_dump(exclude_unset=True)}
 
 
 @dataclass(slots=True)
-class Embedded:
-    """An open state directory with the model it was made for, ready to run in this process. `lasting`: it is not gone
-    afterwards."""
+class EmbeddedEngine:
+    """An open state directory with its model, ready to run in this process. `lasting`: the directory is not
+    temporary."""
 
     directory: StateDirectory
     embedder: Embedder
@@ -157,7 +157,7 @@ class Embedded:
     lasting: bool
     decisions: History | None = None
     asked: Models | None = None
-    ahead: Ahead | None = None
+    batch_embedder: BatchEmbedder | None = None
 
     @classmethod
     @contextlib.contextmanager
@@ -168,9 +168,9 @@ class Embedded:
         decisions: History | None = None,
         models: ModelSettings | None = None,
         at_rest: AtRest = UNENCRYPTED,
-    ) -> Iterator["Embedded"]:
-        """Opens everything there is to open, so that what is wrong shows before the first line is read. `decisions`:
-        what tenants' operators decided (default: nothing)."""
+    ) -> Iterator["EmbeddedEngine"]:
+        """Open all resources, so that errors appear before the first line is read. `decisions` are the control events
+        in force; none by default."""
         with contextlib.ExitStack() as stack:
             chosen = models or ModelSettings()
             embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))
@@ -179,11 +179,11 @@ class Embedded:
             fingerprint = kept_fingerprint(path, settings.fingerprint(embedder))
             opened = StateDirectory.open(path, fingerprint, settings.cache_bytes, at_rest=at_rest)
             directory = stack.enter_context(opened)
-            ahead = None
+            batch_embedder = None
             if isinstance(embedder, RemoteEmbedder):
-                ahead = stack.enter_context(Ahead.of(embedder, directory))
+                batch_embedder = stack.enter_context(BatchEmbedder.of(embedder, directory))
             directory.open_all()
-            yield cls(directory, embedder, settings, state_dir is not None, decisions, asked, ahead)
+            yield cls(directory, embedder, settings, state_dir is not None, decisions, asked, batch_embedder)
 
     def loop(
         self,
@@ -191,7 +191,7 @@ class Embedded:
         *,
         decode: Callable[[Record], Item] = decode,
         observe: Callable[[Output], None] = lambda _: None,
-        ahead: BeforeApplied | None = None,
+        complete: BeforeApplied | None = None,
     ) -> StateLoop:
         """Return the loop over the state partitions, for the calling thread."""
         sync_s = self.settings.epoch_ms / 1000 if self.lasting else None
@@ -203,9 +203,9 @@ class Embedded:
             decode=decode,
             observe=observe,
             models=self.asked,
-            ahead=ahead,
+            complete=complete,
         )
 
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:
-        """What partition logic reads of the settings. `query_topic`: see `Rules`."""
+        """Return the settings of the state step. `query_topic`: see `Rules`."""
         return self.settings.rules(self.embedder, query_topic, input_ends=input_ends, decisions=self.decisions)

@@ -1,4 +1,4 @@
-"""Metrics that every engine has, with or without Kafka; docs/reference/metrics lists them."""
+"""Metrics of every engine, with or without Kafka. docs/reference/metrics lists them."""
 
 import shutil
 import time
@@ -30,7 +30,7 @@ from recallflow.service import Service
 from recallflow.state.directory import StateDirectory
 from recallflow.version import __version__
 
-# Upper bounds in seconds: a query takes some milliseconds, and what comes after an outage may wait for hours.
+# Upper bounds in seconds: a query takes milliseconds, and a record after an outage may wait for hours.
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LONG_BOUNDS_S = (*BOUNDS_S, 10.0, 30.0, 60.0, 600.0, 3_600.0)
 Stage = Literal["queue", "prepare", "state", "wait", "deliver", "total"]
@@ -41,7 +41,7 @@ STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:
-    """What is asked for a flow's metrics, with those of its process (`process_…`)."""
+    """Return a registry of a flow's metrics and those of its process (`process_…`)."""
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
@@ -49,27 +49,27 @@ def registry_of(collector: Collector) -> CollectorRegistry:
 
 
 def presence(obstacle: str) -> Iterator[Metric]:
-    """Yield the metrics that a flow has from its first moment on."""
-    yield GaugeMetricFamily("recallflow_ready", "Whether /readyz says so", not obstacle)
+    """Yield the metrics that exist from the start of a flow."""
+    yield GaugeMetricFamily("recallflow_ready", "1 while /readyz reports readiness", not obstacle)
     build = GaugeMetricFamily("recallflow_build_info", "Always 1; the version is its label", labels=["version"])
     build.add_metric([__version__], 1)
     yield build
 
 
 def disk_metrics(state_dir: Path) -> Iterator[Metric]:
-    """Yield the room on the disk of a state directory."""
+    """Yield the capacity of the disk of a state directory."""
     disk = shutil.disk_usage(state_dir)
     yield GaugeMetricFamily("recallflow_disk_free_bytes", "Free on the disk of the state directory", disk.free)
     yield GaugeMetricFamily("recallflow_disk_size_bytes", "Size of the disk of the state directory", disk.total)
 
 
 def model_metrics(meters: Iterable[Meter]) -> Iterator[Metric]:
-    """What was asked of models, what it cost whom, and what came of it."""
-    calls = _family("calls", "Attempts of calls, those that failed included", "tenant", "task")
-    tokens = _family("tokens", "Tokens that calls cost", "tenant", "task", "kind")
-    failures = _family("failures", "Calls that gave nothing in the end", "code")
+    """Yield the calls, tokens and failures of models."""
+    calls = _family("calls", "Call attempts, failed ones included", "tenant", "task")
+    tokens = _family("tokens", "Tokens used by calls", "tenant", "task", "kind")
+    failures = _family("failures", "Calls that failed after all attempts", "code")
     left_alone = GaugeMetricFamily(
-        "recallflow_model_left_alone", "Whether it is not asked for a while", labels=["model"]
+        "recallflow_model_left_alone", "1 while the circuit breaker of the model is open", labels=["model"]
     )
     for meter in meters:
         left_alone.add_metric([meter.model], meter.left_alone)
@@ -89,8 +89,8 @@ def _family(name: str, help_text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"recallflow_model_{name}", help_text, labels=["model", *labels])
 
 
-class _Seen(NamedTuple):
-    """The last observation of a bucket that a trace tells more about."""
+class _TracedObservation(NamedTuple):
+    """The last observation of a bucket with a trace."""
 
     trace_id: int
     value_s: float
@@ -98,24 +98,24 @@ class _Seen(NamedTuple):
 
 
 class Histogram:
-    """Plain numbers that one thread adds to and any other reads: prometheus_client's own histograms lock, and would
-    cost 3 µs an observation; these cost less than 1."""
+    """A histogram that one thread writes and any thread reads. Histograms of prometheus_client lock and take 3 µs per
+    observation; this one takes less than 1 µs."""
 
     __slots__ = ("_bounds_s", "_counts", "_seen", "_sum_s")
 
     def __init__(self, bounds_s: Sequence[float] = BOUNDS_S) -> None:
         self._bounds_s = bounds_s
-        self._counts = [0] * (len(bounds_s) + 1)  # at most each bound, and beyond
+        self._counts = [0] * (len(bounds_s) + 1)  # one per bound, and one for larger values
         self._sum_s = 0.0
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _TracedObservation] = {}
 
     def observe(self, value_s: float, trace_id: int = NO_TRACE) -> None:
-        """Counts one time. `trace_id`: of the trace that tells more about it."""
+        """Count one duration. `trace_id` names its trace."""
         bucket = bisect_left(self._bounds_s, value_s)
         self._counts[bucket] += 1
         self._sum_s += value_s
         if trace_id != NO_TRACE:
-            self._seen[bucket] = _Seen(trace_id, value_s, time.time())
+            self._seen[bucket] = _TracedObservation(trace_id, value_s, time.time())
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
         bounds = (*map(str, self._bounds_s), "+Inf")
@@ -131,19 +131,19 @@ class Histogram:
 
 
 class Stages:
-    """The times of records by stage and by the topic that they stand in.
+    """Durations of records by stage and topic.
 
-    `queue`: from a record's append to when the flow takes it; `prepare`: decoding, verdict and analysis, of its whole
-    batch; `state`: from there until all that comes of it is handed on; `wait`: the same of one that was set aside;
-    `deliver`: from there until the log takes the output in; `total`: from append to append. Appends are by the log's
-    clock, all else is by ours."""
+    `queue`: from the append of a record to its read by the flow. `prepare`: decoding, authorisation and analysis of its
+    batch. `state`: from there until its last output is routed; `wait`: the same for a parked query. `deliver`: from
+    there until the append of the output. `total`: from append to append. The log's clock stamps appends; the local
+    clock measures the rest."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         keys = [(stage, topic) for stage in get_args(Stage) for topic in topics]
         self._histograms = {key: Histogram(LONG_BOUNDS_S) for key in keys}
 
     def observe(self, stage: Stage, topic: str, value_s: float, trace_id: int = NO_TRACE) -> None:
-        """Counts one time; between two clocks, of which one is behind, it may be below zero, and counts as zero."""
+        """Count one duration. Clock skew can make it negative; then it counts as zero."""
         self._histograms[stage, topic].observe(max(0.0, value_s), trace_id)
 
     def collect(self) -> Iterator[Metric]:
@@ -156,7 +156,7 @@ class Stages:
 
 
 class OutputCounter:
-    """Plain numbers that the worker adds to and any other thread reads."""
+    """Counts of outputs that the worker thread writes and any thread reads."""
 
     def __init__(
         self,
@@ -165,8 +165,12 @@ class OutputCounter:
         given_before: Mapping[str, Container[int]] = MappingProxyType({}),
         trace_id: Callable[[Position], int] = lambda _: NO_TRACE,
     ) -> None:
-        """`first_offsets`: `topic:partition` → the first offset that is new to this run; `given_before`: those behind
-        it that are not. `trace_id`: of the trace that the record at a position is in."""
+        """Args:
+        query_topic: The topic of queries.
+        first_offsets: `topic:partition` → the first offset that is new to this run.
+        given_before: `topic:partition` → later offsets that an earlier run has read.
+        trace_id: Returns the trace of the record at a position.
+        """
         self.outputs: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()  # by error code
         self.over_quota: Counter[str] = Counter()  # by the name of the quota
@@ -175,14 +179,14 @@ class OutputCounter:
         self.response_errors: Counter[str] = Counter()  # by error code
         self.warnings: Counter[str] = Counter()  # by code
         self.processed = Histogram()  # responses, by the time that the engine took
-        self.waiting = 0  # queries of this run that were set aside
+        self.waiting = 0  # parked queries of this run
         self._query_topic = query_topic
         self._first_offsets = first_offsets
         self._given_before = given_before
         self._trace_id = trace_id
 
     def observe(self, output: Output) -> None:
-        """Counts one output. Called for each, on the dataflow's thread."""
+        """Count one output. The dataflow's thread calls it for each."""
         match output:
             case Done():
                 if output.source.startswith(f"{self._query_topic}:"):
@@ -220,30 +224,30 @@ class OutputCounter:
             self.processed.observe(response.processing_time_ms / 1000, self._trace_id(position))
 
     def _count_answered(self, output: Routed) -> None:
-        """The first output of a query has number 0. Queries that wait since an earlier run were never counted as
-        waiting."""
+        """Count down the waiting queries at the first output of a query. Its number is 0. Queries that wait since an
+        earlier run were never counted."""
         if self._is_new(output.position.source, output.position.offset):
             self.waiting -= 1
 
     def _is_new(self, source: str, offset: int) -> bool:
-        """Whether this run was the first to be given a query."""
+        """Return whether this run was the first to read a query."""
         return offset >= self._first_offsets.get(source, 0) and offset not in self._given_before.get(source, ())
 
 
 def state_metrics(directory: StateDirectory) -> Iterator[Metric]:
-    """What is held, and what had no effect on it."""
+    """Yield the size of the state, and the events without effect."""
     held = directory.counts
     yield _unfit(directory.unfit)
     yield gauge("owners", "Users whose memory is held", held.owners)
     yield gauge("memories", "Current memories held", held.memories)
-    yield gauge("erasures_pending", "Erased users of whom files may still hold something", directory.uncleaned)
+    yield gauge("erasures_pending", "Erased users whose data may still be in files", directory.uncleaned)
     yield gauge("hot_cache_bytes", "Bytes of owners in memory", directory.hot_bytes)
-    yield gauge("hot_cache_limit_bytes", "Bytes of owners that may stay in memory", directory.hot_limit_bytes)
+    yield gauge("hot_cache_limit_bytes", "Limit of the bytes of owners in memory", directory.hot_limit_bytes)
     yield from disk_metrics(directory.path)
 
 
 def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
-    help_text = "Events without effect: what they were made from is gone or changed, or their user was erased"
+    help_text = "Events without effect: their source is gone or changed, or their user was erased"
     family = CounterMetricFamily("recallflow_unfit_events", help_text, labels=["type", "reason"])
     erased = {(kind, "erased") for kind in EVENT_TYPES - QUERY_TYPES - {"user.erase"}}
     outdated = {(kind, "outdated") for kind in DERIVED_TYPES}
@@ -252,25 +256,24 @@ def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
     return family
 
 
-def output_metrics(tally: OutputCounter) -> Iterator[Metric]:
-    yield counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
-    yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
-    yield counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
-    yield counter("over_quota_records", "Records past a tenant's quota", "quota", tally.over_quota, QUOTAS)
-    yield counter("responses", "Responses", "status", tally.responses, STATUSES)
-    errors = tally.response_errors
-    yield counter("response_errors", "Responses of the status error", "code", errors, get_args(ErrorCode))
-    yield counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)
+def output_metrics(output_counter: OutputCounter) -> Iterator[Metric]:
+    yield counter("outputs", "Records handed to the output topics", "kind", output_counter.outputs, KINDS)
+    yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", output_counter.requested, TASKS)
+    yield counter("dead_letters", "Refused records", "code", output_counter.dead_letters, get_args(ErrorCode))
+    yield counter("over_quota_records", "Records over a tenant's quota", "quota", output_counter.over_quota, QUOTAS)
+    yield counter("responses", "Responses", "status", output_counter.responses, STATUSES)
+    errors = output_counter.response_errors
+    yield counter("response_errors", "Responses with the status error", "code", errors, get_args(ErrorCode))
+    yield counter("response_warnings", "Warnings in responses", "code", output_counter.warnings, WARNINGS)
     processed = HistogramMetricFamily(
-        "recallflow_response_processing_seconds", "Time the engine took for a response, without Kafka"
+        "recallflow_response_processing_seconds", "Time of the engine for a response, without Kafka"
     )
-    tally.processed.add_to(processed)
+    output_counter.processed.add_to(processed)
     yield processed
 
 
 def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
-    """One of a single label. `known`: values to show from the start, as a counter that first appears with a 1 has not
-    grown for whoever watches."""
+    """Return a counter with one label. `known` values start at 0: otherwise a rate would miss the first increment."""
     family = CounterMetricFamily(f"recallflow_{name}", help_text, labels=[label])
     for value, count in sorted((dict.fromkeys(known, 0) | dict(counts)).items()):
         family.add_metric([value], count)
@@ -282,10 +285,10 @@ def gauge(name: str, help_text: str, value: float) -> Metric:
 
 
 class LocalMetrics(Collector):
-    """Reads the numbers when somebody asks for them: under the names that an engine on Kafka gives them."""
+    """A collector that reads the metrics of an in-process engine, under the names of an engine on Kafka."""
 
     def __init__(self, calls: Calls, directory: StateDirectory, authoriser: Authoriser) -> None:
-        self.tally = OutputCounter(calls.queries, {})
+        self.output_counter = OutputCounter(calls.queries, {})
         self._calls = calls
         self._directory = directory
         self._authoriser = authoriser
@@ -293,23 +296,25 @@ class LocalMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         calls = self._calls
         yield from presence(calls.obstacle)
-        yield from output_metrics(self.tally)
-        yield counter("records", "Records taken from the input topics", "topic", calls.given, calls.topics)
-        yield gauge("in_flight_records", "Records taken that are not through", calls.in_flight)
-        waiting = GaugeMetricFamily("recallflow_queued_records", "Records read and not taken yet", labels=["topic"])
+        yield from output_metrics(self.output_counter)
+        yield counter("records", "Records read from the input topics", "topic", calls.given, calls.topics)
+        yield gauge("in_flight_records", "Records read and not completed", calls.in_flight)
+        waiting = GaugeMetricFamily(
+            "recallflow_queued_records", "Records fetched and not yet in the dataflow", labels=["topic"]
+        )
         for topic, records in calls.queued().items():
             waiting.add_metric([topic], records)
         yield waiting
-        yield gauge("waiting_queries", "Queries set aside in this run", self.tally.waiting)
+        yield gauge("waiting_queries", "Parked queries of this run", self.output_counter.waiting)
         yield counter(
-            "late_decisions", "Decisions that came after records that they are about", "kind", self._authoriser.late,
+            "late_decisions", "Decisions that arrived after records they apply to", "kind", self._authoriser.late,
             JUDGED_BY,
         )  # fmt: skip
         yield from state_metrics(self._directory)
 
 
 class GatewayMetrics(Collector):
-    """Reads the numbers when somebody asks for them."""
+    """A collector that reads the metrics of a gateway."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

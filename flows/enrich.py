@@ -1,56 +1,152 @@
-"""The enrichment flow against Kafka: requests in, results of models out."""
+"""The enrichment flow against Kafka: it sends requests to models, and publishes their results."""
 
 import asyncio
 import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from recallflow.connectors.kafka.hub import Ways
 from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.llm.policy import Meter
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History, categories
-from recallflow.enrichment import EnrichmentResult
-from recallflow.errors import MembershipLost, UsageError
+from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
+from recallflow.errors import FieldProblem, InvalidRecord, MembershipLost, UsageError
 from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import Stages
-from recallflow.flows.enrich_steps import Reader, recipe
 from recallflow.flows.first_places import first_enrichment_places
-from recallflow.flows.gc_policy import SWITCH_S
+from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage
+from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentFlowParts, EnrichmentMetrics
 from recallflow.flows.member import GroupMember
-from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, EnrichmentRunning
 from recallflow.flows.ownership import NoFolders
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing, stop_on_signals
-from recallflow.flows.runner import Recipe, epoch_ms, run
+from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, epoch_ms, run
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
-from recallflow.operators.async_call import Completions, Runtime
+from recallflow.marks import Signal
+from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.results import Asked
-from recallflow.operators.enrichment.step import Enricher
-from recallflow.records import Position
+from recallflow.operators.enrichment.step import Enricher, EnrichmentItem, PartitionEnrichment, Request, ToEnrich
+from recallflow.operators.guard import twice
+from recallflow.operators.routing import key_of_partition
+from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted
+from recallflow.owner import Owner
+from recallflow.parsing import parse_request, parse_result
+from recallflow.records import Position, Record
+from recallflow.responses import Receipt
 from recallflow.state.directory import DESCRIPTION, hold
 
+FLOW_ID = "enrichment"
+READ = "read"
+
+Route = Callable[[list[tuple[str, Any]]], Iterable[Any]]
+
+
+def recipe(source: RecipeSource, reader: "RequestReader", enricher: Enricher, route: Route, sink: RecipeSink) -> Recipe:
+    """Return the flow. It has no branches, because signals must stay in order with the records."""
+    steps: list[BatchStep | KeyedStep] = [
+        BatchStep(READ, reader),
+        KeyedStep("enrich", lambda: PartitionEnrichment(enricher)),
+        BatchStep("route", route),
+    ]
+    return Recipe(FLOW_ID, source, steps, sink)
+
+
+class _Read(NamedTuple):
+    record: Record
+
+
+class RequestReader:
+    """The step that turns records into requests. Records that need no model become outputs directly."""
+
+    def __init__(self, request_topic: str, answered: Callable[[Position], bool], spans: RecordSpans) -> None:
+        """Args:
+        request_topic: The topic of requests; the other topic holds results.
+        answered: Returns whether an earlier owner of the partition sent the output of a request.
+        spans: The spans of records, which end when their outputs are routed.
+        """
+        self._request_topic, self._answered, self._journeys = request_topic, answered, spans
+
+    def __call__(self, read: Sequence[Record | CallCompletion | Signal]) -> Iterator[tuple[str, ToEnrich]]:
+        collect_due_garbage()  # between batches, when few objects are alive
+        self._journeys.begin([_Read(one) for one in read if isinstance(one, Record)], time.perf_counter())
+        for one in read:
+            if isinstance(one, Record):
+                yield key_of_partition(one.position.partition), self._item(one)
+            elif isinstance(one, CallCompletion):
+                yield one.key, one
+            else:
+                yield key_of_partition(one.partition), one
+
+    def _item(self, record: Record) -> EnrichmentItem:
+        position = record.position
+        done = Done(position.source, (position.offset,))
+        is_request = position.topic == self._request_topic
+        if record.silent or (is_request and self._answered(position)):
+            return (done,)
+        try:
+            if is_request:
+                request = twice(READ, position, parse_request, record.value)
+                return Request(Asked(position, request), record.append_ms, _key(request))
+            return (*_sent(record, twice(READ, position, parse_result, record.value)), done)
+        except InvalidRecord as error:
+            return DeadLetter(record, 0, error, READ), done
+
+
+def _key(request: EnrichmentRequest) -> tuple[str | None, ...]:
+    """Return the key that groups requests into one call. A language model reads messages of a session together; an
+    embedding service reads any texts of a tenant together."""
+    if request.tasks == ["embed"]:
+        return (request.tenant_id,)
+    return (*request.owner, request.session_id)
+
+
+def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput]:
+    """Yield the events of a result, and a receipt for each failed task. Raise InvalidRecord for an event of another
+    owner."""
+    key = result.owner.record_key
+    for number, event in enumerate(result.events):
+        if tuple(event.get(name) for name in Owner._fields) != result.owner:
+            raise InvalidRecord(
+                "invalid_event", [FieldProblem(f"events.{number}", "does not belong to the owner of the result")]
+            )
+        yield Derived(record.position, number, key, orjson.dumps(event))
+    for number, failed in enumerate(result.failures, len(result.events)):
+        receipt = Receipt(
+            id=result.source,
+            position=result.source,
+            outcome="degraded",
+            memory_id=result.memory_id,
+            code=failed.code,
+            detail=failed.detail,
+        )
+        yield Receipted(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
+
+
 LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"
-OPEN_TO_CAPACITY = 4  # open requests for each call that may be under way …
-OPEN_MOST = 1_000  # … and as many as the metadata of an offset can name
+OPEN_TO_CAPACITY = 4  # open requests per concurrent call
+OPEN_MOST = 1_000  # open requests that the metadata of a committed offset can hold
 WAYS = Ways(
-    "go on without them (recallflow enrich --give-up-unanswered)",
-    "start with another --deployment, which goes on with what is left",
-    "let them come twice (recallflow enrich --accept-repeats)",
+    "skip them (recallflow enrich --give-up-unanswered)",
+    "start another --deployment, which continues with the remaining records",
+    "accept repeated outputs (recallflow enrich --accept-repeats)",
 )
 
 _log = logging.getLogger(__name__)
 
 
 class EnrichmentModels(NamedTuple):
-    """A language model, if one is named, and an embedding service; and what each costs."""
+    """The models of enrichment: a language model, if one is configured, and an embedding service; with their meters."""
 
     model: LanguageModel | None
     embeddings: EmbeddingService
@@ -59,7 +155,7 @@ class EnrichmentModels(NamedTuple):
     decisions: History
 
     async def enrich(self, asked: Sequence[Asked], at_ms: int) -> Sequence[EnrichmentResult]:
-        """One result for each request, in their order, by what the tenant's operator had decided at a time."""
+        """Return one result per request, in order, by the tenant's categories at a time."""
         known = categories(self.decisions, asked[0].request.tenant_id, at_ms)
         described = {one.name: one.description for one in known}
         return await enrich(asked, self.model, self.embeddings, self.thresholds, described)
@@ -67,7 +163,7 @@ class EnrichmentModels(NamedTuple):
 
 @contextlib.contextmanager
 def open_models(config: Config, runtime: Runtime, decisions: History) -> Iterator[EnrichmentModels]:
-    """The models, on the loop of async calls. What tenants spent today is kept in the state directory."""
+    """Open the models on the event loop of async calls. The state directory keeps each tenant's spending of the day."""
     folder, chosen = config.named_state_dir(), config.enrichment
     thresholds = Thresholds(chosen.relationship_confidence, chosen.semantic_confidence)
     with ExitStack() as stack:
@@ -84,7 +180,7 @@ def open_models(config: Config, runtime: Runtime, decisions: History) -> Iterato
 
 
 class _ModelInTurn:
-    """A language model that is asked so many questions at a time; a further one waits for its turn."""
+    """A language model with a limit of concurrent calls. Further calls wait."""
 
     def __init__(self, model: LanguageModel, capacity: int) -> None:
         self.name = model.name
@@ -97,7 +193,7 @@ class _ModelInTurn:
 
 
 class _ServiceInTurn:
-    """An embedding service, likewise."""
+    """An embedding service with a limit of concurrent calls."""
 
     def __init__(self, service: EmbeddingService, capacity: int) -> None:
         self.name, self.dimension = service.name, service.dimension
@@ -113,16 +209,15 @@ class EnrichFlow:
     """A member of a deployment of the enrichment flow."""
 
     def __init__(self, config: Config) -> None:
-        """Raises UsageError where no state directory is named, or no language model for what is to be asked of one."""
+        """Raise UsageError without a state directory, or without a language model for tasks that need one."""
         if config.llm.model is None and (tasks := config.enrichment.llm_tasks()):
             raise UsageError(f"llm.model is not set, and {', '.join(tasks)} asks a language model: give --llm NAME")
         self._config, self._state_dir = config, config.named_state_dir()
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Run until SIGTERM or SIGINT. The next owner of a partition asks its open requests again. A second signal ends
-        the process at once. A member that was away for longer than its session joins again. Raises the error that
-        stopped the flow."""
+        """Run until SIGTERM or SIGINT. The next owner of a partition repeats its open requests. A second signal ends
+        the process at once. A member whose session expired joins again. Raise the error that stopped the flow."""
         chosen = self._config.run
         with ExitStack() as stack:
             metrics = EnrichmentMetrics()
@@ -130,14 +225,14 @@ class EnrichFlow:
                 stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
             stack.enter_context(hold(self._state_dir, create=True))
             if (self._state_dir / DESCRIPTION).exists():
-                raise UsageError(f"{self._state_dir} holds memories: give the enrichment flow a --state-dir of its own")
+                raise UsageError(f"{self._state_dir} holds memories: give the enrichment flow another --state-dir")
             if self._config.llm.model is None:
-                _log.warning("llm.model is not set: requests that ask a language model are answered without one")
+                _log.warning("llm.model is not set: requests for a language model are answered as failed")
             while not self._stopping.is_set():
                 try:
                     self._run(metrics)
                 except MembershipLost as error:
-                    _log.warning("%s; joining anew", error)
+                    _log.warning("%s; joining again", error)
                     await_brokers(self._config.kafka, self._stopping)
                 else:
                     return
@@ -151,7 +246,7 @@ class EnrichFlow:
             sys.setswitchinterval(SWITCH_S)
             with member.joined():
                 run(member.recipe())
-            _log.info("%s", member.tally.describe())
+            _log.info("%s", member.enrichment_counter.describe())
 
 
 class EnrichmentMember(GroupMember):
@@ -160,10 +255,11 @@ class EnrichmentMember(GroupMember):
     ways = WAYS
 
     def __init__(self, config: Config, stack: ExitStack, stopping: threading.Event) -> None:
-        # Results are read as memories are. Requests are read as queries are: each is answered by itself, in any order.
+        # The source reads results in order, as the main flow reads memories. It reads requests in any order, as
+        # queries.
         inputs = (config.topics.results, config.topics.enrichment)
         super().__init__(config, stack, stopping, inputs, config.topics.enrichment)
-        self.tally, self.journeys, decisions = EnrichmentCounter(), Journeys(Stages(inputs)), History()
+        self.enrichment_counter, self.spans, decisions = EnrichmentCounter(), RecordSpans(Stages(inputs)), History()
         self.runtime = stack.enter_context(Runtime(Completions(), config.llm.capacity, timeout_s=None))
         self._open_table(decisions)
         self.models = stack.enter_context(open_models(config, self.runtime, decisions))
@@ -174,33 +270,33 @@ class EnrichmentMember(GroupMember):
         self._own_partitions(NoFolders(), places, by_tenants=False)
         self._open_membership()
         self._open_sink()
-        self.running = EnrichmentRunning(
+        self.running = EnrichmentFlowParts(
             self.state_dir,
             self.source,
-            self.tally,
+            self.enrichment_counter,
             self.membership,
             self.watch,
             self.connection,
             self.models.meters,
             self.table,
-            self.journeys,
+            self.spans,
         )
 
     def recipe(self) -> Recipe:
         """Return the dataflow from the source to the sink."""
-        settings, journeys = self.config.enrichment, self.journeys
+        settings, spans = self.config.enrichment, self.spans
         enricher = Enricher(
             self.runtime,
             self.models.enrich,
             settings.batch_size,
             settings.batch_wait_ms,
-            journeys.within,
-            self.tally.answered,
+            spans.within,
+            self.enrichment_counter.answered,
             epoch_ms,
         )
-        router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, journeys.headers)
-        reader = Reader(self.topics.enrichment, self._is_answered, journeys)
-        route = routing(router, self.source, self.tally.observe, journeys)
+        router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, spans.headers)
+        reader = RequestReader(self.topics.enrichment, self._is_answered, spans)
+        route = routing(router, self.source, self.enrichment_counter.observe, spans)
         return recipe(self.source, reader, enricher, route, self.sink)
 
     def _is_answered(self, position: Position) -> bool:

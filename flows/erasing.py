@@ -1,4 +1,4 @@
-"""`recallflow erase`: erasure in a directory that is not in use, and the search for traces that are left in files."""
+"""`recallflow erase`: erasure in a closed state directory, and the search for remaining traces in files."""
 
 import contextlib
 import tempfile
@@ -17,8 +17,7 @@ from recallflow.events import PRODUCTION, UserErase
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.flows.export import export
-from recallflow.flows.security_settings import open_at_rest
-from recallflow.flows.settings import MINUTE_MS, Settings
+from recallflow.flows.settings import MINUTE_MS, Settings, open_at_rest
 from recallflow.operators import outbox
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
@@ -34,20 +33,24 @@ from recallflow.state.person import Fields
 from recallflow.state.searching import Findings, Known, Pieces, search_folder
 from recallflow.state.traces import Traces
 
-LOOK_S = 1.0  # between two searches
+SEARCH_INTERVAL_S = 1.0
 
 
 class ErasedFolder(NamedTuple):
-    """What became of an erasure in a folder. `held`: whether there was anything to erase. `unpurged`: why files may
-    still hold it, though nothing can read it any more; empty where none does."""
+    """The result of an erasure in a folder.
+
+    Attributes:
+        held: Whether the folder held data of the user.
+        unpurged: The error that kept the data in files, where it is no longer readable; empty if the files are purged.
+    """
 
     held: bool
     unpurged: str
 
 
 def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> ErasedFolder:
-    """Applies the events to a state directory or a checkpoint, and purges its files. Raises StateInUse where a process
-    has it open, and RecallflowError where an event is refused."""
+    """Apply erasure events to a state directory or a checkpoint, and purge its files. Raise StateInUse if a process has
+    it open, and RecallflowError if an event is refused."""
     settings = _settings_of(config.engine, describe(path).fingerprint)
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)
@@ -65,13 +68,13 @@ def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> 
 
 
 def is_known(directory: StateDirectory, event: UserErase) -> bool:
-    """Whether anything is held on the user whom the event erases, where it does."""
+    """Return whether the state holds data that the event would erase."""
     number = state_partition(event.tenant_id, event.user_id, directory.fingerprint.partitions)
     return any(map(event.covers, directory.partition(number).owners_of(event.tenant_id, event.user_id)))
 
 
 def _settings_of(settings: Settings, stored: Fingerprint) -> Settings:
-    """The settings that the directory was made with, as far as they are no matter of a model."""
+    """Return the settings of the directory's creation, except its models."""
     return replace(
         settings,
         partitions=stored.partitions,
@@ -85,25 +88,25 @@ def _settings_of(settings: Settings, stored: Fingerprint) -> Settings:
 def export_before(
     config: Config, path: Path, tenant_id: str, user_id: str, environments: Sequence[str]
 ) -> Iterator[Fields]:
-    """What a directory holds on a person before it is erased."""
+    """Export a person's data before its erasure."""
     with StateDirectory.existing(path, CACHE_BYTES, open_at_rest(config.encryption)) as directory:
         yield from export(directory, tenant_id, user_id, environments)
 
 
 def append_time(options: KafkaOptions, position: Position) -> int:
-    """When Kafka took a record in (epoch ms). Raises SourceError."""
-    from recallflow.connectors.kafka.messages import time_ms  # Kafka is not everywhere
+    """Return the append time of a Kafka record (epoch ms). Raise SourceError."""
+    from recallflow.connectors.kafka.messages import time_ms  # the Kafka client is optional
     from recallflow.connectors.kafka.topic_reader import TopicReader
 
     with TopicReader(options) as reader:
         for message in reader.read_to_end(position.topic, position.partition, position.offset):
             if message.offset() == position.offset:
                 return time_ms(message)
-    raise SourceError(f"{position} is not in its topic any more")
+    raise SourceError(f"{position} is no longer in its topic")
 
 
-class Sought(NamedTuple):
-    """A person whose traces are looked for."""
+class TraceSearch(NamedTuple):
+    """A person, and the traces to search for in files."""
 
     tenant_id: str
     user_id: str
@@ -111,9 +114,11 @@ class Sought(NamedTuple):
     traces: Traces
 
 
-def sought(tenant_id: str, user_id: str, environments: Sequence[str], records: Iterator[Mapping[str, Any]]) -> Sought:
-    """The person that records are about: of an export, or events. Raises UsageError where nothing in them is long
-    enough to be told from chance."""
+def sought(
+    tenant_id: str, user_id: str, environments: Sequence[str], records: Iterator[Mapping[str, Any]]
+) -> TraceSearch:
+    """Return the search for a person's traces in records of an export, or in events. Raise UsageError if no text is
+    long enough to identify the person."""
     traces, found = Traces(), {*environments} or {PRODUCTION}
     traces.add({"user_id": user_id})
     for record in records:
@@ -122,30 +127,32 @@ def sought(tenant_id: str, user_id: str, environments: Sequence[str], records: I
             found.add(named)
     if not traces.pieces():
         raise UsageError(
-            f"nothing that is known of user {user_id} is long enough to be looked for: give --export FILE, what "
-            "recallflow export wrote before, or leave out --verify; nothing is erased by this call"
+            f"no text of user {user_id} is long enough to search for: give --export FILE, written by recallflow "
+            "export before the erasure, or leave out --verify. This call erases nothing"
         )
-    return Sought(tenant_id, user_id, frozenset(found), traces)
+    return TraceSearch(tenant_id, user_id, frozenset(found), traces)
 
 
 def read_export(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file that `recallflow export` wrote. Raises UsageError."""
+    """Yield the records of a file that `recallflow export` wrote. Raise UsageError."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                raise UsageError(f"{path}, line {number}: no JSON: give what recallflow export wrote") from error
+                raise UsageError(
+                    f"{path}, line {number}: not JSON: give a file that recallflow export wrote"
+                ) from error
             if isinstance(record, dict):
                 yield record
 
 
-def search(who: Sought, folders: Sequence[Path], at_rest: AtRest, patience: Patience) -> Findings:
-    """Searches every file of the folders: a process may still be cleaning one, so that one in which something is found
-    is searched again, until patience ends. A piece that records of others have, or that a directory of nobody has,
-    proves nothing."""
+def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience: Patience) -> Findings:
+    """Search every file of the folders for a person's traces. A process may still be cleaning a folder, so folders with
+    findings are searched again until patience ends. Pieces that occur in other users' records, or in an empty
+    directory, are ignored."""
     pieces, between_searches = Pieces(who.traces.pieces()), threading.Event()
-    findings, left = Findings(others=_of_nobody(pieces)), [*folders]
+    findings, left = Findings(others=_in_empty_directory(pieces)), [*folders]
     while True:
         for folder in left:
             search_folder(folder, pieces, _known(folder, who, at_rest), findings)
@@ -153,20 +160,20 @@ def search(who: Sought, folders: Sequence[Path], at_rest: AtRest, patience: Pati
         left = [folder for folder in left if any(path.is_relative_to(folder) for path in telling)]
         if not left or patience.ended():
             return findings
-        between_searches.wait(LOOK_S)
+        between_searches.wait(SEARCH_INTERVAL_S)
         for path in telling:
             del findings.found[path]
 
 
-def _known(folder: Path, who: Sought, at_rest: AtRest) -> Known:
-    """Tells whose a record of the folder is, and opens what is sealed with the directory's key, or with that of a
-    partition which came from another one."""
+def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> Known:
+    """Return the functions that decrypt a record of the folder, and decide whether it is another owner's. They use the
+    key of the directory, and the keys of partitions moved in from other directories."""
     keyrings = list[Keyring]()
     try:
         brought = [read_secret(partition_folder(folder, number)) for number in numbers_in(folder)]
         for secret in {describe(folder).secret, *filter(None, brought)}:
             keyrings.append(Keyring.opened(secret, folder, at_rest))
-    except StateError:  # no state directory, or another master key's: whatever is in it may be the person's
+    except StateError:  # no state directory, or another master key: any record may be the person's
         return Known()
     owners = [Owner(who.tenant_id, environment, who.user_id) for environment in who.environments]
     own = {keyring.owner(owner) for keyring in keyrings for owner in owners}
@@ -184,14 +191,14 @@ def _known(folder: Path, who: Sought, at_rest: AtRest) -> Known:
         if key.startswith(keys.OWNERS):
             owner, *_ = keys.split(key)
         elif key.startswith(keys.OUTBOX):
-            owner = outbox.owner_of(value.removeprefix(key))  # which a log has before it
+            owner = outbox.owner_of(value.removeprefix(key))  # in a log file the key precedes the value
         return owner is not None and owner not in own
 
     return Known(is_others, opened)
 
 
-def _of_nobody(pieces: Pieces) -> set[int]:
-    """Pieces that a new directory has: words of RocksDB and of our own."""
+def _in_empty_directory(pieces: Pieces) -> set[int]:
+    """Return the pieces that occur in a new directory: words of RocksDB and of recallflow."""
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())

@@ -16,7 +16,7 @@ from recallflow.state.person import Fields, Person
 from recallflow.state.person_graph import PersonGraph
 from recallflow.state.rows import Entry, MemoryRow
 
-# What senders put in: their own names may end as our times do.
+# Fields with names chosen by senders, which may end in `_ms` too.
 _SENDERS_OWN = frozenset(("metadata", "properties", "entities", "derived_from", "event", "output"))
 _PERIODS = frozenset(("valid_from", "valid_to", "until"))
 Event = dict[str, Any]
@@ -39,8 +39,8 @@ def export(
     *,
     vectors: bool = False,
 ) -> Iterator[Fields]:
-    """All records of a user, one after the other, each time in the same order; none of a user of whom nothing is known.
-    `environments`: only what is of these."""
+    """Yield all records of a user in a deterministic order; none for an unknown user. `environments` restricts the
+    export."""
     number = state_partition(tenant_id, user_id, directory.fingerprint.partitions)
     partition = directory.partition(number)
     wanted = frozenset(environments)
@@ -60,8 +60,8 @@ def _of_owner(partition: Partition, owner: Owner, *, vectors: bool) -> Iterator[
 
 
 def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: Collection[str]) -> Iterator[Fields]:
-    """That the user was erased, and up to which time. Environments are kept as hashes: only those that are asked about,
-    and the one that events name none of, can be told by name."""
+    """Yield the erasures of the user with their times. Stored environments are hashes, so only the given ones and the
+    default one have names here."""
     keyring = partition.keyring
     user = keyring.user(tenant_id, user_id)
     names = {keyring.owner(Owner(tenant_id, one, user_id)): one for one in (*environments, PRODUCTION)}
@@ -72,19 +72,19 @@ def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: 
 
 
 def _pending_outputs(partition: Partition, owner: Owner) -> Iterator[Fields]:
-    """Receipts and requests of enrichment that are not known to be delivered. Whose they are is not told by their keys:
-    senders choose those, and `a/b` with `c` has the same one as `a` with `b/c`."""
+    """Yield receipts and enrichment requests without confirmed delivery. Their keys do not identify the owner: `a/b`
+    with `c` has the same key as `a` with `b/c`."""
     wanted = partition.keyring.owner(owner).hex()
     for _, value in partition.scan(keys.OUTBOX):
         whose, *outputs = orjson.loads(value)
         for output in outputs if whose == wanted else ():
-            if output[0] != "dead":  # which holds nothing of the event
+            if output[0] != "dead":  # a dead letter here holds no data of the event
                 shown = {"kind": output[0], "output": orjson.loads(output[3])}
                 yield {"type": "pending_output", "environment": owner.environment, **shown}
 
 
 def readable(shown: Fields) -> Fields:
-    """The fields with times as RFC 3339, under names that say so: `created_ms` is `created_at`."""
+    """Return the fields with times in RFC 3339 under the suffix `_at`: `created_ms` becomes `created_at`."""
     return dict(_readable(name, value) for name, value in shown.items())
 
 
@@ -104,8 +104,8 @@ def _readable(name: str, value: Any) -> tuple[str, Any]:
 
 def memory_events(directory: StateDirectory, tenant_id: str | None = None, user_id: str | None = None,
                   environments: frozenset[str] = frozenset()) -> Iterator[Event]:  # fmt: skip
-    """The events that bring all memories that are held, every version of each: of everybody, of a tenant, of a user, or
-    of some environments. Partition by partition, owner by owner, in the order in which memories came."""
+    """Yield events that recreate every version of the stored memories, optionally of one tenant, user, or some
+    environments. The order is by partition, owner, and arrival."""
     for partition in directory.existing_partitions():
         for key, head in owners(partition):
             owner = head.owner
@@ -122,7 +122,7 @@ def _events_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Event
             row = MemoryRow.decode(value)
             fields = _fields(row)
             if before is None:
-                yield from _brought(owner, row, fields)
+                yield from _created(owner, row, fields)
             else:
                 changed = {field: value for field, value in fields.items() if value != before[field]}
                 yield from _updated(owner, row, changed)
@@ -130,7 +130,7 @@ def _events_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Event
 
 
 def _fields(row: MemoryRow) -> Event:
-    """All that an update can change, cleared fields as null."""
+    """Return the fields that an update can change. Cleared fields are null."""
     found = {name: getattr(row, name) for name in ("content", *_PLAIN)}
     for column, name in _TIMES.items():
         value = getattr(row, column)
@@ -138,8 +138,9 @@ def _fields(row: MemoryRow) -> Event:
     return found
 
 
-def _brought(owner: Owner, row: MemoryRow, fields: Event) -> Iterator[Event]:
-    """The event that brought a memory. A message has fewer fields: the others come as an update of the same moment."""
+def _created(owner: Owner, row: MemoryRow, fields: Event) -> Iterator[Event]:
+    """Yield the event that creates a memory. A message event has fewer fields; an update at the same time carries the
+    others."""
     given = {name: value for name, value in fields.items() if value is not None and value != _DEFAULTS.get(name)}
     is_message = row.kind == "message" and row.role is not None
     event = {"type": "message" if is_message else "memory", "id": row.id, **_place(owner, row)}
@@ -172,7 +173,7 @@ def _place(owner: Owner, row: MemoryRow) -> Event:
 
 
 def _derived(row: MemoryRow) -> Event:
-    """Of which memories it was made, without what they said then: later versions of them come before it here."""
+    """Return the derivation of a memory without content hashes: later versions of its sources may precede it here."""
     if not row.derived_from:
         return {}
     kept = {name: value for name, value in row.derived_from.items() if name not in ("content_hash", "others", "source")}

@@ -1,10 +1,9 @@
 """First offsets of partitions without a committed place: in a new deployment, or after Kafka and the folders lost it.
 
-A new state directory reads memories, or results of enrichment, from their beginning. An earlier engine may have sent
-their outputs long ago: then these records give no outputs. Near the last record with an output, an earlier engine that
-was killed had sent some outputs and not others, so each is compared with the topic. Where nothing was ever sent, memory
-is read from its beginning and queries from their end: nobody waits for answers from before there was an engine.
-"""
+A new state directory reads memories, or enrichment results, from their beginning. An earlier engine may have sent their
+outputs already; then these records give no outputs. Close to the last record with an output, a crashed engine has sent
+some outputs and not others, so each of these is compared with the output topic. In a new deployment, memory is read
+from its beginning and queries from their end."""
 
 import logging
 from collections import defaultdict, deque
@@ -19,25 +18,30 @@ from recallflow.connectors.kafka.messages import identity_of, time_ms
 from recallflow.connectors.kafka.place import Place, Reached
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, NewConsumer, TopicReader
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
-COMPARED = 20_000  # records before the last one that anything was sent for
+COMPARED = 20_000  # records before the last record with an output
 
 _log = logging.getLogger(__name__)
 
 
-class Sent(NamedTuple):
-    """`below`: per source (`topic:partition`), up to where everything was sent. `tails`: per output partition, from
-    where its outputs are compared one by one."""
+class DeliveredOffsets(NamedTuple):
+    """Offsets up to which outputs were sent.
+
+    Attributes:
+        below: Source (`topic:partition`) → the offset below which all outputs were sent.
+        tails: Output partition → the offset from which outputs are compared one by one.
+    """
 
     below: dict[str, int]
     tails: dict[str, int]
 
 
 class _Source(NamedTuple):
-    """A partition of the topic as it is now: what begins before it, in time or in place, was another one's."""
+    """The current range of a source partition. Outputs of earlier offsets or times come from a deleted topic of the
+    same name."""
 
     low: int
     high: int
@@ -46,9 +50,9 @@ class _Source(NamedTuple):
 
 def sent_before(
     options: KafkaOptions, topic: str, outputs: Sequence[str], new_consumer: NewConsumer = Consumer
-) -> Sent:
-    """Reads the topics of `outputs`, from when on `topic` begins. Raises SourceError."""
-    places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → offsets of a record, and its output
+) -> DeliveredOffsets:
+    """Read the output topics from the time of the first record of `topic`. Raise SourceError."""
+    places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → (record offset, output offset)
     last: dict[str, int] = defaultdict(lambda: -1)
     with TopicReader(options, TAIL, new_consumer=new_consumer) as reader:
         sources = _sources(reader, topic)
@@ -67,22 +71,22 @@ def sent_before(
         compared = [at for source, pairs in by_source.items() for offset, at in pairs if offset >= below[source]]
         if compared:
             tails[part] = min(compared)
-    return Sent(below, tails)
+    return DeliveredOffsets(below, tails)
 
 
 def _sources(reader: TopicReader, topic: str) -> dict[str, _Source]:
-    """The partitions of a topic that hold anything."""
+    """Return the nonempty partitions of a topic."""
     spans = reader.spans((topic,))
     firsts = reader.firsts(spans).items()
     return {f"{topic}:{number}": _Source(*spans[topic, number], time_ms(first)) for (_, number), first in firsts}
 
 
 def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
-    """The record that an output came of, where that is one of the sources' still."""
+    """Return the record that an output was derived from, if it is still in a source."""
     for source, _ in identity_of(message):
         try:
             position = Position.parse(source.decode())
-        except ValueError:  # of somebody else's making
+        except ValueError:  # not written by recallflow
             return None
         known = sources.get(position.source)
         if known and known.low <= position.offset < known.high and known.begins_ms <= time_ms(message):
@@ -92,24 +96,26 @@ def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
 
 def first_places(
     options: KafkaOptions,
-    topics: Topics,
+    topics: TopicNames,
     ends: Ends,
     directory: StateDirectory,
     deployment: str,
     numbers: Collection[int],
 ) -> dict[int, Place]:
-    """A place for each of the partitions. Those beyond the state's were added to the topics, and are read from their
-    beginning. Of any other an engine may have sent something under another deployment's name, also where a member that
-    came before us has begun with the rest. Raises SourceError."""
+    """Return a place for each partition.
+
+    Partitions beyond the state's count were added to the topics later, and are read from their beginning. For all
+    others, an engine of another deployment may have sent outputs, even if a member of this deployment has started
+    already. Raise SourceError."""
     own = directory.fingerprint.partitions
     looks = any(number < own for number in numbers)
     now, at_ms = ends.latest()
     inputs = {topics.memory, topics.queries}
     outputs = [topic for topic, lasts in now.items() if topic not in {*inputs, topics.control} and any(lasts.values())]
-    memory = sent_before(options, topics.memory, outputs) if looks else Sent({}, {})
-    queries = sent_before(options, topics.queries, outputs) if looks else Sent({}, {})
-    # What was sent on to its home may stand anywhere in the log, whoever sent it: another deployment's outputs, as of
-    # one that is compared with ours, need not be in our topics.
+    memory = sent_before(options, topics.memory, outputs) if looks else DeliveredOffsets({}, {})
+    queries = sent_before(options, topics.queries, outputs) if looks else DeliveredOffsets({}, {})
+    # Rerouted records may be anywhere in the log, sent by any deployment. The outputs of another deployment need not be
+    # in our topics.
     anywhere = inputs if looks else set[str]()
     tails = {
         topic: {
@@ -130,20 +136,20 @@ def first_places(
                 deployment=deployment, began=low,
             )  # fmt: skip
     for source, offset in (memory.below | queries.below).items():
-        _log.info("%s: what comes of records below offset %d was sent before, and is not sent again", source, offset)
+        _log.info("%s: outputs of records below offset %d were sent before, and are not sent again", source, offset)
     return places
 
 
-def _least(part: str, memory: Sent, queries: Sent, end: int) -> int:
+def _least(part: str, memory: DeliveredOffsets, queries: DeliveredOffsets, end: int) -> int:
     found: Mapping[str, int] = memory.tails
     return min(found.get(part, end), queries.tails.get(part, end))
 
 
 def first_enrichment_places(
-    options: KafkaOptions, topics: Topics, ends: Ends, deployment: str, numbers: Collection[int]
+    options: KafkaOptions, topics: TopicNames, ends: Ends, deployment: str, numbers: Collection[int]
 ) -> dict[int, Place]:
-    """Return a place for each of the partitions of requests and results. Requests with an output are done; all others
-    are open, whoever had the partition. Raises SourceError."""
+    """Return a place for each partition of requests and results. Requests with an output are done, and all others are
+    open. Raise SourceError."""
     now, at_ms = ends.latest()
     sent = sent_before(options, topics.results, (topics.memory, topics.receipts, topics.dead_letters))
     answered = answered_requests(options, topics)
@@ -164,9 +170,9 @@ def first_enrichment_places(
     return places
 
 
-def answered_requests(options: KafkaOptions, topics: Topics) -> dict[int, Reached]:
-    """Return how far each partition of requests is answered, by the outputs in their topics. Where retention removed
-    the first results, requests that are older than the first one left count as answered."""
+def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, Reached]:
+    """Return the answered offsets of each partition of requests, according to the output topics. If retention deleted
+    the first results, requests older than the first remaining result count as answered."""
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = {number: span for (_, number), span in reader.spans((topics.enrichment,)).items() if span[0] < span[1]}
         marks = {number: np.zeros(high - low, np.bool_) for number, (low, high) in spans.items()}
@@ -192,7 +198,7 @@ def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> Reached:
 
 
 def _answered_by(message: Any) -> Iterator[Position]:
-    """Yield the record that an output comes from, if the output names it."""
+    """Yield the source positions that an output names."""
     for source, _ in identity_of(message):
         try:
             yield Position.parse(source.decode())

@@ -1,14 +1,17 @@
-"""The gateway: an HTTP server before an engine behind Kafka or in this process, and decisions that come over HTTP."""
+"""The gateway: an HTTP server for an engine behind Kafka or in this process, and rollout decisions over HTTP."""
 
 import asyncio
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client.registry import Collector
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.reader import Inbox
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.server import is_loopback, listen, serve
@@ -17,7 +20,7 @@ from recallflow.credentials import Headers
 from recallflow.decisions import Decision, History, owner_mappings
 from recallflow.errors import DeliveryFailed, SinkError, UsageError
 from recallflow.fields import format_time
-from recallflow.flows.admission import LiveAdmission, known_secrets, now_ms, trust_of
+from recallflow.flows.admission import Failure, LiveAdmission, known_secrets, now_ms, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
 from recallflow.flows.gc_policy import SWITCH_S
@@ -26,23 +29,25 @@ from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_private
 from recallflow.service import GateShown, RolloutShown, Service
 
+if TYPE_CHECKING:
+    from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 _log = logging.getLogger(__name__)
 
 
 class KeepDecision(Protocol):
-    """Stores a decision for good. Blocks. Raises SinkError or UsageError where it cannot be."""
+    """A function that stores a decision durably. It blocks, and raises SinkError or UsageError on failure."""
 
     def __call__(self, rollout: Rollout) -> None: ...
 
 
 class TenantRollouts:
-    """What stands in a history of decisions, and a way to add to it."""
+    """The rollout decisions of tenants: their current state, and new decisions."""
 
-    def __init__(self, present: LiveAdmission, decisions: History, keep: KeepDecision) -> None:
-        self._present, self._decisions, self._keep = present, decisions, keep
+    def __init__(self, admission: LiveAdmission, decisions: History, keep: KeepDecision) -> None:
+        self._admission, self._decisions, self._keep = admission, decisions, keep
 
     def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
-        self._present.check_tenant(tenant_id, headers, decides=False)
+        self._admission.check_tenant(tenant_id, headers, decides=False)
         at_ms = now_ms()
         decided = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, at_ms)
         verdict = self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, at_ms)
@@ -56,14 +61,14 @@ class TenantRollouts:
         )
 
     async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
-        name = self._present.check_tenant(rollout.tenant_id, headers, decides=True)
-        if name is not None:  # `by` is what they say of themselves
+        name = self._admission.check_tenant(rollout.tenant_id, headers, decides=True)
+        if name is not None:  # senders may write any name into `by`
             rollout = rollout.model_copy(update={"by": f"{rollout.by} (key {name})"})
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.to_thread(self._keep, rollout)
         except TimeoutError:
-            raise DeliveryFailed(f"not known to be stored within {timeout_s:g} s: it may be") from None
+            raise DeliveryFailed(f"the decision was not confirmed within {timeout_s:g} s; it may be stored") from None
 
 
 def _gate(verdict: Decision) -> GateShown:
@@ -73,82 +78,110 @@ def _gate(verdict: Decision) -> GateShown:
 
 
 def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecision:
-    """Decisions go to the control topic, signed where there is a secret, and come back from there."""
-    from recallflow.connectors.kafka.control import DecisionSender  # Kafka is not everywhere
+    """Return a function that sends decisions to the control topic, signed if there is a secret. The engine reads them
+    from there."""
+    from recallflow.connectors.kafka.control import DecisionSender  # the Kafka client is optional
 
     send = DecisionSender(options, topic, secret)
     return lambda rollout: send([rollout])
 
 
 def to_file(path: Path | None, decisions: History) -> KeepDecision:
-    """Decisions go to the file of control events, and hold at once."""
+    """Return a function that appends decisions to the file of control events. They apply at once."""
 
     def keep(rollout: Rollout) -> None:
         if path is None:
-            raise UsageError("there is nowhere to keep decisions: start with --control FILE")
+            raise UsageError("no file for decisions is configured: start with --control FILE")
         try:
             with open_private(path, "ab") as file:
                 file.write(rollout.model_dump_json(exclude_none=True).encode() + b"\n")
         except OSError as error:
-            raise SinkError(f"decisions cannot be kept in the file of --control: {error.strerror}") from error
+            raise SinkError(f"decisions cannot be written to the file of --control: {error.strerror}") from error
         decisions.add(rollout.timestamp or 0, rollout)
 
     return keep
 
 
-def serve_kafka(config: Config) -> None:
-    """Serves for an engine behind Kafka until SIGTERM or SIGINT, and answers what is under way. Raises SourceError
-    where decisions cannot be read."""
-    from recallflow.flows.behind_kafka import open_behind_kafka  # Kafka is not everywhere
+class KafkaBackedService(NamedTuple):
+    """The client of an engine behind Kafka, and the error that stopped its reading of decisions, if any."""
 
+    service: "KafkaService"
+    failure: Failure
+
+
+@contextmanager
+def open_behind_kafka(config: Config, decisions: History) -> Iterator[KafkaBackedService]:
+    """Open the client of an engine behind Kafka, after `decisions` holds all control events so far. Later control
+    events are added as they arrive. Raise SourceError if Kafka or its topics cannot be reached."""
+    from recallflow.connectors.kafka.control import ControlTable  # the Kafka client is optional
+    from recallflow.connectors.kafka.service import KafkaService
+
+    sys.setswitchinterval(SWITCH_S)
+    table = ControlTable(config.kafka, config.topics.control, history=decisions, secret=config.auth.control_secret)
+    topics, timeout_s = service_topics(config), config.serve.timeout_s
+    with closing(table), closing(KafkaService(config.kafka, topics, timeout_s, table.failure)) as service:
+        yield KafkaBackedService(service, table.failure)
+
+
+def service_topics(config: Config) -> "ServiceTopics":
+    from recallflow.connectors.kafka.service import ServiceTopics  # the Kafka client is optional
+
+    topics, chosen = config.topics, config.serve
+    replies = Inbox(chosen.reply_topic, True, chosen.reply_partition) if chosen.reply_topic is not None else None
+    return ServiceTopics(topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters, replies)
+
+
+def serve_kafka(config: Config) -> None:
+    """Serve an engine behind Kafka until SIGTERM or SIGINT, then finish the requests in progress. Raise SourceError if
+    decisions cannot be read."""
     decisions = History()
-    # What is wrong with the secrets shows before anything is connected to.
+    # Invalid secrets are reported before any connection is made.
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     keep = to_topic(config.kafka, config.topics.control, config.auth.control_secret)
     with open_behind_kafka(config, decisions) as (service, failure):
         _log.warning(authoriser.describe())
-        door = _Door(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
-        _serve(config, door, decisions, keep)
+        engine = ServedEngine(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
+        _serve(config, engine, decisions, keep)
 
 
 def serve_local(config: Config, decisions: History, control: Path | None) -> None:
-    """Serves for an engine in this process, likewise. `control`: the file of decisions, if there is one."""
+    """Serve an engine in this process until SIGTERM or SIGINT. `control` is the file of decisions, if there is one."""
     sys.setswitchinterval(SWITCH_S)
     with open_local(config, decisions, lists_owners=True) as service:
         authoriser = Authoriser(decisions, service.trust)
         _log.warning(authoriser.describe())
-        door = _Door(service, authoriser, LiveAdmission(authoriser), service.metrics)
-        _serve(config, door, decisions, to_file(control, decisions))
+        engine = ServedEngine(service, authoriser, LiveAdmission(authoriser), service.metrics)
+        _serve(config, engine, decisions, to_file(control, decisions))
 
 
-class _Door(NamedTuple):
-    """What is behind the gateway, who may come in, and what is counted."""
+class ServedEngine(NamedTuple):
+    """The engine behind a server, with the admission of its callers and its metrics."""
 
     service: Service
     authoriser: Authoriser
-    present: LiveAdmission
+    admission: LiveAdmission
     metrics: Collector
 
 
-def _serve(config: Config, door: _Door, decisions: History, keep: KeepDecision) -> None:
+def _serve(config: Config, engine: ServedEngine, decisions: History, keep: KeepDecision) -> None:
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
-    rollouts = TenantRollouts(door.present, decisions, keep)
+    rollouts = TenantRollouts(engine.admission, decisions, keep)
 
     def mappings(tenant_id: str) -> dict[str, str | None]:
         return owner_mappings(decisions, tenant_id, now_ms())
 
-    app = build_app(door.service, door.present, rollouts, limits, registry_of(door.metrics), mappings)
+    app = build_app(engine.service, engine.admission, rollouts, limits, registry_of(engine.metrics), mappings)
     with listen(chosen.host, chosen.port) as listening:
-        warn_where_open(chosen.host, door.authoriser)
+        warn_where_open(chosen.host, engine.authoriser)
         serve(app, listening, chosen.host, chosen.stop_timeout_s)
 
 
 def warn_where_open(host: str, authoriser: Authoriser) -> None:
-    """Says in the log where strangers could come in."""
+    """Log a warning if other machines can connect without credentials."""
     if not authoriser.asks() and not is_loopback(host):
         _log.warning(
-            "%s can be reached from elsewhere, and nobody needs credentials: whoever reaches it reads and changes "
-            "every memory. Make a key (recallflow keys create), or listen at 127.0.0.1",
+            "%s accepts connections from other machines without credentials: every client can read and change all "
+            "memories. Create a key (recallflow keys create), or listen on 127.0.0.1",
             host,
         )

@@ -1,11 +1,10 @@
-"""Changes of the process while an engine runs: times of garbage collection, and threads of arithmetic.
+"""Process settings while an engine runs: the schedule of garbage collection, and the thread count of numeric libraries.
 
-Python collects cyclic garbage whenever 700 more objects were made than freed. Within a batch these are the objects of
-its events, all alive and scanned again and again: a message cost 5 µs more. Between two batches hardly any is left.
+Python collects cyclic garbage after 700 net allocations. Within a batch these are the live objects of its events,
+scanned repeatedly: this cost 5 µs per message. Between batches few objects are alive.
 
-Threads of OpenBLAS, of OpenMP (FAISS) and of onnxruntime wait for each other busily: with two cores, a message took
-18 ms with MiniLM, of which the model needs 5.
-"""
+Threads of OpenBLAS, OpenMP (FAISS) and onnxruntime wait for each other in busy loops: on two cores, a message took 18
+ms with MiniLM; the model itself needs 5 ms."""
 
 import contextlib
 import gc
@@ -14,12 +13,12 @@ from collections.abc import Iterator
 
 from threadpoolctl import threadpool_limits
 
-# Threads share the interpreter: at Python's default one waits up to 5 ms for its turn, each time.
+# Interpreter switch interval of threads. With Python's default, a thread waits up to 5 ms each time.
 SWITCH_S = 0.0005
-ONE_THREAD = 1  # for each worker's arithmetic
+ONE_THREAD = 1  # threads of numeric libraries per worker
 _USUAL = gc.get_threshold()[0]
-# Objects made and still there, several times those of a batch of messages. More than that is looked through in the
-# middle of one, before it takes longer than 10 ms.
+# Net allocations that start a collection within a batch: several times the number of a batch of messages. A collection
+# of that size takes less than 10 ms.
 _WITHIN_A_BATCH = 100_000
 _entering = threading.Lock()
 _within = contextlib.ExitStack()
@@ -28,8 +27,8 @@ _engines = 0
 
 @contextlib.contextmanager
 def computing() -> Iterator[None]:
-    """The process as an engine wants it. The last of several that run at the same time leaves it as the first found
-    it."""
+    """Apply the process settings of an engine. Nested use is counted, and the last exit restores the original
+    settings."""
     global _engines
     with _entering:
         if _engines == 0:
@@ -37,7 +36,7 @@ def computing() -> Iterator[None]:
             _within.enter_context(threadpool_limits(ONE_THREAD))
         _engines += 1
     try:
-        threadpool_limits(ONE_THREAD)  # OpenMP's hold for the thread that sets them
+        threadpool_limits(ONE_THREAD)  # OpenMP limits apply to the calling thread
         yield
     finally:
         with _entering:
@@ -48,10 +47,10 @@ def computing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def collecting_between_batches() -> Iterator[None]:
-    """Python looks for cycles where `collect_due_garbage` is called, and never among what was there before."""
+    """Restrict garbage collection to calls of `collect_due_garbage`, and to objects created later."""
     usual = gc.get_threshold()
     gc.set_threshold(_WITHIN_A_BATCH, *usual[1:])
-    gc.freeze()  # what is loaded by now stays: looking through all of it takes 50 ms each time
+    gc.freeze()  # loaded modules stay alive, and a scan of them takes 50 ms
     try:
         yield
     finally:
@@ -60,8 +59,8 @@ def collecting_between_batches() -> Iterator[None]:
 
 
 def collect_due_garbage() -> None:
-    """Lets Python look if it would have by now, and as far back as it would have."""
+    """Run the collection that Python's default thresholds would have started by now."""
     within, *others = gc.get_threshold()
     gc.set_threshold(_USUAL, *others)
-    _: set[object] = set()  # Python looks, or does not, where an object is made
+    _: set[object] = set()  # an allocation triggers the check of the thresholds
     gc.set_threshold(within, *others)

@@ -5,9 +5,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,22 +21,22 @@ from recallflow.connectors.kafka.tails import EndOffsets
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
+from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
 from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config, read_config
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.first_places import first_places
-from recallflow.flows.gc_policy import SWITCH_S, computing
+from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage, computing
+from recallflow.flows.kafka_metrics import MainFlowMetrics, MainFlowParts
 from recallflow.flows.member import GroupMember
-from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.ownership import StateFolders
-from recallflow.flows.recipe import MainFlow
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import OwningPartitions, Router, routing, stop_on_signals
-from recallflow.flows.runner import Recipe, run
-from recallflow.flows.security_settings import open_at_rest
+from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, run
+from recallflow.flows.settings import open_at_rest
 from recallflow.flows.standby import ReleasedPartitions, Standby
 from recallflow.flows.state_loop import opener
 from recallflow.flows.topic_checks import (
@@ -45,16 +46,79 @@ from recallflow.flows.topic_checks import (
     judged_by_senders,
     stamped_by_log,
 )
+from recallflow.marks import Mark, Open, Signal
+from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Item, Misplaced
+from recallflow.operators.events import Batch, Item, Misrouted
+from recallflow.operators.partition import PartitionLogic
+from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
+from recallflow.operators.routing import by_partition, key_of_partition, partition_read
 from recallflow.operators.rules import Rules
+from recallflow.operators.step import StateStep
+from recallflow.outputs import Marked, Output
+from recallflow.records import Record
 from recallflow.state.directory import StateDirectory, hold
 from recallflow.state.files import is_passing
 
 if TYPE_CHECKING:
     from bytewax.dataflow import Dataflow
+
+FLOW_ID = "recallflow"
+
+Read = Record | CallCompletion | Signal
+ToState = Batch | CallCompletion | Signal
+
+
+@dataclass
+class MainFlow:
+    decode_record: Callable[[Record], Item]
+    authorise_item: Callable[[Item], Item]
+    embedder: Embedder
+    open_state: Callable[[int], StateStep]
+    route_outputs: Callable[[list[tuple[str, Output | Marked]]], Iterable[object]]
+    spans: RecordSpans
+    began_s: float = 0.0  # the start of the current batch
+
+    def recipe(self, source: RecipeSource, sink: RecipeSink) -> Recipe:
+        steps: list[BatchStep | KeyedStep] = [
+            BatchStep("decode", self.decode),
+            BatchStep("authorise", self.authorise),
+            BatchStep("prepare", self.prepare),
+            KeyedStep("state", lambda: PartitionLogic(self.open_state)),
+            BatchStep("route", self.route_outputs),
+        ]
+        return Recipe(FLOW_ID, source, steps, sink)
+
+    def decode(self, batch: list[Read]) -> list[Item | CallCompletion | Signal]:
+        """Parse records, and detect those outside of their owner's partition."""
+        collect_due_garbage()  # between batches, when few objects are alive
+        self.began_s = time.perf_counter()
+        return [self.decode_record(one) if isinstance(one, Record) else one for one in batch]
+
+    def authorise(self, batch: list[Item | CallCompletion | Signal]) -> list[Item | CallCompletion | Signal]:
+        """Refuse items whose sender lacks the right or exceeds a quota."""
+        return [one if isinstance(one, CallCompletion | Open | Mark) else self.authorise_item(one) for one in batch]
+
+    def prepare(self, batch: list[Item | CallCompletion | Signal]) -> list[tuple[str, ToState]]:
+        """Analyse and embed texts, and return one batch of items per state partition. Signals keep their order: before
+        the items of the batch, or after them."""
+        finished: list[tuple[str, ToState]] = []
+        before: list[tuple[str, ToState]] = []
+        after: list[tuple[str, ToState]] = []
+        items: list[Item] = []
+        for one in batch:
+            if isinstance(one, CallCompletion):
+                finished.append((one.key, one))
+            elif isinstance(one, Open | Mark):
+                (after if items else before).append((key_of_partition(one.partition), one))
+            else:
+                items.append(one)
+        prepared = prepare(self.embedder, items)
+        self.spans.begin(prepared, self.began_s)
+        return [*finished, *before, *by_partition(prepared, partition_read), *after]
+
 
 REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
 
@@ -62,65 +126,64 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaFlow:
-    """A member of a deployment of the main flow, which joins again after it lost its membership."""
+    """A member of a deployment of the main flow. It joins again after it lost its membership."""
 
     def __init__(self, config: Config) -> None:
-        """Raises UsageError where no state directory is named."""
+        """Raise UsageError without a state directory."""
         self._config, self._state_dir, self._chosen = config, config.named_state_dir(), config.run
         self._stopping = threading.Event()
         self._has_begun = False
 
     def run(self) -> None:
-        """Run until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, partitions are handed over,
-        and everything is closed. A second signal ends the process at once. A member that was away for longer than its
-        session joins again, and so does one that has begun and whose state met an I/O error that may pass. Raises what
-        stopped the flow otherwise."""
+        """Run until SIGTERM or SIGINT. Then finish the current batch, sync the state, hand over the partitions, and
+        close everything. A second signal ends the process at once. A member joins again after its session expired, or
+        after a transient I/O error of its state. Raise any other error that stopped the flow."""
         pauses_s = exponential(REJOIN_S, REJOIN_MOST_S)
         with self._process() as (metrics, store):
             while not self._stopping.is_set():
                 try:
                     self._run(metrics, store)
                 except MembershipLost as error:
-                    _log.warning("%s; joining anew", error)
+                    _log.warning("%s; joining again", error)
                     await_brokers(self._config.kafka, self._stopping)
                 except (StorageError, OSError) as error:
                     if not (self._has_begun and is_passing(error)):
                         raise
                     pause_s = next(pauses_s)
-                    _log.error("%s; joining anew in %g s", error, pause_s)
+                    _log.error("%s; joining again in %g s", error, pause_s)
                     self._stopping.wait(pause_s)
                 else:
                     return
 
     @contextmanager
     def joined(self) -> Iterator[Recipe]:
-        """Join once, and give the recipe to execute."""
+        """Join once, and yield the recipe to execute."""
         with self._process() as (metrics, store), self._joined(metrics, store) as recipe:
             yield recipe
 
     @contextmanager
-    def _process(self) -> Iterator[tuple[Metrics, CheckpointStore | None]]:
-        """Serve metrics, and hold the state directory, as long as the process runs."""
+    def _process(self) -> Iterator[tuple[MainFlowMetrics, CheckpointStore | None]]:
+        """Serve metrics and hold the state directory for the lifetime of the process."""
         chosen = self._chosen
         with ExitStack() as stack:
-            metrics = Metrics(chosen.serve_while_catching_up)
+            metrics = MainFlowMetrics(chosen.serve_while_catching_up)
             if (port := chosen.metrics_port) is not None:
                 stack.enter_context(Probes(chosen.metrics_host, port, metrics.registry, metrics.obstacle))
             stack.enter_context(hold(self._state_dir, create=True))
-            # A store that is away when the member joins again does not end the process: it is opened once.
+            # The store is opened once, so that its outage does not prevent the member from joining again.
             url = chosen.checkpoint_to
             store = None if url is None else CheckpointStore.open(url, self._stopping, create=True)
             yield metrics, store
 
-    def _run(self, metrics: Metrics, store: CheckpointStore | None) -> None:
+    def _run(self, metrics: MainFlowMetrics, store: CheckpointStore | None) -> None:
         with self._joined(metrics, store) as recipe:
             run(recipe)
 
     @contextmanager
-    def _joined(self, metrics: Metrics, store: CheckpointStore | None) -> Iterator[Recipe]:
-        """Join the group, and leave it once the recipe has been executed."""
+    def _joined(self, metrics: MainFlowMetrics, store: CheckpointStore | None) -> Iterator[Recipe]:
+        """Join the group, and leave it after the recipe was executed."""
         with ExitStack() as stack:
-            member = Member(self._config, stack, self._stopping, store)
+            member = MainFlowMember(self._config, stack, self._stopping, store)
             metrics.watch(member.running, member.meters)
             recipe = member.recipe()
             member.start()
@@ -129,7 +192,7 @@ class KafkaFlow:
                 yield recipe
 
 
-class Member(GroupMember):
+class MainFlowMember(GroupMember):
     """A member of a deployment of the main flow."""
 
     def __init__(
@@ -149,18 +212,18 @@ class Member(GroupMember):
         self._follow_other_members()
         self._open_sink(judged=self.authoriser.asks())
         first, given = self.source.first_offsets, self.source.given_before
-        self.tally = OutputCounter(self.topics.queries, first, given, self.journeys.trace_id)
+        self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
         self.running = self._running()
 
     def start(self) -> None:
-        """Start the threads that watch over the parts."""
+        """Start the threads that monitor the parts."""
         stop_on_signals(self.source)
         self._stack.enter_context(self.watch.running())
         auth = self.config.auth
         if auth.mode != "off" and (auth.jwks is not None or auth.secret is not None):
             announce = DecisionSender(self.options, self.topics.control, auth.control_secret)
             token_keys = TokenKeys(auth, key_source(auth), self.decisions, self._secrets, announce)
-            token_keys.begin()
+            token_keys.load()
             self.watch.call(token_keys.check)
             self._stack.enter_context(token_keys.running())
         sys.setswitchinterval(SWITCH_S)
@@ -174,23 +237,23 @@ class Member(GroupMember):
             self.counts,
             self.sink.most_bytes,
             self.config.auth,
-            self.journeys.headers,
+            self.spans.headers,
         )
         rates = Rates(self.decisions, self.topics.queries, self.stamped)
 
         def authorise(item: Item) -> Item:
-            return item if isinstance(item, Misplaced) else rates.judge(self.authoriser.authorise(item))
+            return item if isinstance(item, Misrouted) else rates.judge(self.authoriser.authorise(item))
 
         def missing(number: int) -> str:
             return self.source.catch_up.describe(f"{self.topics.memory}:{number}")
 
         steps = MainFlow(
-            decode_record=lambda record: self.homes.judge(decode(record, self.config.skips)),
+            decode_record=lambda record: self.owning_partitions.judge(decode(record, self.config.skips)),
             authorise_item=authorise,
             embedder=self.embedder,
             open_state=opener(self.directory, self.embedder, self._rules(), self.models, missing),
-            route_outputs=routing(router, self.source, self.tally.observe, self.journeys),
-            journeys=self.journeys,
+            route_outputs=routing(router, self.source, self.output_counter.observe, self.spans),
+            spans=self.spans,
         )
         return steps.recipe(self.source, self.sink)
 
@@ -201,49 +264,52 @@ class Member(GroupMember):
     # ------------------------------------------------------------------ the parts
 
     def _open_state(self) -> None:
-        """The embedder, and the state directory that was made for it."""
+        """Open the embedder and the state directory."""
         config, self.decisions = self.config, History()
         opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
         self.embedder = self._stack.enter_context(opened)
-        TopicRegistry.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
+        TopicRegistry.check_names(self.state_dir, self.topics.read_for())  # before files are created
         self._shared = config.engine.shared_settings(self.embedder)
         partitions = deployed(self.options, self.name, self.topics, self.state_dir, self._shared)
-        self.settings, self.homes = replace(config.engine, partitions=partitions), OwningPartitions(partitions)
+        self.settings, self.owning_partitions = (
+            replace(config.engine, partitions=partitions),
+            OwningPartitions(partitions),
+        )
         fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)
         directory = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
         self.directory = self._stack.enter_context(directory)
 
     def _open_control(self) -> None:
-        """The control table, read to its end before any record, and the authorisation by it."""
-        auth, self._secrets = self.config.auth, dict[str, bytes]()  # the first look at signing keys fills it
+        """Read the control table to its end, before any record, and set up authorisation."""
+        auth, self._secrets = self.config.auth, dict[str, bytes]()  # `TokenKeys` fills it
         self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
         self._open_table(self.decisions)
 
     def _open_models(self) -> None:
-        """The models for questions, whose calls belong to the spans of records."""
-        self.journeys = Journeys(Stages(self.inputs), waits=self.topics.queries)
+        """Open the models for queries. Their calls belong to the spans of records."""
+        self.spans = RecordSpans(Stages(self.inputs), waits=self.topics.queries)
         opened = open_question_models(
             self.settings,
             self.config.models,
             self.embedder,
             self.decisions,
             self.state_dir / SPENDING,
-            self.journeys.within,
+            self.spans.within,
         )
         self.models, self.meters = self._stack.enter_context(opened)
 
     def _look_at_topics(self) -> None:
-        """The topics: their partitions, what is known of them from earlier runs, and where outputs end."""
+        """Check the topics: their partitions, their ids in earlier runs, and the ends of outputs."""
         check_control(self.options, self.topics.control)
         written = self.topics.written(enriches=self.config.enrichment.wanted(self.embedder) is not None)
-        # Misrouted records go to the memory topic again.
+        # Misrouted records are written to the input topics again.
         self._follow_topics(self.topics.read_for(), (*written, *self.inputs))
         if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
-            raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
+            raise UsageError(f"--skip {', '.join(unknown)}: the partition does not exist")
         self.stamped = stamped_by_log(self.options, self.inputs)
 
     def _join(self, store: CheckpointStore | None) -> None:
-        """The ownership of partitions, and the membership of the group that assigns them."""
+        """Open the ownership of partitions, and the membership in the group that assigns them."""
         self.checkpoints = None if store is None else self._checkpoints(store)
         self._own_partitions(
             StateFolders(self.directory, self.topics.memory),
@@ -254,7 +320,7 @@ class Member(GroupMember):
         self._open_membership(self.chosen.instance_id, self.chosen.owned(), self._shared)
 
     def _follow_other_members(self) -> None:
-        """Standby copies of other members' partitions, and folders of partitions that moved to them."""
+        """Follow partitions of other members as a standby, and clean up partitions that moved to them."""
         if self.chosen.standby:
             standby = Standby(
                 self.options,
@@ -288,20 +354,20 @@ class Member(GroupMember):
         )
         self._stack.enter_context(released.running())
 
-    # ------------------------------------------------------------------ details of parts
+    # ------------------------------------------------------------------ helpers
 
-    def _running(self) -> Running:
-        return Running(
+    def _running(self) -> MainFlowParts:
+        return MainFlowParts(
             source=self.source,
             directory=self.directory,
-            tally=self.tally,
+            output_counter=self.output_counter,
             deployment=self.membership,
             watch=self.watch,
             connection=self.connection,
-            homes=self.homes,
+            owning_partitions=self.owning_partitions,
             authoriser=self.authoriser,
             table=self.table,
-            journeys=self.journeys,
+            spans=self.spans,
             counts=self.counts,
             stamped=self.stamped,
             checkpoints=self.checkpoints,
@@ -337,8 +403,8 @@ class Member(GroupMember):
         )
 
     def _unjudged(self) -> Exception | None:
-        """Return an error where credentials are asked for and producers choose the times by which they hold. The first
-        key may come at any time."""
+        """Return an error if credentials are required while producers choose the timestamps. The first key may be
+        created at any time."""
         unstamped = [topic for topic in self.inputs if topic not in self.stamped]
         return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
 
@@ -346,7 +412,7 @@ class Member(GroupMember):
 def get_flow(config_file: str) -> "Dataflow":
     """Return the main dataflow for `python -m bytewax.run 'recallflow.flows.kafka:get_flow("recallflow.toml")'`.
 
-    The member joins here and leaves when the interpreter ends. It does not join again: a supervisor restarts it."""
+    The member joins here and leaves at interpreter exit. It does not join again: a supervisor restarts it."""
     from recallflow.flows.on_bytewax import dataflow
 
     config, _ = read_config({}, os.environ, Path(config_file))
@@ -355,7 +421,7 @@ def get_flow(config_file: str) -> "Dataflow":
     recipe = stack.enter_context(KafkaFlow(config).joined())
 
     def leave() -> None:
-        error: BaseException | None = getattr(sys, "last_value", None)  # of a run that failed: nothing is handed over
+        error: BaseException | None = getattr(sys, "last_value", None)  # after a failed run, nothing is handed over
         stack.__exit__(None if error is None else type(error), error, None)
 
     atexit.register(leave)

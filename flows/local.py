@@ -1,17 +1,20 @@
-"""The engine for callers in this process: on a thread of its own, over a state directory."""
+"""The engine for callers in this process: on a separate thread, over a state directory."""
 
 import asyncio
+import atexit
 import logging
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import cast
-from weakref import WeakValueDictionary
+from typing import Any, TypeVar, cast
+from weakref import WeakSet, WeakValueDictionary
 
 from recallflow.background import exponential
 from recallflow.connectors.calls import Calls
@@ -30,16 +33,18 @@ from recallflow.errors import (
     StateError,
     StateInUse,
     StorageError,
+    UsageError,
     trace_of,
 )
 from recallflow.events import MemoryEvent, UserErase
+from recallflow.extras import way_out
 from recallflow.flows.admission import TokenKeys, key_source, record_now, trust_of
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import Embedded
+from recallflow.flows.embedded import EmbeddedEngine
 from recallflow.flows.engine_metrics import LocalMetrics
 from recallflow.flows.gc_policy import computing
-from recallflow.flows.models import Beside
-from recallflow.flows.security_settings import AuthSettings, open_at_rest
+from recallflow.flows.models import CallerEmbedder
+from recallflow.flows.settings import AuthSettings, open_at_rest
 from recallflow.flows.state_loop import StateLoop
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser, Trust
@@ -53,49 +58,56 @@ from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
 from recallflow.state.files import is_passing
+from recallflow.state.lock import command
 from recallflow.state.logical import known_owners
 from recallflow.state.sources import CALLERS_LOG
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
-OWNERS_KNOWN = 1_000  # that the explorer can list
-UNDER_WAY_MAX = 256  # events of a tenant, and as many questions; others wait until one is through
+OWNERS_KNOWN = 1_000  # owners that the explorer can list
+UNDER_WAY_MAX = 256  # concurrent events of a tenant, and as many queries; further ones wait
 CLOSING_S = 20.0
 REOPEN_S, REOPEN_MOST_S = 0.5, 30.0  # pauses after I/O errors
-_LATE = "it waited for what did not come (wait_for), or there is too much to do: ask again, or give it more time"
+_LATE = "the position of wait_for was not reached, or the engine is overloaded: ask again, or give it more time"
 
 _log = logging.getLogger(__name__)
 
 
 class LocalService:
-    """An engine in this process. An event is acknowledged once it is applied: nothing else keeps it over a kill."""
+    """An engine in this process. An event is acknowledged once it is applied, because no log keeps it over a crash."""
 
     def __init__(
         self,
         calls: Calls,
         trust: Trust,
         metrics: LocalMetrics,
-        beside: Beside | None,
+        embedding: CallerEmbedder | None,
         admit: Authoriser,
         finish_cleaning: Callable[[], None],
         owners: Iterable[Owner],
     ) -> None:
-        """`trust`: who is believed, for whoever judges callers beforehand. `beside`: where texts are embedded by a
-        service, of those whom it `admit`s: nobody else's cost a call. `finish_cleaning` returns once no file holds
-        anything of what was erased. `owners`: those with memories at the start."""
+        """Args:
+        calls: The queue to the engine's thread.
+        trust: The trust settings, for callers that check requests beforehand.
+        metrics: The metrics of the engine.
+        embedding: Embeds texts with a remote service; None for a local embedder.
+        admit: Checks callers before their texts are sent to the service, because calls cost.
+        finish_cleaning: Returns once no file holds erased data.
+        owners: The owners with memories at the start.
+        """
         self.trust = trust
         self.metrics = metrics
         self._calls = calls
-        self._beside, self._admit = beside, admit
+        self._embedding, self._admit = embedding, admit
         self._finish_cleaning = finish_cleaning
         self._owners = dict.fromkeys(owners)
-        # By topic and tenant; a tenant's goes with its last record under way.
-        self._rooms = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
+        # By topic and tenant. A semaphore is dropped after its last record.
+        self._semaphores = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         query_id = query.id or uuid.uuid4().hex
         value = _encoded(query.model_copy(update={"id": query_id}))
         try:
-            async with asyncio.timeout(timeout_s), self._room(QUERIES, query.tenant_id):
+            async with asyncio.timeout(timeout_s), self._semaphore(QUERIES, query.tenant_id):
                 with self._calls.put(QUERIES, query.tenant_id, value, headers) as call:
                     answer = cast(Answer, await asyncio.wrap_future(call.outcome))
         except TimeoutError:
@@ -110,24 +122,24 @@ class LocalService:
             async with asyncio.timeout(timeout_s):
                 return await self._applied(event, headers)
         except TimeoutError:
-            raise DeliveryFailed(f"it was not applied within {timeout_s:g} s: it may still be") from None
+            raise DeliveryFailed(f"the event was not applied within {timeout_s:g} s; it may still be") from None
 
     async def erase(self, event: UserErase, headers: Headers) -> Stored:
-        """Applies an erasure, and returns once no file of the state directory holds anything of the user. Raises
-        StorageError where the user is erased and files could not be purged: that is tried again in the background."""
+        """Apply an erasure. Return once no file of the state directory holds data of the user. Raise StorageError if
+        files could not be purged: the user is erased, and purging is retried in the background."""
         stored = await self._applied(event, headers)
         try:
             await asyncio.to_thread(self._finish_cleaning)
         except StorageError as error:
-            raise StorageError(f"the user is erased, files are not purged yet; that is tried again: {error}") from error
+            raise StorageError(f"the user is erased; purging files failed and will be retried: {error}") from error
         return stored
 
     async def _applied(self, event: MemoryEvent, headers: Headers) -> Stored:
-        """Where an event stands, once it is applied. Raises InvalidRecord where it was refused."""
+        """Apply an event, and return its position and receipt. Raise InvalidRecord if it was refused."""
         value = _encoded(event.model_copy(update={"receipt": True}))
-        found = await self._embedded(event, headers)  # not among those under way: they wait for the engine alone
+        found = await self._embedded(event, headers)  # outside the semaphore, which limits waits for the engine only
         try:
-            async with self._room(EVENTS, event.tenant_id):
+            async with self._semaphore(EVENTS, event.tenant_id):
                 with self._calls.put(EVENTS, event.tenant_id, value, headers, partial(self._keep, found)) as call:
                     outcome = await asyncio.wrap_future(call.outcome)
         except SourceError as error:
@@ -138,7 +150,7 @@ class LocalService:
         return Stored(call.record.position, Receipt.model_validate_json(outcome.body))
 
     def _note_owner(self, event: MemoryEvent) -> None:
-        """Add the owner of an applied event to the known ones, or remove those that it erased."""
+        """Add the owner of an applied event to the known owners, or remove erased owners."""
         if not isinstance(event, UserErase):
             if len(self._owners) < OWNERS_KNOWN:
                 self._owners[event.owner] = None
@@ -152,27 +164,28 @@ class LocalService:
         return self._owners.keys()
 
     async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
-        """What a service makes of an event's text, if there is one and it should: the engine's own verdict comes."""
-        if self._beside is None:
+        """Return the remote embedding of an event's text, or the code of a failure; None if it needs none or is not
+        admitted. The engine itself then refuses the event."""
+        if self._embedding is None:
             return None
         try:
             self._admit.check(record_now(headers), event)
         except InvalidRecord:
             return None
         try:
-            return await self._beside.embed(event)
+            return await self._embedding.embed(event)
         except EmbedderError as error:
             raise DeliveryFailed(str(error)) from error
 
-    def _room(self, topic: str, tenant_id: str) -> asyncio.Semaphore:
-        room = self._rooms.get((topic, tenant_id))
-        if room is None:
-            room = self._rooms[topic, tenant_id] = asyncio.Semaphore(UNDER_WAY_MAX)
-        return room
+    def _semaphore(self, topic: str, tenant_id: str) -> asyncio.Semaphore:
+        found = self._semaphores.get((topic, tenant_id))
+        if found is None:
+            found = self._semaphores[topic, tenant_id] = asyncio.Semaphore(UNDER_WAY_MAX)
+        return found
 
     def _keep(self, found: Matrix | str | None, position: Position) -> None:
-        if self._beside is not None and found is not None:
-            self._beside.keep(position, found)
+        if self._embedding is not None and found is not None:
+            self._embedding.keep(position, found)
 
     def obstacle(self) -> str:
         return self._calls.obstacle
@@ -183,38 +196,43 @@ class LocalService:
 
 @contextmanager
 def open_local(config: Config, decisions: History, *, lists_owners: bool = False) -> Iterator[LocalService]:
-    """The engine over `config.state_dir`, or one that is gone afterwards, on a thread of its own. `decisions`: what
-    operators decided. In the end no call is taken any more, and those under way are seen to their end. `lists_owners`:
-    read at the start who has memories, for callers that list owners. Raises what a start can fail with."""
+    """Open the engine over `config.state_dir`, or over a temporary directory, on a separate thread. At exit it refuses
+    new calls and finishes the calls in progress. Raise the errors of a start.
+
+    Args:
+        config: The configuration.
+        decisions: The control events in force.
+        lists_owners: Read the owners with memories at the start, for callers that list them.
+    """
     if (warning := config.enrichment.unavailable()) is not None:
         _log.warning(warning)
     with ExitStack() as stack:
         at_rest = open_at_rest(config.encryption)
-        opened = Embedded.open(config.engine, config.state_dir, decisions, config.models, at_rest)
+        opened = EmbeddedEngine.open(config.engine, config.state_dir, decisions, config.models, at_rest)
         embedded = stack.enter_context(opened)
         trust = stack.enter_context(_trust(config.auth, decisions))
         wake = None if embedded.asked is None else embedded.asked.runtime.completions.wake
-        beside = None if embedded.ahead is None else Beside(embedded.ahead)
+        embedding = None if embedded.batch_embedder is None else CallerEmbedder(embedded.batch_embedder)
         calls = Calls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
         partitions = embedded.directory.existing_partitions() if lists_owners else ()
         owners = [*islice(chain.from_iterable(map(known_owners, partitions)), OWNERS_KNOWN)]
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
-        stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, beside))
+        stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, embedding))
         admit = Authoriser(decisions, trust)
-        yield LocalService(calls, trust, metrics, beside, admit, embedded.directory.finish_cleaning, owners)
+        yield LocalService(calls, trust, metrics, embedding, admit, embedded.directory.finish_cleaning, owners)
 
 
 @contextmanager
 def _running(
-    embedded: Embedded,
+    embedded: EmbeddedEngine,
     calls: Calls,
     authoriser: Authoriser,
     rates: Rates,
     metrics: LocalMetrics,
-    beside: Beside | None,
+    embedding: CallerEmbedder | None,
 ) -> Iterator[None]:
-    """Runs the engine on a thread. Raises what it ended with before it took anything."""
+    """Run the engine on a thread. Raise the error of a failed start."""
     failures: list[BaseException] = []
 
     def judge(record: Record) -> Item:
@@ -222,18 +240,18 @@ def _running(
 
     def open_engine() -> StateLoop:
         rules = replace(embedded.rules(calls.queries, input_ends=False), comes_again=False)
-        ahead = None if beside is None else beside.attach
-        return embedded.loop(rules, decode=judge, observe=metrics.tally.observe, ahead=ahead)
+        complete = None if embedding is None else embedding.attach
+        return embedded.loop(rules, decode=judge, observe=metrics.output_counter.observe, complete=complete)
 
     def run() -> None:
         try:
             with computing():
                 _serve(embedded, calls, open_engine)
-        except BaseException as error:  # noqa: BLE001 - whoever calls is told
+        except BaseException as error:  # noqa: BLE001 - callers receive it
             failures.append(error)
-            is_told = isinstance(error, RecallflowError | OSError)  # what another says may quote a memory
-            calls.fail(f"the engine has stopped: {error if is_told else 'its own code failed; its log says where'}")
-            _log.error("the engine has stopped: %s", error if is_told else trace_of(error))
+            is_safe = isinstance(error, RecallflowError | OSError)  # the text of other errors may quote a memory
+            calls.fail(f"the engine has stopped: {error if is_safe else 'an internal error; see the log'}")
+            _log.error("the engine has stopped: %s", error if is_safe else trace_of(error))
         else:
             calls.fail("the engine has stopped")
 
@@ -252,9 +270,9 @@ def _running(
         raise failures[0]
 
 
-def _serve(embedded: Embedded, calls: Calls, open_engine: Callable[[], StateLoop]) -> None:
-    """Serve calls until they end. After an error whose cause may go by itself, the state is opened from the disk again
-    and the engine goes on: what it had applied is there, and callers are told to send the rest again."""
+def _serve(embedded: EmbeddedEngine, calls: Calls, open_engine: Callable[[], StateLoop]) -> None:
+    """Serve calls until they end. After a transient I/O error, reopen the state from the disk and continue. Applied
+    records are on the disk, and callers of other records are asked to repeat them."""
     embedded.directory.on_broken = calls.wake.set
     pauses_s = exponential(REOPEN_S, REOPEN_MOST_S)
     while True:
@@ -267,11 +285,11 @@ def _serve(embedded: Embedded, calls: Calls, open_engine: Callable[[], StateLoop
             reason = str(error)
         else:
             return
-        calls.interrupt(f"the engine cannot use its state, and tries again: {reason}")
+        calls.interrupt(f"the engine cannot use its state, and will retry: {reason}")
         if time.monotonic() - began_s > REOPEN_MOST_S:
             pauses_s = exponential(REOPEN_S, REOPEN_MOST_S)
         pause_s = next(pauses_s)
-        _log.error("the engine opens its state anew in %g s: %s", pause_s, reason)
+        _log.error("the engine reopens its state in %g s: %s", pause_s, reason)
         embedded.directory.discard_partitions()
         if calls.is_ended_within(pause_s):
             return
@@ -279,8 +297,7 @@ def _serve(embedded: Embedded, calls: Calls, open_engine: Callable[[], StateLoop
 
 @contextmanager
 def _trust(auth: AuthSettings, decisions: History) -> Iterator[Trust]:
-    """Who is believed. Keys that tokens are signed with hold from when they are read on, and at once: no record was
-    judged without them."""
+    """Open the trust settings. Token keys apply as soon as they are read: no earlier record was judged without them."""
     secrets: dict[str, bytes] = {}
     trust = trust_of(auth, secrets)
     if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
@@ -293,16 +310,120 @@ def _trust(auth: AuthSettings, decisions: History) -> Iterator[Trust]:
             decisions.add(now_ms - SETTLED_MS, event)
 
     token_keys = TokenKeys(auth, key_source(auth), decisions, secrets, announce)
-    token_keys.begin()
+    token_keys.load()
     with token_keys.running():
         yield trust
 
 
 def _encoded(event: MemoryEvent | QueryEvent) -> bytes:
-    """Raises InvalidRecord (`too_large`)."""
+    """Encode an event. Raise InvalidRecord (`too_large`)."""
     value = event.model_dump_json(exclude_unset=True).encode()
     if len(value) > RECORD_BYTES:
         raise InvalidRecord(
             "too_large", [FieldProblem("", f"over {RECORD_BYTES} bytes; split it, or store a reference")]
         )
     return value
+
+
+T = TypeVar("T")
+
+_SHARE = (
+    "close() that Memory first, share one among threads, or give another path; several processes share an engine "
+    "behind `recallflow serve`, or on Kafka with RecallClient"
+)
+
+
+class OwnThread:
+    """An engine that starts at once on a separate thread. It is thread-safe."""
+
+    def __init__(self, config: Config, decisions: History, name: str) -> None:
+        """Start the engine. `name` identifies it to other processes that find the directory in use."""
+        self.ready: Future[None] = Future()
+        self.ready.set_running_or_notify_cancel()  # a waiting caller may be cancelled without stopping the start
+        self._config, self._decisions, self._name = config, decisions, name
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="recallflow-memory", daemon=True)
+        _open.add(self)
+        self._thread.start()
+
+    def submit(self, call: Callable[[LocalService], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """Return the future of a call of the engine. Raise UsageError if the engine is closed or belongs to another
+        process, and the error of a failed start."""
+        self._check_ours()
+        self.ready.result()
+        with self._lock:
+            if self._closed:
+                raise UsageError("the memory is closed")
+            return asyncio.run_coroutine_threadsafe(call(self._service), self._loop)
+
+    def stop(self) -> None:
+        """Refuse new calls, and let the thread end after the calls in progress."""
+        if os.getpid() != self._pid:  # in a forked process, a missing thread may hold the lock
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.ready.add_done_callback(self._end)
+
+    def close(self) -> None:
+        """Stop the engine, and wait for its thread. Raise the error that it ended with. A second call has no effect."""
+        self.stop()
+        if os.getpid() == self._pid:
+            self._thread.join()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+
+    def _check_ours(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"this memory was opened by process {self._pid}, and this one was forked from it: open it in one "
+                "process, and not before a fork"
+            )
+
+    def _end(self, begun: "Future[None]") -> None:
+        if begun.exception() is None:
+            self._loop.call_soon_threadsafe(self._ends.set)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        command.set(self._name)
+        try:
+            with open_local(self._config, self._decisions) as service:
+                asyncio.run(self._serve(service))
+        except BaseException as error:  # noqa: BLE001 - callers receive it
+            if isinstance(error, StateInUse):
+                error = StateInUse(error.holder, _SHARE)
+            elif isinstance(error, ModuleNotFoundError) and (to_install := way_out(error)) is not None:
+                error = UsageError(to_install)
+            if self.ready.done():
+                self._failure = error
+            else:
+                self.ready.set_exception(error)
+
+    async def _serve(self, service: LocalService) -> None:
+        self._service, self._loop, self._ends = service, asyncio.get_running_loop(), asyncio.Event()
+        self.ready.set_result(None)
+        await self._ends.wait()
+        under_way = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+_open = WeakSet[OwnThread]()
+
+
+def _close_all() -> None:
+    """Close all engines before the interpreter stops daemon threads at arbitrary points."""
+    for one in [*_open]:
+        with suppress(Exception):  # the engine has logged it
+            one.close()
+
+
+# `atexit` runs too late: executors, which the engine needs to close, refuse work by then. They use the same hook.
+_register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+_register(_close_all)

@@ -1,4 +1,4 @@
-"""The MCP server: tools of a language model before an engine behind Kafka, or before one in this process."""
+"""The MCP server: tools for a language model, served by an engine behind Kafka or in this process."""
 
 import asyncio
 import logging
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
-
-from prometheus_client.registry import Collector
 
 from recallflow.connectors.http.middleware import Gate, Traffic
 from recallflow.connectors.http.requests import Limits
@@ -22,32 +20,22 @@ from recallflow.errors import UsageError
 from recallflow.flows.admission import LiveAdmission, known_secrets, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
-from recallflow.flows.gateway import warn_where_open
+from recallflow.flows.gateway import ServedEngine, open_behind_kafka, warn_where_open
 from recallflow.flows.local import open_local
 from recallflow.operators.authorise import Authoriser
-from recallflow.service import Service
 
 _log = logging.getLogger(__name__)
 
 
-class Behind(NamedTuple):
-    """What the server stands before, who judges callers by what is decided now, and what is counted."""
-
-    service: Service
-    authoriser: Authoriser
-    present: LiveAdmission
-    metrics: Collector
-
-
 class Address(NamedTuple):
-    """Where to listen."""
+    """The address of a server."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Reads `HOST:PORT`. Raises UsageError."""
+        """Parse `HOST:PORT`. Raise UsageError."""
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isdecimal()):
             raise UsageError(f"--http {text}: give HOST:PORT, such as 127.0.0.1:8081")
@@ -55,41 +43,40 @@ class Address(NamedTuple):
 
 
 @contextmanager
-def embedded(config: Config, decisions: History) -> Iterator[Behind]:
-    """An engine in this process. `decisions`: what tenants' operators decided."""
+def embedded(config: Config, decisions: History) -> Iterator[ServedEngine]:
+    """Open an engine in this process. `decisions` are the control events in force."""
     with open_local(config, decisions) as service:
         authoriser = Authoriser(decisions, service.trust)
         _log.warning(authoriser.describe())
-        yield Behind(service, authoriser, LiveAdmission(authoriser), service.metrics)
+        yield ServedEngine(service, authoriser, LiveAdmission(authoriser), service.metrics)
 
 
 @contextmanager
-def behind_kafka(config: Config) -> Iterator[Behind]:
-    """An engine behind Kafka."""
-    from recallflow.flows.behind_kafka import open_behind_kafka  # Kafka is not everywhere
+def behind_kafka(config: Config) -> Iterator[ServedEngine]:
+    """Open the service of an engine behind Kafka."""
 
     decisions = History()
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     with open_behind_kafka(config, decisions) as (service, failure):
-        yield Behind(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
+        yield ServedEngine(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
 
 
-def serve_user(config: Config, behind: Behind, place: Place, user_id: str) -> None:
-    """Serves one user on standard input and output, until the input ends. The credentials are those of the settings."""
+def serve_user(config: Config, engine: ServedEngine, place: Place, user_id: str) -> None:
+    """Serve one user on standard input and output until the input ends, with the credentials of the configuration."""
     caller = Caller(place, user_id, (*config.auth.credentials, (USER_HEADER, user_id.encode())))
-    performer = Performer(behind.service, behind.present, config.serve.timeout_s)
+    performer = Performer(engine.service, engine.admission, config.serve.timeout_s)
     asyncio.run(serve_stdio(build_server(performer, lambda _: caller)))
 
 
-def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> None:
-    """Serves over HTTP, until SIGTERM or SIGINT. Each request brings credentials, and names its user."""
-    admission = behind.present
-    server = build_server(Performer(behind.service, admission, config.serve.timeout_s), partial(caller_in, place))
+def serve_http(config: Config, engine: ServedEngine, place: Place, at: Address) -> None:
+    """Serve over HTTP until SIGTERM or SIGINT. Each request brings credentials and names its user."""
+    admission = engine.admission
+    server = build_server(Performer(engine.service, admission, config.serve.timeout_s), partial(caller_in, place))
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
-    registry = registry_of(behind.metrics)
-    probes = probe_routes(behind.service, registry)
+    registry = registry_of(engine.metrics)
+    probes = probe_routes(engine.service, registry)
     app: Any = Gate(build_http(server, place, admission, at.host, limits, probes), limits, Traffic(registry))
     with listen(*at) as listening:
-        warn_where_open(at.host, behind.authoriser)
+        warn_where_open(at.host, engine.authoriser)
         serve(app, listening, at.host, chosen.stop_timeout_s)

@@ -1,4 +1,4 @@
-"""The parts that members of both flows against Kafka share: control table, topics, source, membership, and sink."""
+"""Parts that members of both Kafka flows share: control table, topics, source, membership, and sink."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -25,9 +25,9 @@ from recallflow.operators.async_call import Completions
 
 
 class GroupMember:
-    """The parts of one membership, in the order in which they are made. The stack closes them in reverse order."""
+    """The parts of one group membership, in the order of their creation. The stack closes them in reverse order."""
 
-    ways: Ways = WAYS  # remedies for records that are gone
+    ways: Ways = WAYS  # remedies for deleted records, in messages
 
     def __init__(
         self, config: Config, stack: ExitStack, stopping: Event, inputs: tuple[str, str], named_after: str
@@ -38,7 +38,7 @@ class GroupMember:
         self.sent = Sent()
 
     def failures(self) -> tuple[Callable[[], Exception | None], ...]:
-        """Return the checks of the parts that the dataflow needs."""
+        """Return the checks of all parts that the dataflow needs."""
         return (self.table.failure, self.watch.failure, self.ownership.failure, self.membership.failure)
 
     def failure(self) -> Exception | None:
@@ -47,7 +47,7 @@ class GroupMember:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Join the group, and leave it once the dataflow has ended without an error."""
+        """Join the group, and leave it after the dataflow has ended without an error."""
         self.membership.start()
         try:
             yield
@@ -64,7 +64,8 @@ class GroupMember:
         self.table = self._stack.enter_context(closing(table))
 
     def _follow_topics(self, read: Mapping[str, str], outputs: Sequence[str]) -> None:
-        """The topics: their partitions, their ids since earlier runs, and the ends of outputs. `read`: by flag."""
+        """Look up the topics, compare their ids with earlier runs, and track the ends of outputs. `read` maps flags to
+        topics."""
         self.outputs = [*dict.fromkeys(outputs)]
         ask = TopicAsker(self.options, [*dict.fromkeys((*read.values(), *self.outputs))])
         there = ask.first()
@@ -81,7 +82,7 @@ class GroupMember:
         memory_ends: MemoryEnds | None = None,
         queries_in_flight_max: int | None = None,
     ) -> None:
-        """The source, and the connection that counts the records to catch up with after an outage."""
+        """Open the source, and the connection that counts the records to catch up with after an outage."""
         catch_up = CatchUp()
         self.source = OwnedSource(
             self.options,
@@ -112,7 +113,7 @@ class GroupMember:
         by_tenants: bool = True,
         counts: Callable[[], bool] = lambda: False,
     ) -> None:
-        """The ownership of the partitions that the group assigns."""
+        """Open the ownership of the partitions that the group assigns."""
         self.ownership = Ownership(
             self.options,
             self.inputs,

@@ -1,4 +1,4 @@
-"""The settings of models behind an API, and of what they are asked for."""
+"""Settings of models behind an API, and of enrichment."""
 
 import time
 from collections.abc import Mapping
@@ -23,20 +23,26 @@ CAPACITY_MAX = 1_000
 TIMEOUT_MS_MAX = 600_000
 ATTEMPTS_MAX = 20
 
-# Who asks, and how long it can wait: a question not at all, a line of input for a few attempts, who has very many texts
-# beside that for as long as the service takes no more, the enrichment flow until a service that is down is back.
+# The caller of a model, which decides how long a call may wait: "question" makes one attempt, "line" makes a few,
+# "bulk" also waits out rate limits, and "enrichment" waits until a failed service is back.
 Asker = Literal["question", "line", "bulk", "enrichment"]
 _WAITS: Mapping[Asker, Waits] = {"bulk": "for a limit", "enrichment": "always"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Of a model behind an API.
+    """Settings of a model behind an API.
 
-    `base_url`: of any endpoint that speaks OpenAI's protocol, None for OpenAI's own; `headers`: further ones, each as
-    `Name: value`. `timeout_ms` holds for each attempt of the enrichment flow, of which there are `attempts`;
-    `query_timeout_ms` for a question's step, which is tried once. `capacity`: calls under way at a time.
-    `tokens_per_day`: of a tenant, unless a quota says otherwise; None is no limit. `key`: its secret."""
+    Attributes:
+        base_url: The endpoint, which speaks OpenAI's protocol; None for OpenAI's own.
+        key: The secret API key.
+        headers: Further headers, each as `Name: value`.
+        timeout_ms: The limit of each attempt of the enrichment flow.
+        query_timeout_ms: The limit of the only attempt of a query.
+        attempts: The number of attempts of the enrichment flow.
+        capacity: The number of concurrent calls.
+        tokens_per_day: The limit of a tenant without its own quota; None for no limit.
+    """
 
     model: str | None = None
     base_url: str | None = None
@@ -66,7 +72,7 @@ class ServiceSettings:
         return Endpoint(self.base_url, self.key, self.headers, timeout_ms / 1000)
 
     def _policy(self, asker: Asker, quota: str, decisions: History | None, spending: Path | None) -> Policy:
-        """`quota`: the name of the control event that says what a tenant may spend a day."""
+        """Return the call policy. `quota` names the control event with a tenant's daily limit."""
 
         def limit(tenant_id: str) -> int | None:
             now_ms = round(time.time() * 1000)
@@ -84,15 +90,20 @@ class ServiceSettings:
 
 @dataclass(frozen=True)
 class LlmSettings(ServiceSettings):
-    """The language model; without `model` there is none, and no step asks one."""
+    """Settings of the language model. Without `model`, no step calls one."""
 
     model: str | None = None
 
     def load_model(
         self, asker: Asker, decisions: History | None = None, spending: Path | None = None
     ) -> "OpenAiModel | None":
-        """To be closed on the loop that uses it. `decisions`: with the tenants' quotas; `spending`: the file that
-        remembers across restarts what they spent."""
+        """Return the language model, if one is configured. Close it on the event loop that uses it.
+
+        Args:
+            asker: The caller, which decides about attempts and limits.
+            decisions: The control events with the tenants' quotas.
+            spending: The file that keeps the tenants' spending over restarts.
+        """
         if self.model is None:
             return None
         policy = self._policy(asker, LLM_TOKENS_PER_DAY, decisions, spending)
@@ -101,8 +112,8 @@ class LlmSettings(ServiceSettings):
 
 @dataclass(frozen=True)
 class EmbeddingSettings(ServiceSettings):
-    """The embedding service that `--embedder openai` means. `dimension`: floats of its vectors, part of what a state
-    directory remembers. Where no `base_url` is given, that of the language model is meant, with its key and headers."""
+    """Settings of the embedding service of `--embedder openai`. `dimension` is the length of its vectors, which a state
+    directory records. Without a `base_url`, the address, key and headers of the language model apply."""
 
     model: str = "text-embedding-3-small"
     dimension: int = 1_536
@@ -119,7 +130,7 @@ class EmbeddingSettings(ServiceSettings):
 
 
 class ModelSettings(NamedTuple):
-    """Of the models behind an API that a run may ask."""
+    """The models behind an API that a run may call."""
 
     llm: LlmSettings = LlmSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
@@ -127,13 +138,22 @@ class ModelSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class EnrichmentSettings:
-    """What the main flow asks the enrichment flow for, and what of the answers is kept.
+    """The tasks that the main flow requests of the enrichment flow, and the thresholds of their results.
 
-    `relationships`: what memories say to each other, and which entity is meant; pairs whose cosine is within
-    `ambiguous_similarity_min` and `…_max` are asked about, and kept from `relationship_confidence` on. Texts of
-    `semantic_min_chars` are read for relations, beside `semantic_context_limit` recent memories, and these kept from
-    `semantic_confidence` on. `facts`, `categories`, `summaries`: whether to find them. `batch_size` messages of a
-    session are read in one call, at most `batch_wait_ms` after the first."""
+    Attributes:
+        relationships: Find relationships between memories, and resolve ambiguous entities.
+        facts: Extract facts.
+        categories: Assign categories.
+        summaries: Summarise episodes.
+        ambiguous_similarity_min: The least cosine of pairs that a model classifies.
+        ambiguous_similarity_max: The greatest cosine of such pairs.
+        relationship_confidence: The least confidence of a kept relationship.
+        semantic_context_limit: The number of recent memories given as context for the extraction of relations.
+        semantic_confidence: The least confidence of a kept relation.
+        semantic_min_chars: The least length of a text for the extraction of relations.
+        batch_size: The number of messages of a session in one call.
+        batch_wait_ms: The longest wait of the first message of a batch.
+    """
 
     relationships: bool = False
     facts: bool = False
@@ -160,20 +180,21 @@ class EnrichmentSettings:
         )
 
     def unavailable(self) -> str | None:
-        """Return the warning for an engine without Kafka, which asks no enrichment flow; None where nothing is wanted
-        of one."""
+        """Return the warning for an engine without Kafka, which has no enrichment flow; None if no task is
+        configured."""
         if not (wanted := self.llm_tasks()):
             return None
         also = " (GRAPH_LLM_EXTRACTION_ENABLED)" if self.relationships else ""
-        return f"{', '.join(wanted)}{also} does nothing here: models are asked by recallflow run and enrich, on Kafka"
+        return f"{', '.join(wanted)}{also} has no effect here: only recallflow run and enrich, on Kafka, call models"
 
     def llm_tasks(self) -> list[str]:
-        """Return the settings that ask a language model."""
+        """Return the settings that need a language model."""
         tasks = ("relationships", "facts", "categories", "summaries")
         return [f"enrichment.{task}" for task in tasks if getattr(self, task)]
 
     def wanted(self, embedder: Embedder) -> Wanted | None:
-        """What the main flow asks for; None where that is nothing. A remote embedder gives no vector at once."""
+        """Return the tasks of the main flow; None if there are none. A remote embedder embeds in the enrichment
+        flow."""
         found = Wanted(
             embed=isinstance(embedder, RemoteEmbedder),
             by_meaning=embedder.kind != "spelling",

@@ -1,4 +1,4 @@
-"""Models that settings choose: the embedder, its service ahead of and beside the dataflow, and models for questions."""
+"""Configured models: the embedder, batch and per-caller embedding with a remote service, and models for queries."""
 
 import asyncio
 import logging
@@ -28,10 +28,10 @@ from recallflow.operators.prepare import said
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
-SPENT = "embedding.spent"  # in the state directory
-AT_ONCE = 32  # texts of one call: those that came while the one before it was under way
+SPENT = "embedding.spent"  # file in the state directory
+AT_ONCE = 32  # texts per call; they collect while the previous call is in progress
 _Waiting = tuple[str, "asyncio.Future[Matrix | str]"]
-SPENDING = "questions.spent"  # in the state directory
+SPENDING = "questions.spent"  # file in the state directory
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +44,15 @@ def open_embedder(
     decisions: History | None = None,
     state_dir: Path | None = None,
 ) -> Iterator[Embedder]:
-    """The embedder; its service, if it has one, is closed in the end. `decisions`: with tenants' quotas; `state_dir`:
-    what was spent is remembered there. Raises EmbedderError, and UsageError."""
+    """Open the embedder, and its remote service if it has one. Raise EmbedderError and UsageError.
+
+    Args:
+        engine: The settings with the embedder's name.
+        embedding: The settings of the remote service.
+        asker: The caller, which decides about attempts and limits.
+        decisions: The control events with tenants' quotas.
+        state_dir: The directory that keeps the spending.
+    """
     if engine.embedder != REMOTE:
         yield engine.load_embedder()
         return
@@ -57,9 +64,9 @@ def open_embedder(
             runtime.run(service.close())
 
 
-class Ahead:
-    """Has texts embedded before their events are applied, and waits for it: for a run whose input ends, which has no
-    enrichment flow beside it. A memory whose vector cannot be had is stored without, and its receipt says so."""
+class BatchEmbedder:
+    """A remote embedder that blocks until the texts of a batch are embedded, for runs without an enrichment flow. A
+    memory whose text cannot be embedded is stored without a vector, and its receipt says so."""
 
     def __init__(self, service: EmbeddingService, directory: StateDirectory, runtime: Runtime) -> None:
         self._service, self._directory, self._runtime = service, directory, runtime
@@ -72,8 +79,8 @@ class Ahead:
             yield cls(embedder.service, directory, runtime)
 
     def embed(self, prepared: Sequence[Item]) -> list[Item]:
-        """The items with the vectors of their texts. Raises EmbedderError where the service has given none of the size
-        that is set, in this run or an earlier one."""
+        """Return the items with the vectors of their texts. Raise EmbedderError if no vector of this or an earlier run
+        had the configured dimension."""
         items = [*prepared]
         wanted: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for at, item in enumerate(items):
@@ -86,12 +93,12 @@ class Ahead:
         return items
 
     async def ask(self, tenant_id: str, texts: Sequence[str]) -> list[Matrix | str]:
-        """The vector of each text, or the code of what went wrong. Raises EmbedderError as `embed` does."""
+        """Return the vector of each text, or the code of the failure. Raise EmbedderError as `embed` does."""
         try:
             return [*(await self._service.embed(tenant_id, texts)).vectors]
         except EmbedderError as error:
             if not self._directory.has_vectors():
-                raise EmbedderError(f"{error}; a state directory keeps its size, so begin with a new one") from None
+                raise EmbedderError(f"{error}; a state directory keeps its dimension: start with a new one") from None
             failed = ModelError("malformed", str(error))
         except ModelError as error:
             failed = error
@@ -100,50 +107,51 @@ class Ahead:
             return [*await self.ask(tenant_id, texts[:half]), *await self.ask(tenant_id, texts[half:])]
         if not self._warned:
             self._warned = True
-            _log.warning("memories are stored without vectors, and found by words alone: %s", failed)
+            _log.warning("memories are stored without vectors, and only searchable by words: %s", failed)
         return [failed.code] * len(texts)
 
     def start(self, tenant_id: str, texts: Sequence[str]) -> "Future[list[Matrix | str]]":
-        """The same, for who does not wait for it on this thread."""
+        """Start `ask` without blocking."""
         return self._runtime.start(self.ask(tenant_id, texts))
 
 
 def _to_embed(write: Write) -> str | None:
-    """What the service is to read of an event; None where nothing, or where a vector came with it."""
+    """Return the text of an event to embed; None if it has none, or already has a vector."""
     if write.analysis is None or write.analysis.vectors is not None:
         return None
     return text_of(write.event)
 
 
 def text_of(event: MemoryEvent) -> str | None:
-    """What a service is to read of an event; None where it brings no text."""
-    brought = said(event)
-    if brought is None:
+    """Return the text of an event for an embedding service; None if it has none."""
+    spoken = said(event)
+    if spoken is None:
         return None
-    author, text = brought
+    author, text = spoken
     return None if not text or text.isspace() else text_to_embed(author, text)
 
 
 def with_vector(item: Item, found: Matrix | str) -> Item:
-    """The item with its vector, or with why it has none."""
-    assert isinstance(item, Write)  # noqa: S101 nothing else brings text
+    """Return the item with its vector, or with the code of the failure."""
+    assert isinstance(item, Write)  # noqa: S101 only writes have text to embed
     assert item.analysis is not None  # noqa: S101
     if isinstance(found, str):
         return item._replace(analysis=item.analysis._replace(unembedded=found))
     return item._replace(analysis=item.analysis._replace(vectors=found[np.newaxis]))
 
 
-class Beside:
-    """Asks for vectors on the callers' event loop, and hands them to the dataflow by the positions of their records."""
+class CallerEmbedder:
+    """A remote embedder for concurrent callers. It embeds on their event loop, and hands vectors to the dataflow by
+    record position."""
 
-    def __init__(self, ahead: Ahead) -> None:
-        self._ahead = ahead
+    def __init__(self, embedder: BatchEmbedder) -> None:
+        self._embedder = embedder
         self._waiting: dict[str, list[_Waiting]] = defaultdict(list)  # by tenant
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._found: dict[Position, Matrix | str] = {}
 
     async def embed(self, event: MemoryEvent) -> Matrix | str | None:
-        """The vector of an event's text, or the code of why there is none; None where none is wanted."""
+        """Return the vector of an event's text, or the code of the failure; None if it needs none."""
         has_vector = isinstance(event, Message | MemoryFields) and event.embedding is not None
         if has_vector or (text := text_of(event)) is None:
             return None
@@ -154,11 +162,11 @@ class Beside:
         return await future
 
     def keep(self, position: Position, found: Matrix | str) -> None:
-        """What came of a record's text, until the dataflow has the record."""
+        """Keep the vector of a record until the dataflow reads the record."""
         self._found[position] = found
 
     def attach(self, prepared: Sequence[Item]) -> list[Item]:
-        """The items with what was found of them. On the dataflow's thread."""
+        """Return the items with the kept vectors. The dataflow's thread calls it."""
         return [self._attached(item) for item in prepared]
 
     def _attached(self, item: Item) -> Item:
@@ -168,10 +176,10 @@ class Beside:
         return item if item.analysis.vectors is not None else with_vector(item, found)
 
     async def _ask_all(self, tenant_id: str) -> None:
-        """One call after the other, until nothing of the tenant waits."""
+        """Call the service until no text of the tenant is waiting."""
         try:
             while waiting := self._waiting.pop(tenant_id, None):
-                wanted = [one for one in waiting if not one[1].done()]  # who waited for another has given up
+                wanted = [one for one in waiting if not one[1].done()]  # a caller may have been cancelled
                 self._waiting[tenant_id] = wanted[AT_ONCE:]
                 if wanted:
                     await self._ask(tenant_id, wanted[:AT_ONCE])
@@ -180,14 +188,14 @@ class Beside:
 
     async def _ask(self, tenant_id: str, waiting: Sequence[_Waiting]) -> None:
         try:
-            found = await asyncio.wrap_future(self._ahead.start(tenant_id, [text for text, _ in waiting]))
-        except Exception as error:  # noqa: BLE001 - the service's, or a defect: who waits is told, and others go on
+            found = await asyncio.wrap_future(self._embedder.start(tenant_id, [text for text, _ in waiting]))
+        except Exception as error:  # noqa: BLE001 - the waiting callers receive it
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)
             return
         for (_, future), one in zip(waiting, found, strict=True):
-            if not future.done():  # who waited for it has given up
+            if not future.done():  # a caller may have been cancelled
                 future.set_result(one)
 
 
@@ -195,11 +203,11 @@ class Beside:
 class _Metered(Protocol):
     @property
     def meter(self) -> Meter:
-        """What calls cost whom."""
+        """Return the spending by tenant."""
 
 
 class QuestionModels(NamedTuple):
-    """`asked`: None where there are none; `meters`: of those whose calls cost."""
+    """The models for queries; None if there are none. `meters` count the calls that cost."""
 
     asked: Models | None = None
     meters: tuple[Meter, ...] = ()
@@ -214,8 +222,16 @@ def open_question_models(
     spending: Path | None = None,
     around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
 ) -> Iterator[QuestionModels]:
-    """Those that are asked about questions; closed in the end. `decisions`, `spending`: see `load_model`; `around`: see
-    `Models`. Raises UsageError for what cannot be an address."""
+    """Open the models for queries. Raise UsageError for an invalid address.
+
+    Args:
+        engine: The settings with the reranker.
+        chosen: The settings of remote models.
+        embedder: The embedder, whose remote service embeds queries.
+        decisions: See `load_model`.
+        spending: See `load_model`.
+        around: See `Models`.
+    """
     model, reranker = chosen.llm.load_model("question", decisions, spending), engine.load_reranker()
     service = embedder.service if isinstance(embedder, RemoteEmbedder) else None
     if model is None and service is None and reranker is None:

@@ -1,4 +1,4 @@
-"""Executes recipes on Bytewax: the only module that turns sources, steps and sinks into Bytewax's classes."""
+"""Execution of recipes on Bytewax. Only this module uses Bytewax's classes."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -17,11 +17,11 @@ from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.runner import KeyedLogic, KeyedStep, Recipe, RecipeSink, RecipeSource, SinkPart, SourcePart
 
 _AT_ONCE = datetime.fromtimestamp(0, UTC)  # the source itself waits for input
-_EPOCH = timedelta(days=1)  # nothing is kept at the end of an epoch
+_EPOCH = timedelta(days=1)  # epochs have no snapshots here
 
 
 def run_on_bytewax(recipe: Recipe) -> None:
-    """Execute a recipe in one worker. Raises the error that stopped it, without Bytewax's wrapping."""
+    """Execute a recipe in one worker. Raise the error that stopped it, without Bytewax's wrapping."""
     try:
         cli_main(dataflow(recipe), workers_per_process=1, epoch_interval=_EPOCH)
     except Exception as error:  # noqa: BLE001 - the most specific one is raised again
@@ -42,7 +42,7 @@ def dataflow(recipe: Recipe) -> Dataflow:
 
 
 def cause(error: BaseException) -> BaseException:
-    """Return our own error out of those that Bytewax wraps around it, or else the innermost."""
+    """Return the wrapped error of recallflow, or else the innermost error."""
     while error.__cause__ is not None and not isinstance(error, RecallflowError):
         error = error.__cause__
     return error
@@ -57,7 +57,7 @@ class _Source(DynamicSource[Any]):
         self._source = source
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> "_SourcePart":  # noqa: ARG002
-        threadpool_limits(ONE_THREAD)  # OpenMP's limit holds for the thread that sets it, and this is the worker's
+        threadpool_limits(ONE_THREAD)  # OpenMP limits apply to the calling thread, here the worker's
         return _SourcePart(self._source.build())
 
 

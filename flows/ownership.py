@@ -1,10 +1,8 @@
-"""What happens where a partition comes to this process, and where it goes: between the consumer group, which says whose
-it is, and the dataflow, which has its records applied and answered.
+"""Ownership of partitions: assignment to this process and revocation, between the consumer group and the dataflow.
 
-A partition that comes is gone on with from its place: memory from the first record that is not applied in its folder,
-silently up to the place; queries from the first that is not done. What was sent for them already is looked up in the
-tails of the output topics. Where nobody knows its place, all outputs are looked through (`first_places.py`).
-"""
+An assigned partition resumes at its place. Memory is read from the first record that its folder has not applied,
+without outputs up to the place. Queries are read from the first unanswered one. Outputs that were sent already are
+looked up in the tails of the output topics. Without a known place, all outputs are read (`first_places.py`)."""
 
 import logging
 import threading
@@ -34,13 +32,13 @@ from recallflow.state.folders import unmark_elsewhere
 
 RESTORED_AT_ONCE = 2
 PAUSE_S = 0.01
-LOOK_S = 1.0  # how soon it is seen that the dataflow has ended
+CHECK_INTERVAL_S = 1.0  # the delay until the end of the dataflow is noticed
 
 _log = logging.getLogger(__name__)
 
 
 class _Arrival(NamedTuple):
-    """A partition on its way to us: where it is, which outputs were sent before, and the sign of its coming."""
+    """A partition in assignment: its place, its outputs sent before, and a token that identifies this assignment."""
 
     place: Place
     sent: set[Identity]
@@ -48,16 +46,16 @@ class _Arrival(NamedTuple):
 
 
 class PartitionFolders(Protocol):
-    """Local state of partitions, as far as ownership needs it."""
+    """The local state of partitions, as ownership needs it."""
 
     def place(self, number: int) -> bytes | None:
-        """Return the place that the folder keeps, encoded."""
+        """Return the encoded place that the folder keeps."""
 
     def first_offset(self, number: int, place: Place) -> int:
-        """Return the offset of the first record of memory to be read."""
+        """Return the offset of the first memory record to read."""
 
     def open(self, number: int) -> str:
-        """Take the folder into use. Return its contents in words, empty if there are none."""
+        """Start to use the folder. Return a description of its contents, empty if there are none."""
 
 
 class StateFolders:
@@ -82,7 +80,7 @@ class StateFolders:
 
 
 class NoFolders:
-    """Partitions without local state."""
+    """A substitute for partitions without local state."""
 
     def place(self, number: int) -> None:  # noqa: ARG002
         return None
@@ -95,7 +93,7 @@ class NoFolders:
 
 
 class Ownership:
-    """The partitions of one process. `gain` and `give_up` are called by the membership, `marked` by the sink."""
+    """The partitions of one process. The membership calls `gain` and `give_up`; the sink calls `marked`."""
 
     def __init__(
         self,
@@ -117,13 +115,24 @@ class Ownership:
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`topics`: of memory and of queries. `commit`: has the group keep places; `is_committed`: whether it does.
-        `first_places`: the places of partitions without a committed one. `deployment`: whose places are gone on from.
-        `restore`: gives a partition a folder from elsewhere, if that is still wanted at its turn, which may take long;
-        None where there is no elsewhere. `ways`: remedies for records that are gone. `by_tenants`: queries are given by
-        tenants in turn, not in the order of the log. `counts`: whether somebody counts the records of a second.
-        `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
-        come twice where those before are gone."""
+        """Args:
+        options: The Kafka connection.
+        topics: The topics of memory and of queries.
+        folders: The local state of partitions.
+        source: The source of records.
+        sent: The identities of outputs sent before.
+        ends: The end offsets of outputs.
+        commit: Commits places to the group.
+        is_committed: Returns whether the group has a committed place of these partitions.
+        first_places: Returns the places of partitions without a committed place.
+        deployment: The name of the deployment. Places of other deployments are ignored.
+        restore: Restores the folder of a partition from a checkpoint, which may take long; None without checkpoints.
+        ways: Remedies for deleted records, in messages.
+        by_tenants: Serve queries round robin by tenant, not in the order of the log.
+        counts: Returns whether rate quotas need all records of the current second.
+        give_up_unanswered: Skip queries that retention deleted.
+        accept_repeats: Allow repeated outputs if retention deleted earlier outputs.
+        """
         self._options, self._folders, self._new_places, self._ways = options, folders, first_places, ways
         self._memory, self._queries = topics
         self._source, self._sent, self._ends = source, sent, ends
@@ -132,10 +141,10 @@ class Ownership:
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
         self._restore = restore
-        self._empty: list[int] = []  # partitions that were opened with nothing in them, and no log line yet
-        self._coming: dict[int, object] = {}  # partitions that are ours and not open yet, by the sign of their coming
+        self._empty: list[int] = []  # empty partitions that are open and not logged yet
+        self._coming: dict[int, object] = {}  # assigned partitions that are not open yet → token of the assignment
         self._handed: dict[int, threading.Event] = {}
-        self._tails: dict[int, Tails] = {}  # from where what was sent before we came is still to be found
+        self._tails: dict[int, Tails] = {}  # where to look for outputs that earlier owners sent
         self._error: Exception | None = None
         self._over = False  # the dataflow has ended
         self._stopping = source.stopping
@@ -143,11 +152,11 @@ class Ownership:
         self._restoring = ThreadPoolExecutor(RESTORED_AT_ONCE, "recallflow-restoring")
 
     def failure(self) -> Exception | None:
-        """Why a partition could not be taken."""
+        """Return the error that prevented the opening of a partition."""
         return self._error
 
     def end(self) -> None:
-        """The dataflow has ended: nothing more is handed over."""
+        """Stop all handovers, because the dataflow has ended."""
         self._over = True
         for handed in [*self._handed.values()]:
             handed.set()
@@ -158,21 +167,22 @@ class Ownership:
     # ------------------------------------------------------------------ for the membership
 
     def begun(self, at: Committed) -> Committed:
-        """A place as it is from when the partition is ours, where nothing was begun behind it: what we send for it
-        stands behind where the outputs end, though we be killed before the first mark."""
+        """Return the place to commit when a clean partition becomes ours. Its tails are the current ends of outputs:
+        everything we send comes after them, even if we crash before the first barrier."""
         if (place := Place.found(at.text)) is None or not place.clean:
             return at
         tails, at_ms = self._ends.latest()
         return committed(replace(place, tails=tails, at_ms=at_ms, clean=False))
 
     def gain(self, places: Mapping[int, str | None]) -> None:
-        """Partitions are ours; `places`: what stands beside their committed offsets. Returns at once."""
+        """Start to open assigned partitions. `places` holds the metadata of their committed offsets. It does not
+        block."""
         signs = {number: object() for number in places}
         self._coming.update(signs)
         self._moving.submit(self._keeping_failures, self._begin, dict(places), signs)
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Returns where the partitions are, once nothing of theirs is under way any more."""
+        """Return the places of revoked partitions, after their records in progress are finished."""
         for number in partitions:
             self._coming.pop(number, None)
         if not self._over:
@@ -180,8 +190,8 @@ class Ownership:
             left.result()
             for number in partitions:
                 if (handed := self._handed.get(number)) is not None:
-                    while not (self._over or handed.wait(LOOK_S)):
-                        pass  # whatever is still under way must not come behind what the next owner sends
+                    while not (self._over or handed.wait(CHECK_INTERVAL_S)):
+                        pass  # our outputs must precede the next owner's
         known = {number: self._places.pop(number, None) for number in partitions}
         for number in partitions:
             self._handed.pop(number, None)
@@ -190,12 +200,12 @@ class Ownership:
     def _keeping_failures(self, step: Callable[..., None], *arguments: Any) -> None:
         try:
             step(*arguments)
-        except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
+        except Exception as error:  # noqa: BLE001 - `failure` reports it to the flow
             self._error = error
 
     def _begin(self, texts: dict[int, str | None], signs: dict[int, object]) -> None:
-        """Where partitions are, and what was sent for them, before anything else: queries count from then on, however
-        long a folder takes to come, and the tails of topics are read once for all of them."""
+        """Look up the places of partitions and the outputs sent for them, before slow restores: queries are ours from
+        now on. The tails of topics are read once for all partitions."""
         coming = [number for number in texts if self._coming.get(number) is signs[number]]
         if not coming:
             return
@@ -204,7 +214,7 @@ class Ownership:
         places = {number: place for number, place in found.items() if place is not None}
         places |= self._first_places([number for number in coming if number not in places])
         sent = self._sent_before(places, ends)
-        if self._stopping.is_set():  # the tails were not read to their ends: the partition would pass for clean
+        if self._stopping.is_set():  # the tails are incomplete, so the partition would wrongly count as clean
             return
         arrivals = {number: _Arrival(place, sent.get(number, set()), signs[number]) for number, place in places.items()}
         if self._restore is None:
@@ -214,36 +224,36 @@ class Ownership:
             self._restoring.submit(self._keeping_failures, self._fetch, number, arrival, self._restore)
 
     def _first_places(self, unknown: list[int]) -> dict[int, Place]:
-        """Of partitions whose place nobody knows; the group knows it when this returns."""
+        """Return the first places of partitions, after the group has committed them."""
         if not unknown:
             return {}
         found = self._new_places(unknown)
         self._commit({number: committed(place) for number, place in found.items()})
-        # Before anything is asked of us: whoever came after us would begin at the end of queries that it has then.
+        # The commit precedes the first query: without it, the next owner would start at the end of queries by then.
         while not (self._over or self._is_committed(unknown)):
             time.sleep(PAUSE_S)
         return found
 
     def _fetch(self, number: int, arrival: _Arrival, restore: Restore) -> None:
-        # The folder of a partition that is kept warm is at work.
+        # A warm partition is open, so its folder cannot be replaced.
         restore(number, lambda: self._coming.get(number) is arrival.sign and number not in self._source.kept_warm())
         if self._coming.get(number) is arrival.sign:
             self._moving.submit(self._keeping_failures, self._take, {number: arrival})
 
     def _take(self, arrivals: dict[int, _Arrival]) -> None:
-        """Opens partitions that are still coming, each at its place."""
+        """Open partitions that are still assigned, each at its place."""
         coming = {number: one for number, one in arrivals.items() if self._coming.get(number) is one.sign}
         if not coming:
             return
         with TopicReader(self._options) as reader:
             for number, arrival in coming.items():
                 self._open(reader, number, arrival.place, arrival.sent)
-        if self._empty and not self._coming:  # all that came together are one line
-            _log.info("%d partitions are ours, and empty: %s", len(self._empty), ranges_of(self._empty))
+        if self._empty and not self._coming:  # one log line for all
+            _log.info("%d empty partitions are assigned: %s", len(self._empty), ranges_of(self._empty))
             self._empty.clear()
 
     def _known(self, number: int, text: str | None) -> Place | None:
-        """A partition's place, as the group knows it, or else its folder, if that was this deployment's."""
+        """Return the place of a partition from the group, or else from its folder if the deployment is the same."""
         if (place := Place.found(text)) is not None:
             return place
         kept = self._folders.place(number)
@@ -264,7 +274,7 @@ class Ownership:
         self._sent.learn(number, sent)
         if held or memory.next_offset or memory.end:
             _log.info(
-                "partition %d is ours%s; %s goes on from offset %d, %s from %d",
+                "partition %d is assigned%s; %s resumes at offset %d, %s at %d",
                 number, held and f", with {held}", memory.source, memory.next_offset, queries.source,
                 place.queries.first,
             )  # fmt: skip
@@ -273,12 +283,12 @@ class Ownership:
         self._source.own(number, memory, queries)
 
     def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, least: int = 0) -> Lane:
-        """A log to be read on from `first`, and nothing of it before `least`. Raises SourceError."""
+        """Return a log to read from `first` on, and never before `least`. Raise SourceError."""
         low, high = reader.span(topic, number)
         of_queries = topic == self._queries
         if first < low and of_queries and self._give_up_unanswered:
             _log.warning(
-                "%s:%d: %d unanswered records are gone from the topic and given up", topic, number, low - first
+                "%s:%d: %d unanswered records were deleted from the topic and are skipped", topic, number, low - first
             )
             at, first = Reached(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
         if first < low:
@@ -286,7 +296,7 @@ class Ownership:
             raise SourceError(gone(f"{topic}:{number}", f"{low - first} records from offset {first} on are", way))
         if at.next_offset > high:
             raise SourceError(
-                f"{topic}:{number} ends at offset {high}, and we were at {at.next_offset}: the topic was made anew. "
+                f"{topic}:{number} ends at offset {high}, before our offset {at.next_offset}: the topic was recreated. "
                 "Start another deployment (--deployment) with another state directory"
             )
         if self._counts():
@@ -294,10 +304,10 @@ class Ownership:
         return lane_at(topic, number, at, high, first)
 
     def _second_of(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, high: int) -> int:
-        """The first record of the second that goes on at `first`: whoever counts the records of a second is given those
-        once more, silently, and judges the rest as if nobody else had come in between."""
+        """Return the offset of the first record in the second of `first`. Rate quotas read those records again, without
+        outputs, so that their verdicts do not depend on the handover."""
         since_ms = at.since_ms
-        if first < at.next_offset:  # it is read again from there on
+        if first < at.next_offset:  # records from `first` on are read again
             found = reader.firsts({(topic, number): (first, high)})
             since_ms = max(map(append_ms, found.values()), default=0)
         return first if since_ms == 0 else min(first, reader.offset_at(topic, number, since_ms // 1000 * 1000))
@@ -305,10 +315,10 @@ class Ownership:
     def _close(self, partitions: list[int]) -> None:
         self._source.give_up([number for number in partitions if number in self._handed])
 
-    # ------------------------------------------------------------------ what was sent before
+    # ------------------------------------------------------------------ outputs sent before
 
     def _sent_before(self, places: Mapping[int, Place], ends: Tails) -> dict[int, set[Identity]]:
-        """By partition, the identities of outputs that stand in the tails, of records that are not done."""
+        """Return the identities of outputs in the tails, by partition, of records that are not done."""
         unclean = {number: place for number, place in places.items() if not place.clean}
         if not unclean:
             return {}
@@ -320,7 +330,7 @@ class Ownership:
             for identity in identity_of(message):
                 try:
                     position = Position.parse(identity[0].decode())
-                except ValueError:  # of somebody else's making
+                except ValueError:  # not written by recallflow
                     continue
                 place = unclean.get(position.partition)
                 if place is not None and not self._is_done(place, position):
@@ -330,20 +340,19 @@ class Ownership:
         return found
 
     def _tails_of(self, place: Place) -> Tails:
-        """Those that a place names, or else by its time."""
+        """Return the tails of a place, or else the end offsets at its time."""
         return place.tails or self._ends.at(place.at_ms)
 
     def _check_there(self, begin: Tails, places: Mapping[int, Place]) -> None:
-        """Raises OutputsGone where retention took what may have been sent since a place, and something is to be done
-        since then."""
+        """Raise OutputsGone if retention deleted outputs since a place with unfinished records."""
         if self._accept_repeats or (lost := self._ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
             return
         raise OutputsGone(
-            f"{lost} lacks outputs from after the last mark, so that outputs may be sent again: {self._ways.outputs}"
+            f"{lost} lacks outputs since the last barrier, so outputs could be repeated: {self._ways.outputs}"
         )
 
     def _is_done(self, place: Place, position: Position) -> bool:
-        """Whether what comes of a record is not looked for."""
+        """Return whether outputs of a record need not be looked up."""
         if position.topic == self._memory:
             return position.offset < place.memory.first
         return position.topic != self._queries or place.queries.is_done(position.offset)
@@ -351,11 +360,11 @@ class Ownership:
     # ------------------------------------------------------------------ for the sink
 
     def marked(self, marks: Collection[Marked]) -> None:
-        """All that comes before these marks is delivered."""
+        """Advance the places of partitions: all outputs before these barriers are delivered."""
         known: dict[int, Committed] = {}
         for mark in marks:
             if (given := self._source.given(mark.partition, mark.number)) is None:
-                continue  # of a partition that was only followed
+                continue  # a partition of a standby
             place = self._place(mark, given)
             self._places[mark.partition] = place
             if mark.last:
@@ -367,7 +376,7 @@ class Ownership:
             self._commit(known)
 
     def _place(self, mark: Marked, given: Given) -> Place:
-        """Where a partition is, from what was given of it up to a mark and what was not through by then."""
+        """Return the place of a partition, from the records given up to a barrier and those unfinished at it."""
         before = self._places[mark.partition]
         held = mark.open.get(f"{self._memory}:{mark.partition}", ())
         memory = given.memory._replace(
@@ -391,5 +400,5 @@ class Ownership:
 
 
 def committed(place: Place) -> Committed:
-    """A place as the group keeps it."""
+    """Return a place in the form of committed offsets."""
     return Committed(place.memory.first, place.queries.first, place.text())

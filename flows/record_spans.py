@@ -1,4 +1,4 @@
-"""Spans of records from source to sink, and the time that each record takes in each stage."""
+"""Tracing spans of records from source to sink, and their durations in each stage."""
 
 import threading
 import time
@@ -17,21 +17,20 @@ from recallflow.records import Position, Record
 from recallflow.responses import Response
 from recallflow.tracing import NOWHERE, fail, operation_of, parent_in, trace_headers, tracer
 
-# Records that are through as far as their place in line goes, and of which something may come yet: queries that wait.
-LATE_MOST = 10_000
+LATE_MOST = 10_000  # parked records that are tracked
 _NS_PER_MS = 1_000_000
 Attributes = Mapping[str, str | int]
 
 
 class Taken(Protocol):
-    """What a record was decoded to."""
+    """A decoded record."""
 
     @property
     def record(self) -> Record: ...
 
 
-class Journey:
-    """One record under way. `headers`: for what comes of it."""
+class RecordSpan:
+    """A record in progress, with its span. `headers` carry the trace to its outputs."""
 
     __slots__ = ("append_ms", "headers", "outputs", "prepared_s", "span", "trace_id")
 
@@ -43,41 +42,45 @@ class Journey:
         self.outputs = 0
 
 
-class Journeys:
-    """Those of all records of a flow. Each worker begins and ends some, on its own thread."""
+class RecordSpans:
+    """The spans of all records in progress. Each worker begins and ends spans on its own thread."""
 
     def __init__(
         self, stages: Stages, waits: str | None = None, describe: Callable[[Any], tuple[str, Attributes]] | None = None
     ) -> None:
-        """`waits`: the topic whose records may be set aside. `describe`: name and attributes of a record's span."""
+        """Args:
+        stages: The histograms of durations.
+        waits: The topic whose records may be parked.
+        describe: Returns the name and attributes of a record's span.
+        """
         self.stages = stages
         self._waits = waits
         self._describe = describe or described
-        self._here: dict[Position, Journey] = {}
-        self._late: dict[Position, Journey] = {}
+        self._here: dict[Position, RecordSpan] = {}
+        self._late: dict[Position, RecordSpan] = {}
         self._dropping = threading.Lock()
 
     # ------------------------------------------------------------------ where records are read
 
     def begin(self, items: Iterable[Taken], began_s: float) -> None:
-        """Records were taken at so many seconds of `time.perf_counter()`, and are prepared now."""
+        """Begin the spans of prepared records. `began_s` is the time of their read, of `time.perf_counter()`."""
         prepared_s, now_ns, traces = time.perf_counter(), time.time_ns(), is_set_up()
         prepare_s = prepared_s - began_s
         began_ms = now_ns / _NS_PER_MS - prepare_s * 1000
         for item in items:
             record = item.record
-            if record.silent:  # what comes of it was sent long ago
+            if record.silent:  # its outputs were sent before
                 continue
-            journey = Journey(record.append_ms, prepared_s)
+            tracked = RecordSpan(record.append_ms, prepared_s)
             queue_s = (began_ms - record.append_ms) / 1000
             if traces or record.headers:
-                self._trace(journey, item, began_ms, {"queue": queue_s, "prepare": prepare_s})
-            self._here[record.position] = journey
-            self.stages.observe("queue", record.position.topic, queue_s, journey.trace_id)
-            self.stages.observe("prepare", record.position.topic, prepare_s, journey.trace_id)
+                self._trace(tracked, item, began_ms, {"queue": queue_s, "prepare": prepare_s})
+            self._here[record.position] = tracked
+            self.stages.observe("queue", record.position.topic, queue_s, tracked.trace_id)
+            self.stages.observe("prepare", record.position.topic, prepare_s, tracked.trace_id)
 
-    def _trace(self, journey: Journey, item: Taken, began_ms: float, took_s: Mapping[str, float]) -> None:
-        """Begins the record's span, as a child of the one that its headers name."""
+    def _trace(self, tracked: RecordSpan, item: Taken, began_ms: float, took_s: Mapping[str, float]) -> None:
+        """Begin the span of a record, as a child of the span in its headers."""
         parent = parent_in(item.record.headers)
         if parent is NOWHERE and not is_set_up():
             return
@@ -94,97 +97,97 @@ class Journeys:
         }
         began_ns = round(began_ms * _NS_PER_MS)
         span = tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, start_time=began_ns)
-        journey.span, journey.headers = span, trace_headers(trace.set_span_in_context(span, NOWHERE))
+        tracked.span, tracked.headers = span, trace_headers(trace.set_span_in_context(span, NOWHERE))
         found = span.get_span_context()
-        journey.trace_id = found.trace_id if found.trace_flags.sampled else NO_TRACE
+        tracked.trace_id = found.trace_id if found.trace_flags.sampled else NO_TRACE
 
     # ------------------------------------------------------------------ where outputs are handed on
 
     def headers(self, position: Position) -> Headers:
-        """What names the parent to whoever reads an output of the record at a position."""
-        journey = self._found(position)
-        return () if journey is None else journey.headers
+        """Return the trace headers for outputs of the record at a position."""
+        tracked = self._found(position)
+        return () if tracked is None else tracked.headers
 
     def trace_id(self, position: Position) -> int:
-        """Of the trace that the record at a position is in; 0 where that is kept nowhere."""
-        journey = self._found(position)
-        return NO_TRACE if journey is None else journey.trace_id
+        """Return the trace of the record at a position; 0 if the trace is not sampled."""
+        tracked = self._found(position)
+        return NO_TRACE if tracked is None else tracked.trace_id
 
     def within(self, position: Position) -> AbstractContextManager[object]:
-        """Has the record's span be the current one."""
-        journey = self._found(position)
-        if journey is None or journey.span is None:
+        """Make the span of a record the current span."""
+        tracked = self._found(position)
+        if tracked is None or tracked.span is None:
             return nullcontext()
-        return trace.use_span(journey.span, record_exception=False, set_status_on_exception=False)
+        return trace.use_span(tracked.span, record_exception=False, set_status_on_exception=False)
 
     def handed(self, output: Any) -> Callable[[int], None]:
-        """An output goes to the sink, which calls what this gives with the time that the log took it in."""
+        """Note an output at the sink. Return a function that the sink calls with the append time of the output."""
         position = output.position
-        journey = self._found(position)
-        if journey is None:
+        tracked = self._found(position)
+        if tracked is None:
             return _nothing
-        journey.outputs += 1
-        if journey.span is not None and journey.span.is_recording():
-            _tell(journey.span, output)
+        tracked.outputs += 1
+        if tracked.span is not None and tracked.span.is_recording():
+            _tell(tracked.span, output)
         handed_ms = time.time_ns() / _NS_PER_MS
 
         def delivered(append_ms: int) -> None:
-            self.stages.observe("deliver", position.topic, (append_ms - handed_ms) / 1000, journey.trace_id)
-            took_s = (append_ms - journey.append_ms) / 1000
-            self.stages.observe("total", position.topic, took_s, journey.trace_id)
+            self.stages.observe("deliver", position.topic, (append_ms - handed_ms) / 1000, tracked.trace_id)
+            took_s = (append_ms - tracked.append_ms) / 1000
+            self.stages.observe("total", position.topic, took_s, tracked.trace_id)
 
         return delivered
 
     def done(self, positions: Iterable[Position]) -> None:
-        """Records are through, or are set aside."""
+        """End the spans of completed records, and keep the spans of parked records."""
         for position in positions:
-            journey = self._here.pop(position, None)
-            if journey is None:
+            tracked = self._here.pop(position, None)
+            if tracked is None:
                 continue
-            waits = journey.outputs == 0 and position.topic == self._waits
+            waits = tracked.outputs == 0 and position.topic == self._waits
             if not waits:
-                self._end("state", position, journey)
-            if waits or (journey.outputs == 0 and journey.headers):  # the latter, where it is applied in steps
-                self._keep(position, journey)
+                self._end("state", position, tracked)
+            if waits or (tracked.outputs == 0 and tracked.headers):  # the latter: an event that is applied in steps
+                self._keep(position, tracked)
 
     def end_late(self, positions: Sequence[Position]) -> None:
-        """What was set aside has its outputs."""
+        """End the spans of parked records whose outputs are there."""
         for position in positions:
-            journey = self._late.pop(position, None)
-            if journey is not None and position.topic == self._waits:
-                self._end("wait", position, journey)
+            tracked = self._late.pop(position, None)
+            if tracked is not None and position.topic == self._waits:
+                self._end("wait", position, tracked)
 
     def is_late(self, position: Position) -> bool:
-        """Whether a record was set aside."""
+        """Return whether a record is parked."""
         return position in self._late
 
-    def _keep(self, position: Position, journey: Journey) -> None:
+    def _keep(self, position: Position, tracked: RecordSpan) -> None:
         with self._dropping:
             if len(self._late) >= LATE_MOST:
                 dropped = self._late.pop(next(iter(self._late)), None)
-                # An event's ended with the event: to end it twice would be a line in the log.
+                # The span of an event may have ended, and ending it twice logs a warning.
                 if dropped is not None and dropped.span is not None and dropped.span.is_recording():
                     dropped.span.end()
-            self._late[position] = journey
+            self._late[position] = tracked
 
-    def _end(self, stage: Literal["state", "wait"], position: Position, journey: Journey) -> None:
-        took_s = time.perf_counter() - journey.prepared_s
-        self.stages.observe(stage, position.topic, took_s, journey.trace_id)
-        if journey.span is not None:
-            journey.span.set_attribute(f"recallflow.{stage}_ms", took_s * 1000)
-            journey.span.end()
+    def _end(self, stage: Literal["state", "wait"], position: Position, tracked: RecordSpan) -> None:
+        took_s = time.perf_counter() - tracked.prepared_s
+        self.stages.observe(stage, position.topic, took_s, tracked.trace_id)
+        if tracked.span is not None:
+            tracked.span.set_attribute(f"recallflow.{stage}_ms", took_s * 1000)
+            tracked.span.end()
 
-    def _found(self, position: Position) -> Journey | None:
+    def _found(self, position: Position) -> RecordSpan | None:
         return self._here.get(position) or self._late.get(position)
 
 
 def is_set_up() -> bool:
-    """Whether anybody is told of spans: the SDK is there, and was set up."""
+    """Return whether the OpenTelemetry SDK is installed and configured."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider | NoOpTracerProvider)
 
 
 def described(item: Any) -> tuple[str, Attributes]:
-    """Name and attributes of the span of a record of the main flow. What users name or write is not among them."""
+    """Return the name and attributes of the span of a main-flow record. They contain no names or texts of users."""
     match item:
         case Ask(query=query):
             event_type: str = query.type
@@ -212,7 +215,7 @@ def _tell(span: Span, output: object) -> None:
 
 
 def _memories_in(response: Response) -> int:
-    """How many memories an answer gives, whatever was asked; several versions are of one."""
+    """Return the number of memories in an answer. Versions of one memory count once."""
     found = len(response.memories or ()) + bool(response.versions)
     if response.memory_page is not None:
         found += len(response.memory_page.memories)
@@ -222,4 +225,4 @@ def _memories_in(response: Response) -> int:
 
 
 def _nothing(_: int) -> None:
-    """Nobody asks when the log took it in."""
+    """Ignore the append time."""

@@ -1,13 +1,11 @@
-"""Vectors of another embedding model for all that is remembered: what is missing of them, and having them computed.
+"""Re-embedding: the search for memories without a vector of a new model, and the computation of these vectors.
 
-The memory topic is read as an engine with that model would read it, into a state directory of its own that is gone
-afterwards. So what counts are the texts that stand now: changed, forgotten and erased ones cost nothing, and a vector
-that the topic has of this model and this text is not computed again. What it takes in memory is what an engine takes,
-however long the log; on disk, what its state does.
+The memory topic is replayed into a temporary state directory, as an engine with the new model would read it. So only
+current texts count: changed, forgotten and erased ones cost nothing, and existing vectors of the model are not computed
+again. Memory use is that of an engine, and disk use that of its state.
 
-A record that lies elsewhere than in its owner's partition counts where an engine has sent it. Until then a vector would
-stand before what it is of, and an engine would pass it over.
-"""
+A misrouted record counts once an engine has forwarded it. Until then, a vector would precede its memory in the log, and
+an engine would skip the vector."""
 
 import asyncio
 import contextlib
@@ -34,7 +32,7 @@ from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.flows.admission import known_secrets, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.router import deployment_name
-from recallflow.flows.security_settings import open_at_rest
+from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import kept_partitions, stamped_by_log
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime
@@ -55,20 +53,20 @@ from recallflow.state.logical import owners
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, MemoryRow
 
-READ_AT_ONCE, READ_BYTES = 500, 8 * 1024 * 1024  # records
-ROWS_AT_ONCE = 32  # each may be as large as a record
-QUEUED = {"queued.max.messages.kbytes": 2 * 1024}  # of each partition
-TOGETHER = 256  # texts: what is paid twice at most, where the process is killed
+READ_AT_ONCE, READ_BYTES = 500, 8 * 1024 * 1024  # records per batch, and their size
+ROWS_AT_ONCE = 32  # a row may be as large as a record
+QUEUED = {"queued.max.messages.kbytes": 2 * 1024}  # per partition
+TOGETHER = 256  # texts between two flushes; at most these are paid twice after a crash
 CALL_TEXTS = 64
 CALLS_AT_ONCE = 4
-GIVE_UP = 8  # texts not taken in a row, where none ever was: then it is not the texts that are wrong
+GIVE_UP = 8  # refused texts without any accepted one; then the settings are wrong, not the texts
 
 T = TypeVar("T")
-Progress = Callable[[int], object]  # is told how much was done since
+Progress = Callable[[int], object]  # receives the number of newly processed items
 
 
-class Text(NamedTuple):
-    """What the service is to read of a memory."""
+class TextToEmbed(NamedTuple):
+    """A memory whose text needs a vector."""
 
     owner: Owner
     memory_id: str
@@ -78,8 +76,12 @@ class Text(NamedTuple):
 
 @dataclass
 class Cost:
-    """What vectors cost. `refused`: events that an engine with this model would refuse, as they bring vectors of
-    another size. `astray`: records that no engine has sent to their owners' partitions yet."""
+    """The cost of missing vectors.
+
+    Attributes:
+        refused: Events that an engine with this model would refuse, because they bring vectors of another dimension.
+        astray: Misrouted records that no engine has forwarded yet.
+    """
 
     texts: int = 0
     characters: int = 0
@@ -89,8 +91,8 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The memory topic up to its end, as an engine with the model knows it."""
+class MemoryTopicReplay:
+    """The state of the memory topic up to its end, for an engine with the model."""
 
     directory: StateDirectory
     refused: int
@@ -99,7 +101,7 @@ class Standing:
     @classmethod
     @contextlib.contextmanager
     def read(cls, config: Config, embedder: Embedder, total: Progress, progress: Progress) -> Iterator[Self]:
-        """`total`: is told how many records there are. Raises SourceError."""
+        """Replay the topic into a temporary directory. `total` receives the number of records. Raise SourceError."""
         topic = config.topics.memory
         with contextlib.ExitStack() as stack:
             with TopicReader(config.kafka, {"group.id": deployment_name(config, topic)}) as reader:
@@ -125,14 +127,14 @@ class Standing:
                 progress(len(messages))
             yield cls(directory, replay.refused["wrong_dimension"], len(replay.astray))
 
-    def missing(self) -> Iterator[Text]:
-        """The texts without a vector of the model."""
+    def missing(self) -> Iterator[TextToEmbed]:
+        """Yield the texts without a vector of the model."""
         for partition in self.directory.existing_partitions():
             for key, head in owners(partition):
                 yield from _missing_of(partition, key, head.owner)
 
     def cost(self, counter: TokenCounter) -> Cost:
-        """What the missing vectors cost."""
+        """Return the cost of the missing vectors."""
         found = Cost(refused=self.refused, astray=self.astray)
         for text in self.missing():
             found.texts += 1
@@ -142,8 +144,8 @@ class Standing:
 
 
 def _merged(options: KafkaOptions, spans: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[Any]:
-    """The messages of all partitions up to their ends, in the order of their append times: an owner's vectors may be in
-    another partition than what they are of."""
+    """Yield the messages of all partitions up to their ends, in order of append time. An owner's vectors may be in
+    another partition than the memories."""
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(TopicReader(options, QUEUED)) for _ in spans]
         each = [reader.read_to_end(*part, low) for reader, (part, (low, _)) in zip(readers, spans.items(), strict=True)]
@@ -151,7 +153,7 @@ def _merged(options: KafkaOptions, spans: Mapping[tuple[str, int], tuple[int, in
 
 
 def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
-    """So many at a time, and no more large ones than there is room for."""
+    """Yield batches with a limit of messages and of bytes."""
     batch: list[Any] = []
     read_bytes = 0
     for message in messages:
@@ -165,13 +167,13 @@ def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 class _Replay:
-    """Applies records to a state directory, without anything coming out."""
+    """Applies records to a state directory and discards outputs."""
 
     def __init__(
         self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
     ) -> None:
         self.refused: Counter[str] = Counter()
-        self.astray: set[Position] = set()  # of records that lie elsewhere than at home, and were not sent there yet
+        self.astray: set[Position] = set()  # misrouted records that were not forwarded yet
         self._judge = judge
         self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
         self._embedder = embedder
@@ -180,27 +182,27 @@ class _Replay:
         self._logics: dict[str, PartitionLogic] = {}
 
     def apply(self, messages: Sequence[Any]) -> None:
-        """Applies what lies where it belongs."""
-        home: list[Decoded] = []
+        """Apply the records in their owner's partition."""
+        owned: list[Decoded] = []
         for message in messages:
             item = decode(record_of(message), self._skips)
-            if isinstance(item, Refused) or self._is_home(item):
-                home.append(item)
+            if isinstance(item, Refused) or self._is_owned(item):
+                owned.append(item)
                 self.astray.discard(item.record.known_as)
             else:
                 self.astray.add(item.record.position)
-        items = prepare(self._embedder, [self._judge(item) for item in home])
+        items = prepare(self._embedder, [self._judge(item) for item in owned])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partition_of):
             if key not in self._logics:
                 self._logics[key] = PartitionLogic(self._open_step)
             self._logics[key].on_batch([batch])
 
-    def _is_home(self, item: Write | Ask) -> bool:
+    def _is_owned(self, item: Write | Ask) -> bool:
         return item.record.position.partition == self._partition_of(item)
 
 
-def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Text]:
+def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[TextToEmbed]:
     entries = (Entry.decode(value) for _, value in partition.scan(keys.table(key, keys.ENTRY)))
     for some in _parts(entries, ROWS_AT_ONCE):
         stored = partition.get_many([keys.vectors(key, entry.seq) for entry in some])
@@ -209,48 +211,48 @@ def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Text
         for value in partition.get_many(wanted):
             row = None if value is None else MemoryRow.decode(value)
             if row is not None and row.content and not row.content.isspace():
-                yield Text(owner, row.id, text_to_embed(row.author, row.content), content_hash(row.content))
+                yield TextToEmbed(owner, row.id, text_to_embed(row.author, row.content), content_hash(row.content))
 
 
 @dataclass
 class Reembedding:
-    """Has vectors computed, and sends each as `memory.embedding`."""
+    """The computation of vectors. It sends each as a `memory.embedding` event."""
 
     service: EmbeddingService
     runtime: Runtime
-    goes_on: bool = False  # the topic has vectors of the model: then it is a text that is wrong, and not the settings
+    goes_on: bool = False  # the topic has vectors of the model, so a failure is due to a text, not to the settings
     written: int = 0
-    refused: int = 0  # texts that the service does not take
+    refused: int = 0  # texts that the service refuses
     _taken: int = 0
 
-    def run(self, texts: Iterator[Text], publisher: Publisher, progress: Progress) -> None:
-        """Raises RecallflowError where the service fails for good, EmbedderError for vectors of another size from the
-        first on, and SinkError."""
+    def run(self, texts: Iterator[TextToEmbed], publisher: Publisher, progress: Progress) -> None:
+        """Compute and send the vectors of texts. Raise RecallflowError if the service fails permanently, EmbedderError
+        if the first vectors have another dimension, and SinkError."""
         for some in _parts(texts, TOGETHER):
             try:
                 found = self.runtime.run(self._embed_all(some))
             except ModelError as error:
                 raise RecallflowError(
                     f"{self.service.name} gave no more vectors ({error}); {self.written:,} are written. "
-                    "Run the same command again: it goes on where it stopped"
+                    "Run the same command again: it resumes where it stopped"
                 ) from error
             for text, vector in zip(some, found, strict=True):
                 if vector is not None:
                     publisher.send(text.owner.record_key, _event(text, self.service.name, vector))
                     self.written += 1
-            publisher.flush()  # before more is paid for
+            publisher.flush()  # before further calls are paid for
             progress(len(some))
 
-    async def _embed_all(self, texts: Sequence[Text]) -> list[Matrix | None]:
-        """The vector of each, None for one that the service does not take."""
+    async def _embed_all(self, texts: Sequence[TextToEmbed]) -> list[Matrix | None]:
+        """Return the vector of each text; None for a text that the service refuses."""
         by_tenant: dict[str, list[int]] = {}
         for at, text in enumerate(texts):
             by_tenant.setdefault(text.owner.tenant_id, []).append(at)
         calls = [some for every in by_tenant.values() for some in _parts(every, CALL_TEXTS)]
-        room = asyncio.Semaphore(CALLS_AT_ONCE)
+        slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
         async def one(call: Sequence[int]) -> list[Matrix | None]:
-            async with room:
+            async with slots:
                 return await self._embed([texts[at] for at in call])
 
         found: list[Matrix | None] = [None] * len(texts)
@@ -259,8 +261,8 @@ class Reembedding:
                 found[at] = vector
         return found
 
-    async def _embed(self, texts: Sequence[Text]) -> list[Matrix | None]:
-        """Those of one call; where the service does not take it, each text by itself."""
+    async def _embed(self, texts: Sequence[TextToEmbed]) -> list[Matrix | None]:
+        """Return the vectors of one call. If the service refuses the call, send each text separately."""
         found: list[Matrix | None] = []
         try:
             return [*await self._call(texts)]
@@ -278,7 +280,7 @@ class Reembedding:
                 found.append(None)
         return found
 
-    async def _call(self, texts: Sequence[Text]) -> Matrix:
+    async def _call(self, texts: Sequence[TextToEmbed]) -> Matrix:
         try:
             vectors = (await self.service.embed(texts[0].owner.tenant_id, [text.shown for text in texts])).vectors
         except ModelError as error:
@@ -294,7 +296,7 @@ class Reembedding:
 
 
 class _NotTaken(Exception):
-    """The service does not take a call, and it may be for one of its texts."""
+    """A call that the service refused, possibly because of one text."""
 
     def __init__(self, error: ModelError) -> None:
         super().__init__()
@@ -302,13 +304,13 @@ class _NotTaken(Exception):
 
 
 def _parts(every: Iterable[T], count: int) -> Iterator[list[T]]:
-    """So many at a time, in their order."""
+    """Yield lists of at most `count` items, in order."""
     left = iter(every)
     while some := [*islice(left, count)]:
         yield some
 
 
-def _event(text: Text, model: str, vector: Matrix) -> bytes:
+def _event(text: TextToEmbed, model: str, vector: Matrix) -> bytes:
     owner = text.owner
     fields = {
         "type": "memory.embedding",

@@ -18,13 +18,12 @@ from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.credentials import without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.config import Config
-from recallflow.flows.record_spans import Journeys
-from recallflow.flows.security_settings import AuthSettings
-from recallflow.flows.topics import Topics
+from recallflow.flows.record_spans import RecordSpans
+from recallflow.flows.settings import AuthSettings, TopicNames
 from recallflow.masking import mask
 from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests_fit import fitted_request
-from recallflow.operators.events import Decoded, Item, Misplaced, Refused
+from recallflow.operators.events import Decoded, Item, Misrouted, Refused
 from recallflow.outputs import (
     Answer,
     Audited,
@@ -47,33 +46,35 @@ from recallflow.signal_log import log_at_once
 from recallflow.signatures import signed
 
 REASONS = ("no_key", "other_key", "other_partition")
-KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
+KEY_BYTES = 4_096  # longer keys are cut; an owner's key has at most 1,025 bytes
 DETAIL_BYTES = 2_000
-HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
+HEADERS_SHARE = 4  # the refused record's headers take at most 1/4 of a dead letter
 ToRoute = Routed | Enriched | Derived
 NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 STEP = "state"
 TOO_LARGE_TO_MOVE = InvalidRecord(
     "too_large",
-    [FieldProblem("", "lies in another partition than its owner's, and too large to be sent on: key it tenant/user")],
+    [FieldProblem("", "is in the wrong partition, and too large to be forwarded to its owner's: key it tenant/user")],
 )
 
 _log = logging.getLogger(__name__)
 
 
 class OwningPartitions:
-    """Finds records that lie elsewhere, counts them by reason, and warns of the first. A key is `tenant_id/user_id`;
-    its partition is the one that Java producers choose (murmur2), and those made with librdkafka only with
+    """The detection of misrouted records. It counts them by reason, and warns of the first. A record's key is
+    `tenant_id/user_id`. Java producers choose the right partition (murmur2); producers made with librdkafka need
     `partitioner=murmur2_random`."""
 
     def __init__(self, partitions: int) -> None:
-        """`partitions`: of the deployment's state."""
+        """Args:
+        partitions: The number of state partitions.
+        """
         self.counts: Counter[str] = Counter()
         self._partitions = partitions
 
     def judge(self, item: Decoded) -> Item:
-        """The item, or that it is misplaced. A refused record names nobody for sure: it is refused where it lies."""
+        """Return the item, or mark it as misrouted. A refused record has no reliable owner, so it stays where it is."""
         if isinstance(item, Refused):
             return item
         record, owner = item.record, item.owner
@@ -82,7 +83,7 @@ class OwningPartitions:
             return item
         if not record.silent:
             self._count(item, "no_key" if record.key is None else self._reason(record.key, owner.record_key))
-        return Misplaced(record, owner, home)
+        return Misrouted(record, owner, home)
 
     def _reason(self, key: bytes, owner_key: bytes) -> str:
         return "other_partition" if key == owner_key else "other_key"
@@ -90,9 +91,9 @@ class OwningPartitions:
     def _count(self, item: Decoded, reason: str) -> None:
         if not self.counts:
             _log.warning(
-                "%s: %s: it is sent on to its owner's partition, which costs a second way through the log. Key records "
-                "tenant_id/user_id, and set partitioner=murmur2_random in producers made with librdkafka; reported "
-                "once, counted as recallflow_misplaced_records_total",
+                "%s: %s: the record is forwarded to its owner's partition, which costs a second pass through the log. "
+                "Key records tenant_id/user_id, and set partitioner=murmur2_random in producers made with librdkafka. "
+                "Further records are only counted in recallflow_misrouted_records_total",
                 item.record.position,
                 reason.replace("_", " "),
             )
@@ -100,19 +101,23 @@ class OwningPartitions:
 
 
 class Router:
-    """Outputs → what is sent where. Everything about one owner goes to one partition, in order."""
+    """The conversion of outputs to topic records. All outputs of an owner go to one partition, in order."""
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicNames,
         partitions: Mapping[str, int],
         most_bytes: Mapping[str, int],
         auth: AuthSettings = NO_AUTH,
         traced: Callable[[Position], Headers] = lambda _: (),
     ) -> None:
-        """`partitions`: how many each topic has. `most_bytes`: topic →
-        how large a record it takes. `auth`: what events are sent with, and decisions signed. `traced`: headers that
-        what comes of the record at a position goes on with; a dead letter keeps the record's own."""
+        """Args:
+        topics: The topic names.
+        partitions: Topic → number of partitions.
+        most_bytes: Topic → largest record.
+        auth: The credentials of derived events, and the secret that signs verdicts.
+        traced: Returns the trace headers for outputs of a record. A dead letter keeps the record's own headers.
+        """
         self._topics = topics
         self._auth = auth
         self._partitions = partitions
@@ -120,8 +125,8 @@ class Router:
         self._traced = traced
 
     def fitted(self, output: Output) -> Output:
-        """The output as it will be sent: an answer larger than its topic takes is shortened, and so is a request. A
-        record that no longer fits where it is sent on to, with what is to be said of it, is a dead letter."""
+        """Return the output as it will be sent. Answers and requests that exceed their topic's limit are shortened. A
+        record too large to be forwarded with its extra header becomes a dead letter."""
         match output:
             case Answer():
                 return fit.fitted(output, self._room_bytes(output))
@@ -179,7 +184,7 @@ class Router:
         return self._outgoing(output, output.key, b"").room_bytes(self._most_bytes[self._topic_of(output)])
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
-        """What stands in for an answer that the brokers refuse."""
+        """Return the replacement of an answer that the brokers refuse."""
         error = fit.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
         return self._outgoing(answer, answer.key, error.body)
 
@@ -188,7 +193,7 @@ class Router:
 
 
 def _moved(output: Moved) -> Outgoing:
-    """The record as it was, under the key that its owner's records have, and from where it comes."""
+    """Return the unchanged record under its owner's key, with its source in a header."""
     record = output.record
     came = (MOVED_HEADER, str(record.position).encode())
     value = None if record.tombstone else record.value
@@ -196,7 +201,7 @@ def _moved(output: Moved) -> Outgoing:
 
 
 def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
-    """A refused record as it was, with the reason; of one too large, what fits, and what the whole was."""
+    """Return a dead letter: the refused record with the reason. An oversized record is cut, with its size and hash."""
     record = output.record
     own, missing = _own_headers(record.headers, most_bytes // HEADERS_SHARE)
     if record.key is not None and len(record.key) > KEY_BYTES:
@@ -215,14 +220,14 @@ def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
 
 
 def _remark(output: DeadLetter, reason: str) -> Outgoing:
-    """What stands in for a dead letter that the brokers refuse: why the record was refused, and nothing of it."""
+    """Return the replacement of a dead letter that the brokers refuse: the reason, without the record."""
     headers = error_headers(output, _whole(output.record.value) | {"error.refused": reason})
     return _outgoing(output, mask(output.record.key or b"")[0] or str(output.position).encode(), b"", headers)
 
 
 def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
-    """Headers that say why a record was refused, and what of it is `missing` here. They come after the record's own,
-    which may have the same names. The time is the record's, so that a replay writes the same."""
+    """Return the headers with the reason of a refusal, and with `missing` parts of the record. They follow the record's
+    own headers, which may have the same names. The time is the record's, so that a replay gives the same headers."""
     why = {
         "error.code": output.error.code,
         "error.detail": mask(str(output.error).encode())[0][:DETAIL_BYTES].decode(errors="ignore"),
@@ -235,7 +240,7 @@ def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
 
 
 def _fields(error: InvalidRecord) -> str:
-    """Field and problem of each that is wrong, as JSON: of very many, the first."""
+    """Return the wrong fields and their problems as JSON, cut to a limit."""
     named = [(problem.field, problem.problem) for problem in error.fields]
     while len(text := orjson.dumps(named)) > DETAIL_BYTES:
         named.pop()
@@ -243,7 +248,7 @@ def _fields(error: InvalidRecord) -> str:
 
 
 def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:
-    """A record's own headers, but for its credentials, or none and why."""
+    """Return a record's own headers without credentials, or none with the reason."""
     if headers is None:
         return (), {"error.headers_dropped": UNREADABLE}
     headers = without_credentials(headers)
@@ -261,15 +266,15 @@ def _outgoing(output: ToRoute, key: bytes | None, value: bytes | None, headers: 
 
 
 def deployment_name(config: Config, topic: str) -> str:
-    """`topic`: the one that a deployment is named after, where it has no name of its own."""
+    """Return the name of a deployment: the configured name, or one derived from a topic."""
     return config.run.deployment or f"recallflow-{topic}"
 
 
 def routing(
-    router: Router, source: OwnedSource, observe: Callable[[Any], None], journeys: Journeys
+    router: Router, source: OwnedSource, observe: Callable[[Any], None], spans: RecordSpans
 ) -> Callable[[list[tuple[str, Any]]], Iterator[ToSend | Marked]]:
-    """Return the step from outputs to records to send; marks stay behind the outputs before them. It reports to the
-    source which records are through, and ends their journeys."""
+    """Return the step that turns outputs into records to send. Barriers stay behind the outputs before them. The step
+    reports completed records to the source, and ends their spans."""
 
     def route(batch: list[tuple[str, Any]]) -> Iterator[ToSend | Marked]:
         late: list[Position] = []
@@ -283,25 +288,25 @@ def routing(
                 topic, _, partition = output.source.rpartition(":")
                 source.progress.done(topic, len(output.offsets))
                 source.catch_up.done(output.source, output.offsets)
-                journeys.done(Position(topic, int(partition), offset) for offset in output.offsets)
+                spans.done(Position(topic, int(partition), offset) for offset in output.offsets)
             else:
-                if journeys.is_late(output.position):
+                if spans.is_late(output.position):
                     late.append(output.position)
                 sent = router.route(output)
-                yield sent._replace(outgoing=replace(sent.outgoing, delivered=journeys.handed(output)))
-        journeys.end_late(late)
+                yield sent._replace(outgoing=replace(sent.outgoing, delivered=spans.handed(output)))
+        spans.end_late(late)
 
     return route
 
 
 def stop_on_signals(source: OwnedSource) -> None:
-    """SIGTERM and SIGINT end the flow after the batch at hand; a second one ends the process."""
+    """Stop the flow after the current batch on SIGTERM or SIGINT. A second signal ends the process."""
 
     def stop(number: int, _: object) -> None:
         if source.stopping.is_set():
             os._exit(128 + number)
         source.stopping.set()
-        log_at_once(__name__, "stopping: the batch at hand is finished; a second signal stops at once")
+        log_at_once(__name__, "stopping after the current batch; a second signal stops at once")
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

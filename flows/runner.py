@@ -1,8 +1,7 @@
 """Recipes of dataflows, and the loop that executes a recipe without Bytewax.
 
-A recipe is a source, a list of named steps, and a sink. `run` executes it on Bytewax where that is installed
-(`on_bytewax.py`), and otherwise on the calling thread (`Loop`). Steps, sources and sinks do not know which.
-"""
+A recipe is a source, a list of named steps, and a sink. `run` executes it on Bytewax if that is installed
+(`on_bytewax.py`), and otherwise on the calling thread (`Loop`). Both give the same results."""
 
 import logging
 import time
@@ -19,7 +18,7 @@ class SourcePart(Protocol):
     """An open source."""
 
     def next_batch(self) -> list[Any]:
-        """Return the next values, after a short wait where there are none. Raises StopIteration at the end."""
+        """Return the next values, after a short wait if there are none. Raise StopIteration at the end."""
 
     def close(self) -> None: ...
 
@@ -45,8 +44,7 @@ class RecipeSink(Protocol):
 
 
 class KeyedLogic(Protocol):
-    """The state of one key. Each call returns outputs; the flag of `on_batch` is true where the state is to be
-    dropped."""
+    """The state of one key. Each call returns outputs. The flag of `on_batch` is true if the state is to be dropped."""
 
     def on_batch(self, values: list[Any]) -> tuple[Iterable[Any], bool]: ...
 
@@ -57,7 +55,7 @@ class KeyedLogic(Protocol):
         """Called once at the end of the input."""
 
     def due_ms(self) -> int | None:
-        """Return the time of the next `on_notify` in epoch milliseconds. It changes only within calls of this key."""
+        """Return the time of the next `on_notify` in epoch milliseconds. Only calls of this key change it."""
 
 
 class BatchStep(NamedTuple):
@@ -68,15 +66,14 @@ class BatchStep(NamedTuple):
 
 
 class KeyedStep(NamedTuple):
-    """A step with one state per key: it takes and returns pairs of key and value."""
+    """A step with one state per key. It takes and returns pairs of key and value."""
 
     name: str
     new_logic: Callable[[], KeyedLogic]
 
 
 class Recipe(NamedTuple):
-    """A dataflow: every value that the source gives passes through all steps in order, and what comes out is
-    written."""
+    """A dataflow: each value of the source passes through all steps in order, and the sink writes the results."""
 
     name: str
     source: RecipeSource
@@ -85,7 +82,7 @@ class Recipe(NamedTuple):
 
 
 def run(recipe: Recipe) -> None:
-    """Execute a recipe until its source ends, on Bytewax where it is installed. Raises the error that stopped it."""
+    """Execute a recipe until its source ends, on Bytewax if it is installed. Raise the error that stopped it."""
     with computing():
         try:
             from recallflow.flows.on_bytewax import run_on_bytewax
@@ -93,7 +90,7 @@ def run(recipe: Recipe) -> None:
             if (error.name or "bytewax").partition(".")[0] != "bytewax":
                 raise
             if not isinstance(error, ModuleNotFoundError):
-                _log.warning("Bytewax is installed and cannot be loaded (%s): running without it", error)
+                _log.warning("Bytewax is installed but cannot be loaded (%s): running without it", error)
             run_loop(recipe)
         else:
             run_on_bytewax(recipe)
@@ -114,7 +111,7 @@ def epoch_ms() -> int:
 
 
 class Loop:
-    """A recipe under execution on one thread. One `step` brings one batch from the source to the sink."""
+    """A recipe under execution on one thread. One `step` moves one batch from the source to the sink."""
 
     def __init__(self, recipe: Recipe, now_ms: Callable[[], int] = epoch_ms) -> None:
         self._sink = recipe.sink.build()
@@ -125,7 +122,7 @@ class Loop:
         ]
 
     def step(self) -> bool:
-        """Process one batch and whatever is due. Return False once the source has ended."""
+        """Process one batch and all due notifications. Return False once the source has ended."""
         values: list[Any] = []
         goes_on = True
         try:
@@ -152,7 +149,7 @@ class _Stateless:
     def __init__(self, function: Callable[[list[Any]], Iterable[Any]]) -> None:
         self._function = function
 
-    def process(self, values: list[Any], *, ends: bool) -> list[Any]:  # noqa: ARG002 - nothing is left at the end
+    def process(self, values: list[Any], *, ends: bool) -> list[Any]:  # noqa: ARG002 - it has no state
         return [*self._function(values)] if values else values
 
 
@@ -162,7 +159,7 @@ class _KeyedStates:
     def __init__(self, new_logic: Callable[[], KeyedLogic], now_ms: Callable[[], int]) -> None:
         self._new_logic, self._now_ms = new_logic, now_ms
         self._logics: dict[str, KeyedLogic] = {}
-        self._due_ms: dict[str, int] = {}  # of the keys that have a time
+        self._due_ms: dict[str, int] = {}  # key → time of its next notification
 
     def process(self, values: list[tuple[str, Any]], *, ends: bool) -> list[Any]:
         outputs: list[Any] = []

@@ -1,17 +1,25 @@
-"""The settings of the engine itself: what shapes its state and its answers, with Kafka or without."""
+"""Settings of the engine itself, with or without Kafka."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from recallflow.connectors.embedders import check_embedder, load_embedder
+from recallflow.connectors.master_keys import KmsMasterKey, parse_master_key, read_master_key
 from recallflow.connectors.rerankers import check_reranker, load_reranker
+from recallflow.credentials import KEY_HEADER, ApiKeyText
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
+from recallflow.master_key import MasterKey
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.rules import Rules
+from recallflow.records import Position
 from recallflow.reranker import Reranker
+from recallflow.signatures import check_secret
+from recallflow.state.at_rest import AtRest
 from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.keys import FORMAT_VERSION
 
@@ -20,7 +28,7 @@ YEAR_MINUTES = 365 * 24 * 60
 
 
 def refuse_unless(settings: object, *rules: tuple[str, str, bool]) -> None:
-    """Checks rules: the name of a field, what it must be, and whether it is. Raises UsageError with all that fail."""
+    """Check rules: a field's name, its valid values, and whether it has one. Raise UsageError with all violations."""
     if problems := [
         f"{name} must be {what}, not {getattr(settings, name)}" for name, what, holds in rules if not holds
     ]:
@@ -29,16 +37,19 @@ def refuse_unless(settings: object, *rules: tuple[str, str, bool]) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a deployment chooses. `partitions`, `embedder`, `episode_gap_minutes` and `similarity_…` shape the state: a
-    state directory remembers them, and cannot be opened with others.
+    """Settings of the engine. `partitions`, `embedder`, `episode_gap_minutes` and `similarity_…` shape the state: a
+    state directory records them, and cannot be opened with others.
 
-    `similarity_threshold`: the least cosine of memories that the graph links as similar; `similarity_max_k`: how many
-    of the nearest are looked at; `similarity_max_per_memory`: how many a memory is linked to, 0 to link none.
-    `graph_enabled`: whether queries may follow the graph at all, whatever tenants decided.
-
-    `reranker`: the model that reads the best candidates once more, a local one or the one that the service at
-    `reranker_url` has by this name; `reranker_key` is for that service, and answers go without it after
-    `rerank_timeout_ms`. `model_path` is the reranker's where the embedder has no model."""
+    Attributes:
+        model_path: The folder of the embedder's model; the reranker's, if the embedder has no model.
+        similarity_threshold: The least cosine of memories that the graph links as similar.
+        similarity_max_k: The number of nearest memories to compare.
+        similarity_max_per_memory: The largest number of links of a memory; 0 for none.
+        graph_enabled: Whether queries may use the graph at all, regardless of tenants' rollouts.
+        reranker: The model that reranks the best candidates: a local one, or the name of one at `reranker_url`.
+        reranker_key: The API key of that service.
+        rerank_timeout_ms: The limit after which answers are not reranked.
+    """
 
     embedder: str = "meaning"
     model_path: Path | None = None
@@ -74,7 +85,7 @@ class Settings:
         return round(self.episode_gap_minutes * MINUTE_MS)
 
     def load_reranker(self) -> Reranker | None:
-        """The reranker that is chosen, if one is. Raises UsageError."""
+        """Return the configured reranker, if there is one. Raise UsageError."""
         return load_reranker(
             self.reranker,
             path=self._reranker_folder,
@@ -84,11 +95,11 @@ class Settings:
         )
 
     def load_embedder(self) -> Embedder:
-        """The embedder that is chosen. Raises EmbedderError."""
+        """Return the configured embedder. Raise EmbedderError."""
         return load_embedder(self.embedder, self._embedder_folder)
 
     def check_models(self) -> None:
-        """Raises EmbedderError or UsageError for models that there cannot be, without loading them."""
+        """Check the names and folders of models without loading them. Raise EmbedderError or UsageError."""
         check_embedder(self.embedder, self._embedder_folder)
         check_reranker(self.reranker, path=self._reranker_folder, url=self.reranker_url)
 
@@ -102,11 +113,11 @@ class Settings:
 
     @property
     def model_path_is_the_rerankers(self) -> bool:
-        """Whether `model_path` cannot be meant for the embedder, which has no model."""
+        """Return whether `model_path` belongs to the reranker, because the embedder has no model."""
         return self.embedder in ("hash", "meaning") and self.reranker is not None and self.reranker_path is None
 
     def fingerprint(self, embedder: Embedder) -> Fingerprint:
-        """What the state directory remembers of the settings."""
+        """Return the settings that a state directory records."""
         return Fingerprint(
             partitions=self.partitions,
             embedder=embedder.name,
@@ -118,9 +129,9 @@ class Settings:
         )
 
     def shared_settings(self, embedder: Embedder) -> dict[str, object]:
-        """Return the settings that shape state, by which all members of a deployment have to go."""
+        """Return the settings that all members of a deployment must share."""
         shape = asdict(self.fingerprint(embedder))
-        del shape["partitions"], shape["episode_gap_ms"]  # the first is the topic's
+        del shape["partitions"], shape["episode_gap_ms"]  # the topic determines the partitions
         return shape | {"episode_gap_minutes": self.episode_gap_minutes, "format": FORMAT_VERSION}
 
     def rules(
@@ -131,7 +142,7 @@ class Settings:
         input_ends: bool = True,
         decisions: History | None = None,
     ) -> Rules:
-        """What partition logic reads of the settings, and of where it runs."""
+        """Return the settings of the state step."""
         similarity = Similarity(self.similarity_threshold, self.similarity_max_k, self.similarity_max_per_memory)
         return Rules(
             embedder.name,
@@ -143,3 +154,168 @@ class Settings:
             similarity,
             graph_enabled=self.graph_enabled,
         )
+
+
+AuthMode = Literal["auto", "off", "required"]
+MODES = ("auto", "off", "required")
+DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class AuthSettings:
+    """Settings of authorisation.
+
+    Attributes:
+        mode: `required` demands credentials of every record, `off` of none, and `auto` of records that were appended
+            after the first key was configured.
+        jwks: The file or address of the keys that sign JWTs.
+        secret: A further key, for HS256.
+        issuer: The issuer that a token must name.
+        audience: The audience that a token must name.
+        tenant_claim: The claim with the tenant.
+        jwks_refresh_s: The refresh interval of a JWKS address.
+        api_key: The credentials of recallflow's own commands and of the enrichment flow.
+        control_secret: The secret that must have signed each control event.
+    """
+
+    mode: str = "auto"
+    jwks: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    issuer: str | None = None
+    audience: str | None = None
+    tenant_claim: str = "tenant_id"
+    jwks_refresh_s: float = 300.0
+    api_key: str | None = field(default=None, repr=False)
+    control_secret: str | None = field(default=None, repr=False)
+
+    @property
+    def credentials(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Return the headers of records that recallflow sends."""
+        return () if self.api_key is None else ((KEY_HEADER, self.api_key.encode()),)
+
+    def __post_init__(self) -> None:
+        # Messages do not show the value, because it may be a secret.
+        if self.api_key is not None and ApiKeyText.parse(self.api_key) is None:
+            raise UsageError("auth.api_key is not an API key: give the whole output of `recallflow keys create`, rfk_…")
+        check_secret("auth.secret", self.secret)
+        check_secret("auth.control_secret", self.control_secret)
+        refuse_unless(
+            self,
+            ("mode", "auto, off or required", self.mode in MODES),
+            ("tenant_claim", "a claim's name", self.tenant_claim != ""),
+            ("jwks_refresh_s", "1 to 86,400", 1 <= self.jwks_refresh_s <= DAY_S),
+        )
+
+
+@dataclass(frozen=True)
+class EncryptionSettings:
+    """Settings of encryption on disk. Without a master key, only snapshots encrypt waiting records.
+
+    Attributes:
+        master_key_file: The file of the master key, 32 bytes in base64.
+        master_key: The master key itself.
+        kms_key: The id or ARN of a key of AWS KMS, in place of a master key.
+        kms_region: The region of the KMS key.
+        kms_endpoint: The address of the KMS; None for AWS's own.
+        encrypt_vectors: Encrypt vectors too.
+    """
+
+    master_key_file: Path | None = None
+    master_key: str | None = field(default=None, repr=False)
+    kms_key: str | None = None
+    kms_region: str | None = None
+    kms_endpoint: str | None = None
+    encrypt_vectors: bool = True
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("master_key_file", "master_key", "kms_key") if getattr(self, name) is not None]
+        if len(given) > 1:  # the message does not show secrets
+            raise UsageError(f"{' and '.join(given)} exclude each other: give one master key")
+
+
+def open_at_rest(settings: EncryptionSettings) -> AtRest:
+    """Return the encryption of the state. Raise MasterKeyError."""
+    return AtRest(_master_key(settings), settings.encrypt_vectors)
+
+
+def _master_key(settings: EncryptionSettings) -> MasterKey | None:
+    if settings.master_key_file is not None:
+        return read_master_key(settings.master_key_file)
+    if settings.master_key is not None:
+        return parse_master_key(settings.master_key)
+    if settings.kms_key is not None:
+        return KmsMasterKey(settings.kms_key, settings.kms_region, settings.kms_endpoint)
+    return None
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAMED = "letters, digits, dots, underscores and hyphens, at most 249"
+_POSITION = re.compile(r".+:[0-9]{1,9}:[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class TopicNames:
+    """Topic names. `replies` are further topics that a query may name in `reply_to`. `audit` is the topic of the access
+    log; None for no access log."""
+
+    memory: str = "memory.events"
+    queries: str = "query.events"
+    control: str = "control.events"
+    responses: str = "recall.responses"
+    receipts: str = "memory.receipts"
+    enrichment: str = "enrichment.requests"
+    results: str = "enrichment.results"
+    dead_letters: str = "dead.letters"
+    replies: tuple[str, ...] = field(default=())
+    audit: str | None = None
+
+    def __post_init__(self) -> None:
+        inputs = self.read()
+        names = (*inputs, self.enrichment, self.results, *self.outputs())
+        if wrong := sorted({name for name in names if not _NAME.fullmatch(name) or name in (".", "..")}):
+            raise UsageError(f"invalid topic name: {', '.join(map(repr, wrong))}; give {_NAMED}")
+        # A topic that is read must have no other role.
+        own = (*inputs, self.enrichment, self.results)
+        if twice := sorted({name for name in own if names.count(name) > 1}):
+            raise UsageError(f"{', '.join(twice)}: each topic that is read needs a different name")
+
+    def read(self) -> tuple[str, ...]:
+        """Return the topics that the main flow reads."""
+        return self.memory, self.queries, self.control
+
+    def read_for(self) -> dict[str, str]:
+        """Return the topics that the main flow reads, by the flag of `run` that names each."""
+        return dict(zip(("--memory-topic", "--query-topic", "--control-topic"), self.read(), strict=True))
+
+    def outputs(self) -> tuple[str, ...]:
+        """Return the topics that only the main flow writes."""
+        audit = [] if self.audit is None else [self.audit]
+        return (self.responses, self.receipts, self.dead_letters, *audit, *self.replies)
+
+    def written(self, *, enriches: bool = False) -> tuple[str, ...]:
+        """Return the topics that the main flow writes. Verdicts of quality gates go to the control topic. Requests go
+        to the enrichment flow, if `enriches`."""
+        return (*self.outputs(), self.control, *([self.enrichment] if enriches else []))
+
+    def enrichment_read_for(self) -> dict[str, str]:
+        """Return the topics that the enrichment flow reads, by the flag of `enrich` that names each."""
+        return {
+            "--enrichment-topic": self.enrichment,
+            "--result-topic": self.results,
+            "--control-topic": self.control,
+        }
+
+    def enrichment_written(self) -> tuple[str, ...]:
+        """Return the topics that the enrichment flow writes. It also reads its results."""
+        return self.results, self.memory, self.receipts, self.dead_letters
+
+    def skipped(self, texts: Iterable[str]) -> frozenset[Position]:
+        """Parse positions to skip. Raise UsageError for positions outside of the input topics."""
+        found = []
+        for text in texts:
+            if not _POSITION.fullmatch(text):
+                raise UsageError(f"--skip {text}: give TOPIC:PARTITION:OFFSET, as a log line or a dead letter names it")
+            found.append(Position.parse(text))
+            if found[-1].topic not in (self.memory, self.queries):
+                raise UsageError(f"--skip {text}: this run reads {self.memory} and {self.queries}")
+        return frozenset(found)

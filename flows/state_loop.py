@@ -1,8 +1,7 @@
-"""The loop that runs the engine on one thread, without Bytewax: read, apply, commit, hand over.
+"""The loop that runs the engine on one thread, without Bytewax: read, apply, commit, deliver.
 
-The applied position of each state partition is committed in the same write batch as the effects. Records at or below it
-change nothing when a log is read again. A log that can be read again resumes at its settled position.
-"""
+The applied position of each state partition is committed in the same write batch as the effects. When a log is read
+again, records up to that position change nothing. A file resumes at its settled position."""
 
 import time
 from collections import defaultdict
@@ -17,7 +16,7 @@ from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.operators.answers.models import Models
-from recallflow.operators.async_call import Completion
+from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.prepare import prepare
@@ -36,7 +35,7 @@ def opener(
     embedder: Embedder,
     rules: Rules,
     models: Models | None = None,
-    behind: Callable[[int], str] = lambda _: "",
+    missing_state: Callable[[int], str] = lambda _: "",
 ) -> Callable[[int], StateStep]:
     """Return a function that opens state partitions by number.
 
@@ -45,16 +44,16 @@ def opener(
         embedder: Embeds texts.
         rules: Settings of the state step.
         models: Models that queries may call.
-        behind: Tells what of the log the answers of a state partition lack.
+        missing_state: Describes the records that a state partition has not applied yet.
     """
     fallback = load_embedder("hash")
     return StateStep.opener(
-        directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=behind, models=models
+        directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=missing_state, models=models
     )
 
 
 class StateLoop:
-    """All state partitions of a directory, for the thread that makes it."""
+    """All state partitions of a directory, for the thread that creates it."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class StateLoop:
         decode: Callable[[Record], Item] = decode,
         observe: Callable[[Output], None] = lambda _: None,
         models: Models | None = None,
-        ahead: BeforeApplied | None = None,
+        complete: BeforeApplied | None = None,
     ) -> None:
         """Open the state partitions.
 
@@ -78,10 +77,10 @@ class StateLoop:
             decode: Decodes and authorises a record.
             observe: Sees every output.
             models: Models that queries may call.
-            ahead: Completes prepared items before they are applied.
+            complete: Completes prepared items before they are applied.
         """
         self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
-        self._embedder, self._decode, self._ahead = embedder, decode, ahead
+        self._embedder, self._decode, self._complete = embedder, decode, complete
         partitions = directory.fingerprint.partitions
         self._partition_of = partial(partition_hashed, partitions=partitions)
         open_step = opener(directory, embedder, rules, models)
@@ -90,7 +89,7 @@ class StateLoop:
         self._sync_s, self._sync_at_s = sync_s, float("inf")
 
     def begin(self, topics: Iterable[str]) -> dict[str, int]:
-        """Finish events of logs that no source brings again, and return the first unused offset of each log."""
+        """Finish events of logs that cannot be read again, and return the first unused offset of each log."""
         sources = {topic: f"{topic}:0" for topic in topics}
         for step in self._steps.values():
             for source in sources.values():
@@ -99,17 +98,17 @@ class StateLoop:
         return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
 
     def resume(self, topic: str) -> tuple[int, str]:
-        """Return the lowest offset of a log that a state partition may lack, or whose outputs may be undelivered, and
-        the digest of the lines before it."""
+        """Return the lowest offset that a state partition may lack, or with possibly undelivered outputs, and the
+        digest of the lines before it."""
         offset, digest = min((step.settled(f"{topic}:0") for step in self._steps.values()), default=(-1, ""))
         return offset + 1, digest
 
-    def apply(self, read: Sequence[Record | Completion]) -> list[Delivered | Done]:
+    def apply(self, read: Sequence[Record | CallCompletion]) -> list[Delivered | Done]:
         """Apply and commit a batch. Return its outputs."""
-        collect_due_garbage()  # hardly anything of the batch before is left
-        given: dict[str, list[Batch | Completion]] = defaultdict(list)
+        collect_due_garbage()  # between batches, when few objects are alive
+        given: dict[str, list[Batch | CallCompletion]] = defaultdict(list)
         for one in read:
-            if isinstance(one, Completion):
+            if isinstance(one, CallCompletion):
                 given[one.key].append(one)
         for key, batch in by_partition(self._prepared(read), self._partition_of):
             given[key].append(batch)
@@ -129,7 +128,7 @@ class StateLoop:
         return self._decided([output for step in due for output in step.advance()])
 
     def is_sync_due(self) -> bool:
-        """Return whether commits have waited long enough for the disk."""
+        """Return whether commits have waited long enough for a sync."""
         return time.monotonic() >= self._sync_at_s
 
     def begin_sync(self) -> None:
@@ -139,8 +138,7 @@ class StateLoop:
         self._sync_at_s = float("inf") if is_covered else time.monotonic() + (self._sync_s or 0.0)
 
     def settle(self, position: Position, digest: str) -> None:
-        """Sync the directory, and resume a log behind a position from now on: all of it is applied and delivered.
-        `digest`: of all lines up to there."""
+        """Sync the directory, and let a log resume after a position. `digest` is of all lines up to it."""
         for step in self._steps.values():
             step.commit()
         self._directory.sync()
@@ -157,7 +155,7 @@ class StateLoop:
         return max(0.0, min(idle_s)) if idle_s else None
 
     def end(self) -> list[Delivered | Done]:
-        """Return the outputs that are left at the end of the input. All commits are synced."""
+        """Return the remaining outputs at the end of the input. All commits are synced."""
         outputs = self._decided([output for step in self._steps.values() for output in step.end()])
         if self._sync_s is not None:
             self._directory.sync()
@@ -169,7 +167,7 @@ class StateLoop:
         with suppress(StopIteration):
             while True:
                 calls.wake.clear()
-                read: list[Record | Completion] = [*calls.take(), *self._finished()]
+                read: list[Record | CallCompletion] = [*calls.take(), *self._finished()]
                 calls.deliver(self.apply(read) if read else [])
                 calls.deliver(self.advance())
                 if self.is_sync_due():
@@ -178,16 +176,16 @@ class StateLoop:
                     calls.wake.wait(self.idle_s())
         calls.deliver(self.end())
 
-    def _finished(self) -> list[Completion]:
+    def _finished(self) -> list[CallCompletion]:
         return [] if self._models is None else self._models.runtime.completions.pop_all()
 
-    def _prepared(self, read: Sequence[Record | Completion]) -> list[Item]:
+    def _prepared(self, read: Sequence[Record | CallCompletion]) -> list[Item]:
         """Decode records, analyse and embed their texts."""
         items = prepare(self._embedder, [self._decode(one) for one in read if isinstance(one, Record)])
-        return items if self._ahead is None else self._ahead(items)
+        return items if self._complete is None else self._complete(items)
 
     def _decided(self, outputs: Iterable[Output]) -> list[Delivered | Done]:
-        """Apply verdicts at once, as no log brings them back, and drop outputs that have no reader here."""
+        """Apply verdicts at once, because no log returns them, and drop outputs without a reader here."""
         found: list[Delivered | Done] = []
         for output in outputs:
             self._observe(output)

@@ -14,29 +14,29 @@ from recallflow.connectors.kafka.group import agree, holders
 from recallflow.connectors.kafka.place import Place
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import SourceError, UsageError
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.parsing import asks
 from recallflow.state.directory import describe
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.sources import TOPICS, reads_topics
 
-LEAST_BYTES = 16 * 1024  # room for every key, header and error there may be
+LEAST_BYTES = 16 * 1024  # enough for any key, headers and error
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class TopicRegistry:
-    """The topics of one state directory."""
+    """The topics of one state directory, by name and id."""
 
     path: Path
-    read: dict[str, str]  # by the flag that names each
-    ids: dict[str, str]  # of every topic that is read or written
+    read: dict[str, str]  # flag → topic
+    ids: dict[str, str]  # topic → id, of all topics read or written
 
     @classmethod
     def open(cls, state_dir: Path, found: Mapping[str, Described], read: Mapping[str, str]) -> Self:
-        """`found`: the topics there are; `read`: the name of the topic for each flag. Raises SourceError where an input
-        is another topic than before."""
+        """Open the registry, and compare the existing topics with it. `read` maps flags to topics. Raise SourceError if
+        an input topic was replaced."""
         path = state_dir / TOPICS
         known = cls._stored(path, read) if path.exists() else cls(path, dict(read), {})
         known.check(found)
@@ -45,23 +45,23 @@ class TopicRegistry:
 
     @classmethod
     def check_names(cls, state_dir: Path, read: Mapping[str, str]) -> None:
-        """Raises SourceError where a directory has read other topics than it is given, or is of another flow."""
+        """Raise SourceError if the directory belongs to another flow, or has read other topics."""
         if (path := state_dir / TOPICS).exists():
             cls._stored(path, read)
 
     def check(self, found: Mapping[str, Described]) -> None:
-        """Compares ids. Brokers before 2.8 have none."""
+        """Compare topic ids. Brokers before 2.8 have none. Raise SourceError if an input topic was replaced."""
         for topic, described in found.items():
             known = self.ids.setdefault(topic, described.id)
             if known == described.id:
                 continue
             if topic in self.read.values():
                 raise SourceError(
-                    f"{topic} was deleted and made anew (its id is {described.id}, and was {known}): what this state "
-                    "directory had read is not in it. Start with another state directory"
+                    f"{topic} was deleted and recreated (its id is {described.id}, and was {known}): the records that "
+                    "this state directory has read are gone. Start with another state directory"
                 )
             _log.warning(
-                "%s was made anew (its id is %s, and was %s): written on from now on", topic, described.id, known
+                "%s was recreated (its id is %s, and was %s): outputs go to the new topic", topic, described.id, known
             )
             self.ids[topic] = described.id
             self._write()
@@ -72,11 +72,11 @@ class TopicRegistry:
         for flag, name in kept["read"].items():
             if (given := read.get(flag)) is None:
                 raise SourceError(
-                    f"{path.parent} is of a flow that reads {name}: give this one a --state-dir of its own"
+                    f"{path.parent} belongs to a flow that reads {name}: give this flow another --state-dir"
                 )
             if given != name:
                 raise SourceError(
-                    f"{path.parent} has read {name}, and is given {given} ({flag}): two logs would be mixed. Give "
+                    f"{path.parent} has read {name}, but {flag} names {given}: the state would mix two logs. Give "
                     f"{flag} {name}, or start with another state directory"
                 )
         return cls(path, dict(read), kept["ids"])
@@ -86,30 +86,34 @@ class TopicRegistry:
 
 
 def stamped_by_log(options: KafkaOptions, topics: Iterable[str]) -> frozenset[str]:
-    """Those of the topics whose records carry the time of the log."""
+    """Return the topics whose records carry the log's append time."""
     return frozenset(topic for topic, found in ask_configs(options, topics).items() if found.stamped_by_log)
 
 
 def judged_by_senders(topics: Iterable[str]) -> UsageError:
-    """Why records of topics cannot be judged as of a time that their producers choose."""
+    """Return the error of topics whose producers choose the times that credentials are checked by."""
     return UsageError(
-        f"{', '.join(topics)}: records carry their producers' times (CreateTime), by which credentials would be "
-        "judged: set message.timestamp.type=LogAppendTime"
+        f"{', '.join(topics)}: records carry their producers' times (CreateTime), and credentials would be checked as "
+        "of those times: set message.timestamp.type=LogAppendTime"
     )
 
 
 def ask_sizes(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, judged: bool = False
 ) -> dict[str, int]:
-    """Asks the brokers how large a record each written topic takes; a log line where the clocks of producers stamp what
-    is read. Raises UsageError where that is next to nothing, and where records are `judged` as of a time that their
-    producers choose: an expired token would hold, and a revoked key."""
+    """Return the largest record of each written topic, as the brokers report. Log a warning if producers' clocks stamp
+    the inputs.
+
+    Raises:
+        UsageError: The limit is too small. Or records are `judged` by times of their producers: then an expired token
+            or a revoked key would be valid.
+    """
     found = ask_configs(options, (*inputs, *written))
     if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
         if judged:
             raise judged_by_senders(own)
         _log.warning(
-            "%s: records carry their producers' times (CreateTime): clocks that differ mix up what was known when; "
+            "%s: records carry their producers' times (CreateTime): clock skew falsifies the order of knowledge; "
             "set message.timestamp.type=LogAppendTime",
             ", ".join(own),
         )
@@ -120,13 +124,13 @@ def ask_sizes(
 
 
 def check_control(options: KafkaOptions, topic: str) -> None:
-    """A log line where decisions may be lost, or claim to be of another time than they are."""
+    """Log a warning if the control topic may lose decisions, or lets senders choose their times."""
     found = ask_configs(options, [topic])[topic]
     if not found.keeps_all:
         wanted = ", ".join(f"{name}={value}" for name, value in KEEPS_ALL.items())
         _log.warning(
-            "%s does not keep everything: records are judged by what was decided when they came, and a rebuild would "
-            "judge them otherwise; set %s",
+            "%s deletes old decisions: records are judged by the decisions of their time, and a rebuild would judge "
+            "them differently; set %s",
             topic,
             wanted,
         )
@@ -138,10 +142,17 @@ def check_control(options: KafkaOptions, topic: str) -> None:
         )
 
 
-def deployed(options: KafkaOptions, name: str, topics: Topics, state_dir: Path, settings: Mapping[str, object]) -> int:
-    """How many partitions the deployment's state has, for ever: as its group says, or where Kafka has forgotten that, a
-    directory that was of it; a new deployment takes what the topics have now. Raises SourceError, StateError, and
-    UsageError where topics do not go together, or members have committed other settings."""
+def deployed(
+    options: KafkaOptions, name: str, topics: TopicNames, state_dir: Path, settings: Mapping[str, object]
+) -> int:
+    """Return the permanent number of state partitions of the deployment. It comes from the committed offsets of its
+    group, or from an earlier state directory, or from the topics of a new deployment.
+
+    Raises:
+        UsageError: The topics have different partition counts, or members have committed other settings.
+        SourceError: Kafka cannot be reached.
+        StateError: The state directory cannot be read.
+    """
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
         memory, queries = counts[topics.memory], counts[topics.queries]
@@ -160,8 +171,7 @@ def deployed(options: KafkaOptions, name: str, topics: Topics, state_dir: Path, 
 
 
 def kept_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
-    """How many partitions the state of the reader's group has, by what stands beside its offsets; None where nothing
-    does."""
+    """Return the number of state partitions in the metadata of the group's committed offsets; None if there is none."""
     wanted = [TopicPartition(topic, number) for number in range(count)]
     kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
     places = (Place.found(one.metadata) for one in kept)
@@ -169,7 +179,7 @@ def kept_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
 
 
 def _check_memories(reader: TopicReader, topic: str) -> None:
-    """A topic of queries that is read as one of memories would have all of them answered a second time."""
+    """Raise UsageError if the memory topic holds queries, which would all be answered a second time."""
     values = [first.value() or b"" for first in reader.firsts(reader.spans((topic,))).values()]
     if values and all(map(asks, values)):
         raise UsageError(

@@ -61,7 +61,7 @@ Result = Completed[V, W] | Failed[V]
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class CallCompletion:
     """Says that a call has finished: an input of the operator."""
 
     key: str
@@ -77,14 +77,14 @@ class Completions:
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
-        self._finished: deque[Completion] = deque()
+        self._finished: deque[CallCompletion] = deque()
 
-    def put(self, completion: Completion) -> None:
+    def put(self, completion: CallCompletion) -> None:
         self._finished.append(completion)
         self.wake.set()
 
-    def pop_all(self) -> list[Completion]:
-        popped: list[Completion] = []
+    def pop_all(self) -> list[CallCompletion]:
+        popped: list[CallCompletion] = []
         try:
             while True:
                 popped.append(self._finished.popleft())
@@ -93,12 +93,12 @@ class Completions:
 
 
 @dataclass(slots=True)
-class Call(Generic[V, W]):
+class AsyncCall(Generic[V, W]):
     """The call for one item. The loop thread writes `result`; the logic only reads it."""
 
     item: V
     fn: Callable[[V], Awaitable[W]]
-    completion: Completion
+    completion: CallCompletion
     result: Result[V, W] | None = None
 
 
@@ -135,7 +135,7 @@ class Runtime:
         self.capacity = capacity
         self._timeout_s = timeout_s
         self._loop = _Loop.get()
-        self._waiting: deque[Call[Any, Any]] = deque()
+        self._waiting: deque[AsyncCall[Any, Any]] = deque()
         self._running: dict[int, asyncio.Task[Any]] = {}  # by the number of the call
         self._closed = False
         self._changed = threading.Condition()
@@ -146,17 +146,17 @@ class Runtime:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, calls: list[Call[Any, Any]]) -> None:
+    def submit(self, calls: list[AsyncCall[Any, Any]]) -> None:
         """Queues calls, which begin in their order. Any thread may call it; it returns at once."""
         with self._changed:
             self._check_open()
         self._loop.call_soon_threadsafe(self._admit, calls)
 
-    def cancel(self, calls: Iterable[Call[Any, Any]]) -> None:
+    def cancel(self, calls: Iterable[AsyncCall[Any, Any]]) -> None:
         """Drop calls that wait for their turn, and cancel those under way: nobody wants their results any more."""
         self._loop.call_soon_threadsafe(self._drop, {call.completion.call for call in calls})
 
-    def wait(self, calls: Iterable[Call[Any, Any]]) -> None:
+    def wait(self, calls: Iterable[AsyncCall[Any, Any]]) -> None:
         """Blocks until all calls have results. It ends, as attempts are bounded and each has a timeout."""
         with self._changed:
             for call in calls:
@@ -192,7 +192,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _admit(self, calls: list[Call[Any, Any]]) -> None:
+    def _admit(self, calls: list[AsyncCall[Any, Any]]) -> None:
         self._waiting.extend(calls)
         self._begin()
 
@@ -212,7 +212,7 @@ class Runtime:
         if self._running.pop(number, None) is not None:
             self._begin()
 
-    async def _run(self, call: Call[Any, Any]) -> None:
+    async def _run(self, call: AsyncCall[Any, Any]) -> None:
         try:
             result = await self._call(call)
         except asyncio.CancelledError as error:  # by `cancel`, or by the function itself: the item fails
@@ -225,7 +225,7 @@ class Runtime:
         self.completions.put(call.completion)
         self._release(call.completion.call)
 
-    async def _call(self, call: Call[V, W]) -> Result[V, W]:
+    async def _call(self, call: AsyncCall[V, W]) -> Result[V, W]:
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:

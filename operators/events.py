@@ -102,7 +102,7 @@ class Refused(NamedTuple):
     query_id: str | None = None
 
 
-class Misplaced(NamedTuple):
+class Misrouted(NamedTuple):
     """A valid record in another partition than its owner's: it is sent on to `home`, its owner's partition of the same
     topic, and counts there."""
 
@@ -112,7 +112,7 @@ class Misplaced(NamedTuple):
 
 
 Decoded = Write | Ask | Refused
-Item = Decoded | Misplaced
+Item = Decoded | Misrouted
 
 
 class Batch(NamedTuple):

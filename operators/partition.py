@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from recallflow.marks import Mark, Open, Signal
-from recallflow.operators.async_call import Completion
+from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.events import Batch
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Marked, Output
@@ -17,10 +17,10 @@ class PartitionLogic:
         self._open_step = open_step
         self._step: StateStep | None = None
 
-    def on_batch(self, values: list[Batch | Completion | Signal]) -> tuple[list[Output | Marked], bool]:
+    def on_batch(self, values: list[Batch | CallCompletion | Signal]) -> tuple[list[Output | Marked], bool]:
         """Return outputs, and whether the partition is closed."""
         outputs: list[Output | Marked] = []
-        given: list[Batch | Completion] = []
+        given: list[Batch | CallCompletion] = []
         for value in values:
             if isinstance(value, Open | Mark):
                 outputs += self._take(given)
@@ -31,7 +31,7 @@ class PartitionLogic:
         outputs += self._take(given)
         return outputs, self._step is None
 
-    def _take(self, values: list[Batch | Completion]) -> list[Output]:
+    def _take(self, values: list[Batch | CallCompletion]) -> list[Output]:
         if self._step is None:
             batches = [value for value in values if isinstance(value, Batch)]
             if not batches:  # at most completions of a step that was closed

@@ -23,8 +23,8 @@ from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides
 from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
-from recallflow.operators.async_call import Completion
-from recallflow.operators.events import Ask, Batch, Item, Misplaced, Refused, Write
+from recallflow.operators.async_call import CallCompletion
+from recallflow.operators.events import Ask, Batch, Item, Misrouted, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
@@ -106,10 +106,10 @@ class StateStep:
 
     # ------------------------------------------------------------------ batches
 
-    def take(self, values: Iterable[Batch | Completion | Signal]) -> list[Output]:
+    def take(self, values: Iterable[Batch | CallCompletion | Signal]) -> list[Output]:
         """What comes for the state partition at a time: calls of models that have ended, and batches."""
         given = [*values]
-        finished = [value.call for value in given if isinstance(value, Completion)]
+        finished = [value.call for value in given if isinstance(value, CallCompletion)]
         # Before what comes behind them: they were asked earlier.
         outputs = self.receive(finished) if finished else []
         return outputs + self.apply(chain.from_iterable(value.items for value in given if isinstance(value, Batch)))
@@ -170,7 +170,7 @@ class StateStep:
 
     def _apply(self, item: Item) -> Sequence[Output]:
         outputs = self._applied(item)
-        if (moved_from := item.record.moved_from) is not None and not isinstance(item, Misplaced):
+        if (moved_from := item.record.moved_from) is not None and not isinstance(item, Misrouted):
             self._writes.count(moved_from)  # whoever waits knows no other position
         return outputs
 
@@ -178,7 +178,7 @@ class StateStep:
         match item:
             case Ask():
                 return self._queries.ask(item)
-            case Misplaced():
+            case Misrouted():
                 self._writes.count(item.record.position)
                 moved = Moved(item.record, item.owner.record_key, item.home)
                 return [] if item.record.silent else [moved]

@@ -55,8 +55,8 @@ class LocalVerbs(Verbs):
     """The verbs on an engine in this process. What is written is applied when its call is over."""
 
     def __init__(self, scope: Scope, timeout_s: float, config: "Config", control: Path | None) -> None:
-        from recallflow.flows.control_file import read_control_file
-        from recallflow.flows.own_thread import OwnThread
+        from recallflow.flows.admission import read_control_file
+        from recallflow.flows.local import OwnThread
 
         super().__init__(scope, timeout_s)
         self._config = config
@@ -129,13 +129,13 @@ class _Face:
 
         Raises UsageError and InvalidRecord for arguments that no call could succeed with; `Memory` also what opening
         the directory can fail with, which `AsyncMemory` does when it is entered, or first called."""
-        from recallflow.flows.config import Given, read_config
+        from recallflow.flows.config import RawSetting, read_config
 
         self._path = None if path is None else Path(path)
         given = {"embedder": embedder, "model_path": model_path, "master_key_file": master_key_file}
         sections = {"embedder": "engine", "model_path": "engine", "master_key_file": "encryption"}
         flags = {
-            f"{sections[name]}.{name}": Given(name, os.fspath(value))
+            f"{sections[name]}.{name}": RawSetting(name, os.fspath(value))
             for name, value in given.items()
             if value is not None
         }

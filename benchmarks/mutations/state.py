@@ -10,8 +10,7 @@ from recallflow.connectors.kafka.admin import UNKNOWN_BYTES
 from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.decisions import History
 from recallflow.flows.router import Router
-from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import Settings, TopicNames
 from recallflow.marks import Mark
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.prepare import prepare
@@ -22,7 +21,7 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import digests
 
-TOPICS = Topics(memory="memories", queries="queries")
+TOPICS = TopicNames(memory="memories", queries="queries")
 SETTINGS = Settings(partitions=1)
 REPLIES = {TOPICS.responses: 1}
 _PACKED = (keys.SEGMENT, keys.REACH, keys.RENEWED)  # made of the others, whenever there is time

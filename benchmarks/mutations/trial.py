@@ -37,7 +37,7 @@ from recallflow.errors import ErrorCode
 from recallflow.events import Event
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Item, Misplaced, Refused
+from recallflow.operators.events import Ask, Item, Misrouted, Refused
 from recallflow.operators.tokens import Issuer
 from recallflow.outputs import Answer, DeadLetter, Output
 from recallflow.owner import Owner
@@ -265,7 +265,7 @@ class Trial:
             if item.step == "authorise" and len(shown_by) == 1 and self._is_plain(record, shown_by[0]):
                 self.report.find("refused with credentials that cover it", f"{record.position} {item.error}")
             return
-        assert not isinstance(item, Misplaced)  # there is one state partition
+        assert not isinstance(item, Misrouted)  # there is one state partition
         event: Event = item.query if isinstance(item, Ask) else item.event
         self.report.accepted[event.type] += 1  # type: ignore[attr-defined]
         principal = item.record.principal

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from recallflow.operators.answers.models import Answers, Job, Models
-from recallflow.operators.async_call import Call, Completed, Completion, numbers
+from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.said import Received, Said, Wanted
 from recallflow.operators.recall.stages import Find, Found
@@ -30,7 +30,7 @@ class _Aside(NamedTuple):
 
     question: Question
     wanted: Wanted
-    call: Call[Job, Answers]
+    call: AsyncCall[Job, Answers]
     began_s: float
 
 
@@ -57,7 +57,7 @@ class Asides:
         will name."""
         number = next(numbers)
         job = Job(question.ask.owner.tenant_id, wanted, question.ask.record.position)
-        call = Call(job, self._models.ask, Completion(self._key, number))
+        call = AsyncCall(job, self._models.ask, CallCompletion(self._key, number))
         began_s = self._timer()
         self._models.runtime.submit([call])
         is_room = sum(aside.question.found is not None for aside in self._asides.values()) < KEPT

@@ -1,1 +1,1 @@
-"""What models behind an API are asked, and what of their answers is kept."""
+"""Enrichment: prompts for language models and embedding services, and the events derived from their answers."""

@@ -1,4 +1,4 @@
-"""Which of a tenant's categories memories belong to."""
+"""Assignment of memories to a tenant's categories."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,8 @@ _DUTY = (
 def categorise(
     numbers: Sequence[int], requests: Sequence[EnrichmentRequest], categories: Mapping[str, str], confidence: float
 ) -> Step:
-    """The call for the categories of the memories of these requests. `categories`: name → description, at least one."""
+    """Return the model call for the categories of the memories of these requests. `categories` maps names to
+    descriptions, and is not empty."""
     memories = numbered(cut(one.memories[0], BESIDE_CHARACTERS) for one in requests)
     offered = offer(categories)
     data = {"categories": described(offered), "texts": [as_data(*one) for one in memories.items()]}

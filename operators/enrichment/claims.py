@@ -1,4 +1,4 @@
-"""What a model claims, and what is made of it: the events that say it, and why the rest is refused."""
+"""Claims in a model's answer: the event drafts made from them, and the reasons for rejected claims."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from recallflow.enrichment import ShownMemory
 from recallflow.fields import parse_time
 from recallflow.llm import Prompt
 
-CLAIMS_MAX = 200  # of one answer; prompts ask for fewer
+CLAIMS_MAX = 200  # per answer; prompts ask for fewer
 
 Reason = Literal[
     "unknown_id",
@@ -48,8 +48,8 @@ REFUSALS: Mapping[Reason, str] = MappingProxyType(
 
 
 class Draft(NamedTuple):
-    """An event to be sent, without its owner and its id. It is told that it was made from the memory `about`, with
-    `others` read beside it; None where its own fields say so."""
+    """An event without its owner and id. Its provenance names the memory `about`, and `others` that the model read with
+    it. `about` is None for events whose own fields name their source."""
 
     fields: dict[str, Any]
     about: ShownMemory | None
@@ -57,7 +57,7 @@ class Draft(NamedTuple):
 
 
 class Refusal(Exception):
-    """A claim is not kept, for this reason."""
+    """A rejected claim, with the reason."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -66,29 +66,29 @@ class Refusal(Exception):
 
 @dataclass(slots=True)
 class Found:
-    """What one answer says for one request, in the order in which it says it."""
+    """The event drafts and rejected claims of one answer for one request."""
 
     drafts: list[Draft] = field(default_factory=list)
     refused: Counter[Reason] = field(default_factory=Counter)
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Around what is made of one claim: a Refusal in it is counted, and the next claim is read."""
+        """Guard the reading of one claim: count a rejection, and continue with the next claim."""
         try:
             yield
         except Refusal as refusal:
             self.refused[refusal.reason] += 1
 
     def first(self, claims: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The claims that are read: no answer takes long, however much a model wrote. The others are counted."""
+        """Return the claims to read, up to a limit that bounds the time of an answer. Count the rest as rejected."""
         if len(claims) > CLAIMS_MAX:
             self.refused["too_many"] += len(claims) - CLAIMS_MAX
         return claims[:CLAIMS_MAX]
 
 
 class Step(NamedTuple):
-    """One call of a language model, for the requests of these numbers. `read` makes of an answer, which has the
-    prompt's schema, what it says for each of them, in their order."""
+    """One call of a language model for the requests with these numbers. `read` converts an answer of the prompt's
+    schema to one result per request."""
 
     requests: Sequence[int]
     prompt: Prompt
@@ -96,14 +96,14 @@ class Step(NamedTuple):
 
 
 def check_share(number: float) -> float:
-    """A confidence or a weight. Raises Refusal."""
+    """Return a confidence or weight. Raise an error outside of 0 to 1."""
     if not 0 <= number <= 1:  # NaN is outside too
         raise Refusal("out_of_bounds")
     return float(number)
 
 
 def check_confidence(claim: Mapping[str, Any], least: float) -> float:
-    """How sure the model is. Raises Refusal where it is not sure enough."""
+    """Return the confidence of a claim. Raise an error below the least one."""
     confidence = check_share(claim["confidence"])
     if confidence < least:
         raise Refusal("low_confidence")
@@ -111,7 +111,7 @@ def check_confidence(claim: Mapping[str, Any], least: float) -> float:
 
 
 def check_text(text: str, most: int) -> str:
-    """A text on one line, of at most so many characters. Raises Refusal."""
+    """Return a text on one line. Raise an error if it is empty or too long."""
     found = " ".join(text.split())
     if not found:
         raise Refusal("empty")
@@ -123,7 +123,7 @@ def check_text(text: str, most: int) -> str:
 
 
 def check_time(text: str | None) -> int | None:
-    """A date or time as a model writes it, in epoch milliseconds. Raises Refusal."""
+    """Return a model's date or time in epoch milliseconds. Raise an error for an invalid one."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a memory says to similar ones: whether it bears them out, contradicts or replaces them."""
+"""Classification of a memory against similar ones: agreement, contradiction, or replacement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from recallflow.state.graph_codec import CONTRADICTS, SUPERSEDES
 
 VERSION = "classify-1"
 SIMILAR_MAX = 20
-REPLACED_MAX = 5  # memories that one may replace: a text that would replace all it is like is about something else
+REPLACED_MAX = 5  # memories that one may replace; more indicate an error of the model
 _WITHOUT_EDGE = ("agrees", "unrelated")
 _VERDICTS = ("contradicts", "refines", *_WITHOUT_EDGE)
 _DUTY = (
@@ -29,7 +29,7 @@ _ANSWER = fields(
 
 
 def classify(number: int, request: EnrichmentRequest, confidence: float) -> Step | None:
-    """The call for the similar memories of a request, all at once; None where there are none."""
+    """Return the model call for the similar memories of a request; None if there are none."""
     new = cut(request.memories[0], CHARACTERS)
     similar = [one for one in request.similar if not is_own(new, one)][:SIMILAR_MAX]
     if not similar:
@@ -41,7 +41,7 @@ def classify(number: int, request: EnrichmentRequest, confidence: float) -> Step
 
 
 def is_own(memory: ShownMemory, other: ShownMemory) -> bool:
-    """Whether two memories come of the same text: neither says anything to the other."""
+    """Return whether two memories have the same source text."""
     first, second = (one.derived_from or one.memory_id for one in (memory, other))
     return memory.memory_id == other.memory_id or first == second
 
@@ -65,7 +65,7 @@ def _read(answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, Shown
 def _checked(
     claim: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], seen: set[str], least: float
 ) -> tuple[ShownMemory, float]:
-    """The memory that a verdict is about, and how sure it is. Raises Refusal."""
+    """Return the memory of a verdict, and its confidence. Raise an error for an invalid verdict."""
     other = shown.get(claim["memory"])
     if other is None:
         raise Refusal("unknown_id")
@@ -75,7 +75,7 @@ def _checked(
         raise Refusal("duplicate")
     seen.add(claim["memory"])
     if claim["verdict"] in _WITHOUT_EDGE:
-        return other, 0.0  # nothing comes of it, so nothing has to bear it out
+        return other, 0.0  # these verdicts create no edge, so they need no evidence
     confidence = check_confidence(claim, least)
     if not stands_in(claim["evidence"], new.content):
         raise Refusal("no_evidence")
@@ -83,7 +83,7 @@ def _checked(
 
 
 def _by_time(new: ShownMemory, other: ShownMemory) -> tuple[ShownMemory, ShownMemory]:
-    """The newer of two memories, and the older; of equal times the one that was applied later is newer."""
+    """Return the newer of two memories, then the older. At equal times, the one applied later is newer."""
     return (new, other) if new.created_at >= other.created_at else (other, new)
 
 

@@ -1,4 +1,5 @@
-"""Requests → results: all models are asked at the same time, and where one fails the others' answers stand."""
+"""The conversion of requests to results. All models are called concurrently, and a failed call does not affect other
+calls."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,8 @@ async def enrich(
     thresholds: Thresholds,
     categories: Mapping[str, str],
 ) -> list[EnrichmentResult]:
-    """The result of each request; all are of one owner and one session. `categories`: the tenant's, name →
-    description."""
+    """Return the result of each request. All requests have the same owner and session. `categories` maps the tenant's
+    category names to descriptions."""
     work = _Work(asked, model, embeddings, thresholds, categories)
     steps = plan([one.request for one in asked], thresholds, categories)
     wanting = [number for number, one in enumerate(asked) if "embed" in one.request.tasks]
@@ -40,7 +41,7 @@ async def enrich(
 
 
 class _Work:
-    """Asks what requests need."""
+    """The model calls of a group of requests."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class _Work:
         self._thresholds, self._categories = thresholds, categories
 
     async def ask(self, step: Step) -> list[Part]:
-        """What a language model says, for each request of a call."""
+        """Call a language model, and return the results for each request of the call."""
         if self._model is None:
             return self._failed(step.prompt.task, step.requests, "no language model is configured")
         first = self._asked[step.requests[0]]
@@ -76,7 +77,7 @@ class _Work:
         ]
 
     async def embed(self, numbers: Sequence[int]) -> list[Part]:
-        """The vectors of these requests' memories."""
+        """Embed the memories of these requests."""
         if not numbers:
             return []
         if self._embeddings is None:
@@ -98,7 +99,7 @@ class _Work:
         ]
 
     def _vector(self, number: int, vectors: Matrix, row: int) -> Draft:
-        """The event that brings a vector, each float as short as it can be written."""
+        """Return the draft of a vector event, with the shortest decimal form of each float."""
         request = self._asked[number].request
         memory = request.memories[0]
         fields: dict[str, Any] = {
@@ -121,5 +122,5 @@ class _Work:
 
 
 def _shared(spent: Spent, count: int) -> list[Spent]:
-    """What a call cost, divided among the requests it was for: together they say what it was."""
+    """Divide the cost of a call among its requests without a remainder."""
     return [Spent(*(part // count + (number < part % count) for part in spent)) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Typed relations that a text states: between memories, between what they name, and under which condition they hold."""
+"""Extraction of typed relations that a text states between memories, entities and conditions."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -32,10 +32,10 @@ from recallflow.state.graph_codec import CONDITION_KIND, ENTITY_KIND, MEMORY_KIN
 
 VERSION = "extract-1"
 RECENT_MAX = 50
-RELATIONS_MAX = 20  # of one memory
+RELATIONS_MAX = 20  # per memory
 CONDITION_CHARACTERS = 60
 _TYPES = ("caused_by", "prefers_over", "depends_on", "specializes", CONDITIONAL_ON)
-# What a condition is about: the same conditions are to have the same name, whoever words them.
+# Kinds of conditions. A closed list gives equal conditions equal names.
 CONDITIONS = ("time", "season", "place", "weather", "company", "activity", "health", "mood", "money", "other")
 _DUTY = (
     "You are given one new text of somebody's memory (m1) and recent ones. List the relations that the new text itself "
@@ -66,7 +66,8 @@ _ANSWER = fields(
 
 
 class _End(NamedTuple):
-    """An end as `graph.edges` names it, and what its node is called however it is spelt; `memory`, if it is one."""
+    """One end of a relation. `text` is its form in `graph.edges`, and `key` identifies its node independent of
+    spelling. `memory` is set for the end of a memory."""
 
     kind: str
     text: str
@@ -75,7 +76,7 @@ class _End(NamedTuple):
 
 
 def extract(number: int, request: EnrichmentRequest, confidence: float) -> Step:
-    """The call for the relations of one memory, beside recent ones."""
+    """Return the model call for the relations of one memory, with recent memories as context."""
     new = cut(request.memories[0], CHARACTERS)
     recent = [one for one in request.recent if not is_own(new, one)][:RECENT_MAX]
     shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in recent)])
@@ -90,18 +91,18 @@ def _read(answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, Shown
         with found.claim():
             source, target = (_end(claim[side], new, shown) for side in ("source", "target"))
             draft = _relation(claim, source, target, new, least)
-            said = (source.key, claim["type"], target.key)
-            if said in seen:
+            relation = (source.key, claim["type"], target.key)
+            if relation in seen:
                 raise Refusal("duplicate")
             if len(found.drafts) == RELATIONS_MAX:
                 raise Refusal("too_many")
-            seen.add(said)
+            seen.add(relation)
             found.drafts.append(draft)
     return found
 
 
 def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory]) -> _End:
-    """What an end of a relation means. Raises Refusal."""
+    """Parse an end of a relation. Raise an error for an invalid end."""
     match end["kind"]:
         case "memory":
             memory = shown.get(end["name"])
@@ -122,7 +123,7 @@ def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemo
 
 
 def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMemory, least: float) -> Draft:
-    """The event that states a relation. Raises Refusal."""
+    """Return the draft of a relation event. Raise an error for an invalid relation."""
     if source.kind == CONDITION_KIND or (target.kind == CONDITION_KIND) != (claim["type"] == CONDITIONAL_ON):
         raise Refusal("wrong_end")
     if source.key == target.key:

@@ -1,4 +1,4 @@
-"""What of messages is worth remembering by itself: sentences that are understood without the conversation."""
+"""Extraction of facts from messages: sentences that are understandable without the conversation."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,11 +32,11 @@ from recallflow.operators.enrichment.shown import (
 from recallflow.operators.graph.names import NAME_CHARACTERS
 
 VERSION = "facts-1"
-FACTS_MAX = 10  # of one message
+FACTS_MAX = 10  # per message
 FACT_CHARACTERS = 500
-ENTITIES_MAX = 8  # of one fact
-BEFORE_MAX = 6  # messages before those read
-LEANING_MAX = 20  # facts of one answer that have a name from one and the same other message: it goes with each
+ENTITIES_MAX = 8  # per fact
+BEFORE_MAX = 6  # earlier messages as context
+LEANING_MAX = 20  # facts of one answer that use a name of the same other message, which each of them cites
 KINDS = ("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal")
 ENTITY_TYPES = ("person", "place", "organisation", "product", "event", "other")
 _DUTY = (
@@ -70,12 +70,12 @@ _ANSWER = fields(
 
 
 def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> Step:
-    """The call for the facts in the messages of these requests."""
+    """Return the model call for the facts in the messages of these requests."""
     messages = numbered(cut(one.memories[0], CHARACTERS) for one in requests)
     read = {one.memory_id for one in messages.values()}
-    # Nothing is made from what was made itself, so that is not shown.
-    said = [one for one in requests[0].recent if one.memory_id not in read and one.derived_from is None]
-    before = said[:BEFORE_MAX]
+    # Derived memories are not shown, because nothing is derived from them.
+    original = [one for one in requests[0].recent if one.memory_id not in read and one.derived_from is None]
+    before = original[:BEFORE_MAX]
     before.sort(key=lambda one: one.created_at)
     earlier = numbered((cut(one, BESIDE_CHARACTERS) for one in before), "c")
     data = {
@@ -83,12 +83,12 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
         "messages": [as_data(*one) for one in messages.items()],
     }
     asked = prompt("facts", VERSION, _DUTY, data, _ANSWER, len(messages))
-    beside = [*earlier.values()]
-    return Step(numbers, asked, lambda answer: _Reading(messages, beside, requests, confidence).read(answer))
+    context = [*earlier.values()]
+    return Step(numbers, asked, lambda answer: _Reading(messages, context, requests, confidence).read(answer))
 
 
 class _Reading:
-    """Reads one answer: facts that are said of each message."""
+    """The reading of one answer, with the facts of each message."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class _Reading:
         self._authors = [author(one) for one in (*messages.values(), *before)]
 
     def read(self, answer: Mapping[str, Any]) -> list[Found]:
-        """What is kept for each message. A claim about no message is counted with the first."""
+        """Return the kept facts of each message. A claim about an unknown message is counted with the first message."""
         with_none = self._found["m1"]
         for claim in with_none.first(answer["facts"]):
             found = self._found.get(claim["message"], with_none)
@@ -114,7 +114,7 @@ class _Reading:
         return [*self._found.values()]
 
     def _fact(self, claim: Mapping[str, Any], found: Found) -> Draft:
-        """The event that brings a fact. Raises Refusal."""
+        """Return the draft of a fact event. Raise an error for an invalid fact."""
         message = self._messages.get(claim["message"])
         if message is None:
             raise Refusal("unknown_id")
@@ -149,18 +149,19 @@ class _Reading:
         return Draft({name: value for name, value in fields.items() if value is not None}, message, others)
 
     def _others(self, content: str, message: ShownMemory, times: Sequence[int | None]) -> list[ShownMemory]:
-        """The other messages that a fact has a name or a number from. Raises Refusal where it has one from none."""
-        beside = [one for one in (*self._messages.values(), *self._before) if one is not message]
-        year = format_time(message.created_at)[:4]  # its day only if the fact gives it as a date, too
+        """Return the other messages that a fact takes names or numbers from. Raise an error for a name or number of no
+        message."""
+        context = [one for one in (*self._messages.values(), *self._before) if one is not message]
+        year = format_time(message.created_at)[:4]  # the day counts only if the fact has it as a date too
         own = [message.content, *self._authors, date_words(times), year]
-        used = sources_of(content, own, [one.content for one in beside])
+        used = sources_of(content, own, [one.content for one in context])
         if used is None:
             raise Refusal("not_in_texts")
-        return [beside[number] for number in used]
+        return [context[number] for number in used]
 
 
 def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: Found) -> list[dict[str, str]]:
-    """The entities that a fact names. Without others, which are counted, the fact is kept."""
+    """Return the entities that a fact names. Invalid entities are counted as rejected, and the fact is kept."""
     kept = dict[str, dict[str, str]]()
     for one in found.first(claimed):
         with found.claim():

@@ -1,4 +1,4 @@
-"""What became of tasks that got no answer."""
+"""Failure codes of tasks without an answer."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,12 +7,12 @@ from typing import NamedTuple
 from recallflow.enrichment import TaskFailure
 from recallflow.llm import Task
 
-PARTIAL_DEGRADE = "GRAPH_RELATIONSHIP_PARTIAL_DEGRADE"  # in the metrics, for each failure of one of these
+PARTIAL_DEGRADE = "GRAPH_RELATIONSHIP_PARTIAL_DEGRADE"  # metric code of each failure of these tasks
 RELATIONSHIPS = frozenset[Task](("classify", "extract", "resolve"))
 
 
 class Lack(NamedTuple):
-    """What a task leaves undone that failed: its code, as receipts show it, and what is missing without it."""
+    """The code of a failed task in receipts, and the text about its missing result."""
 
     code: str
     text: str
@@ -37,5 +37,5 @@ LACKS: Mapping[Task, Lack] = MappingProxyType(
 
 
 def failure(task: Task, why: str) -> TaskFailure:
-    """A task of a request that got no answer, and why."""
+    """Return the failure of a task with its reason."""
     return TaskFailure(task=task, code=LACKS[task].code, detail=f"{LACKS[task].text} ({why})")

@@ -1,9 +1,8 @@
-"""Which calls of a language model requests need: those about one memory alone, and those that read several at once.
+"""The language model calls that requests need, for one memory each or for several.
 
-Facts and categories are found as well in many messages of a session as in one, and instructions and schema are paid
-once. What a memory says to others is asked for each alone: its neighbours would have to be shown all the same, and
-what is said of one pair would stand beside what is said of another.
-"""
+Facts and categories of many messages can be found in one call, which pays for instructions and schema once.
+Relationships are classified one memory per call: each memory needs its own neighbours in the prompt, and verdicts on
+other pairs would influence the answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -19,20 +18,20 @@ from recallflow.operators.enrichment.resolve import resolve
 from recallflow.operators.enrichment.shown import CHARACTERS
 from recallflow.operators.enrichment.summarise import summarise_category, summarise_episode
 
-BATCH_MAX = 16  # messages that one call reads: more, and its answer is cut off
-BATCH_CHARACTERS = 24_000  # of them
+BATCH_MAX = 16  # messages per call; the answers for more would be truncated
+BATCH_CHARACTERS = 24_000  # of all messages of a call
 _BATCHED: tuple[Task, ...] = ("facts", "categorise")
 
 
 class Thresholds(NamedTuple):
-    """How sure a model has to be: of what memories say to each other and which entity is meant, and of all else."""
+    """The least confidence of relationships and resolved entities, and of other results."""
 
     relationship_confidence: float = 0.70
     semantic_confidence: float = 0.60
 
 
 def plan(requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]) -> list[Step]:
-    """The calls that the requests of one owner and session need, always in the same order."""
+    """Return the calls for the requests of one owner and session, in a deterministic order."""
     steps = [
         step
         for number, request in enumerate(requests)
@@ -48,7 +47,7 @@ def plan(requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categori
 def alone(
     step: Step, requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]
 ) -> list[Step]:
-    """The calls that do the work of one that reads several requests, each for one of them."""
+    """Return one call per request in place of a call for several."""
     task = step.prompt.task
     return [one for number in step.requests for one in _of_many(task, [number], requests, thresholds, categories)]
 
@@ -82,7 +81,7 @@ def _of_many(
 
 
 def _batches(task: Task, requests: Sequence[EnrichmentRequest]) -> Iterator[list[int]]:
-    """The numbers of the requests for a task, as many together as one call may read."""
+    """Yield the numbers of the requests for a task, in groups of one call."""
     batch, room = list[int](), BATCH_CHARACTERS
     for number, request in enumerate(requests):
         if task not in request.tasks:

@@ -1,12 +1,10 @@
-"""How people's texts stand in a prompt, and how the schema of an answer is written.
+"""Prompts with untrusted texts, and schemas of answers.
 
-Texts are values of one JSON object between two markers. Neither quotes nor line breaks end a value of JSON, and `<` and
-the line breaks that JSON lets stand are written as escapes in it: no text can close its marker, open another or stand
-as a line of its own.
+Texts are values of one JSON object between two markers. JSON strings escape quotes and line breaks, and `<` and Unicode
+line breaks are escaped in addition. So a text cannot close its marker, open another one, or appear as a separate line.
 
-A schema is of the kind that strict modes take everywhere: every field required, none further. How long and how many are
-said in words and checked here, since services refuse schemas that bound texts and numbers.
-"""
+All schema fields are required and no others are allowed, as strict modes of all services need. Limits of lengths and
+counts are stated in words and checked here, because services refuse schemas with such limits."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ from typing import Any
 from recallflow.llm import Prompt, Task
 
 Schema = Mapping[str, Any]
-# Of an answer, at most. It costs what is written, and models that think count their thoughts.
+# Limits of an answer. Only used tokens are charged, and reasoning models count their reasoning.
 TOKENS, TOKENS_AN_ITEM = 1_000, 250
 DATA, DATA_END = "<data>", "</data>"
 _ESCAPES = {ord(one): f"\\u{ord(one):04x}" for one in "<\x85\u2028\u2029"}
@@ -32,26 +30,26 @@ TRUTH: Schema = {"type": "boolean"}
 
 
 def prompt(task: Task, version: str, duty: str, data: Mapping[str, Any], answer: Schema, items: int = 1) -> Prompt:
-    """The question whose `duty` says what is to be done with the data; `items`: about how many the answer lists."""
+    """Return a prompt. `duty` is the instruction, and `items` the expected length of the answer's list."""
     most_tokens = TOKENS + TOKENS_AN_ITEM * items
     return Prompt(task, version, f"{duty}\n\n{_JUDGE}", f"{DATA}\n{shown(data)}\n{DATA_END}", answer, most_tokens)
 
 
 def shown(data: Mapping[str, Any]) -> str:
-    """Data as a prompt shows it."""
+    """Return data in the form of a prompt."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
 
 
 def fields(**schemas: Schema) -> Schema:
-    """The schema of an object with just these fields."""
+    """Return the schema of an object with exactly these fields."""
     return {"type": "object", "properties": schemas, "required": [*schemas], "additionalProperties": False}
 
 
 def listed(items: Schema) -> Schema:
-    """The schema of a list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": items}
 
 
 def one_of(names: Sequence[str]) -> Schema:
-    """The schema of one of these texts."""
+    """Return the schema of an enumeration."""
     return {"type": "string", "enum": [*names]}

@@ -1,5 +1,5 @@
-"""What a language model is asked about a question: which categories tell of it, whether summaries answer it, and which
-smaller questions it is made of. Each has a function that makes the prompt, and one that reads the answer."""
+"""Model calls for a query: selection of categories, sufficiency of summaries, and rewriting into subqueries. Each has a
+function for the prompt and a function that reads the answer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,10 +8,10 @@ from recallflow.limits import QUERY_CHARACTERS
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.prompts import TEXT, TRUTH, fields, listed, one_of, prompt
 
-CATEGORIES_MAX = 100  # shown, the first ones; all their names become part of the schema
-NAMES_CHARACTERS = 10_000  # of them
+CATEGORIES_MAX = 100  # shown categories; their names are part of the schema
+NAMES_CHARACTERS = 10_000  # of all their names
 DESCRIPTION_CHARACTERS = 300
-SUMMARIES_CHARACTERS = 24_000  # of all summaries: those that come later are left out
+SUMMARIES_CHARACTERS = 24_000  # of all summaries; later ones are left out
 SUB_QUESTIONS_MAX, SUB_QUESTION_CHARACTERS = 3, 300
 
 _SELECT = (
@@ -34,7 +34,8 @@ _REWRITE = (
 
 
 def select_categories(question: str, categories: Mapping[str, str]) -> Prompt:
-    """Asks which categories help to answer a question. `categories`: name → description, at least one."""
+    """Return the prompt that selects categories for a question. `categories` maps names to descriptions, and is not
+    empty."""
     offered = offer(categories)
     data = {"question": question[:QUERY_CHARACTERS], "categories": described(offered)}
     answer = fields(categories=listed(one_of([*offered])))
@@ -42,30 +43,30 @@ def select_categories(question: str, categories: Mapping[str, str]) -> Prompt:
 
 
 def read_selected(answer: Mapping[str, Any], categories: Mapping[str, str]) -> list[str]:
-    """The categories that were selected out of those given, each once, in the model's order; none where none helps."""
+    """Return the selected categories in the model's order, without duplicates and unknown names."""
     return [name for name in dict.fromkeys(answer["categories"]) if name in categories]
 
 
 def check_sufficiency(question: str, summaries: Mapping[str, str]) -> Prompt:
-    """Asks whether summaries answer a question. `summaries`: category → text."""
+    """Return the prompt that asks whether summaries answer a question. `summaries` maps categories to texts."""
     data = {"question": question[:QUERY_CHARACTERS], "summaries": fitting(summaries)}
     return prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, fields(sufficient=TRUTH))
 
 
 def read_sufficient(answer: Mapping[str, Any]) -> bool:
-    """Whether the summaries answer the question."""
+    """Return whether the summaries answer the question."""
     return answer["sufficient"] is True
 
 
 def rewrite(question: str) -> Prompt:
-    """Asks which smaller questions a question is made of."""
+    """Return the prompt that splits a question into subquestions."""
     data = {"question": question[:QUERY_CHARACTERS]}
     return prompt("rewrite", "rewrite-1", _REWRITE, data, fields(questions=listed(TEXT)))
 
 
 def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:
-    """The smaller questions: as many as may be, different from each other and from the question. One that is empty or
-    too long is left out."""
+    """Return the subquestions, up to a limit, without duplicates and copies of the question. Empty and overlong ones
+    are left out."""
     found = {_plain(question): ""}
     for one in answer["questions"]:
         text = " ".join(one.split())
@@ -75,7 +76,7 @@ def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:
 
 
 def offer(categories: Mapping[str, str]) -> dict[str, str]:
-    """The categories that a model chooses from: the first, as many as a schema takes."""
+    """Return the first categories that fit into a schema."""
     offered, characters = dict[str, str](), 0
     for name, description in categories.items():
         characters += len(name)
@@ -86,12 +87,12 @@ def offer(categories: Mapping[str, str]) -> dict[str, str]:
 
 
 def described(categories: Mapping[str, str]) -> Sequence[dict[str, str]]:
-    """Categories as a prompt shows them."""
+    """Return categories in the form of a prompt."""
     return [{"name": name, "about": text[:DESCRIPTION_CHARACTERS]} for name, text in categories.items()]
 
 
 def fitting(summaries: Mapping[str, str]) -> dict[str, str]:
-    """Whole summaries, the first ones, as many as there is room for."""
+    """Return the first summaries that fit into the limit."""
     fitting, room = dict[str, str](), SUMMARIES_CHARACTERS
     for name, text in summaries.items():
         room -= len(text)
@@ -102,5 +103,5 @@ def fitting(summaries: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(question: str) -> str:
-    """What two spellings of a question have in common."""
+    """Return a form of a question that is equal for different spellings."""
     return "".join(character for character in question.casefold() if character.isalnum())

@@ -1,10 +1,8 @@
-"""Which event asks the enrichment flow for what: a pure function of state, event and settings.
+"""Enrichment requests of an event: a pure function of state, event and settings.
 
-A new memory asks, in one request, for all that is wanted of it; so does one whose text is another now. A memory that
-was derived from others is compared with those like it, so that a fact that contradicts it is found, and asks for
-nothing else: nothing is read out of what was read out. Facts are read out of what people said, and out of what the
-assistant did, as it promises and recommends; not out of what systems and tools put in.
-"""
+A new memory, or one with a new text, makes one request for all its tasks. A derived memory is only compared with
+similar ones, to find contradictions; nothing is derived from it again. Facts are extracted from messages of users and
+of the assistant, which may promise or recommend, but not from texts of systems and tools."""
 
 from typing import Any
 
@@ -22,7 +20,7 @@ from recallflow.operators.graph.write import Remembered
 from recallflow.operators.view import View
 from recallflow.state.rows import MemoryRow
 
-# What requests ask for; the rest is asked about a question, while it waits.
+# Tasks of requests. Further tasks belong to queries, which wait for them.
 TASKS: tuple[Task, ...] = (
     "embed",
     "classify",
@@ -33,13 +31,13 @@ TASKS: tuple[Task, ...] = (
     "summarise_episode",
     "summarise_category",
 )
-MEMORY, EPISODE, CATEGORY = 10, 11, 12  # numbers of requests among their record's outputs: by what they are about
+MEMORY, EPISODE, CATEGORY = 10, 11, 12  # output numbers of requests by subject
 SPEAKERS = frozenset(("user", "assistant"))
 _IN_CONTEXT = frozenset(("extract", "facts", "resolve"))
 
 
 def requests(view: View, write: Write, wanted: Wanted, decisions: History) -> list[tuple[int, EnrichmentRequest]]:
-    """What an event that was applied through a view asks for: requests, each with its number among the outputs."""
+    """Return the requests of an applied event, each with its output number."""
     memory = next((one for one in view.touched if isinstance(one, Remembered)), None)
     made: list[tuple[int, EnrichmentRequest | None]] = []
     if memory is not None:
@@ -86,11 +84,11 @@ def _of_memory(
 
 def _of_episode(view: View, write: Write) -> EnrichmentRequest | None:
     episode = ended_episode(view, write.event)
-    said = [] if episode is None else messages(view, episode)
-    if episode is None or not said:
+    shown_ones = [] if episode is None else messages(view, episode)
+    if episode is None or not shown_ones:
         return None
     scope = _scope(write) | {"session_id": episode.session_id, "episode_id": episode.id}
-    return EnrichmentRequest.model_construct(**scope, tasks=["summarise_episode"], memories=said)
+    return EnrichmentRequest.model_construct(**scope, tasks=["summarise_episode"], memories=shown_ones)
 
 
 def _of_category(view: View, write: Write, memory: Remembered) -> EnrichmentRequest | None:
@@ -105,7 +103,7 @@ def _of_category(view: View, write: Write, memory: Remembered) -> EnrichmentRequ
 
 
 def _is_said(row: MemoryRow) -> bool:
-    """Whether somebody said it, be it the assistant."""
+    """Return whether a person or the assistant said it."""
     return row.role in SPEAKERS or (row.role is not None and row.name is not None)
 
 
@@ -114,14 +112,14 @@ def _has_categories(write: Write, decisions: History) -> bool:
 
 
 def _has_new_text(view: View, event: Event, row: MemoryRow) -> bool:
-    """Whether an event brought the text that a memory has."""
+    """Return whether an event changed the text of a memory."""
     if isinstance(event, Message | MemoryAdd):
         return True
     return isinstance(event, MemoryUpdate) and view.row(row.id, row.version - 1).content != row.content
 
 
 def _scope(write: Write) -> dict[str, Any]:
-    """Whose request it is, and since when: tenants' decisions are read as of then."""
+    """Return the owner, source and time of a request. The tenant's decisions of that time apply."""
     event = write.event
     return {
         "type": "enrichment.request",

@@ -1,9 +1,8 @@
-"""Which of an owner's known entities a text may mean: those that it names, and those that a new name is part of, or
-has as a part.
+"""Known entities that a text may mean: entities that it names, and entities whose name contains a new name or is part
+of it.
 
-A name is asked about when it first comes up: `Ana` where `Ana García` is known, or the other way round. What was said
-of two names then stands in the graph, or nothing does.
-"""
+A name is resolved when it first appears: `Ana` if `Ana García` is known, or the other way round. Later texts use the
+result in the graph."""
 
 from typing import NamedTuple
 
@@ -17,12 +16,12 @@ from recallflow.state.graph_codec import NodeKey, is_entity
 from recallflow.state.rows import MemoryRow
 
 ENTITIES_MOST = 20
-_NAMES = 8  # of a text
+_NAMES = 8  # per text
 _TOLD_CHARACTERS = 300
 
 
 class Entities(NamedTuple):
-    """The known ones, what the text names first; `in_doubt`: a new name may mean one of them."""
+    """Known entities, the ones in the text first. `in_doubt`: a new name may mean one of them."""
 
     shown: list[ShownEntity]
     in_doubt: bool
@@ -32,7 +31,7 @@ NO_ENTITIES = Entities([], False)
 
 
 def entities(view: View, row: MemoryRow) -> Entities:
-    """The entities that earlier memories told of and a memory's text may mean."""
+    """Return the known entities that a memory's text may mean."""
     links = view.graph.links(row.seq)
     named = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_NAMES]
     tellers = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
@@ -52,12 +51,12 @@ def _shown(view: View, key: str, told_by: int) -> ShownEntity | None:
     kind, sentence = (node.properties or {}).get("type"), _sentence(view, told_by, node.name)
     try:
         return ShownEntity(key=key, name=node.name, type=kind, urn=node.urn, told_by=sentence)
-    except ValidationError:  # a text may name what no event can name
+    except ValidationError:  # names in texts are not validated like names in events
         return None
 
 
 def _sentence(view: View, seq: int, name: str) -> str | None:
-    """The sentence of a memory that names an entity, or else its first one."""
+    """Return the sentence of a memory that names an entity, or else its first sentence."""
     for row in view.rows(view.entries_of([seq])):
         found = sentences(row.content[:SHOWN_CHARACTERS])
         naming = (one for one in found if name.casefold() in one.casefold())

@@ -1,16 +1,16 @@
-"""Requests that fit their topic: what is shown beside the memory goes first, then its text is cut."""
+"""Requests within the size limit of their topic: first the context of the memory is cut, then its text."""
 
 from dataclasses import replace
 
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.outputs import Requested
 
-_BESIDE = ("recent", "entities", "similar")  # in the order in which they go
+_CONTEXT = ("recent", "entities", "similar")  # in the order of removal
 _LEAST_CHARACTERS = 100
 
 
 def fitted_request(requested: Requested, most_bytes: int) -> Requested:
-    """The request with a body of at most `most_bytes`, where any so small is one."""
+    """Return the request with a body of at most `most_bytes`, if possible."""
     if len(requested.body) <= most_bytes:
         return requested
     request = EnrichmentRequest.model_validate_json(requested.body)
@@ -23,10 +23,10 @@ def fitted_request(requested: Requested, most_bytes: int) -> Requested:
 
 
 def _without_the_last(request: EnrichmentRequest) -> EnrichmentRequest | None:
-    """Without half of the least important of what is beside the memory; None where nothing is."""
-    for name in _BESIDE:
-        if beside := getattr(request, name):
-            return request.model_copy(update={name: beside[: len(beside) // 2]})
+    """Return the request without half of its least important context; None without context."""
+    for name in _CONTEXT:
+        if context := getattr(request, name):
+            return request.model_copy(update={name: context[: len(context) // 2]})
     if len(request.memories) > 1:
         return request.model_copy(update={"memories": request.memories[len(request.memories) // 2 :]})
     return None

@@ -1,4 +1,4 @@
-"""Memories as requests show them to a model: their texts cut, and never so many that one event holds up others."""
+"""Memories in requests: shortened texts, in limited numbers."""
 
 from collections.abc import Iterable
 
@@ -7,13 +7,13 @@ from recallflow.operators.view import View
 from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.rows import Entry, MemoryRow
 
-OWN_CHARACTERS = 8_000  # of the memory that a request is about
-SHOWN_CHARACTERS = 2_000  # of one beside it
-EPISODES_BACK = 2  # of a session, that are looked through for its newest memories
+OWN_CHARACTERS = 8_000  # of the memory of a request
+SHOWN_CHARACTERS = 2_000  # of each memory in its context
+EPISODES_BACK = 2  # episodes of a session that are searched for its newest memories
 
 
 def shown(row: MemoryRow, characters: int = SHOWN_CHARACTERS, similarity: float | None = None) -> ShownMemory:
-    """A memory as a model is shown it. What is stored is valid: it is not checked again."""
+    """Return a memory in the form of a request. Stored fields are valid, so they are not validated again."""
     return ShownMemory.model_construct(
         memory_id=row.id,
         content=row.content[:characters],
@@ -29,8 +29,8 @@ def shown(row: MemoryRow, characters: int = SHOWN_CHARACTERS, similarity: float 
 
 
 def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
-    """So many of the owner's newest memories beside one, of its project: those of its session first. What is found out
-    of them belongs to that project too."""
+    """Return the owner's newest memories of the same project, with the same session first. Restricting the context to
+    one project keeps derived memories in that project."""
     if not most:
         return []
     entries = _newest(view, row, most)
@@ -49,7 +49,7 @@ def _newest(view: View, row: MemoryRow, most: int) -> list[Entry]:
 
 
 def _of_session(view: View, row: MemoryRow, most: int) -> Iterable[int]:
-    if row.session_id is None and row.role is None:  # a fact told of no conversation
+    if row.session_id is None and row.role is None:  # a fact without a conversation
         return
     for episode in view.episodes(row.session_id)[: -EPISODES_BACK - 1 : -1]:
         yield from view.graph.members(node_key(EPISODE_KIND, episode.id), most)

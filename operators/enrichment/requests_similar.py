@@ -1,14 +1,13 @@
-"""Which memories a new one may agree with, refine or contradict: what a language model is asked to compare it with.
+"""Memories that a new one may agree with, refine or contradict, for comparison by a language model.
 
-Where vectors know meaning, those whose cosine is neither high enough to be the same nor too low to be of the same
-thing, the closest first. A cosine of spellings says less. Then two memories are compared that have a subject in common,
-which is an entity, the user that facts tell of, or the author, and words besides: two where it is the author, as that
-is the subject of all they say, one where it is another; for facts, which say one thing each, one less. The most words
-in common come first, then the newest.
+With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Vectors of
+spellings are less reliable. Then memories are compared that share a subject and further words. A subject is an entity,
+the user that facts are about, or the author. The author is the subject of all their messages, so two common words are
+needed; one is enough for other subjects. Facts are short and need one word less. Most common words come first, then the
+newest.
 
-Only a fixed number of memories is looked at: those of the newest that are closest by their sketches, the newest of each
-entity that is named, and beside a fact the newest of its kind.
-"""
+The number of compared memories is limited: the closest by sketch among the newest, the newest of each named entity, and
+for a fact the newest of its kind."""
 
 from itertools import islice
 from typing import NamedTuple
@@ -25,13 +24,13 @@ from recallflow.state.rows import Entry, MemoryRow, Vectors
 from recallflow.state.window import most_different
 
 SIMILAR_MOST = 10
-LOOKED_AT = 32  # by their sketches
+LOOKED_AT = 32  # memories compared by sketch
 _ENTITIES, _MEMBERS = 8, 8  # entities, and the newest memories of each
-_KNOWN_MEMBERS = 64  # of each, that are known to be about it
-_FACTS = 16  # the newest of a kind
-_SPEAKERS = frozenset(stems("user assistant"))  # what facts call them
-_IN_COMMON = 2  # words of two messages of one author; one less about one entity, and for facts, which say one thing
-_SPELT_ALIKE = 0.3  # the least cosine of spellings: texts with a word in common have more
+_KNOWN_MEMBERS = 64  # memories per entity that are known to be about it
+_FACTS = 16  # the newest facts of a kind
+_SPEAKERS = frozenset(stems("user assistant"))  # the names of speakers in facts
+_IN_COMMON = 2  # common words of two messages of one author; one less for the same entity, and one less for facts
+_SPELT_ALIKE = 0.3  # the least cosine of spellings; texts with a common word exceed it
 
 
 class _Pair(NamedTuple):
@@ -40,7 +39,7 @@ class _Pair(NamedTuple):
 
 
 def similar(view: View, memory: Remembered, wanted: Wanted) -> list[ShownMemory]:
-    """The memories to compare one with. Where its vector is still to come there are none yet."""
+    """Return the memories to compare with a memory; none while its vector is missing."""
     if wanted.by_meaning and memory.vectors is None:
         return []
     links = view.graph.links(memory.seq)
@@ -50,14 +49,14 @@ def similar(view: View, memory: Remembered, wanted: Wanted) -> list[ShownMemory]
     else:
         about = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_ENTITIES]
         pairs = _by_words(view, memory, sketch, about)
-    stand = [*islice((one for one in pairs if not view.graph.is_superseded(one.entry.seq)), SIMILAR_MOST)]
-    rows = zip(view.rows([one.entry for one in stand]), stand, strict=True)
+    current = [*islice((one for one in pairs if not view.graph.is_superseded(one.entry.seq)), SIMILAR_MOST)]
+    rows = zip(view.rows([one.entry for one in current]), current, strict=True)
     return [shown(row, similarity=one.similarity) for row, one in rows if not _is_kin(memory.row, row)]
 
 
 def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
-    """Whether one was made from the other, or both from the same: what was read out of a text has nothing to say to it
-    that the text did not say."""
+    """Return whether one memory was derived from the other, or both from the same. Such memories cannot contradict each
+    other."""
     sources = [row.id if row.derived_from is None else row.derived_from["memory_id"] for row in (one, other)]
     return sources[0] == sources[1]
 

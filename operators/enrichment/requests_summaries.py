@@ -1,8 +1,8 @@
-"""What is to be summed up: an episode that has ended, and a category that has grown.
+"""Triggers of summaries: the end of an episode, and the growth of a category.
 
-An episode has ended where the next one of its session begins behind it, or an event says so. A category has grown at 5,
-10, 20 and 40 memories, and with one in 40 after that: which one its id decides, as nobody counts a large category.
-"""
+An episode ends when the next one of its session starts, or by an event. A category is summarised at 5, 10, 20 and 40
+memories. Large categories are not counted: after that, the hash of a memory's id triggers a summary for one memory in
+40."""
 
 from collections.abc import Iterator
 from zlib import crc32
@@ -15,15 +15,15 @@ from recallflow.operators.view import View
 from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.rows import Episode, MemoryRow
 
-EPISODE_MESSAGES = 50  # the newest
+EPISODE_MESSAGES = 50  # the newest messages of an episode
 EPISODE_CHARACTERS = 20_000
-LEAST_MESSAGES = 2  # a single one says it shorter than a summary would
-CATEGORY_MEMORIES = 40  # the newest
+LEAST_MESSAGES = 2  # a single message needs no summary
+CATEGORY_MEMORIES = 40  # the newest memories of a category
 GROWN = (5, 10, 20, 40)
 
 
 def ended_episode(view: View, event: Event) -> Episode | None:
-    """The episode that an event ended, if it ended one."""
+    """Return the episode that an event ended, if any."""
     for session_id, (changed, *_) in view.changed_episodes.items():
         if isinstance(event, EpisodeEnd):
             return changed
@@ -35,16 +35,16 @@ def ended_episode(view: View, event: Event) -> Episode | None:
 
 
 def messages(view: View, episode: Episode) -> list[ShownMemory]:
-    """What was said in an episode, in its order: the newest, within bounds; none where that is too little."""
+    """Return the newest messages of an episode in order, within limits; none if there are too few."""
     seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)
-    said = [entry for entry in view.entries_of(seqs) if entry.role is not None]
-    said.sort(key=lambda entry: (-entry.created_ms, -entry.seq))
-    kept = [*_within(view.rows(said[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
+    spoken = [entry for entry in view.entries_of(seqs) if entry.role is not None]
+    spoken.sort(key=lambda entry: (-entry.created_ms, -entry.seq))
+    kept = [*_within(view.rows(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
     return kept[::-1] if len(kept) >= LEAST_MESSAGES else []
 
 
 def grown_category(view: View, memory: Remembered) -> str | None:
-    """The category that the memory joined, where it is time for a summary of it."""
+    """Return the category that the memory joined, if a summary is due."""
     row = memory.row
     if row.category is None or (row.version and view.row(row.id, row.version - 1).category == row.category):
         return None
@@ -55,7 +55,7 @@ def grown_category(view: View, memory: Remembered) -> str | None:
 
 
 def of_category(view: View, category: str, newest: MemoryRow) -> list[ShownMemory]:
-    """The newest memories of a category, the newest first."""
+    """Return the newest memories of a category, newest first."""
     seqs = [seq for seq in _members(view, category, CATEGORY_MEMORIES) if seq != newest.seq]
     rows = [newest, *view.rows(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
     return [shown(row, SHOWN_CHARACTERS) for row in rows if not is_blank(row.content)]

@@ -1,4 +1,4 @@
-"""Which entity that is known a name means: whether this Annie is that Ana."""
+"""Resolution of names to known entities: whether Annie is the known Ana."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ VERSION = "resolve-1"
 NAMES_MAX = 16
 ENTITIES_MAX = 40
 SENTENCE_CHARACTERS = 300
-_PART_CHARACTERS = 3  # of a name, that tell it from a word such as `de`
+_PART_CHARACTERS = 3  # the least length of a part of a name; shorter words such as `de` do not identify it
 _VERDICTS = ("same", "different", "unknown")
 _DUTY = (
     "You are given one text of somebody's memory, names in it (n1, n2 …), and entities that are known (e1, e2 …) with "
@@ -31,7 +31,7 @@ _ANSWER = fields(
 
 
 def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Step | None:
-    """The call for the names in a memory; None where it has none, or where no other entities are known."""
+    """Return the model call for the names in a memory; None without new names or known entities."""
     memory = cut(request.memories[0], CHARACTERS)
     known = {f"e{number}": one for number, one in enumerate(request.entities[:ENTITIES_MAX], 1)}
     keys = {one.key for one in known.values()} | {node_key(ENTITY_KIND, one.name) for one in known.values()}
@@ -49,9 +49,9 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Step 
 
 
 def _names(memory: ShownMemory) -> Sequence[str]:
-    """The names in a text, and its author's."""
+    """Return the names in a text, and its author's."""
     text, named = memory.content, read_names(memory.content)
-    # Where capitals tell nothing, every word that is not a common one is doubtful.
+    # Without mixed case, every uncommon word would count as doubtful.
     doubtful = () if text.islower() or text.isupper() else named.doubtful
     author = [] if memory.name is None else [memory.name]
     return list(dict.fromkeys([*named.entities, *author, *doubtful]))
@@ -72,7 +72,7 @@ def _read(
     found, joined = Found(), set[str]()
     for claim in found.first(answer["verdicts"]):
         if claim["verdict"] != "same":
-            continue  # nothing joins what is different, so nothing has to part it
+            continue  # entities are different by default, so other verdicts have no effect
         with found.claim():
             name, entity = names.get(claim["name"]), known.get(claim["entity"])
             if name is None or entity is None:
@@ -80,7 +80,7 @@ def _read(
             confidence = check_confidence(claim, least)
             if not stands_in(claim["evidence"], memory.content) or not _tells_of(claim["evidence"], name, entity):
                 raise Refusal("no_evidence")
-            if name in joined:  # it would make one of two entities that are known as two
+            if name in joined:  # it would merge two known entities
                 raise Refusal("duplicate")
             joined.add(name)
             found.drafts.append(_same(entity, name, memory, confidence))
@@ -88,13 +88,13 @@ def _read(
 
 
 def _tells_of(evidence: str, name: str, entity: ShownEntity) -> bool:
-    """Whether a quote is about a name, or, as authors seldom name themselves, about a part of what it may mean."""
+    """Return whether a quote mentions a name, or a part of the entity's name, as authors rarely name themselves."""
     parts = [one for one in entity.name.split() if len(one) >= _PART_CHARACTERS]
     return any(names_it(evidence, one) for one in (name, *parts))
 
 
 def _same(entity: ShownEntity, name: str, memory: ShownMemory, confidence: float) -> Draft:
-    """One thing is called by the name with which the edge begins: by that which was known."""
+    """Return the draft that merges a name into an entity. The source of the edge, the known entity, keeps its name."""
     edge = {
         "source": entity.key,
         "target": f"{ENTITY_KIND}:{name}",

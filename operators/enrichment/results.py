@@ -1,4 +1,4 @@
-"""What tasks gave for a request → its result, with events that main flow and all others will take as valid."""
+"""The result of a request, with events that the main flow accepts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,14 +19,15 @@ _ID_DIGITS = 32
 
 
 class Asked(NamedTuple):
-    """A request, and where it stands."""
+    """A request and its position in the topic."""
 
     position: Position
     request: EnrichmentRequest
 
 
 class Part(NamedTuple):
-    """What one call gave for the request of a number, or why nothing; `model` and `version`: of model and prompt."""
+    """The result of one call for the request with a number, or its failure. `model` and `version` name the model and
+    the prompt."""
 
     number: int
     task: Task
@@ -38,7 +39,7 @@ class Part(NamedTuple):
 
 
 def result(asked: Asked, parts: Sequence[Part]) -> EnrichmentResult:
-    """The result of a request: the same parts give the same bytes."""
+    """Return the result of a request. Equal parts give equal bytes."""
     request = asked.request
     events, refused = list[dict[str, Any]](), Counter[str]()
     for part in parts:
@@ -70,7 +71,7 @@ def result(asked: Asked, parts: Sequence[Part]) -> EnrichmentResult:
 
 
 def unanswered(asked: Asked, why: str) -> EnrichmentResult:
-    """The result of a request of which nothing came."""
+    """Return the result of a request whose tasks all failed."""
     tasks = asked.request.tasks
     return result(asked, [Part(0, task, Found(), Spent(), failure=failure(task, why)) for task in tasks])
 
@@ -92,7 +93,7 @@ def _event(asked: Asked, draft: Draft, part: Part, number: int) -> dict[str, Any
 
 
 def _event_id(position: Position, number: int) -> str:
-    """The same for the same event of the same request, however often it is sent."""
+    """Return an id that is equal for each repetition of the same event."""
     return f"{sha256(str(position).encode()).hexdigest()[:_ID_DIGITS]}-{number}"
 
 
@@ -101,7 +102,7 @@ def _source(memory: ShownMemory) -> dict[str, str]:
 
 
 def _is_valid(event: dict[str, Any]) -> bool:
-    """Whether whoever reads the event takes it. One that nobody takes would come back as a dead letter."""
+    """Return whether the main flow accepts the event. An invalid one would become a dead letter."""
     try:
         parse(orjson.dumps(event))
     except (InvalidRecord, orjson.JSONEncodeError):

@@ -1,8 +1,7 @@
-"""Enrichment of one partition: requests in batches, calls of models, and their results.
+"""Enrichment of one partition: batches of requests, model calls, and results.
 
-Requests without a result are open. A mark names them, and the next owner of the partition asks models again. When the
-partition closes, calls under way are cancelled and late results are dropped.
-"""
+Requests without a result are open. A barrier names them, and the next owner of the partition repeats their calls. When
+the partition closes, running calls are cancelled and late results are dropped."""
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -12,21 +11,21 @@ from typing import NamedTuple
 
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.marks import Mark, Open, Signal
-from recallflow.operators.async_call import Call, Completed, Completion, Runtime, numbers
+from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, Runtime, numbers
 from recallflow.operators.enrichment.results import Asked, unanswered
 from recallflow.operators.guard import report
 from recallflow.operators.routing import key_of_partition
 from recallflow.outputs import Done, Enriched, EnrichmentOutput, Marked
 from recallflow.records import Position
 
-ASK = "ask"  # the step that a report of a defect names
+ASK = "ask"  # the step in reports of internal errors
 
 AskModels = Callable[[Sequence[Asked], int], Awaitable[Sequence[EnrichmentResult]]]
-"""Asks models, by the decisions at a time (epoch ms). Returns one result for each request, in their order."""
+"""Calls the models, with the decisions of a time (epoch ms), and returns one result per request, in order."""
 
 
 class Request(NamedTuple):
-    """A request that is to be asked. Requests with equal `key` may share a call."""
+    """A request that waits for a model. Requests with an equal `key` may share a call."""
 
     asked: Asked
     append_ms: int
@@ -36,13 +35,18 @@ class Request(NamedTuple):
 EnrichmentItem = Request | tuple[EnrichmentOutput, ...]
 """A request, or the outputs of a record that needs no model."""
 
-ToEnrich = EnrichmentItem | Completion | Signal
+ToEnrich = EnrichmentItem | CallCompletion | Signal
 
 
 @dataclass(frozen=True, slots=True)
 class Enricher:
-    """What the partitions of a process share. `within` makes the span of a record the current one; `answered` is called
-    with each request and its result; `now_ms` is the time in epoch milliseconds."""
+    """The configuration that all partitions of a process share.
+
+    Attributes:
+        within: Makes the span of a record the current one.
+        answered: Called with each request and its result.
+        now_ms: Returns the time in epoch milliseconds.
+    """
 
     runtime: Runtime
     ask: AskModels
@@ -54,23 +58,23 @@ class Enricher:
 
 
 class _Batch(NamedTuple):
-    """Requests that wait for others of their key."""
+    """Requests that wait for more requests of their key."""
 
     due_ms: int
     requests: list[Request]
 
 
 class PartitionEnrichment:
-    """One partition, from the signal that opens it to its last mark."""
+    """One partition, from the signal that opens it to its last barrier."""
 
     def __init__(self, enricher: Enricher) -> None:
         self._enricher = enricher
-        self._partition: int | None = None  # None before it is open, and after it was closed
-        self._batches: dict[Hashable, _Batch] = {}  # in the order of their due times, because all wait equally long
-        self._calls: dict[int, Call[tuple[Request, ...], Sequence[EnrichmentResult]]] = {}
+        self._partition: int | None = None  # None while it is closed
+        self._batches: dict[Hashable, _Batch] = {}  # in order of due time, because all wait equally long
+        self._calls: dict[int, AsyncCall[tuple[Request, ...], Sequence[EnrichmentResult]]] = {}
 
     def on_batch(self, values: list[ToEnrich]) -> tuple[list[EnrichmentOutput | Marked], bool]:
-        """Take values in their order. Return outputs, and whether the partition is closed."""
+        """Process values in order. Return outputs, and whether the partition is closed."""
         outputs: list[EnrichmentOutput | Marked] = []
         for value in values:
             match value:
@@ -78,7 +82,7 @@ class PartitionEnrichment:
                     self._partition = value.partition
                 case Mark():
                     outputs += self._mark(value)
-                case Completion():
+                case CallCompletion():
                     outputs += self._results(value.call)
                 case Request():
                     self._add(value)
@@ -87,7 +91,7 @@ class PartitionEnrichment:
         return outputs, self._partition is None
 
     def due_ms(self) -> int | None:
-        """Return when `on_notify` is to be called."""
+        """Return the time of the next call of `on_notify`."""
         return next((batch.due_ms for batch in self._batches.values()), None)
 
     def on_notify(self) -> list[EnrichmentOutput | Marked]:
@@ -109,13 +113,13 @@ class PartitionEnrichment:
 
     def _submit(self, batch: _Batch) -> None:
         number = next(numbers)
-        completion = Completion(key_of_partition(self._number), number)
-        call = self._calls[number] = Call(tuple(batch.requests), partial(_ask, self._enricher), completion)
+        completion = CallCompletion(key_of_partition(self._number), number)
+        call = self._calls[number] = AsyncCall(tuple(batch.requests), partial(_ask, self._enricher), completion)
         self._enricher.runtime.submit([call])
 
     def _mark(self, mark: Mark) -> list[EnrichmentOutput | Marked]:
-        """Return the mark with the offsets of open requests. The last one closes the partition: what is open is not in
-        flight here any more."""
+        """Return the barrier with the offsets of open requests. The last barrier closes the partition, and ends its
+        open requests here."""
         opened = sorted(self._open())
         source = opened[0].source if opened else ""
         still = {source: tuple(position.offset for position in opened)} if opened else {}
@@ -134,7 +138,7 @@ class PartitionEnrichment:
             yield from (request.asked.position for request in requests)
 
     def _results(self, number: int) -> Iterator[EnrichmentOutput]:
-        """Yield the outputs of a call. One that is unknown was made before the partition was closed."""
+        """Yield the outputs of a call. An unknown call was submitted before the partition was closed."""
         call = self._calls.pop(number, None)
         if call is None or call.result is None:
             return
@@ -170,11 +174,11 @@ async def _ask(enricher: Enricher, requests: tuple[Request, ...]) -> Sequence[En
 
 def _check_all_answered(asked: Sequence[Asked], results: Sequence[EnrichmentResult]) -> None:
     if [result.request for result in results] != [str(one.position) for one in asked]:
-        raise ValueError("not one result for each request")
+        raise ValueError("the results do not match the requests one to one")
 
 
 def has_nothing_to_sync() -> bool:
-    """Return that nothing before a mark is left to be synced."""
+    """Return true: this flow has no state to sync before a barrier."""
     return True
 
 

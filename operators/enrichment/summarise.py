@@ -1,4 +1,4 @@
-"""Summaries of a category's memories, and of an episode's."""
+"""Summaries of categories and of episodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from recallflow.operators.enrichment.shown import (
 
 CATEGORY_VERSION, EPISODE_VERSION = "summarise-category-1", "summarise-episode-1"
 SUMMARY_CHARACTERS, ASKED_CHARACTERS = 1_200, 800
-TEXTS_CHARACTERS = 24_000  # of all that are shown: the newest
+TEXTS_CHARACTERS = 24_000  # of all shown memories
 _RULES = (
     f"Write in the language of most of the texts, at most {ASKED_CHARACTERS} characters, as plain sentences without "
     "headings. People go by their names ('by' says who writes). Use only names and numbers that the texts have, as "
@@ -40,14 +40,14 @@ _ANSWER = fields(summary=TEXT)
 
 
 def summarise_category(number: int, request: EnrichmentRequest) -> Step:
-    """The call for the summary of a request's category."""
+    """Return the model call for the summary of a request's category."""
     fields = {"type": "category.summary", "category": request.category}
     about = {"category": request.category}
     return _summarise("summarise_category", CATEGORY_VERSION, _CATEGORY_DUTY, number, request, about, fields)
 
 
 def summarise_episode(number: int, request: EnrichmentRequest) -> Step:
-    """The call for the summary of a request's episode."""
+    """Return the model call for the summary of a request's episode."""
     fields = {"type": "episode.summary", "episode_id": request.episode_id}
     return _summarise("summarise_episode", EPISODE_VERSION, _EPISODE_DUTY, number, request, {}, fields)
 
@@ -68,7 +68,7 @@ def _summarise(
 
 
 def _fitting(memories: Sequence[ShownMemory]) -> list[ShownMemory]:
-    """The newest memories, as many as there is room for, oldest first: at least one."""
+    """Return the newest memories that fit, at least one, oldest first."""
     fitting, room = list[ShownMemory](), TEXTS_CHARACTERS
     for memory in sorted(memories, key=lambda one: -one.created_at)[: SOURCES_MAX + 1]:
         shown = cut(memory, BESIDE_CHARACTERS)

@@ -1,12 +1,18 @@
-"""What a deployment wants of the enrichment flow: the settings that decide which event asks it for what."""
+"""Enrichment tasks of a deployment."""
 
 from typing import NamedTuple
 
 
 class Wanted(NamedTuple):
-    """`embed`: vectors come from an embedding service. `by_meaning`: a cosine says how alike two texts are in meaning,
-    and not just in spelling; then those within `similarity_min` and `similarity_max` are ambiguous. `min_chars`: of a
-    text that is read for relations; `recent`: how many memories are shown beside it."""
+    """The enrichment tasks of a deployment, and their limits.
+
+    Attributes:
+        embed: An embedding service supplies the vectors.
+        by_meaning: Vectors express meaning, not only spelling; then cosines within `similarity_min` and
+            `similarity_max` are ambiguous.
+        min_chars: The least length of a text for the extraction of relations.
+        recent: The number of recent memories as context.
+    """
 
     embed: bool = False
     by_meaning: bool = True

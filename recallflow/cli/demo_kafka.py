@@ -19,7 +19,7 @@ from recallflow.client import RecallClient
 from recallflow.connectors.kafka.admin import delete_topics
 from recallflow.errors import QueryTimeout, SourceError
 from recallflow.flows.config import PREFIX
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 
 START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 
@@ -28,9 +28,9 @@ START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 def engine_behind(kafka: KafkaOptions, tenant: str) -> Iterator[RecallClient]:
     """A client of an engine that was started for it. Raises SourceError where the broker cannot be used."""
     name = f"recallflow-demo-{uuid.uuid4().hex[:8]}"
-    plain = {field: topic for field, topic in asdict(Topics()).items() if isinstance(topic, str)}
+    plain = {field: topic for field, topic in asdict(TopicNames()).items() if isinstance(topic, str)}
     named: dict[str, Any] = {field: f"{name}.{topic}" for field, topic in plain.items()}
-    topics = replace(Topics(), **named)
+    topics = replace(TopicNames(), **named)
     with TemporaryDirectory(prefix=f"{name}-") as folder:
         config, log = Path(folder, "config.toml"), Path(folder, "log")
         config.write_text(_toml(kafka, named))
@@ -56,7 +56,7 @@ def _wait_until_up(engine: "subprocess.Popen[bytes]", client: RecallClient, log:
     raise SourceError(f"the demo's engine did not start: {said[-1] if said else 'it says nothing'}")
 
 
-def _client(kafka: KafkaOptions, tenant: str, topics: Topics) -> RecallClient:
+def _client(kafka: KafkaOptions, tenant: str, topics: TopicNames) -> RecallClient:
     return RecallClient(
         kafka.bootstrap_servers,
         tenant,

@@ -117,7 +117,7 @@ def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) ->
 def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[Service]":
     from recallflow.decisions import History
     from recallflow.flows.local import open_local
-    from recallflow.flows.security_settings import AuthSettings
+    from recallflow.flows.settings import AuthSettings
     from recallflow.state.directory import describe
 
     if options.command != "remember":
@@ -137,7 +137,7 @@ def _behind_kafka(config: "Config", timeout_s: float) -> "Iterator[Service]":
     """Raises SourceError at once where Kafka cannot be reached, or has no such topics."""
     from recallflow.connectors.kafka.service import KafkaService
     from recallflow.connectors.kafka.topic_reader import TopicReader
-    from recallflow.flows.behind_kafka import service_topics
+    from recallflow.flows.gateway import service_topics
     from recallflow.verbs.sendable import checked_wait
 
     checked_wait("--timeout-s", timeout_s)

@@ -7,7 +7,7 @@ from recallflow.fields import format_time
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.erasure import Remains, Retention
-    from recallflow.flows.erasing import Sought
+    from recallflow.flows.erasing import TraceSearch
     from recallflow.state.searching import Findings
 
 MIB = 1024 * 1024
@@ -56,7 +56,7 @@ def _time(at_ms: int) -> str:
     return format_time(min(at_ms, 253_402_300_799_999))
 
 
-def finding_lines(who: "Sought", findings: "Findings") -> Iterator[str]:
+def finding_lines(who: "TraceSearch", findings: "Findings") -> Iterator[str]:
     """What was searched, for how much, and where anything was found. No line quotes anything."""
     pieces, telling = len(who.traces.pieces()), findings.telling()
     looked_for = f"looked for {pieces - len(findings.others)} strings of user {who.user_id}"

@@ -16,8 +16,16 @@ from recallflow.cli.output import note
 from recallflow.connectors.kafka.erasure import OutcomeReader, Remains, records_of, remains, send_tombstones
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
-from recallflow.flows.erasing import Sought, append_time, erase_directory, export_before, read_export, search, sought
-from recallflow.flows.security_settings import open_at_rest
+from recallflow.flows.erasing import (
+    TraceSearch,
+    append_time,
+    erase_directory,
+    export_before,
+    read_export,
+    search,
+    sought,
+)
+from recallflow.flows.settings import open_at_rest
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state.directory import DESCRIPTION, describe
@@ -142,7 +150,7 @@ class Erasing:
 
     # ------------------------------------------------------------------ verifying
 
-    def _sought(self) -> Sought:
+    def _sought(self) -> TraceSearch:
         """What to look for: it is read before anything is erased."""
         return sought(self._tenant, self._user, self._environments, self._held())
 
@@ -154,7 +162,7 @@ class Erasing:
         found = records_of(self._config.kafka, self._config.topics.memory, self._tenant, self._user)
         return (event for one in found if isinstance(event := _parsed(one.value()), dict))
 
-    def _verify(self, who: Sought) -> bool:
+    def _verify(self, who: TraceSearch) -> bool:
         """Returns whether anything was found."""
         # An engine that runs cleans its directory by and by.
         wait_s = self._options.timeout_s if self._apart is None else 0.0

@@ -116,7 +116,7 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
     import orjson
 
     from recallflow.flows.embedded import process
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
     from recallflow.state.directory import describe
 
     chosen = config(options)

@@ -58,7 +58,7 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
     from recallflow.state.combined import combined_hash
     from recallflow.state.folders import names
 
@@ -80,7 +80,7 @@ def run_hash(options: argparse.Namespace) -> int:
 
 
 def _opened(options: argparse.Namespace) -> "StateDirectory":
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
     from recallflow.state.directory import StateDirectory
 
     chosen = config(options)

@@ -105,7 +105,7 @@ def run_create(options: argparse.Namespace) -> int:
 
 
 def _count(flag: str, text: str) -> int:
-    from recallflow.flows.config_values import parse_whole
+    from recallflow.flows.config import parse_whole
 
     try:
         if (count := parse_whole(text)) >= 1:

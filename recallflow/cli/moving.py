@@ -92,7 +92,7 @@ def _numbers(flag: str, text: str) -> Collection[int]:
 
 
 def _at_rest(options: argparse.Namespace) -> "AtRest":
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
 
     return open_at_rest(config(options).encryption)
 

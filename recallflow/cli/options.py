@@ -187,10 +187,10 @@ def config(options: argparse.Namespace) -> "Config":
 
 def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, str]]":
     """The same, and for each key that somebody gave where it stands."""
-    from recallflow.flows.config import LIBRDKAFKA, Given, is_secret, read_config
+    from recallflow.flows.config import LIBRDKAFKA, RawSetting, is_secret, read_config
 
     given = vars(options)
-    flags = {key: Given(flag.name, given[key]) for key, flag in FLAGS.items() if given.get(key) is not None}
+    flags = {key: RawSetting(flag.name, given[key]) for key, flag in FLAGS.items() if given.get(key) is not None}
     for text in given.get("librdkafka", ()):
         name, equals, value = text.partition("=")
         if not equals:
@@ -201,7 +201,7 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
                 f'--config, as "{name}" under [kafka.librdkafka], or as the variable '
                 f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}"
             )
-        flags[LIBRDKAFKA + name] = Given(f"-X {name}", value)
+        flags[LIBRDKAFKA + name] = RawSetting(f"-X {name}", value)
     chosen, origins = read_config(flags, os.environ, options.config)
     _check_state_dir(options)
     return chosen, origins
@@ -226,6 +226,6 @@ def _check_state_dir(options: argparse.Namespace) -> None:
 
 def decisions(options: argparse.Namespace) -> "History":
     """The control events of the file that is named, if any. Raises UsageError with line and field."""
-    from recallflow.flows.control_file import read_control_file
+    from recallflow.flows.admission import read_control_file
 
     return read_control_file(options.control)

@@ -82,7 +82,7 @@ def _person(chosen: "Config", options: argparse.Namespace) -> int:
     from recallflow.cli.exported import write
     from recallflow.errors import RecallflowError
     from recallflow.flows.export import export
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
     from recallflow.state.directory import StateDirectory
 
     with StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption)) as directory:
@@ -97,7 +97,7 @@ def _memories(chosen: "Config", options: argparse.Namespace, form: str) -> int:
     from recallflow.cli.exported import MEMORIES, write
     from recallflow.cli.output import note
     from recallflow.flows.export import memory_events
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
     from recallflow.state.directory import StateDirectory
 
     with StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption)) as directory:

@@ -41,14 +41,14 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def run(options: argparse.Namespace) -> int:
     from recallflow.connectors.lines import PumpFeed, batches_of_lines
-    from recallflow.flows.embedded import Embedded, run_lines
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.embedded import EmbeddedEngine, run_lines
+    from recallflow.flows.settings import open_at_rest
 
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     chosen = config(options)
     if (warning := chosen.enrichment.unavailable()) is not None:
         note(warning)
-    with Embedded.open(
+    with EmbeddedEngine.open(
         chosen.engine, chosen.state_dir, decisions(options), chosen.models, open_at_rest(chosen.encryption)
     ) as embedded:
         batches = batches_of_lines(_stdin(), RECORD_BYTES + 1)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from recallflow.embedder import TokenCounter
     from recallflow.flows.config import Config
-    from recallflow.flows.reembed import Cost, Standing
+    from recallflow.flows.reembed import Cost, MemoryTopicReplay
     from recallflow.llm import EmbeddingService, RemoteEmbedder
 
 _LOCAL = """\
@@ -42,7 +42,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def run(options: argparse.Namespace) -> int:
     from recallflow.connectors.embedders import REMOTE
     from recallflow.flows.models import open_embedder
-    from recallflow.flows.reembed import Standing
+    from recallflow.flows.reembed import MemoryTopicReplay
 
     chosen, origins = config_and_origins(options)
     name = chosen.engine.embedder
@@ -56,12 +56,14 @@ def run(options: argparse.Namespace) -> int:
         def expect(records: int) -> None:
             reading.total = records
 
-        with Standing.read(chosen, embedder, expect, reading.update) as standing:
+        with MemoryTopicReplay.read(chosen, embedder, expect, reading.update) as standing:
             reading.close()
             return _reembed(options, chosen, cast("RemoteEmbedder", embedder).service, standing)
 
 
-def _reembed(options: argparse.Namespace, chosen: "Config", service: "EmbeddingService", standing: "Standing") -> int:
+def _reembed(
+    options: argparse.Namespace, chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay"
+) -> int:
     from recallflow.connectors.token_counters import load_tiktoken
     from recallflow.operators.recall.budget import Estimate
 
@@ -109,7 +111,7 @@ def _agreed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _compute(chosen: "Config", service: "EmbeddingService", standing: "Standing", texts: int) -> int:
+def _compute(chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay", texts: int) -> int:
     """Has all computed and sent; returns how many texts the service did not take."""
     from recallflow.connectors.kafka.sender import Publisher
     from recallflow.flows.reembed import Reembedding

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from recallflow.connectors.logs.model import Scope
     from recallflow.connectors.logs.registry import Log
     from recallflow.flows.config import Config
-    from recallflow.flows.embedded import Embedded
+    from recallflow.flows.embedded import EmbeddedEngine
     from recallflow.outputs import Answer, DeadLetter, Receipted
 
 DATES = ("dmy", "mdy", "ymd")
@@ -216,14 +216,14 @@ def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json
 def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
     """How many records were refused."""
     from recallflow.cli.output import note
-    from recallflow.flows.embedded import Embedded
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.embedded import EmbeddedEngine
+    from recallflow.flows.settings import open_at_rest
 
     refused = 0
     if (warning := chosen.enrichment.unavailable()) is not None:
         note(warning)
     at_rest = open_at_rest(chosen.encryption)
-    with Embedded.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:
+    with EmbeddedEngine.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:
         for job in jobs:
             done = _replay(embedded, job, pace)
             _tell(done, as_json=as_json)
@@ -231,7 +231,7 @@ def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pac
     return refused
 
 
-def _replay(embedded: "Embedded", job: Job, pace: "Pace | None") -> Replayed:
+def _replay(embedded: "EmbeddedEngine", job: Job, pace: "Pace | None") -> Replayed:
     from recallflow.cli.pace import Meter, PacedFeed
     from recallflow.connectors.lines import Feed, IteratorFeed
     from recallflow.connectors.logs.registry import log_name

@@ -9,7 +9,7 @@ from recallflow.cli.options import STATE, add_settings, config
 from recallflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from recallflow.flows.security_settings import EncryptionSettings
+    from recallflow.flows.settings import EncryptionSettings
     from recallflow.master_key import MasterKey
 
 HOW = "give the new master key: --to-master-key-file FILE or --to-kms-key ID"
@@ -34,7 +34,7 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
     from recallflow.state.rewrap import rewrap
 
     chosen = config(options)
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _new(options: argparse.Namespace, settings: "EncryptionSettings") -> "MasterKey":
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
 
     named = {"master_key_file": options.to_master_key_file, "master_key": None, "kms_key": options.to_kms_key}
     master_key = open_at_rest(replace(settings, **named)).master_key

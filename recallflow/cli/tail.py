@@ -12,7 +12,7 @@ from recallflow.errors import UsageError
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.topic_reader import TopicReader
-    from recallflow.flows.topics import Topics
+    from recallflow.flows.settings import TopicNames
 
 # What may be followed → whether it goes in, to an engine.
 FOLLOWED = {"memory": True, "queries": True, "responses": False, "receipts": False, "dead_letters": False}
@@ -56,7 +56,7 @@ def run_tail(options: argparse.Namespace) -> int:
     return 0
 
 
-def _topics(topics: "Topics", only: Sequence[str] | None) -> list[str]:
+def _topics(topics: "TopicNames", only: Sequence[str] | None) -> list[str]:
     return [getattr(topics, name) for name in FOLLOWED if only is None or name.replace("_", "-") in only]
 
 
@@ -80,7 +80,7 @@ def _is_wanted(key: bytes, options: argparse.Namespace) -> bool:
     return key == f"{options.tenant}/{options.user}".encode()
 
 
-def _print(message: Any, topics: "Topics", options: argparse.Namespace) -> None:
+def _print(message: Any, topics: "TopicNames", options: argparse.Namespace) -> None:
     if options.json:
         json_line(record_of(message))
         return

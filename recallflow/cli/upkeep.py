@@ -74,7 +74,7 @@ def run_restore(options: argparse.Namespace) -> int:
 
 def _opened(options: argparse.Namespace) -> "tuple[Path, AtRest]":
     """The state directory that is named, and what protects it."""
-    from recallflow.flows.security_settings import open_at_rest
+    from recallflow.flows.settings import open_at_rest
 
     chosen = config(options)
     return chosen.named_state_dir(), open_at_rest(chosen.encryption)

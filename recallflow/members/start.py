@@ -14,8 +14,7 @@ from recallflow.connectors.kafka.group import directory_id
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError
-from recallflow.flows.config import PREFIX, VARIABLES, Config, as_file
-from recallflow.flows.config_values import AUTO
+from recallflow.flows.config import AUTO, PREFIX, VARIABLES, Config, as_file
 from recallflow.members.cpus import usable_cpus
 from recallflow.members.folders import check_for_members, member_folders, member_name
 from recallflow.members.member import Member

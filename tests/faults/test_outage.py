@@ -13,7 +13,7 @@ from tests.faults.conftest import MakeEngine
 from tests.faults.wire import Wire
 
 STOP_S = 10  # a stop without brokers; a slow machine adds to it
-COUNTERS = ("recallflow_dead_letters_total", "recallflow_responses_total", "recallflow_misplaced_records_total")
+COUNTERS = ("recallflow_dead_letters_total", "recallflow_responses_total", "recallflow_misrouted_records_total")
 MANY = 2_000
 
 

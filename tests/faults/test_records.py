@@ -16,7 +16,7 @@ from tests.faults.raw_header import produce
 GOOD = {"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "A walnut.", "receipt": True}
 KEY = b"acme/ann"
 YEAR_287168_MS = 9_000_000_000_000_000
-MOVED = "recallflow_misplaced_records_total"
+MOVED = "recallflow_misrouted_records_total"
 CREATE_TIME = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
 SMALL_BYTES = 20_000
 ABORT_S = 60.0
@@ -112,7 +112,7 @@ def test_misrouted_records_reach_their_partition_and_are_counted(
     answers = [log.ask("ann", "memory.get", memory_id=name) for name in ("null-key", "wrong-key", "own-key")]
     log.flush()
     assert [reader.answer(sent.query_id)["status"] for sent in answers] == ["ok"] * 3
-    warned = [line for line in engine.said().splitlines() if "sent on to its owner's partition" in line]
+    warned = [line for line in engine.said().splitlines() if "forwarded to its owner's partition" in line]
     assert [topics.of("memory") in line for line in warned] == [True]
 
 

@@ -17,7 +17,7 @@ from benchmarks.kafka_flow import create, own_topics
 from recallflow.client import RecallClient
 from recallflow.control import Control
 from recallflow.credentials import ApiKeyText
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from tests.kafka.harness import FLAGS, GIVE_UP_S, watched
 from tests.kafka.harness import produce as harness_produce
 from tests.starts import COMMAND, fork_server
@@ -34,7 +34,7 @@ class Engine:
     """A running main flow: its broker, its topics and the port of its metrics."""
 
     broker: Cluster
-    topics: Topics
+    topics: TopicNames
     metrics_port: int = 0
     key: ApiKeyText | None = None
     log: list[str] = field(default_factory=list)

@@ -20,7 +20,7 @@ from benchmarks.fleet import engine
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash
 from tests.starts import fork_server
@@ -91,7 +91,7 @@ class Deployment:
     """A main flow with its topics and its state directory. `sent` and `asked` count its memory events and queries."""
 
     broker: Cluster
-    topics: Topics
+    topics: TopicNames
     state_dir: Path
     sent: int = 0
     asked: int = 0
@@ -192,12 +192,12 @@ def produce(broker: Cluster, topic: str, *events: Mapping[str, Any] | bytes, key
     return positions
 
 
-def own_topics(topics: Names) -> Topics:
+def own_topics(topics: Names) -> TopicNames:
     """Topics of this test's own."""
-    return other_outputs(Topics(memory=topics("memory.events"), control=topics("control.events")), topics)
+    return other_outputs(TopicNames(memory=topics("memory.events"), control=topics("control.events")), topics)
 
 
-def other_outputs(like: Topics, topics: Names, prefix: str = "") -> Topics:
+def other_outputs(like: TopicNames, topics: Names, prefix: str = "") -> TopicNames:
     """The same topics of memories and control events, and others of queries and outputs."""
     return replace(
         like,
@@ -210,4 +210,4 @@ def other_outputs(like: Topics, topics: Names, prefix: str = "") -> Topics:
 
 def flags(topics: Names, *wanted: str) -> list[str]:
     """Options that give each topic a name of this test's own; `wanted`: those only."""
-    return [word for flag in wanted or FLAGS for word in (flag, topics(getattr(Topics, FLAGS[flag])))]
+    return [word for flag in wanted or FLAGS for word in (flag, topics(getattr(TopicNames, FLAGS[flag])))]

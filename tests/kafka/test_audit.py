@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.operators.audit import NUMBER
 from tests.kafka.harness import Deployment, Names, own_topics, produce, read_topic, until
 
@@ -22,7 +22,7 @@ TEXT, QUESTION = "The vault opens at nine", "When does the vault open?"
 KEY, UP = b"acme/ann", "up"
 
 
-def created(cli: Cli, broker: Cluster, topics: Topics) -> list[str]:
+def created(cli: Cli, broker: Cluster, topics: TopicNames) -> list[str]:
     """Makes the topics, as operators do. Returns what the command says."""
     flags = {
         "memory": topics.memory,

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from benchmarks.broker import Cluster
 from recallflow.control import Control
 from recallflow.credentials import CREDENTIAL_HEADERS, ApiKeyText, Headers
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.state.verify import verify
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, other_outputs, own_topics, read_topic, until
 from tests.unit.senders import (
@@ -55,7 +55,7 @@ def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
 class Sender:
     """Sends records of three users, each user's to one partition."""
 
-    def __init__(self, broker: Cluster, topics: Topics) -> None:
+    def __init__(self, broker: Cluster, topics: TopicNames) -> None:
         servers = broker.bootstrap_servers
         self._producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
         self._topics = topics

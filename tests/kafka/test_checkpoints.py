@@ -21,8 +21,10 @@ TOLD, SINCE = 40, 12
 WHOSE, WHAT = "acme-corporation/ann-of-acme", "The violin under the stairs"
 SAID = ("acme-corporation", "ann-of-acme", "violin under the stairs")  # some of which stands in files as it is
 OFTEN, SELDOM = ("--checkpoint-minutes", "0.01"), ("--checkpoint-minutes", "1000")
-FETCHED = re.compile(r"partition (\d+) comes from a checkpoint of \d+ bytes in [\d.]+ s, applied up to offset (\d+)")
-OURS = re.compile(r"partition (\d+) is ours[,;] .*:\d+ goes on from offset (\d+)")
+FETCHED = re.compile(
+    r"partition (\d+) was restored from a checkpoint of \d+ bytes in [\d.]+ s, applied up to offset (\d+)"
+)
+OURS = re.compile(r"partition (\d+) is assigned[,;] .*:\d+ resumes at offset (\d+)")
 
 
 def test_a_lost_disk_is_restored_from_encrypted_checkpoints(broker: Cluster, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from tests.kafka.harness import FLAGS, Names, own_topics
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -26,12 +26,12 @@ SETTINGS = {
 
 
 @pytest.fixture
-def named(topics: Names) -> Topics:
+def named(topics: Names) -> TopicNames:
     return own_topics(topics)
 
 
 @pytest.fixture
-def diagnose(named: Topics, broker: Cluster, cli: Cli) -> Diagnosis:
+def diagnose(named: TopicNames, broker: Cluster, cli: Cli) -> Diagnosis:
     """Return a function that runs the command: check → status, finding and remedy."""
 
     def run(*more: str | Path) -> dict[str, tuple[str, str]]:
@@ -44,7 +44,7 @@ def diagnose(named: Topics, broker: Cluster, cli: Cli) -> Diagnosis:
     return run
 
 
-def make_topics(broker: Cluster, topics: Topics, **settings: Mapping[str, str]) -> None:
+def make_topics(broker: Cluster, topics: TopicNames, **settings: Mapping[str, str]) -> None:
     """Create the topics as `recallflow topics create` does, but for some settings."""
     chosen = {getattr(topics, topic): changed for topic, changed in settings.items()}
     keeps = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -58,7 +58,7 @@ def failed(found: Mapping[str, tuple[str, str]]) -> set[str]:
 
 
 def test_sound_deployment_passes_with_readable_lines(
-    diagnose: Diagnosis, cli: Cli, named: Topics, broker: Cluster, tmp_path: Path
+    diagnose: Diagnosis, cli: Cli, named: TopicNames, broker: Cluster, tmp_path: Path
 ) -> None:
     make_topics(broker, named)
     found = diagnose("--state-dir", tmp_path / "s")
@@ -74,7 +74,7 @@ def test_sound_deployment_passes_with_readable_lines(
 
 
 def test_wrong_topic_settings_are_named(
-    diagnose: Diagnosis, named: Topics, broker: Cluster, monkeypatch: pytest.MonkeyPatch
+    diagnose: Diagnosis, named: TopicNames, broker: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_topics(broker, named, **{topic: changed for topic, (changed, _, _) in SETTINGS.items()})
     found = diagnose()
@@ -88,7 +88,7 @@ def test_wrong_topic_settings_are_named(
 
 
 def test_missing_topic_clock_and_stray_control_event_are_named(
-    diagnose: Diagnosis, named: Topics, broker: Cluster
+    diagnose: Diagnosis, named: TopicNames, broker: Cluster
 ) -> None:
     present = [name for name in (*named.read(), *named.outputs()) if name != named.receipts]
     broker.create_topics(dict.fromkeys(present, 1), {"message.timestamp.type": "CreateTime"})

@@ -19,7 +19,7 @@ from benchmarks.broker import Cluster
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.state.searching import Findings, Known, Pieces, search_folder
 from tests.kafka.harness import SESSION_S, Command, Deployment, Names, own_topics, produce, read_topic, until, watched
@@ -41,7 +41,7 @@ FLAGS = {
 @dataclass
 class Enrichment:
     broker: Cluster
-    topics: Topics
+    topics: TopicNames
     state_dir: Path
     settings: dict[str, str]
 
@@ -137,11 +137,11 @@ def settings(llm_server: LlmServer) -> dict[str, str]:
 
 @pytest.fixture
 def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer) -> Enrichment:
-    named = {name: topics(getattr(Topics, name)) for name in FLAGS.values()}
+    named = {name: topics(getattr(TopicNames, name)) for name in FLAGS.values()}
     broker.create_topics(dict.fromkeys(named.values(), PARTITIONS))
     llm_server.answer("facts", facts)
-    named |= {name: topics(getattr(Topics, name)) for name in ("queries", "responses")}
-    return Enrichment(broker, Topics(replies=(), **named), tmp_path / "enrich", settings(llm_server))
+    named |= {name: topics(getattr(TopicNames, name)) for name in ("queries", "responses")}
+    return Enrichment(broker, TopicNames(replies=(), **named), tmp_path / "enrich", settings(llm_server))
 
 
 def asked_about(llm_server: LlmServer) -> Counter[str]:

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.broker import Broker, Cluster, retry
 from benchmarks.gateway_load import Gateway, Tally, crowd, people
 from benchmarks.kafka_flow import create, own_topics
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from tests.kafka.harness import Deployment, read_topic
 
 PEOPLE = 12
@@ -23,14 +23,14 @@ TIMEOUT_S = "60"  # a broker may take its time to start
 
 
 @pytest.fixture
-def topics(own_broker: Cluster) -> Topics:
+def topics(own_broker: Cluster) -> TopicNames:
     topics = replace(own_topics(), replies=(f"replies-{uuid.uuid4().hex[:12]}",))
     create(own_broker, topics, partitions=2)
     return topics
 
 
 def test_killed_gateway_and_broker_lose_and_cross_no_answer(
-    own_broker: Broker, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_broker: Broker, topics: TopicNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two gateways share one reply partition; each serves half of the people."""
     monkeypatch.setenv("RECALLFLOW_SERVE_TIMEOUT_S", TIMEOUT_S)

@@ -135,7 +135,7 @@ def test_recreated_input_topic_stops_the_flow_and_its_restart(deployment: Growin
     deployment.send(0, 3 * len(USERS))  # no offset gives it away
     code, errors = deployment.ends()
     assert code == 1
-    assert f"{remade} was deleted and made anew" in errors
+    assert f"{remade} was deleted and recreated" in errors
 
 
 def test_a_recreated_output_topic_gets_new_outputs_once(deployment: Growing) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.broker import Cluster
 from recallflow.client import QueryTimeout, RecallClient
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from tests.kafka.harness import Names, until
 from tests.kafka.test_enrich import facts
 from tests.llm_server import LlmServer
@@ -36,14 +36,16 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def own(topics: Names) -> Topics:
-    named: dict[str, Any] = {name: topics(value) for name, value in asdict(Topics()).items() if isinstance(value, str)}
-    return Topics(**named)
+def own(topics: Names) -> TopicNames:
+    named: dict[str, Any] = {
+        name: topics(value) for name, value in asdict(TopicNames()).items() if isinstance(value, str)
+    }
+    return TopicNames(**named)
 
 
 @pytest.fixture
 def start(
-    broker: Cluster, llm_server: LlmServer, own: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, llm_server: LlmServer, own: TopicNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
     """Return a function that runs a script in a folder with the package, as in a checkout, and the page's settings."""
     # Whole: a folder of this name with the samples alone would be a namespace package, which Python takes before one
@@ -73,7 +75,9 @@ def finished(process: subprocess.Popen[str]) -> str:
     return stdout
 
 
-def test_first_run_of_the_page_finds_facts(broker: Cluster, llm_server: LlmServer, own: Topics, start: Start) -> None:
+def test_first_run_of_the_page_finds_facts(
+    broker: Cluster, llm_server: LlmServer, own: TopicNames, start: Start
+) -> None:
     llm_server.answer("facts", facts)
     commands = [shlex.split(line)[1:] for line in block("sh").splitlines() if line.startswith("recallflow ")]
     create, run, enrich, replay = ([word for word in words if word != "&"] for words in commands)

@@ -42,7 +42,7 @@ POOR, SMALL = "poor", "small"  # tenants: without tokens; with room for one memo
 FAULTS = (
     "RecallflowControlEventsLeftOut",
     "RecallflowDeadLetters",
-    "RecallflowMisplacedRecords",
+    "RecallflowMisroutedRecords",
     "RecallflowModelBudgetSpent",
     "RecallflowModelFailures",
     "RecallflowUnfitEvents",

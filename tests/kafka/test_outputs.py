@@ -202,7 +202,11 @@ def test_a_replay_refuses_lines_over_the_limit(
 
 @pytest.mark.parametrize(
     ("skipped", "says"),
-    [("memory-{}", "give TOPIC"), ("elsewhere:0:1", "this run reads"), ("memory-{}:9:1", "there is no such partition")],
+    [
+        ("memory-{}", "give TOPIC"),
+        ("elsewhere:0:1", "this run reads"),
+        ("memory-{}:9:1", "the partition does not exist"),
+    ],
 )
 def test_a_position_that_cannot_be_skipped_is_refused(site: Site, skipped: str, says: str, tmp_path: Path) -> None:
     words = [*site.servers(), *site.topics.arguments(), "--create", "--state-dir", str(tmp_path / "other")]

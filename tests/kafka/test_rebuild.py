@@ -188,7 +188,7 @@ def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: 
     yielding = replace(deployment, flags=("--give-up-unanswered",), errors=[])
     with yielding.running():
         yielding.check_outputs(answered + QUERIES - gone)
-    assert f":1: {gone} unanswered records are gone" in yielding.errors[-1]
+    assert f":1: {gone} unanswered records were deleted" in yielding.errors[-1]
     assert verify(deployment.state_dir).problems == []
 
     deployment.send(30)

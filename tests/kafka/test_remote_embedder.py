@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash
 from tests.kafka.harness import Command, Names, produce, read_topic, until, watched
@@ -38,7 +38,7 @@ Running = Callable[..., contextlib.AbstractContextManager[None]]
 class Platform:
     """Sends events of Ann's and reads the answers to her questions."""
 
-    def __init__(self, broker: Cluster, topics: Topics) -> None:
+    def __init__(self, broker: Cluster, topics: TopicNames) -> None:
         self.broker, self.topics = broker, topics
         self._asked = 0
 
@@ -69,9 +69,9 @@ class Platform:
 
 @pytest.fixture
 def platform(broker: Cluster, topics: Names) -> Platform:
-    named = {name: topics(getattr(Topics, name)) for name in NAMES}
+    named = {name: topics(getattr(TopicNames, name)) for name in NAMES}
     broker.create_topics(dict.fromkeys(named.values(), 2))
-    return Platform(broker, Topics(replies=(), **named))
+    return Platform(broker, TopicNames(replies=(), **named))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.broker import Cluster
 from recallflow.client import QueryFailed, QueryTimeout, RecallClient
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.verbs.results import Found
 from tests.kafka.harness import Deployment, Names, own_topics, read_topic, until, watched
 
@@ -106,7 +106,7 @@ master_key_file = "{key}"
     return made
 
 
-def _named(topics: Topics) -> str:
+def _named(topics: TopicNames) -> str:
     names = ("memory", "queries", "control", "responses", "receipts", "enrichment", "results", "dead_letters", "audit")
     return "\n".join(f'{name} = "{getattr(topics, name)}"' for name in names)
 

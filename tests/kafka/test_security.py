@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from benchmarks.broker import Broker, Cluster
 from benchmarks.kafka_flow import create, own_topics
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from tests.kafka.engine import Engine
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -93,7 +93,7 @@ def test_doctor_names_missing_rights(guarded: Broker, cli: Cli, monkeypatch: pyt
     def joined(checks: str) -> list[str]:
         return re.split(", (?=rights )", checks)
 
-    def of_flow(topics: Topics) -> set[str]:
+    def of_flow(topics: TopicNames) -> set[str]:
         return {*topics.read(), topics.responses, topics.receipts, topics.dead_letters}
 
     for name in of_flow(named):

@@ -16,7 +16,7 @@ from recallflow.client import QueryTimeout
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.credentials import ApiKeyText, Headers
 from recallflow.errors import DeliveryFailed
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from tests.kafka.engine import PARTITIONS, Engine
 from tests.kafka.harness import read_topic
 from tests.unit.senders import with_key
@@ -28,7 +28,7 @@ MANY = 50
 T = TypeVar("T")
 
 
-def service_of(cluster: Cluster, topics: Topics, replies: Inbox | None = None, timeout_s: float = WAIT_S) -> Any:
+def service_of(cluster: Cluster, topics: TopicNames, replies: Inbox | None = None, timeout_s: float = WAIT_S) -> Any:
     names = topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters
     return closing(KafkaService(KafkaOptions(cluster.bootstrap_servers), ServiceTopics(*names, replies), timeout_s))
 
@@ -191,5 +191,5 @@ def test_calls_to_a_missing_broker_time_out_without_futures(user: str) -> None:
         gc.collect()
         return sum(isinstance(one, asyncio.Future) and not isinstance(one, asyncio.Task) for one in gc.get_objects())
 
-    with service_of(Cluster(f"{HOST}:{free_ports(None)[0]}"), Topics(), timeout_s=0.3) as service:
+    with service_of(Cluster(f"{HOST}:{free_ports(None)[0]}"), TopicNames(), timeout_s=0.3) as service:
         assert asyncio.run(futures_left(service)) < MANY

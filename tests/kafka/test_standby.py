@@ -24,8 +24,8 @@ from tests.kafka.harness import until
 PARTITIONS = 4
 OWNERS = 16
 TOLD, MORE = 60, 20
-OURS = re.compile(r"partition (\d+) is ours[,;] .*:\d+ goes on from offset (\d+)")
-HELD = re.compile(r"partition (\d+) is ours, with (\d+) memories of")
+OURS = re.compile(r"partition (\d+) is assigned[,;] .*:\d+ resumes at offset (\d+)")
+HELD = re.compile(r"partition (\d+) is assigned, with (\d+) memories of")
 
 
 @pytest.fixture

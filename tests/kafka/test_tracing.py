@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from benchmarks.broker import Cluster, free_ports
 from recallflow.client import RecallClient
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.queries import UserStats
 from tests.kafka.harness import GIVE_UP_S, Names, read_topic, until, watched
 from tests.kafka.test_remote_embedder import FLAGS, NAMES
@@ -34,7 +34,9 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 class Deployment:
     """A main flow and an enrichment flow in processes of their own, that send spans to a collector."""
 
-    def __init__(self, broker: Cluster, topics: Topics, folder: Path, llm: LlmServer, collector: OtlpServer) -> None:
+    def __init__(
+        self, broker: Cluster, topics: TopicNames, folder: Path, llm: LlmServer, collector: OtlpServer
+    ) -> None:
         self.broker, self.topics, self._folder, self._llm = broker, topics, folder, llm
         self.settings = collector.environment
         self.port, self.http_port = free_ports(None, more=1)
@@ -98,9 +100,9 @@ def collector() -> Iterator[OtlpServer]:
 def deployment(
     broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer, collector: OtlpServer
 ) -> Deployment:
-    named = {name: topics(getattr(Topics, name)) for name in NAMES}
+    named = {name: topics(getattr(TopicNames, name)) for name in NAMES}
     broker.create_topics(dict.fromkeys(named.values(), 2))
-    return Deployment(broker, Topics(replies=(), **named), tmp_path, llm_server, collector)
+    return Deployment(broker, TopicNames(replies=(), **named), tmp_path, llm_server, collector)
 
 
 @contextlib.contextmanager

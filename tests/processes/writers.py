@@ -10,7 +10,7 @@ import orjson
 from recallflow.connectors.lines import Delivered
 from recallflow.decisions import History
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.local import LocalService, open_local
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Receipted
@@ -75,7 +75,7 @@ def print_receipts(_: int, outputs: list[Delivered]) -> None:
 
 def write_lines(state_dir: Path, run: str) -> None:
     """Store memories through lines: endless new lines, or those of the log, which come again after a kill."""
-    with Embedded.open(SETTINGS, state_dir) as embedded:
+    with EmbeddedEngine.open(SETTINGS, state_dir) as embedded:
         if run == LOG:
             run_lines(embedded, LOG, log_from, print_receipts, rewinds=True)
         else:

@@ -21,7 +21,7 @@ from recallflow.cli.commands import commands
 from recallflow.cli.options import FLAGS
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError
-from recallflow.flows.config import LIBRDKAFKA, VARIABLES, Config, Given, is_secret, read_config
+from recallflow.flows.config import LIBRDKAFKA, VARIABLES, Config, RawSetting, is_secret, read_config
 from recallflow.flows.router import deployment_name
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def config(folder: str, tmp_path: Path) -> Config:
     for source in engine["envFrom"]:
         variables |= secret(folder, source["secretRef"]["name"])
     given = vars(commands().parse_args([word.replace("$(POD_NAME)", POD) for word in engine["args"]]))
-    flags = {key: Given(flag.name, given[key]) for key, flag in FLAGS.items() if given.get(key) is not None}
+    flags = {key: RawSetting(flag.name, given[key]) for key, flag in FLAGS.items() if given.get(key) is not None}
     return read_config(flags, variables, file)[0]
 
 
@@ -276,7 +276,7 @@ def test_nothing_runs_as_root_or_writes_beside_its_volumes() -> None:
 
 def test_variables_of_services_do_not_reach_a_member() -> None:
     assert pod(BASE)["enableServiceLinks"] is False
-    with pytest.raises(UsageError, match="RECALLFLOW_GATEWAY_SERVICE_HOST is no setting"):
+    with pytest.raises(UsageError, match="unknown setting RECALLFLOW_GATEWAY_SERVICE_HOST"):
         read_config({}, {"RECALLFLOW_GATEWAY_SERVICE_HOST": "10.0.0.1"})
 
 

@@ -15,13 +15,12 @@ from recallflow.flows import kafka as main_flow
 from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.runner import run_loop
-from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import Settings, TopicNames
 from recallflow.state.partition import Partition
 from tests.simulation import world as simulated
 from tests.simulation.world import Patches, Process, World
 
-TOPICS = Topics()
+TOPICS = TopicNames()
 OPTIONS = KafkaOptions("simulated:9092")
 DEPLOYMENT = "simulated"
 SESSION_S = 6.0
@@ -153,7 +152,7 @@ def current_member() -> Member | None:
     return None if task is None else task.process.member
 
 
-class _Parts(main_flow.Member):
+class _Parts(main_flow.MainFlowMember):
     def __init__(self, *arguments: Any) -> None:
         if (member := current_member()) is not None:
             member.parts = self

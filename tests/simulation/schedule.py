@@ -539,7 +539,7 @@ def simulating() -> Iterator[None]:
     for module, name in (
         (connection, "ASK_EVERY_S"),
         (connection, "LOOK_S"),
-        (standby, "RELEASED_LOOK_S"),
+        (standby, "RELEASED_INTERVAL_S"),
         (tails, "ASK_EVERY_S"),
     ):
         patches.replace(module, name, 3 * getattr(module, name))

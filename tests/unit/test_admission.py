@@ -14,7 +14,7 @@ from recallflow.decisions import History
 from recallflow.errors import SinkError, SourceError
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.admission import TokenKeys, key_source
-from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.settings import AuthSettings
 from tests.jwks_server import SECRET, JwksServer, document, es256, oct_key, rs256
 
 GIVE_UP_S = 60.0
@@ -64,7 +64,7 @@ def watch(log: Log, jwks: object = None, secret: str | None = None) -> tuple[Tok
 
 def begin(log: Log, jwks: object = None, secret: str | None = None) -> TokenKeys:
     keys, _ = watch(log, jwks, secret)
-    keys.begin()
+    keys.load()
     return keys
 
 
@@ -78,19 +78,19 @@ def test_keys_of_a_file_are_announced_and_revoked(log: Log, tmp_path: Path) -> N
     first, second, secret = rs256("one"), es256("two"), oct_key("three")
     path = write(tmp_path, first, secret)
     keys, secrets = watch(log, path)
-    keys.begin()
+    keys.load()
     announced = {event.name: event for event in log.events}
     assert log.news() == [("one", False), ("three", False)]
     assert announced["one"].tenant_id == ALL_TENANTS
     assert (announced["one"].algorithm, announced["one"].jwk) == ("RS256", {x: first[x] for x in ("e", "kty", "n")})
     assert (announced["three"].algorithm, announced["three"].jwk) == ("HS256", None)
     assert list(secrets) == [announced["three"].fingerprint]
-    keys.look()
+    keys.refresh()
     assert log.news() == []
     write(tmp_path, second, secret)
-    keys.look()
+    keys.refresh()
     assert log.news() == [("two", False), ("one", True)]
-    keys.look()
+    keys.refresh()
     assert log.news() == []
 
 
@@ -107,14 +107,14 @@ def test_a_restart_announces_nothing_that_is_known(log: Log, tmp_path: Path) -> 
     begin(log, path, OWN)
     assert log.news() == [("one", False), ("two", False), (fingerprint(OWN.encode()), False)]
     keys, secrets = watch(log, path, OWN)
-    keys.begin()
+    keys.load()
     assert (log.news(), len(secrets)) == ([], 2)
 
 
 def test_no_secret_is_in_an_announcement(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     private = rs256("one")
-    watch(log, write(tmp_path, private, oct_key("two")), OWN)[0].begin()
+    watch(log, write(tmp_path, private, oct_key("two")), OWN)[0].load()
     told = caplog.text + "".join(event.model_dump_json() for event in log.events)
     for secret in (SECRET, OWN, private["d"], private["p"]):
         assert secret not in told
@@ -125,14 +125,14 @@ def test_a_key_that_comes_back_stays_revoked(log: Log, tmp_path: Path, caplog: p
     path = write(tmp_path, one, two)
     keys = begin(log, path)
     write(tmp_path, two)
-    keys.look()
+    keys.refresh()
     assert log.news() == [("one", False), ("two", False), ("one", True)]
     write(tmp_path, one, two)
     for _ in range(3):
-        keys.look()
+        keys.refresh()
     assert log.news() == []
-    assert [text for text in caplog.messages if "it was revoked, and stays so" in text] == [
-        "auth.jwks: one: it was revoked, and stays so: give it another kid"
+    assert [text for text in caplog.messages if "was revoked" in text] == [
+        "auth.jwks: one was revoked, and a revoked key stays invalid: give it another kid"
     ]
 
 
@@ -141,7 +141,7 @@ def test_another_key_of_the_same_kid_takes_its_place(log: Log, tmp_path: Path) -
     keys = begin(log, path)
     before = log.events[-1].fingerprint
     write(tmp_path, es256("one"))
-    keys.look()
+    keys.refresh()
     assert [(event.name, event.algorithm) for event in log.events] == [("one", "RS256"), ("one", "ES256")]
     assert log.events[-1].fingerprint != before
 
@@ -152,13 +152,13 @@ def test_key_missing_twice_at_an_address_is_revoked(log: Log, server: JwksServer
     keys = begin(log, server.url)
     assert log.news() == [("one", False), ("two", False)]
     server.body = document(two)
-    keys.look()
+    keys.refresh()
     server.body = document(one, two)  # it was but one of several servers that was behind
-    keys.look()
+    keys.refresh()
     server.body = document(two)
-    keys.look()
+    keys.refresh()
     assert log.news() == []
-    keys.look()
+    keys.refresh()
     assert log.news() == [("one", True)]
 
 
@@ -169,24 +169,24 @@ def test_unreadable_answer_changes_no_key(log: Log, server: JwksServer, status: 
     server.status, server.body = status, body
     for _ in range(3):
         with pytest.raises(SourceError):
-            keys.look()
+            keys.refresh()
     assert log.news() == [("one", False)]
     begin(log, server.url)  # a start goes on with what is known
 
 
 def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.status = 500
-    with pytest.raises(SourceError, match="it answered 500; no signing key is known yet, so that no token would be"):
+    with pytest.raises(SourceError, match="it answered 500; no signing key is known yet, so no token can be"):
         begin(log, server.url)
     keys, secrets = watch(log, server.url, OWN)  # the one that is set is one
     with monkeypatch.context() as patched:
         patched.setattr(log.history, "add", lambda *_: None)  # what was announced takes a moment to come back
-        keys.begin()
+        keys.load()
     assert (log.news(), list(secrets)) == ([(fingerprint(OWN.encode()), False)], [fingerprint(OWN.encode())])
 
 
 def test_missing_jwks_setting_revokes_no_key(log: Log, tmp_path: Path) -> None:
-    watch(log, write(tmp_path, rs256("one")), OWN)[0].begin()
+    watch(log, write(tmp_path, rs256("one")), OWN)[0].load()
     log.news()
     begin(log, None, OWN + " another")
     old, new = fingerprint(OWN.encode()), fingerprint(f"{OWN} another".encode())
@@ -198,7 +198,7 @@ def test_unreadable_key_is_not_revoked(log: Log, tmp_path: Path) -> None:
     one, two = rs256("one"), rs256("two")
     keys = begin(log, write(tmp_path, one, two))
     write(tmp_path, one | {"n": "a typing error"}, two)
-    keys.look()
+    keys.refresh()
     assert log.news() == [("one", False), ("two", False)]
 
 
@@ -206,9 +206,9 @@ def test_failed_announcement_is_repeated(log: Log, tmp_path: Path) -> None:
     keys, _ = watch(log, write(tmp_path, rs256("one")))
     log.fails = True
     with pytest.raises(SinkError):
-        keys.begin()
+        keys.load()
     log.fails = False
-    keys.look()
+    keys.refresh()
     assert log.news() == [("one", False)]
 
 
@@ -218,7 +218,7 @@ def test_a_thread_looks_on_and_says_why_it_ends(log: Log, server: JwksServer, mo
     auth = AuthSettings(jwks=server.url, jwks_refresh_s=1)
     keys = TokenKeys(auth, open_jwks(server.url), log.history, {}, log)
     keys._refresh_s = 0.01
-    keys.begin()
+    keys.load()
     server.body, server.failures = document(rs256("one"), es256("two")), 3
     log.called.clear()
     with keys.running():
@@ -240,5 +240,5 @@ def test_a_defect_stops_the_flow(log: Log, server: JwksServer) -> None:
     keys._refresh_s = 0.01
     with keys.running():
         assert failed.wait(GIVE_UP_S)
-    with pytest.raises(SourceError, match="signing keys are not followed any more"):
+    with pytest.raises(SourceError, match="the refresh of signing keys has stopped"):
         keys.check(None)

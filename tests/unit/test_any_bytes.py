@@ -15,7 +15,7 @@ from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.messages import Headers, Outgoing
 from recallflow.flows.router import Router
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.operators import guard
 from recallflow.operators.work import decode_record, encode_record
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
@@ -25,7 +25,7 @@ from tests.unit.connectors.fake_consumer import FakeKafka, Message
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
 
 MOST_BYTES = 100_000
-TOPICS = Topics(memory=MEMORIES, queries=QUERIES)
+TOPICS = TopicNames(memory=MEMORIES, queries=QUERIES)
 OWNER = {"tenant_id": "acme", "user_id": "ann"}
 # One event for each way an output is made.
 EVENTS = [

@@ -17,8 +17,8 @@ from recallflow.connectors.kafka.order import RoundRobinQueue
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Reached
 from recallflow.errors import StorageError
-from recallflow.flows.recipe import MainFlow
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.kafka import MainFlow
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.runner import Loop
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
@@ -76,7 +76,7 @@ class Engine:
         )
         rules = SETTINGS.rules(HASHING, QUERIES, input_ends=False)
         open_state = StateStep.opener(self.directory, HASHING, rules, CLOCKS)
-        flow = MainFlow(decode, lambda item: item, HASHING, open_state, self._route, Mock(spec=Journeys))
+        flow = MainFlow(decode, lambda item: item, HASHING, open_state, self._route, Mock(spec=RecordSpans))
         self._loop = Loop(flow.recipe(self.source, self.sink))
         for number in range(2):
             queries = lane_at(QUERIES, number, Reached(0), 0)

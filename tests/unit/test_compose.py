@@ -15,7 +15,7 @@ from benchmarks.broker import KAFKA_VERSION
 from recallflow.cli import main
 from recallflow.connectors.kafka import admin
 from recallflow.flows.config import LOCAL
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.kafka.yml"
@@ -83,7 +83,7 @@ def test_topics_equal_those_of_topics_create(
 ) -> None:
     made = created_by_compose(services, tmp_path)
     assert made == created_by_command(monkeypatch)
-    assert made.keys() == {name for field, name in asdict(Topics()).items() if field not in ("replies", "audit")}
+    assert made.keys() == {name for field, name in asdict(TopicNames()).items() if field not in ("replies", "audit")}
 
 
 def test_kafka_listens_at_the_default_address(services: dict[str, Any]) -> None:

@@ -12,9 +12,8 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.cli import main
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import UsageError
-from recallflow.flows.config import VARIABLES, Config, Given, RunSettings, default_file, printed, read_config
-from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Topics
+from recallflow.flows.config import VARIABLES, Config, RawSetting, RunSettings, default_file, printed, read_config
+from recallflow.flows.settings import Settings, TopicNames
 
 SETTINGS_PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "settings.md").read_text()
 ENVIRONMENT = {"PATH": "/bin", "RECALLFLOW_SHARED": "/models", "RECALLFLOW_ENGINE_EPOCH_MS": ""}
@@ -82,7 +81,7 @@ def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None
     assert config == Config(
         Path("/var/lib/recallflow"),
         KafkaOptions("kafka:9093", {"client.id": "engine-1", "log_level": "6"}),
-        Topics("own.memory", replies=("own.answers", "own.others")),
+        TopicNames("own.memory", replies=("own.answers", "own.others")),
         Settings(cache_bytes=2**31, epoch_ms=250, episode_gap_minutes=45.0, graph_enabled=False),
         RunSettings(metrics_port=9464, skip=("own.memory:0:7",), standby=1),
     )
@@ -97,7 +96,7 @@ def test_a_home_that_cannot_be_looked_into_has_no_file() -> None:
 def test_flag_precedes_environment_precedes_file(write: Callable[[str], Path]) -> None:
     path = write("[engine]\nepoch_ms = 100\npartitions = 1\ncache_bytes = 3000000")
     environment = ENVIRONMENT | {"RECALLFLOW_ENGINE_EPOCH_MS": "200", "RECALLFLOW_ENGINE_PARTITIONS": "2"}
-    config, origins = read_config({"engine.epoch_ms": Given("--epoch-ms", "300")}, environment, path)
+    config, origins = read_config({"engine.epoch_ms": RawSetting("--epoch-ms", "300")}, environment, path)
     assert config.engine == Settings(epoch_ms=300, partitions=2, cache_bytes=3_000_000)
     assert origins == {
         "engine.cache_bytes": f"{path}: engine.cache_bytes",
@@ -120,7 +119,7 @@ def test_every_setting_has_a_variable() -> None:
     assert config == Config(
         Path("s"),
         KafkaOptions("new:1", {"client.id": "engine-2"}),
-        Topics(replies=("a", "b")),
+        TopicNames(replies=("a", "b")),
         Settings(similarity_max_k=7),
         RunSettings(standby=1),
     )
@@ -178,11 +177,11 @@ def test_error_in_the_environment_names_the_variable(variable: str, text: str, n
 
 def test_what_is_printed_is_a_file_of_the_same_settings(write: Callable[[str], Path]) -> None:
     flags = {
-        "state_dir": Given("--state-dir", 'a "state" \\ dir'),
-        "kafka.librdkafka.client.id": Given("-X client.id", "engine-1"),
-        "topics.replies": Given("--reply-topic", ["a", "b"]),
-        "engine.cache_bytes": Given("--cache-bytes", "1GiB"),
-        "run.deployment": Given("--deployment", "élan"),
+        "state_dir": RawSetting("--state-dir", 'a "state" \\ dir'),
+        "kafka.librdkafka.client.id": RawSetting("-X client.id", "engine-1"),
+        "topics.replies": RawSetting("--reply-topic", ["a", "b"]),
+        "engine.cache_bytes": RawSetting("--cache-bytes", "1GiB"),
+        "run.deployment": RawSetting("--deployment", "élan"),
     }
     config, origins = read_config(flags, {})
     text = printed(config, origins)
@@ -197,7 +196,7 @@ def test_what_is_printed_is_a_file_of_the_same_settings(write: Callable[[str], P
     [("sasl.password", "hunter2"), ("sasl.oauthbearer.client.secret", "s3cret"), ("ssl.key.password", "hunter2")],
 )
 def test_secrets_are_not_printed(name: str, value: str) -> None:
-    config, origins = read_config({f"kafka.librdkafka.{name}": Given(f"-X {name}", value)}, {})
+    config, origins = read_config({f"kafka.librdkafka.{name}": RawSetting(f"-X {name}", value)}, {})
     text = printed(config, origins)
     assert value not in text
     assert tomllib.loads(text)["kafka"]["librdkafka"] == {name: "***"}
@@ -223,7 +222,7 @@ def test_no_setting_that_is_secret_is_shown() -> None:
 
 def test_of_two_master_keys_none_is_shown() -> None:
     given = {"ENCRYPTION_MASTER_KEY_FILE": "master.key", "ENCRYPTION_MASTER_KEY": SECRETS["ENCRYPTION_MASTER_KEY"]}
-    with pytest.raises(UsageError, match="master_key_file and master_key are given") as raised:
+    with pytest.raises(UsageError, match="master_key_file and master_key exclude") as raised:
         read_config({}, {f"RECALLFLOW_{name}": value for name, value in given.items()})
     assert SECRETS["ENCRYPTION_MASTER_KEY"] not in str(raised.value)
 

@@ -4,7 +4,7 @@ import pytest
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.flows import first_places
-from recallflow.flows.first_places import Sent, sent_before
+from recallflow.flows.first_places import DeliveredOffsets, sent_before
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 RECEIPTS, LETTERS, REQUESTS = "receipts:0", "letters:0", "requests:0"
@@ -20,13 +20,13 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     return made
 
 
-def found(kafka: FakeKafka, *, enriches: bool = False) -> Sent:
+def found(kafka: FakeKafka, *, enriches: bool = False) -> DeliveredOffsets:
     outputs = ("receipts", "letters", *(["requests"] if enriches else []))
     return sent_before(KafkaOptions("nowhere:1"), "memories", outputs, kafka.consumer)
 
 
 def test_of_topics_that_hold_nothing_nothing_was_sent(kafka: FakeKafka) -> None:
-    assert found(kafka) == Sent({}, {})
+    assert found(kafka) == DeliveredOffsets({}, {})
 
 
 def test_last_outputs_alone_are_compared(kafka: FakeKafka) -> None:
@@ -35,7 +35,7 @@ def test_last_outputs_alone_are_compared(kafka: FakeKafka) -> None:
     kafka.append_output("letters", 0, "memories:1:0")
     kafka.append_output("letters", 0, "memories:0:9")
     # Of 0:7, 0:8 and 0:9 each is compared, and of partition 1 all that there is.
-    assert found(kafka) == Sent({"memories:0": 7, "memories:1": 0}, {RECEIPTS: 7, LETTERS: 0})
+    assert found(kafka) == DeliveredOffsets({"memories:0": 7, "memories:1": 0}, {RECEIPTS: 7, LETTERS: 0})
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_last_outputs_alone_are_compared(kafka: FakeKafka) -> None:
 def test_outputs_of_other_records_say_nothing(kafka: FakeKafka, source: str, at_ms: int) -> None:
     kafka.append_output("receipts", 0, source, at_ms)
     kafka.append("receipts", 0, b"somebody else's", append_ms=500)
-    assert found(kafka) == Sent({}, {})
+    assert found(kafka) == DeliveredOffsets({}, {})
 
 
 def test_requests_count_where_there_are_any(kafka: FakeKafka) -> None:
     for offset in range(5):
         kafka.append_output("requests", 0, f"memories:0:{offset}")
-    assert found(kafka) == Sent({}, {})
-    assert found(kafka, enriches=True) == Sent({"memories:0": 2}, {REQUESTS: 2})
+    assert found(kafka) == DeliveredOffsets({}, {})
+    assert found(kafka, enriches=True) == DeliveredOffsets({"memories:0": 2}, {REQUESTS: 2})

@@ -20,14 +20,14 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.flows.ownership import Ownership, StateFolders
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.operators.quotas import Rates
 from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 from tests.unit.connectors.fake_consumer import FakeKafka
 
-TOPICS = Topics()
+TOPICS = TopicNames()
 MEMORIES, QUERIES = TOPICS.memory, TOPICS.queries
 LIMITS = {"acme": 2, "globex": 1}  # the third tenant has none
 SAID = {MEMORIES: {"type": "message", "content": "x"}, QUERIES: {"type": "recall", "query": "x"}}

@@ -30,9 +30,8 @@ from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.flows.local import EVENTS, LocalService, open_local
 from recallflow.flows.model_settings import EmbeddingSettings
-from recallflow.flows.models import Ahead
-from recallflow.flows.security_settings import AuthSettings
-from recallflow.flows.settings import Settings
+from recallflow.flows.models import BatchEmbedder
+from recallflow.flows.settings import AuthSettings, Settings
 from recallflow.parsing import parse
 from recallflow.state import directory
 from recallflow.state.cleaning import Cleaning
@@ -260,7 +259,7 @@ def test_defect_reveals_no_memory(
 
         monkeypatch.setattr(StateDirectory, "begin_syncs", fail)
         waiting = service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S)
-        with pytest.raises(SourceError, match="its own code failed") as told:
+        with pytest.raises(SourceError, match="internal error") as told:
             await waiting
         assert "ferry" not in f"{told.value}{service.obstacle()}"
 
@@ -389,7 +388,7 @@ def test_defect_of_embedding_reaches_its_caller(
 
     async def talk(service: LocalService) -> None:
         with monkeypatch.context() as broken:
-            broken.setattr(Ahead, "ask", fail)
+            broken.setattr(BatchEmbedder, "ask", fail)
             with pytest.raises(LookupError):
                 await service.apply(memory(id="m"), (), 5.0)
         stored = await service.store(memory(id="n"), ())

@@ -23,8 +23,14 @@ from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, EnrichmentRunning, Metrics, Running
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.kafka_metrics import (
+    EnrichmentCounter,
+    EnrichmentFlowParts,
+    EnrichmentMetrics,
+    MainFlowMetrics,
+    MainFlowParts,
+)
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.operators.authorise import Authoriser, Trust
@@ -98,26 +104,26 @@ def test_earlier_queries_and_memories_are_not_waiting(tally: OutputCounter) -> N
 
 
 @pytest.fixture
-def running(tally: OutputCounter, tmp_path: Path) -> Running:
+def running(tally: OutputCounter, tmp_path: Path) -> MainFlowParts:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
-    return Running(
+    return MainFlowParts(
         source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, mark_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
-        tally=tally,
+        output_counter=tally,
         deployment=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),
         watch=Watch(dict, {MEMORIES: Described("m", 2)}),
         connection=Mock(spec=Connection, connected=True),
-        homes=OwningPartitions(1),
+        owning_partitions=OwningPartitions(1),
         authoriser=Authoriser(History(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
-        journeys=Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES),
+        spans=RecordSpans(Stages((MEMORIES, QUERIES)), waits=QUERIES),
         counts={MEMORIES: 2},
         stamped=frozenset(),
     )
 
 
-def shown(metrics: Metrics | EnrichmentMetrics) -> dict[str, float]:
+def shown(metrics: MainFlowMetrics | EnrichmentMetrics) -> dict[str, float]:
     """Every sample of ours by its name and labels."""
     text = generate_latest(metrics.registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -125,15 +131,15 @@ def shown(metrics: Metrics | EnrichmentMetrics) -> dict[str, float]:
     return {f"{one.name}{dict(sorted(one.labels.items())) or ''}": one.value for one in samples}
 
 
-def test_metrics_show_what_was_counted(running: Running) -> None:
-    metrics = Metrics()
+def test_metrics_show_what_was_counted(running: MainFlowParts) -> None:
+    metrics = MainFlowMetrics()
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
     metrics.watch(running)
     running.source.progress.gave(MEMORIES, 5)
     running.source.progress.done(MEMORIES, 2)
     for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
-        running.tally.observe(output)
+        running.output_counter.observe(output)
     found = shown(metrics)
     expected = {
         "recallflow_records_total{'topic': 'memory.events'}": 5,
@@ -154,8 +160,8 @@ def test_metrics_show_what_was_counted(running: Running) -> None:
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
-def test_every_counter_is_there_before_anything_is_counted(running: Running) -> None:
-    metrics = Metrics()
+def test_every_counter_is_there_before_anything_is_counted(running: MainFlowParts) -> None:
+    metrics = MainFlowMetrics()
     metrics.watch(running)
     found = shown(metrics)
     expected = [f"recallflow_responses_total{{'status': '{status}'}}" for status in ("ok", "degraded", "error")]
@@ -164,7 +170,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     expected += [f"recallflow_dead_letters_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
     expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in TASKS]
     expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
-    expected += [f"recallflow_misplaced_records_total{{'reason': '{reason}'}}" for reason in REASONS]
+    expected += [f"recallflow_misrouted_records_total{{'reason': '{reason}'}}" for reason in REASONS]
     expected += [f"recallflow_control_events_left_out_total{{'reason': '{reason}'}}" for reason in LEFT_OUT]
     expected += [f"recallflow_unfit_events_total{{'reason': 'outdated', 'type': '{kind}'}}" for kind in DERIVED_TYPES]
     expected += ["recallflow_unfit_events_total{'reason': 'other_model', 'type': 'memory.embedding'}"]
@@ -178,8 +184,8 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 0)
 
 
-def test_readiness_names_what_is_in_the_way(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics, early = Metrics(), Metrics(serve_while_catching_up=True)
+def test_readiness_names_what_is_in_the_way(running: MainFlowParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, early = MainFlowMetrics(), MainFlowMetrics(serve_while_catching_up=True)
     for one in (metrics, early):
         one.watch(running)
     assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
@@ -204,8 +210,8 @@ def test_readiness_names_what_is_in_the_way(running: Running, monkeypatch: pytes
     assert shown(metrics)["recallflow_connected"] == 0
 
 
-def test_oldest_snapshot_shows_a_stalled_part(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics, progress = Metrics(), running.source.progress
+def test_oldest_snapshot_shows_a_stalled_part(running: MainFlowParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, progress = MainFlowMetrics(), running.source.progress
     metrics.watch(running)
     for at_s, part in ((10.0, "0"), (11.0, "1"), (12.5, "1")):
         monkeypatch.setattr("time.time", lambda at_s=at_s: at_s)
@@ -215,9 +221,9 @@ def test_oldest_snapshot_shows_a_stalled_part(running: Running, monkeypatch: pyt
     assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 12.5
 
 
-def enriching(running: Running) -> EnrichmentRunning:
+def enriching(running: MainFlowParts) -> EnrichmentFlowParts:
     """An enrichment flow of the same parts, with one model."""
-    return EnrichmentRunning(
+    return EnrichmentFlowParts(
         running.directory.path,
         running.source,
         EnrichmentCounter(),
@@ -226,11 +232,11 @@ def enriching(running: Running) -> EnrichmentRunning:
         running.connection,
         [Meter("judge")],
         running.table,
-        running.journeys,
+        running.spans,
     )
 
 
-def test_results_are_counted_by_task_code_and_reason(running: Running) -> None:
+def test_results_are_counted_by_task_code_and_reason(running: MainFlowParts) -> None:
     flow, metrics = enriching(running), EnrichmentMetrics()
     metrics.watch(flow)
     request = EnrichmentRequest.model_construct(tasks=["facts", "extract", "classify"])
@@ -243,9 +249,9 @@ def test_results_are_counted_by_task_code_and_reason(running: Running) -> None:
         embedding_tokens=0,
     )
     for _ in range(4):
-        flow.tally.answered(request, result)
+        flow.enrichment_counter.answered(request, result)
     flow.table.left_out["not_signed"] += 2
-    flow.tally.observe(Derived(Position("results", 0, 1), 0, b"acme/ann", b"{}"))
+    flow.enrichment_counter.observe(Derived(Position("results", 0, 1), 0, b"acme/ann", b"{}"))
     found = shown(metrics)
     expected = {
         "recallflow_enriched_tasks_total{'outcome': 'done', 'task': 'facts'}": 4,

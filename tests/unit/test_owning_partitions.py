@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from recallflow.flows.router import OwningPartitions
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Misplaced
+from recallflow.operators.events import Misrouted
 from recallflow.owner import state_partition
 from recallflow.records import MOVED_HEADER, Position, Record
 
@@ -26,9 +26,9 @@ def record(tenant: str, user: str, partition: int, key: bytes | None) -> Record:
 def test_a_record_is_misplaced_where_its_owner_is_not(key: bytes | None, shift: int, reason: str | None) -> None:
     homes, home = OwningPartitions(PARTITIONS), state_partition("acme", "ann", PARTITIONS)
     item = homes.judge(decode(record("acme", "ann", (home + shift) % PARTITIONS, key)))
-    assert isinstance(item, Misplaced) == (reason is not None)
+    assert isinstance(item, Misrouted) == (reason is not None)
     assert homes.counts == ({} if reason is None else {reason: 1})
-    if isinstance(item, Misplaced):
+    if isinstance(item, Misrouted):
         assert (item.home, item.owner.user_id) == (home, "ann")
 
 
@@ -44,7 +44,7 @@ def test_first_misrouted_record_alone_gives_a_warning(caplog: pytest.LogCaptureF
 
 def test_what_cannot_be_read_is_refused_where_it_lies() -> None:
     broken = Record(Position("memory.events", 3, 0), b"{", 0, b"acme/ann")
-    assert not isinstance(OwningPartitions(PARTITIONS).judge(decode(broken)), Misplaced)
+    assert not isinstance(OwningPartitions(PARTITIONS).judge(decode(broken)), Misrouted)
 
 
 @given(st.binary(max_size=60), st.integers(0, 20))

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from recallflow.flows import record_spans as module
 from recallflow.flows.engine_metrics import Stages
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.operators.decode import decode
 from recallflow.outputs import Answer, Receipted
 from recallflow.records import Position, Record
@@ -37,27 +37,27 @@ def test_what_waits_is_bounded_and_each_span_ends_once(
     exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, topic: str, value: bytes
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    journeys = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES)
+    spans = RecordSpans(Stages((MEMORIES, QUERIES)), waits=QUERIES)
     places = [Position(topic, 0, offset) for offset in range(3 * MOST)]
-    journeys.begin([decode(Record(place, value, 0, b"acme/ann", headers=PARENT)) for place in places], 0.0)
-    journeys.done(places)  # without an output
-    assert [journeys.is_late(place) for place in places] == [False] * 2 * MOST + [True] * MOST
-    (_, parent), *_ = journeys.headers(places[-1])
+    spans.begin([decode(Record(place, value, 0, b"acme/ann", headers=PARENT)) for place in places], 0.0)
+    spans.done(places)  # without an output
+    assert [spans.is_late(place) for place in places] == [False] * 2 * MOST + [True] * MOST
+    (_, parent), *_ = spans.headers(places[-1])
     assert parent is not None
     assert parent.startswith(PARENT[0][1][:36])
-    assert journeys.headers(places[0]) == ()
-    journeys.handed(Receipted(places[-1], 0, b"acme/ann", b"{}"))(5)
-    journeys.end_late(places[2 * MOST :])
-    assert not any(journeys.is_late(place) for place in places)
+    assert spans.headers(places[0]) == ()
+    spans.handed(Receipted(places[-1], 0, b"acme/ann", b"{}"))(5)
+    spans.end_late(places[2 * MOST :])
+    assert not any(spans.is_late(place) for place in places)
     assert len(exported.get_finished_spans()) == len(places)
     assert not caplog.records
 
 
 def test_silent_records_are_in_no_trace(exported: InMemorySpanExporter) -> None:
-    journeys, place = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(MEMORIES, 0, 1)
-    journeys.begin([decode(Record(place, EVENT, 0, b"acme/ann", headers=PARENT, silent=True))], 0.0)
-    assert journeys.headers(place) == ()
-    journeys.done([place])
+    spans, place = RecordSpans(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(MEMORIES, 0, 1)
+    spans.begin([decode(Record(place, EVENT, 0, b"acme/ann", headers=PARENT, silent=True))], 0.0)
+    assert spans.headers(place) == ()
+    spans.done([place])
     assert not exported.get_finished_spans()
 
 
@@ -85,10 +85,10 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("response", "count"), ANSWERS.values(), ids=ANSWERS)
 def test_span_counts_memories_of_any_answer(exported: InMemorySpanExporter, response: Response, count: int) -> None:
-    journeys, place = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(QUERIES, 0, 1)
-    journeys.begin([decode(Record(place, QUERY, 0, b"acme/ann", headers=PARENT))], 0.0)
-    journeys.handed(Answer(place, 0, b"acme/ann", b"{}", response))
-    journeys.done([place])
+    spans, place = RecordSpans(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(QUERIES, 0, 1)
+    spans.begin([decode(Record(place, QUERY, 0, b"acme/ann", headers=PARENT))], 0.0)
+    spans.handed(Answer(place, 0, b"acme/ann", b"{}", response))
+    spans.done([place])
     [span] = exported.get_finished_spans()
     assert span.attributes is not None
     assert span.attributes["gen_ai.memory.record.count"] == count

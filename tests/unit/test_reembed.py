@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
-from recallflow.flows.reembed import Standing, _Replay
+from recallflow.flows.reembed import MemoryTopicReplay, _Replay
 from recallflow.flows.settings import Settings
 from recallflow.llm import EmbeddingService
 from recallflow.owner import state_partition
@@ -53,7 +53,7 @@ class Log:
         replay = _Replay(self._directory, EMBEDDER, rules, lambda item: item)
         for message in self.messages:
             replay.apply([message])
-        found = [*Standing(self._directory, 0, 0).missing()]
+        found = [*MemoryTopicReplay(self._directory, 0, 0).missing()]
         assert len({text.memory_id for text in found}) == len(found)
         return {text.memory_id: text.shown for text in found}, len(replay.astray)
 

@@ -34,7 +34,7 @@ class Life:
     def look(self, times: int = 1, *, after_ms: int = 0) -> None:
         self.now_ms += after_ms
         for _ in range(times):
-            self._elsewhere.look()
+            self._elsewhere.check()
 
     def marked(self) -> dict[int, int]:
         """Folder → since when."""

@@ -15,9 +15,8 @@ from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter
-from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.settings import AuthSettings, TopicNames
 from recallflow.flows.topic_checks import LEAST_BYTES
-from recallflow.flows.topics import Topics
 from recallflow.outputs import Answer, DeadLetter, Derived, Enriched, Moved, Output, Receipted, Requested, Verdict
 from recallflow.parsing import parse_control
 from recallflow.queries import ReplyTo
@@ -25,7 +24,7 @@ from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.signatures import is_signed
 
-TOPICS = Topics(replies=("replies",))
+TOPICS = TopicNames(replies=("replies",))
 AT = Position(TOPICS.queries, 0, 7)
 ONE_EACH = defaultdict[str, int](lambda: 1)
 WHY = InvalidRecord("invalid_event", [FieldProblem("content", "is blank")])

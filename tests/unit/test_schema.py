@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from recallflow.asyncapi import asyncapi
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.parsing import parse
 from recallflow.responses import Receipt
 from recallflow.schema import schemas
@@ -38,7 +38,8 @@ def test_asyncapi_has_valid_examples_and_topics() -> None:
             read = Receipt.model_validate if "outcome" in payload else lambda given: parse(orjson.dumps(given))
             read(payload)
     assert {channel["address"] for channel in document["channels"].values()} == {
-        *Topics().read(), *Topics(audit="audit.log").outputs(), *Topics().enrichment_written(), Topics().enrichment
+        *TopicNames().read(), *TopicNames(audit="audit.log").outputs(), *TopicNames().enrichment_written(),
+        TopicNames().enrichment,
     }  # fmt: skip
 
 

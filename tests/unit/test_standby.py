@@ -94,7 +94,7 @@ class Member:
         self.source.reset_mock(return_value=False)
         reader = Mock(spec=TopicReader, span=lambda *_: (LOG_BEGINS, LOG_ENDS))
         reader.consumer = Mock(committed=self._committed)
-        self.standby._look(reader)
+        self.standby._check(reader)
         return [one for one in self.source.mock_calls if one not in (call.partitions(), call.kept_warm())]
 
     def _restore(self, number: int, wanted: Callable[[], bool]) -> None:
@@ -142,6 +142,6 @@ def test_log_with_a_gap_is_not_followed(caplog: pytest.LogCaptureFixture) -> Non
     member = Member(a=(1,), me=(0,))
     member.applied, member.committed = {1: LOG_BEGINS - 2}, {1: 50}
     assert member.look() == []
-    assert caplog.messages == ["partition 1 cannot be kept warm: its log begins at offset 3"]
+    assert caplog.messages == ["partition 1 has no standby copy here: its log starts only at offset 3"]
     member.applied = {1: LOG_BEGINS - 1}
     assert [one[0] for one in member.look()] == ["warm"]

@@ -60,7 +60,7 @@ def test_an_output_topic_made_anew_is_taken_with_a_warning(tmp_path: Path, caplo
         again = known(tmp_path, found() | {"responses": Described("another", 3)})
         assert again.ids["responses"] == "another"
     assert len(caplog.messages) == 1
-    assert "responses was made anew" in caplog.text
+    assert "responses was recreated" in caplog.text
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -96,4 +96,4 @@ def test_a_topic_made_anew_stops_the_flow(tmp_path: Path) -> None:
     watch = Watch(lambda: found() | {"memories": Described("another", 2)}, found())
     watch.call(known(tmp_path, found()).check)
     watch.look()
-    assert "memories was deleted and made anew" in str(watch.failure())
+    assert "memories was deleted and recreated" in str(watch.failure())

@@ -11,8 +11,8 @@ from prometheus_client.core import Metric
 
 from recallflow.connectors.http.middleware import Traffic
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.metrics import EnrichmentCounter, EnrichmentMetrics, Metrics
-from recallflow.flows.topics import Topics
+from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics, MainFlowMetrics
+from recallflow.flows.settings import TopicNames
 from recallflow.members.probing import member_families
 from tools.reference import markdown
 from tools.reference.markdown import code, table
@@ -37,17 +37,17 @@ def page() -> str:
 
 
 def _of_run() -> Iterator[Metric]:
-    running = MagicMock(tally=OutputCounter("", {}), directory=MagicMock(path=Path(), unfit={}))
-    running.journeys.stages = Stages(Topics().read())
-    metrics = Metrics()
+    running = MagicMock(output_counter=OutputCounter("", {}), directory=MagicMock(path=Path(), unfit={}))
+    running.spans.stages = Stages(TopicNames().read())
+    metrics = MainFlowMetrics()
     metrics.watch(running)
     yield from metrics.collect()
     yield from member_families([])
 
 
 def _of_enrich() -> Iterable[Metric]:
-    running = MagicMock(tally=EnrichmentCounter(), state_dir=Path())
-    running.journeys.stages = Stages((Topics().enrichment,))
+    running = MagicMock(enrichment_counter=EnrichmentCounter(), state_dir=Path())
+    running.spans.stages = Stages((TopicNames().enrichment,))
     metrics = EnrichmentMetrics()
     metrics.watch(running)
     return metrics.collect()

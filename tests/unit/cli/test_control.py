@@ -11,7 +11,7 @@ from recallflow.credentials import KEY_HEADER, ApiKeyText
 from recallflow.decisions import owner_mappings
 from recallflow.errors import InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
-from recallflow.flows.control_file import read_control_file
+from recallflow.flows.admission import read_control_file
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.parsing import parse
 from recallflow.records import Position, Record

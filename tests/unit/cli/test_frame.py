@@ -19,7 +19,7 @@ from recallflow.cli.options import FLAGS
 from recallflow.cli.parser import SYNONYMS, leaves
 from recallflow.connectors.embedders import NAMES
 from recallflow.control import RolloutMode
-from recallflow.flows.config import KEYS, LOG_FORMATS, Config, Given, is_secret, read_config
+from recallflow.flows.config import KEYS, LOG_FORMATS, Config, RawSetting, is_secret, read_config
 from recallflow.queries import Mode
 from recallflow.schema import schemas
 from tests.unit.cli.harness import PARSER, Cli, closed_reader, on_files
@@ -81,7 +81,7 @@ def test_help_states_the_choices_and_defaults_of_the_settings() -> None:
     assert all(name in FLAGS["engine.embedder"].help for name in NAMES)
     assert all(name in FLAGS["run.log_format"].help for name in LOG_FORMATS)
     assert FLAGS.keys() <= KEYS.keys()
-    given = {key: Given(flag.name, flag.default) for key, flag in FLAGS.items() if flag.default is not None}
+    given = {key: RawSetting(flag.name, flag.default) for key, flag in FLAGS.items() if flag.default is not None}
     assert read_config(given, {})[0] == Config()
     assert {key for key, flag in FLAGS.items() if flag.repeated} == {k for k in FLAGS if KEYS[k] == tuple[str, ...]}
 

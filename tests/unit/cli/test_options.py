@@ -9,7 +9,7 @@ import pytest
 
 from recallflow.cli.options import ENGINE, PACE, add_settings, config
 from recallflow.errors import UsageError
-from recallflow.flows.embedded import Embedded
+from recallflow.flows.embedded import EmbeddedEngine
 from recallflow.flows.settings import Settings
 from recallflow.operators.rules import Rules
 from tests.unit.cli.harness import Cli, assert_error, event, jsonl
@@ -117,13 +117,13 @@ def test_wrong_option_of_topics_is_refused_without_kafka(cli: Cli, words: list[s
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[Rules]:
     """Return the rules of each engine that a command opens."""
     seen: list[Rules] = []
-    rules_of = Embedded.rules
+    rules_of = EmbeddedEngine.rules
 
-    def noting(self: Embedded, query_topic: str | None = None, **named: bool) -> Rules:
+    def noting(self: EmbeddedEngine, query_topic: str | None = None, **named: bool) -> Rules:
         seen.append(rules_of(self, query_topic, **named))
         return seen[-1]
 
-    monkeypatch.setattr(Embedded, "rules", noting)
+    monkeypatch.setattr(EmbeddedEngine, "rules", noting)
     return seen
 
 

@@ -25,7 +25,7 @@ from recallflow.connectors.kafka.hub import (
 )
 from recallflow.connectors.kafka.order import Lane
 from recallflow.errors import SourceError
-from recallflow.operators.async_call import Completion, Completions
+from recallflow.operators.async_call import CallCompletion, Completions
 from tests.unit.connectors.clock import Clock
 from tests.unit.connectors.fake_consumer import FakeKafka
 
@@ -69,7 +69,7 @@ def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
     wake = Told()
     completions = Completions(wake)
     hub = make_hub(wake)
-    finished = Completion(key="000", call=7)
+    finished = CallCompletion(key="000", call=7)
     completions.put(finished)
     hub.begin("00000")
     hub.wait("00000")

@@ -26,19 +26,19 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.enrichment import EnrichmentResult
 from recallflow.flows import first_places, ownership
 from recallflow.flows.engine_metrics import Stages
-from recallflow.flows.enrich_steps import Reader, recipe
+from recallflow.flows.enrich import RequestReader, recipe
 from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.ownership import NoFolders, Ownership
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import Loop
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.results import Asked, result
 from recallflow.operators.enrichment.step import Enricher
 from tests.unit.connectors.fake_consumer import FakeKafka
 
-TOPICS = Topics()
+TOPICS = TopicNames()
 NOWHERE = KafkaOptions("nowhere:1")
 PARTITIONS = 2
 WRITTEN = TOPICS.enrichment_written()
@@ -188,13 +188,13 @@ class Member:
         )
         monkeypatch.setattr(delivery, "OutputSender", lambda *_: LogSender(brokers, draw))
         sink = DeliverySink(NOWHERE, most_bytes={}, sent=known, marked=self.ownership.marked)
-        journeys = Journeys(Stages((TOPICS.results, TOPICS.enrichment)))
+        spans = RecordSpans(Stages((TOPICS.results, TOPICS.enrichment)))
         router = Router(TOPICS, dict.fromkeys(WRITTEN, PARTITIONS), dict.fromkeys(WRITTEN, 1_000_000))
         enricher = Enricher(
             self.runtime, brokers.ask, 2, 10, lambda _: nullcontext(), lambda *_: None, lambda: time.time_ns() // 10**6
         )
-        reader = Reader(TOPICS.enrichment, lambda at: known.claim((str(at).encode(), b"0")), journeys)
-        route = routing(router, self.source, lambda _: None, journeys)
+        reader = RequestReader(TOPICS.enrichment, lambda at: known.claim((str(at).encode(), b"0")), spans)
+        route = routing(router, self.source, lambda _: None, spans)
         self.loop = Loop(recipe(self.source, reader, enricher, route, sink))
 
     def _commit(self, places: Mapping[int, Committed]) -> None:

@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from recallflow.flows.engine_metrics import Stages
-from recallflow.flows.enrich_steps import Reader
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.enrich import RequestReader
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.outputs import DeadLetter, Derived, Done
 from recallflow.records import Position, Record
 
@@ -22,8 +22,8 @@ def result(**events: Any) -> Record:
 
 
 def read(record: Record, *, answered: bool = False) -> list[type]:
-    journeys = Journeys(Stages(("enrichment.requests", "enrichment.results")))
-    ((key, outputs),) = Reader("enrichment.requests", lambda _: answered, journeys)([record])
+    spans = RecordSpans(Stages(("enrichment.requests", "enrichment.results")))
+    ((key, outputs),) = RequestReader("enrichment.requests", lambda _: answered, spans)([record])
     assert key == "000"
     assert isinstance(outputs, tuple)
     return [type(output) for output in outputs]

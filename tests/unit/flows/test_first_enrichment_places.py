@@ -7,10 +7,10 @@ from recallflow.connectors.kafka.place import Reached
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.flows import first_places
 from recallflow.flows.first_places import answered_requests
-from recallflow.flows.topics import Topics
+from recallflow.flows.settings import TopicNames
 from tests.unit.connectors.fake_consumer import FakeKafka
 
-TOPICS = Topics(enrichment="requests", results="results", dead_letters="letters")
+TOPICS = TopicNames(enrichment="requests", results="results", dead_letters="letters")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from recallflow.cli.rejects import Rejects
 from recallflow.connectors.lines import Delivered
 from recallflow.errors import LogChanged
 from recallflow.flows import state_loop
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators import work
 from recallflow.outputs import Answer, DeadLetter
@@ -73,7 +73,7 @@ class Replay:
                 elif isinstance(output, Answer):
                     self.answers[offset] = orjson.loads(output.body)
 
-        with Embedded.open(SETTINGS, self.state_dir) as embedded:
+        with EmbeddedEngine.open(SETTINGS, self.state_dir) as embedded:
             run_lines(embedded, LOG, open_feed, deliver, rewinds=True, clock_ms=lambda: NOW_MS)
 
     def rejected(self) -> list[bytes]:

@@ -13,9 +13,9 @@ import pytest
 
 from recallflow.flows import runner
 from recallflow.flows.engine_metrics import Stages
+from recallflow.flows.kafka import MainFlow
 from recallflow.flows.on_bytewax import run_on_bytewax
-from recallflow.flows.recipe import MainFlow
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.runner import BatchStep, KeyedStep, Loop, Recipe, run_loop
 from recallflow.flows.settings import Settings
 from recallflow.marks import Mark, Open
@@ -146,7 +146,7 @@ def outcome_of(run: Runner, schedule: list[Batch], state_dir: Path) -> Outcome:
             embedder=embedder,
             open_state=StateStep.opener(directory, embedder, rules, clocks, models=models),
             route_outputs=lambda outputs: [one for _, one in outputs],
-            journeys=Journeys(Stages((TOPIC,))),
+            spans=RecordSpans(Stages((TOPIC,))),
         )
         run(steps.recipe(source, sink))
         through: dict[str, list[int]] = {}

@@ -18,7 +18,7 @@ from recallflow.connectors.calls import Calls
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import Embedded, process
+from recallflow.flows.embedded import EmbeddedEngine, process
 from recallflow.flows.local import QUERIES as QUERY_TOPIC
 from recallflow.flows.local import LocalService, open_local
 from recallflow.flows.settings import Settings
@@ -103,7 +103,7 @@ def test_callers_get_the_state_and_answers_of_batches(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Calls, "take", noted)
     answers = by_callers(tmp_path / "called", make_log(1, LINES, NAMELESS))
-    with Embedded.open(THREE, tmp_path / "batches") as embedded:
+    with EmbeddedEngine.open(THREE, tmp_path / "batches") as embedded:
         loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))
         found = [one for at in range(0, len(records), 7) for one in loop.apply(records[at : at + 7])]
         found += loop.end()

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.flows.embedded import Embedded, process
+from recallflow.flows.embedded import EmbeddedEngine, process
 from recallflow.flows.settings import Settings
 from recallflow.state import directory, keys, segments
 from recallflow.state.hot_owner import HotOwners
@@ -65,7 +65,7 @@ def grow(state_dir: Path, seed: int, lines: Sequence[bytes]) -> None:
 
 @contextmanager
 def stored(state_dir: Path) -> Iterator[list[Partition]]:
-    with Embedded.open(SETTINGS, state_dir) as embedded:
+    with EmbeddedEngine.open(SETTINGS, state_dir) as embedded:
         yield embedded.directory.partitions()
 
 
@@ -168,7 +168,7 @@ def test_damaged_segments_are_remade(how: Damage, grown: Path, expected: list[di
 
 def test_another_model_makes_its_own_segments(grown: Path, tmp_path: Path) -> None:
     shutil.copytree(grown, tmp_path / "s")
-    with Embedded.open(SETTINGS, tmp_path / "s") as embedded:
+    with EmbeddedEngine.open(SETTINGS, tmp_path / "s") as embedded:
         partition = embedded.directory.partition(0)
         (owner, *_) = (keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS) if keys.split(key)[1] == keys.REACH)
         before = dict(partition.scan(keys.table(owner, keys.SEGMENT)))

@@ -25,8 +25,8 @@ from recallflow.control import Rollout
 from recallflow.credentials import Headers
 from recallflow.events import Event, MemoryEvent
 from recallflow.flows import gateway as gateway_flow
+from recallflow.flows.admission import read_control_file
 from recallflow.flows.config import Config
-from recallflow.flows.control_file import read_control_file
 from recallflow.flows.settings import Settings
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent

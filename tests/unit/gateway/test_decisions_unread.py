@@ -10,8 +10,9 @@ from confluent_kafka import KafkaError
 
 from benchmarks.broker import HOST, free_ports
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka import control
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.flows import behind_kafka, gateway
+from recallflow.flows import gateway
 from recallflow.flows.config import Config
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.gateway.serving import served
@@ -25,7 +26,7 @@ def test_a_gateway_that_reads_no_decisions_any_more_refuses_everybody(monkeypatc
     config = replace(config, kafka=KafkaOptions(f"{HOST}:{free_ports(None)[0]}", {"log_level": "0"}))
     config = replace(config, serve=replace(config.serve, port=0, timeout_s=1.0))
     kafka = FakeKafka(**{config.topics.control: 1})
-    monkeypatch.setattr(behind_kafka, "ControlTable", partial(ControlTable, new_consumer=kafka.consumer))
+    monkeypatch.setattr(control, "ControlTable", partial(ControlTable, new_consumer=kafka.consumer))
     seen: list[httpx.Response] = []
 
     def served_until_it_fails(app: Any, *_: Any) -> None:
@@ -45,5 +46,4 @@ def test_a_gateway_that_reads_no_decisions_any_more_refuses_everybody(monkeypatc
     monkeypatch.setattr(gateway, "serve", served_until_it_fails)
     gateway.serve_kafka(config)
     assert [one.status_code for one in seen] == [503] * 6
-    assert all("cannot be read on" in one.text for one in seen)
     assert all(f"{config.topics.control}:0: cannot be read: " in one.text for one in seen)

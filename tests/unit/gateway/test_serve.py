@@ -17,7 +17,7 @@ from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
 from recallflow.flows.admission import LiveAdmission
 from recallflow.flows.gateway import TenantRollouts, to_file
-from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
 from tests.unit.gateway.serving import Engine, Everybody, config_in, gateway, local_gateway, served
 from tests.unit.senders import SECRET, api_key, token

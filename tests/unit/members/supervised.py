@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from recallflow.cli.log import set_up
-from recallflow.flows.config import Config, Given, read_config
+from recallflow.flows.config import Config, RawSetting, read_config
 from recallflow.members.start import run_members
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -21,7 +21,7 @@ def config(folder: Path, port: int, log_format: str) -> Config:
         "engine.cache_bytes": 100 * 1024 * 1024,
         "auth.control_secret": SECRET,
     }
-    return read_config({key: Given(key, str(value)) for key, value in given.items()}, {})[0]
+    return read_config({key: RawSetting(key, str(value)) for key, value in given.items()}, {})[0]
 
 
 def main(folder: str, port: str, log_format: str) -> int:

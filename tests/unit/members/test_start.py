@@ -9,8 +9,8 @@ import pytest
 
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import UsageError
-from recallflow.flows.config import Config, Given, as_file, read_config
-from recallflow.flows.topics import Topics
+from recallflow.flows.config import Config, RawSetting, as_file, read_config
+from recallflow.flows.settings import TopicNames
 from recallflow.members import start
 from recallflow.members.folders import check_for_members, check_for_one, member_folders, member_name
 from recallflow.members.start import processes
@@ -21,7 +21,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def chosen(text: str) -> Config:
-    return read_config({"run.processes": Given("--processes", text)}, {})[0]
+    return read_config({"run.processes": RawSetting("--processes", text)}, {})[0]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def chosen(text: str) -> Config:
 )
 def test_auto_is_one_per_cpu_and_partition(monkeypatch: pytest.MonkeyPatch, text: str, cpus: int, many: int) -> None:
     monkeypatch.setattr(start, "usable_cpus", lambda: cpus)
-    kafka = FakeKafka(**{Topics().memory: 6})
+    kafka = FakeKafka(**{TopicNames().memory: 6})
     monkeypatch.setattr(start, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
     assert processes(chosen(text)) == many
 
@@ -79,7 +79,7 @@ def test_a_members_file_holds_the_whole_configuration(tmp_path: Path) -> None:
         "run.deployment": "élan",
         "auth.secret": "s3cret " * 5,
     }
-    config, _ = read_config({key: Given(key, value) for key, value in given.items()}, {})
+    config, _ = read_config({key: RawSetting(key, value) for key, value in given.items()}, {})
     file = tmp_path / "member.toml"
     file.write_text(as_file(config), "utf-8")
     assert read_config({}, {}, file)[0] == config

@@ -19,7 +19,7 @@ from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.marks import Mark
 from recallflow.operators.answers.models import Models
-from recallflow.operators.async_call import Completion
+from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.prepare import prepare
@@ -168,7 +168,7 @@ class Harness:
     def complete(self, calls: int = 1) -> list[Output]:
         assert self._models is not None
         completions = self._models.runtime.completions
-        finished: list[Completion] = []
+        finished: list[CallCompletion] = []
         while len(finished) < calls:
             completions.wake.wait()
             completions.wake.clear()

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators.async_call import Call, CallError, Completed, Completion, Completions, Failed, Runtime
+from recallflow.operators.async_call import (
+    AsyncCall,
+    CallCompletion,
+    CallError,
+    Completed,
+    Completions,
+    Failed,
+    Runtime,
+)
 
 Fn = Callable[[int], Awaitable[Any]]
 
@@ -18,8 +26,8 @@ def runtime() -> Iterator[Runtime]:
         yield made
 
 
-def submit(runtime: Runtime, fn: Fn, *numbers: int) -> list[Call[int, Any]]:
-    calls = [Call(number, fn, Completion("k", number)) for number in numbers]
+def submit(runtime: Runtime, fn: Fn, *numbers: int) -> list[AsyncCall[int, Any]]:
+    calls = [AsyncCall(number, fn, CallCompletion("k", number)) for number in numbers]
     runtime.submit(calls)
     return calls
 

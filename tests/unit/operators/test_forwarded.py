@@ -11,7 +11,7 @@ import pytest
 from recallflow.flows.router import OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch, Misplaced
+from recallflow.operators.events import Batch, Misrouted
 from recallflow.operators.prepare import prepare
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Moved, Output, Receipted
@@ -76,7 +76,7 @@ class Deployment:
         """The ids of ann's memories."""
         query = {"type": "memories.list", "tenant_id": "acme", "user_id": "ann", "id": "q"}
         item = decode(Record(Position("queries", HOME, 0), orjson.dumps(query), 0))
-        assert not isinstance(item, Misplaced)
+        assert not isinstance(item, Misrouted)
         (answer,) = answers(self._steps[HOME].take([Batch(HOME, [item])]))
         return sorted(one["id"] for one in answer["memory_page"]["memories"])
 

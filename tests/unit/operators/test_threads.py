@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from recallflow.connectors.hash_embedder import HashEmbedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Matrix
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 
 OWNERS = 12
@@ -39,7 +39,7 @@ def test_native_libraries_use_one_thread_for_state_work(tmp_path: Path) -> None:
         for number in range(OWNERS)
     ]
     looking = Looking()
-    with threadpool_limits(4), Embedded.open(Settings(), tmp_path / "state") as embedded:
+    with threadpool_limits(4), EmbeddedEngine.open(Settings(), tmp_path / "state") as embedded:
         embedded.embedder = looking
         run_lines(embedded, "lines", lambda *_: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         after = {one["num_threads"] for one in threadpool_info()}

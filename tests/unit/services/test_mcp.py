@@ -21,9 +21,9 @@ from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS
 from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
 from recallflow.errors import DeliveryFailed, QueryTimeout, SourceError
-from recallflow.flows import mcp
+from recallflow.flows import gateway, mcp
+from recallflow.flows.admission import read_control_file
 from recallflow.flows.config import ServeSettings
-from recallflow.flows.control_file import read_control_file
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
@@ -117,8 +117,8 @@ def test_tools_say_what_they_do() -> None:
 def test_model_cannot_choose_the_user(tmp_path: Path) -> None:
     """One engine, and a server for each of two users, as `recallflow mcp --user` builds it."""
 
-    async def session(behind: mcp.Behind, user: str) -> list[str]:
-        server = build_server(Performer(behind.service, behind.present, 60.0), lambda _: Caller(PROD, user, ()))
+    async def session(behind: gateway.ServedEngine, user: str) -> list[str]:
+        server = build_server(Performer(behind.service, behind.admission, 60.0), lambda _: Caller(PROD, user, ()))
         async with Client(server) as client:
             refused = await call(client, "search_memory", query="tea", user_id="ann")
             assert refused.is_error

@@ -10,7 +10,7 @@ import pytest
 
 from recallflow.enrichment import EnrichmentResult
 from recallflow.marks import Mark, Open
-from recallflow.operators.async_call import Completion, Completions, Runtime
+from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.results import Asked, result
 from recallflow.operators.enrichment.step import Enricher, PartitionEnrichment, Request, has_nothing_to_sync
 from recallflow.outputs import Done, Enriched, Marked
@@ -56,7 +56,7 @@ class Models:
         await self._gate.wait()
         return [] if self.fails else [result(one, []) for one in asked]
 
-    def finish(self, calls: int) -> list[Completion]:
+    def finish(self, calls: int) -> list[CallCompletion]:
         """Let all calls finish. Return the completions of so many."""
 
         async def let_through() -> None:
@@ -64,7 +64,7 @@ class Models:
             self._gate.set()
 
         self.runtime.run(let_through())
-        found: list[Completion] = []
+        found: list[CallCompletion] = []
         while len(found) < calls:
             assert self.runtime.completions.wake.wait(10)
             self.runtime.completions.wake.clear()

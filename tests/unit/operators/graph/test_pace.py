@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Embedded, run_lines
+from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
@@ -46,7 +46,7 @@ def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[
     def deliver(_: int, outputs: list[Any]) -> None:
         found.extend(orjson.loads(output.body) for output in outputs if isinstance(output, Answer))
 
-    with Embedded.open(Settings(partitions=partitions), None, history) as embedded:
+    with EmbeddedEngine.open(Settings(partitions=partitions), None, history) as embedded:
         run_lines(embedded, "lines", lambda *_: Chunks(lines, sizes), deliver, rewinds=False, clock_ms=lambda: DAY_MS)
     return [{name: value for name, value in one.items() if name not in TIMES} for one in found]
 

@@ -1,4 +1,4 @@
-"""Metrics of the flows against Kafka; docs/reference/metrics lists them."""
+"""Metrics of the flows on Kafka. docs/reference/metrics lists them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from recallflow.flows.engine_metrics import (
     registry_of,
     state_metrics,
 )
-from recallflow.flows.record_spans import Journeys
+from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.llm import Spent
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
@@ -45,85 +45,85 @@ CODES = {PARTIAL_DEGRADE, *(lack.code for lack in LACKS.values())}
 
 
 @dataclass(frozen=True)
-class Running:
-    """The parts of a flow that its metrics are read from."""
+class MainFlowParts:
+    """The parts of the main flow that its metrics are read from."""
 
     source: OwnedSource
     directory: StateDirectory
-    tally: OutputCounter
+    output_counter: OutputCounter
     deployment: Membership
     watch: Watch
     connection: Connection
-    homes: OwningPartitions
+    owning_partitions: OwningPartitions
     authoriser: Authoriser
     table: ControlTable
-    journeys: Journeys
-    counts: Mapping[str, int]  # partitions of each topic
-    stamped: frozenset[str]  # topics whose records carry the time of the log
+    spans: RecordSpans
+    counts: Mapping[str, int]  # topic → number of partitions
+    stamped: frozenset[str]  # topics with the log's append times
     checkpoints: Checkpoints | None = None
 
 
-class Metrics(Collector):
-    """Reads the numbers of a flow when somebody asks for them. There are few before `watch`."""
+class MainFlowMetrics(Collector):
+    """A collector that reads the metrics of the main flow. Before `watch` there are only a few."""
 
     def __init__(self, serve_while_catching_up: bool = False) -> None:
         self._serve_while_catching_up = serve_while_catching_up
-        self._running: Running | None = None
+        self._running: MainFlowParts | None = None
         self._meters: Sequence[Meter] = ()
         self.registry = registry_of(self)
 
-    def watch(self, running: Running, meters: Sequence[Meter] = ()) -> None:
-        """`meters`: of models whose calls cost."""
+    def watch(self, running: MainFlowParts, meters: Sequence[Meter] = ()) -> None:
+        """Read the metrics of these parts from now on. `meters` count the calls of paid models."""
         self._running, self._meters = running, meters
 
     def obstacle(self) -> str:
-        """Why nobody should ask yet, or any more; empty where everything is there."""
+        """Return the reason why the engine is not ready; empty if it is ready."""
         running = self._running
         if running is None:
             return "starting"
         if obstacle := obstacle_of(running.source, running.connection, running.deployment):
             return obstacle
-        behind = running.source.catch_up.describe()
-        return f"catching up, {behind}" if behind and not self._serve_while_catching_up else ""
+        missing = running.source.catch_up.describe()
+        return f"catching up, {missing}" if missing and not self._serve_while_catching_up else ""
 
     def collect(self) -> Iterator[Metric]:
         yield from presence(self.obstacle())
         if self._running is not None:
-            yield from output_metrics(self._running.tally)
+            yield from output_metrics(self._running.output_counter)
             yield from input_metrics(self._running.source)
-            yield from self._running.journeys.stages.collect()
+            yield from self._running.spans.stages.collect()
             added = self._running.watch.added
             yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
-            yield gauge("waiting_queries", "Queries set aside in this run", self._running.tally.waiting)
-            yield gauge("connected", "Whether the brokers can be reached", int(self._running.connection.connected))
+            yield gauge("waiting_queries", "Parked queries of this run", self._running.output_counter.waiting)
+            yield gauge("connected", "1 while the brokers can be reached", int(self._running.connection.connected))
             yield gauge(
                 "catching_up_records",
-                "Records to go until the start or the last outage is made up for",
+                "Records left to apply since the start or the last outage",
                 self._running.source.catch_up.to_go() or 0,
             )
             yield counter(
-                "misplaced_records",
-                "Records in another partition than their owner's, which were sent on to it",
+                "misrouted_records",
+                "Records outside of their owner's partition, which were forwarded to it",
                 "reason",
-                self._running.homes.counts,
+                self._running.owning_partitions.counts,
                 REASONS,
             )
             yield counter(
                 "late_decisions",
-                "Decisions that came after records that they are about",
+                "Decisions that arrived after records they apply to",
                 "kind",
                 self._running.authoriser.late,
                 JUDGED_BY,
             )
             yield left_out_metric(self._running.table)
             results = {} if self._running.checkpoints is None else self._running.checkpoints.results
-            yield counter("checkpoints", "Checkpoints of partitions by their result", "result", results, RESULTS)
+            yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
             yield from state_metrics(self._running.directory)
             yield from model_metrics(self._meters)
 
 
 def obstacle_of(source: OwnedSource, connection: Connection, deployment: Membership) -> str:
-    """Why a flow does not work yet, or any more; empty where it does."""
+    """Return the reason why a flow is not ready; empty if it is ready."""
     if not source.ready():
         return "stopping" if source.stopping.is_set() else "starting"
     if not connection.connected:
@@ -135,34 +135,42 @@ def obstacle_of(source: OwnedSource, connection: Connection, deployment: Members
 
 
 def left_out_metric(table: ControlTable) -> Metric:
-    return counter("control_events_left_out", "Control events that do not count", "reason", table.left_out, LEFT_OUT)
+    return counter("control_events_left_out", "Ignored control events", "reason", table.left_out, LEFT_OUT)
 
 
 def input_metrics(source: OwnedSource) -> Iterator[Metric]:
-    """What was read, and what waits to be."""
-    yield counter("records", "Records taken from the input topics", "topic", source.progress.given, source.topics)
-    yield gauge("in_flight_records", "Records taken that are not through", source.progress.in_flight())
+    """Yield the numbers of read and waiting records."""
+    yield counter("records", "Records read from the input topics", "topic", source.progress.given, source.topics)
+    yield gauge("in_flight_records", "Records read and not completed", source.progress.in_flight())
     readers = source.readers()
     queued = Counter(dict.fromkeys(source.topics, 0))
-    lag = GaugeMetricFamily("recallflow_consumer_lag_records", "Records behind the end", labels=["topic", "partition"])
+    lag = GaugeMetricFamily(
+        "recallflow_consumer_lag_records",
+        "Records between the reader and the end of the partition",
+        labels=["topic", "partition"],
+    )
     for reader in readers:
         for (topic, partition), records in reader.lag().items():
             lag.add_metric([topic, str(partition)], records)
         for (topic, _), lane in reader.lanes.items():
             queued[topic] += lane.held()
     yield lag
-    waiting = GaugeMetricFamily("recallflow_queued_records", "Records read and not taken yet", labels=["topic"])
+    waiting = GaugeMetricFamily(
+        "recallflow_queued_records", "Records fetched and not yet in the dataflow", labels=["topic"]
+    )
     for topic, records in queued.items():
         waiting.add_metric([topic], records)
     yield waiting
     retried = sum(reader.retried for reader in readers)
-    yield CounterMetricFamily("recallflow_retried_reads", "Reads that Kafka failed and that were tried again", retried)
+    yield CounterMetricFamily("recallflow_retried_reads", "Failed reads that were retried", retried)
     snapshot_s = source.progress.oldest_snapshot_s()
-    yield gauge("snapshot_timestamp_seconds", "When the partition that is the furthest behind had its mark", snapshot_s)
+    yield gauge(
+        "snapshot_timestamp_seconds", "Time of the last barrier of the partition that is furthest behind", snapshot_s
+    )
 
 
 class EnrichmentCounter:
-    """What came of requests, counted on the dataflow's thread, and read on any."""
+    """Counts of enrichment results. The dataflow's thread writes them, and any thread reads them."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -190,7 +198,7 @@ class EnrichmentCounter:
             self.dead_letters[output.error.code] += 1
 
     def describe(self) -> str:
-        """What this run cost, in words."""
+        """Return the cost of this run as text."""
         costs = (*self.asked, self.embedded_tokens)
         each = (round(1000 * cost / max(1, self.requests)) for cost in costs)
         words = "{:,} calls, {:,} prompt, {:,} completion and {:,} embedding tokens"
@@ -198,32 +206,32 @@ class EnrichmentCounter:
 
 
 @dataclass(frozen=True)
-class EnrichmentRunning:
-    """The parts of a flow that its metrics are read from."""
+class EnrichmentFlowParts:
+    """The parts of the enrichment flow that its metrics are read from."""
 
     state_dir: Path
     source: OwnedSource
-    tally: EnrichmentCounter
+    enrichment_counter: EnrichmentCounter
     deployment: Membership
     watch: Watch
     connection: Connection
     meters: Sequence[Meter]
     table: ControlTable
-    journeys: Journeys
+    spans: RecordSpans
 
 
 class EnrichmentMetrics(Collector):
-    """Reads the numbers of a flow when somebody asks for them. There are few before `watch`."""
+    """A collector that reads the metrics of the enrichment flow. Before `watch` there are only a few."""
 
     def __init__(self) -> None:
-        self._running: EnrichmentRunning | None = None
+        self._running: EnrichmentFlowParts | None = None
         self.registry = registry_of(self)
 
-    def watch(self, running: EnrichmentRunning) -> None:
+    def watch(self, running: EnrichmentFlowParts) -> None:
         self._running = running
 
     def obstacle(self) -> str:
-        """Why requests are not answered; empty where they are."""
+        """Return the reason why requests are not answered; empty if they are."""
         running = self._running
         if running is None:
             return "starting"
@@ -234,22 +242,22 @@ class EnrichmentMetrics(Collector):
         if (running := self._running) is not None:
             yield from disk_metrics(running.state_dir)
             yield from input_metrics(running.source)
-            yield from running.journeys.stages.collect()
-            yield from _results(running.tally)
+            yield from running.spans.stages.collect()
+            yield from _results(running.enrichment_counter)
             yield from model_metrics(running.meters)
             yield left_out_metric(running.table)
             added = running.watch.added
             yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
-            yield gauge("connected", "Whether the brokers can be reached", int(running.connection.connected))
+            yield gauge("connected", "1 while the brokers can be reached", int(running.connection.connected))
 
 
-def _results(tally: EnrichmentCounter) -> Iterator[Metric]:
-    tasks = CounterMetricFamily("recallflow_enriched_tasks", "Tasks of requests", labels=["task", "outcome"])
+def _results(enrichment_counter: EnrichmentCounter) -> Iterator[Metric]:
+    tasks = CounterMetricFamily("recallflow_enriched_tasks", "Completed tasks of requests", labels=["task", "outcome"])
     for task in TASKS:
         for outcome in OUTCOMES:
-            tasks.add_metric([task, outcome], tally.tasks[task, outcome])
+            tasks.add_metric([task, outcome], enrichment_counter.tasks[task, outcome])
     yield tasks
-    yield counter("enrichment_failures", "Tasks that failed, by what is missing", "code", tally.failures, CODES)
-    yield counter("refused_claims", "What models said and is not kept", "reason", tally.refused, REFUSALS)
-    yield counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS.values())
-    yield counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
+    yield counter("enrichment_failures", "Failed tasks by missing result", "code", enrichment_counter.failures, CODES)
+    yield counter("refused_claims", "Rejected claims of models", "reason", enrichment_counter.refused, REFUSALS)
+    yield counter("outputs", "Records handed to the output topics", "kind", enrichment_counter.outputs, KINDS.values())
+    yield counter("dead_letters", "Refused records", "code", enrichment_counter.dead_letters, get_args(ErrorCode))
