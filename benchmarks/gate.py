@@ -45,7 +45,7 @@ LANDED = "origin/main"
 IMPORTS = 20
 ROUNDS = 4  # processes of each side
 SMALL, LARGE = 1_000, 20_000  # memories of one owner
-OWNERS = 5  # of SMALL memories, new in a round; those of earlier rounds are asked for the first time
+OWNERS = 5  # of SMALL memories, new in a round; every later process asks them for the first time
 PIECE = 50  # messages
 QUERIES = 100  # that are measured in a round, after some that warm up
 LARGE_QUERIES = 20
@@ -248,23 +248,23 @@ def compare(sides: tuple[Side, Side], folder: Path) -> dict[str, Interval]:
     """Return each figure's interval."""
     comparison = Comparison(sides, folder)
     comparison.measure_imports()
+    cold: list[str] = []  # owners of earlier processes
     for number in range(ROUNDS):
         with comparison.processes(PIPE, "small") as pair:
             if number == 0:
                 send(pair, messages("warm", SMALL))
             send(pair, queries("warm", WARM_UP, 0))
-            if number > 0:
-                owners = [f"cold {earlier} {owner}" for earlier in range(number) for owner in range(OWNERS)]
-                touched = [queries(owner, 1, number) for owner in owners]
-                comparison.measure("first touch of an owner", pair, touched, 1)
+            comparison.measure("first touch of an owner", pair, [queries(owner, 1, number) for owner in cold], 1)
             asked = [[query] for query in queries("warm", QUERIES, number + 1)]
             comparison.measure(f"query, {SMALL:,} memories", pair, asked, 1)
-            for owner in range(OWNERS):
-                lines = messages(f"cold {number} {owner}", SMALL)
+            for owner in (f"cold {number} {one}" for one in range(OWNERS)):
+                lines = messages(owner, SMALL)
                 parts = [lines[start : start + PIECE] for start in range(0, SMALL, PIECE)]
                 comparison.measure("message", pair, parts, PIECE)
+                cold.append(owner)
         with comparison.processes(ASKER, "small") as pair:
             send(pair, queries("warm", WARM_UP, 0))
+            comparison.measure("first touch of an owner", pair, [queries(owner, 1, number) for owner in cold], 1)
             comparison.measure("query through Memory", pair, asked, 1)
     for number in range(ROUNDS):
         with comparison.processes(PIPE, "large") as pair:
