@@ -1,10 +1,10 @@
-"""A query's way through Kafka and the engine, beside a raw echo that does nothing.
+"""Latency of a query over Kafka, in echoes of the same run, and the capacity of one process.
 
     python -m benchmarks.kafka_latency [--quick] [--json FILE]
 
 Two processes on the same broker, with as many partitions: the echo, a plain confluent-kafka consumer that produces what
-it reads, and the main flow, whose users have 1,000 memories each. Both run throughout and are asked in turns, so that a
-noisy machine is noisy for both.
+it reads, and the main flow, whose users have 1,000 memories each. Both run throughout and are asked in turns, at RATE
+queries a second and at half of the flow's capacity. The capacity is the rate at which a burst of queries is answered.
 """
 
 import argparse
@@ -17,11 +17,12 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster, connect_or_start
 from benchmarks.kafka_flow import create, own_topics, running, running_flow
-from benchmarks.kafka_load import MEMORIES, Timed, Way, ask, at_end, percentiles, recalls, remember_all
+from benchmarks.kafka_load import MEMORIES, Percentiles, Timed, Way, ask, at_end, percentiles, recalls, remember_all
 from benchmarks.locomo import load, shared
 from recallflow.brokers.options import KafkaOptions
 
-PER_S = 100
+RATE = 30
+BURST, AT_ONCE_PER_S = 500, 100_000  # queries of which the rate is the capacity
 ROUNDS = 3
 
 
@@ -38,7 +39,7 @@ def run_echo(bootstrap_servers: str, source: str, target: str) -> None:
 
 
 def measure(cluster: Cluster, users: int, seconds: int) -> dict[str, Any]:
-    """Percentiles of both ways in milliseconds, and what the flow's are to the echo's."""
+    """Return the capacity, and for each rate the percentiles of both ways in milliseconds and their ratio."""
     conversations = load(shared("data", "locomo_dev.json"))
     queries = recalls(conversations, users)
     topics, echoed = own_topics(), own_topics()
@@ -48,35 +49,43 @@ def measure(cluster: Cluster, users: int, seconds: int) -> dict[str, Any]:
         Way("echo", echoed.queries, echoed.responses),
         Way("flow", topics.queries, topics.responses),
     )
-    times: dict[str, list[Timed]] = {way.name: [] for way in ways}
     echo = (cluster.bootstrap_servers, echoed.queries, echoed.responses)
     with running_flow(cluster, topics), running(run_echo, *echo):
         remember_all(cluster, topics, conversations, users)
-        for _ in range(ROUNDS):
-            for way in ways:
-                times[way.name] += ask(cluster, way, queries, PER_S, lambda asked: asked < seconds * PER_S // ROUNDS)
-    figures: dict[str, Any] = {
-        f"{name}_ms": percentiles([timed.whole_ms for timed in found]) for name, found in times.items()
-    }
-    figures["engine_ms"] = percentiles([timed.engine_ms for timed in times["flow"]])
+        ask(cluster, ways[1], queries, RATE, lambda asked: asked < 0)  # every user's memories are loaded
+        burst = ask(cluster, ways[1], queries, AT_ONCE_PER_S, lambda asked: asked < BURST)
+        capacity = BURST / max(timed.whole_ms for timed in burst) * 1000
+        rates = {rate: _latencies(cluster, ways, queries, rate, seconds) for rate in (RATE, round(capacity / 2))}
+    return {"capacity_per_s": capacity, "users": users, "memories_a_user": MEMORIES, "rates": rates}
+
+
+def _latencies(
+    cluster: Cluster, ways: tuple[Way, ...], queries: list[bytes], rate: int, seconds: int
+) -> dict[str, Percentiles]:
+    times: dict[str, list[Timed]] = {way.name: [] for way in ways}
+    for _ in range(ROUNDS):
+        for way in ways:
+            times[way.name] += ask(cluster, way, queries, rate, lambda asked: asked < seconds * rate // ROUNDS)
+    figures = {f"{name}_ms": percentiles([timed.whole_ms for timed in found]) for name, found in times.items()}
     ratio = {share: figures["flow_ms"][share] / figures["echo_ms"][share] for share in figures["echo_ms"]}
-    return figures | {"ratio": ratio, "queries": len(times["flow"]), "users": users, "memories_a_user": MEMORIES}
+    return figures | {"engine_ms": percentiles([timed.engine_ms for timed in times["flow"]]), "ratio": ratio}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the same work smaller")
-    parser.add_argument("--seconds", type=int, help="of queries each (default: 60, quick: 9)")
+    parser.add_argument("--seconds", type=int, help="of queries at a rate, each way (default: 60, quick: 6)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     with connect_or_start() as cluster:
-        figures = measure(cluster, 2 if chosen.quick else 8, chosen.seconds or (9 if chosen.quick else 60))
-    print(f"{figures['queries']:,} queries at {PER_S}/s, {MEMORIES:,} memories a user, produce → response consumed")
-    print(f"{'':10}{'p50':>9}{'p95':>9}{'p99':>9}")
-    for name in ("echo_ms", "flow_ms", "ratio", "engine_ms"):
-        print(f"{name.replace('_', ', '):10}" + "".join(f"{figures[name][share]:9.2f}" for share in figures[name]))
+        figures = measure(cluster, 2 if chosen.quick else 8, chosen.seconds or (6 if chosen.quick else 60))
+    print(f"{figures['users']} users of {MEMORIES:,} memories; capacity {figures['capacity_per_s']:.0f} queries/s")
+    for rate, found in figures["rates"].items():
+        print(f"{f'{rate}/s':10}{'p50':>9}{'p95':>9}{'p99':>9}")
+        for name, shares in found.items():
+            print(f"{name.replace('_', ', '):10}" + "".join(f"{value:9.2f}" for value in shares.values()))
     if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
 
 
 if __name__ == "__main__":
