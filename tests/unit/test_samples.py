@@ -1,11 +1,16 @@
-"""The bundled conversations and questions are what the demo and the engine take them for."""
+"""Samples, the conversations of the recall benchmarks, and mutated records."""
+
+from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 
+from benchmarks.kinds import KINDS, load
+from benchmarks.mutations.trial import Trial
 from recallflow.events import Event, MemoryEvent
 from recallflow.queries import Recall
 from recallflow.samples import sample_path, sample_questions
+from tests.groups import share
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +27,26 @@ def questions() -> list[Recall]:
 
 def test_no_field_is_misspelt(events: list[Event], questions: list[Recall]) -> None:
     assert [event.id for event in [*events, *questions] if event.model_extra] == []
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_loads_with_evidence_among_its_turns(kind: str) -> None:
+    conversations = load(kind)
+    asked_of = [(one, question) for one in conversations for question in one.questions]
+    expected = {"locomo": 505, "assistant": 100, "assistant_long": 120, "group": 538, "chinese": 320, "mixed": 1043}
+    assert len(asked_of) == expected.get(kind, len(asked_of)) > 0
+    assert all(question.evidence & {turn.id for turn in one.turns} for one, question in asked_of)
+
+
+COUNT = share(12)
+
+
+def test_mutated_records_have_no_forbidden_effect(tmp_path: Path) -> None:
+    report = Trial(tmp_path, 1, COUNT).run()
+    assert (report.found, report.examples) == ({}, [])
+    assert report.records == COUNT
+    # The trial sees something: records of each kind count, each refusal occurs, and many are answered.
+    assert len(report.accepted) > 15
+    assert report.refused.keys() >= {"unauthenticated", "forbidden", "invalid_event", "invalid_json", "unknown_type"}
+    assert report.outputs["Answer"] > COUNT / 10

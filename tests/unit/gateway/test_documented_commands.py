@@ -1,14 +1,17 @@
-"""The commands that docs/how-to/gateway.md shows of the gateway are answered as it says."""
+"""The commands that the README and docs/how-to/gateway.md show of the gateway."""
 
 import re
+import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from tests.conftest import GIVE_UP_S
+from tests.pages import readme
 from tests.unit.gateway.serving import Served, Start, serving
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "gateway.md"
@@ -61,3 +64,20 @@ def test_the_requests_of_the_page_are_answered_as_it_says(served: Served) -> Non
     assert ask(served.url, routed)[0] == 202
     workspaces = f"curl '{ADDRESS}/memories?tenant_id=acme&user_id=webrenew'"
     assert len(ask(served.url, workspaces)[1]["memory_page"]["memories"]) == 1
+
+
+@pytest.mark.examples
+@pytest.mark.needs("curl")
+def test_the_gateway_answers_as_the_readme_asks(start: Start, cli: Callable[..., Any], tmp_path: Path) -> None:
+    (block,) = readme("sh gateway")
+    serve, ask = block.splitlines()
+    memory = tmp_path / "memory"
+    assert cli("remember", "I moved from Leeds to Porto in March", "--state-dir", memory).returncode == 0
+    words = [str(memory) if word == "memory" else word for word in shlex.split(serve)]
+    assert words[:2] == ["recallflow", "serve"]
+    with serving(start, *words[2:]) as served:
+        asked = shlex.split(ask.replace("http://127.0.0.1:8080", served.url))
+        done = subprocess.run(asked, capture_output=True, check=True, timeout=GIVE_UP_S)
+        page = subprocess.run(["curl", f"{served.url}/explore"], capture_output=True, check=True, timeout=GIVE_UP_S)
+    assert [one["content"] for one in orjson.loads(done.stdout)["memories"]] == ["I moved from Leeds to Porto in March"]
+    assert page.stdout.startswith(b"<!doctype html>")

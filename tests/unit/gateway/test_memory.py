@@ -1,4 +1,4 @@
-"""POST /memory/query and POST /memory/events, over real HTTP."""
+"""POST /memory/query and POST /memory/events, over real HTTP, and the trace of a request."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import pytest
 
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, OverQuota, QueryTimeout
 from recallflow.responses import ErrorBody, Response
+from recallflow.tracing import TRACE_HEADER
 from tests.unit.gateway.serving import Engine, Everybody
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
@@ -146,3 +147,32 @@ def test_probes_tell_what_a_supervisor_asks(engine: Engine, client: httpx.Client
     refused = client.get("/readyz")
     assert (refused.status_code, refused.text) == (503, "not ready: Kafka is away\n")
     assert client.get("/livez").status_code == 200
+
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+MALFORMED = {
+    "words": "peanuts",
+    "no id": "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+    "half": PARENT[:40],
+    "capitals": PARENT.upper(),
+    "long": PARENT + "0" * 10_000,
+    "forbidden version": "ff" + PARENT[2:],
+}
+
+
+def test_trace_of_the_caller_reaches_the_engine_and_returns(engine: Engine, client: httpx.Client) -> None:
+    for path, body in (("/memory/query", QUERY), ("/memory/events", EVENT)):
+        answered = client.post(path, json=body, headers={TRACE_HEADER: PARENT, "x-api-key": "k"})
+        assert answered.headers[TRACE_HEADER] == PARENT
+    refused = client.post("/memory/query", json={}, headers={TRACE_HEADER: PARENT})
+    assert (refused.status_code, refused.headers[TRACE_HEADER]) == (400, PARENT)
+    for _, headers in (*engine.asked, *engine.stored):
+        assert dict(headers) == {"x-api-key": b"k", TRACE_HEADER: PARENT.encode()}
+
+
+@pytest.mark.parametrize("given", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_parent_is_none(engine: Engine, client: httpx.Client, given: str) -> None:
+    answered = client.post("/memory/query", json=QUERY, headers={TRACE_HEADER: given})
+    assert answered.status_code == 200
+    assert TRACE_HEADER not in answered.headers
+    assert [headers for _, headers in engine.asked] == [()]

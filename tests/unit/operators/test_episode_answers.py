@@ -1,10 +1,17 @@
-"""Answers in the mode `episode`, through the whole flow: conversations in the order they were said, and their list."""
+"""Answers in the mode `episode`: which episodes are chosen, their order and size, and their summaries."""
 
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.unit.operators.harness import make_event, run_flow
+from recallflow.limits import WHOLE_EPISODES_MAX
+from recallflow.operators.recall.modes import rank
+from recallflow.state.rows import Entry
+from tests.groups import share
+from tests.unit.operators.harness import ids_of, make_entry, make_event, make_scene, run_flow
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
@@ -140,3 +147,120 @@ def test_long_conversation_is_summarised_by_its_rare_words() -> None:
     ]
     (listed,) = run_flow([*events, make_event("episodes.list", DAY_MS)]).responses
     assert "Tampere" in listed["episodes"][0]["summary"]
+
+
+def entries_of(*sizes: int) -> list[Entry]:
+    """Episodes of these sizes, one after the other."""
+    starts = np.cumsum([0, *sizes]).tolist()
+    return [
+        make_entry(seq, episode=start, created_ms=seq)
+        for start, size in zip(starts, sizes, strict=False)
+        for seq in range(start, start + size)
+    ]
+
+
+def test_whole_episodes_come_in_time_order_the_most_relevant_first() -> None:
+    asked = make_scene("episode", entries_of(2, 3, 2), [0, 1, 0, 5, 1, 2, 2])
+    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5", "m6", "m0", "m1"]
+
+
+def test_score_is_the_share_of_the_best_evidence() -> None:
+    asked = make_scene("episode", entries_of(1, 2), [0, 1, 1], relevance=[0.1, 0.4, 0.2])
+    ranking = rank(asked)
+    odds = np.array([2 * np.e, 1.0])
+    shares = 0.4 * odds / odds.sum()
+    np.testing.assert_allclose(ranking.scores, [shares[0], shares[0], shares[1]])
+    np.testing.assert_allclose(ranking.factors["relevance"], ranking.scores)
+    assert ranking.factors["mentions"].tolist() == [0, 0, 0]
+
+
+def test_what_mentions_the_entities_moves_up_with_all_its_conversation() -> None:
+    entries, signal = entries_of(2, 2), [1, 0, 0.5, 0]
+    asked = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], entity_urns=["urn:x:y"])
+    ranking = rank(asked)
+    assert ids_of(asked, ranking) == ["m2", "m3", "m0", "m1"], "one hop away is no mention"
+    assert ranking.factors["mentions"].tolist() == [0.5, 0.5, 0, 0]
+    unmoved = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], weights={"mentions": 0})
+    assert ids_of(unmoved, rank(unmoved)) == ["m0", "m1", "m2", "m3"]
+
+
+def test_among_equal_episodes_the_earlier_one_comes_first() -> None:
+    late, early = make_entry(0, episode=0, created_ms=9), make_entry(1, episode=1, created_ms=3)
+    asked = make_scene("episode", [late, early], [1, 1])
+    assert ids_of(asked, rank(asked)) == ["m1", "m0"]
+
+
+def test_episodes_are_chosen_by_allowed_members_only() -> None:
+    asked = make_scene("episode", entries_of(2, 1, 1), [9, 0, 5, 4], allowed=[1, 2, 3])
+    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m1"]
+
+
+def test_among_equal_members_the_nearer_centroid_decides() -> None:
+    vectors = {0: (1, 0), 1: (0, 1)}
+    asked = make_scene("episode", entries_of(1, 1), [0, 0], vectors=vectors, asked=(0, 1))
+    assert ids_of(asked, rank(asked)) == ["m1", "m0"]
+    blind = make_scene("episode", entries_of(1, 1), [0, 0], vectors=vectors)
+    assert ids_of(blind, rank(blind)) == ["m0", "m1"]
+
+
+def test_room_is_shared_by_the_best_matches() -> None:
+    # The first is whole; of the second and the third together there is room for the best two.
+    signal = [5, 5, 0, 2.1, 0, 0, 2, 0]
+    asked = make_scene("episode", entries_of(2, 3, 3), signal, k=4)
+    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m3", "m6"]
+
+
+def test_no_more_episodes_than_asked_for() -> None:
+    entries, signal = entries_of(2, 2, 2), [1, 0, 3, 0, 2, 0]
+    asked = make_scene("episode", entries, signal, max_episodes=2)
+    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5"]
+    one = make_scene("episode", entries, signal, k=1, max_episodes=1)
+    assert ids_of(one, rank(one)) == ["m2"]
+
+
+def test_whole_episodes_go_beyond_k_until_it_is_reached() -> None:
+    entries, signal = entries_of(2, 4, 3), [9, 9, 5, 5, 5, 5, 0, 0, 0]
+    asked = make_scene("episode", entries, signal, k=3, whole_episodes=True)
+    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m2", "m3", "m4", "m5"]
+
+
+def test_whole_episodes_have_a_bound() -> None:
+    sizes = WHOLE_EPISODES_MAX - 1, WHOLE_EPISODES_MAX
+    entries = entries_of(*sizes)
+    signal = [1.0] * sizes[0] + [0.0] * sizes[1]
+    best_first = rank(make_scene("episode", entries, signal, k=50, whole_episodes=True))
+    assert len(best_first.places) == sizes[0]
+    entries = entries_of(WHOLE_EPISODES_MAX + 50)
+    signal = [float(n % 7) for n in range(len(entries))]
+    cut = rank(make_scene("episode", entries, signal, k=1, whole_episodes=True, max_episodes=1))
+    assert len(cut.places) == WHOLE_EPISODES_MAX
+    assert cut.places.tolist() == sorted(cut.places.tolist())
+
+
+SIGNALS = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)
+
+
+@settings(max_examples=share(2))
+@given(signal=SIGNALS, data=st.data(), k=st.integers(1, 12), whole=st.booleans())
+def test_episode_scores_agree_with_their_explanation(
+    signal: list[float], data: st.DataObject, k: int, whole: bool
+) -> None:
+    count = len(signal)
+    episodes = sorted(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)))
+    near = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=count, max_size=count))
+    entries = [make_entry(n, episode=episode, created_ms=n // 2) for n, episode in enumerate(episodes)]
+    few, all_of_them = (
+        rank(make_scene("episode", entries, signal, proximity=near, k=some, whole_episodes=whole and some == k))
+        for some in (k, count)
+    )
+    for ranking in (few, all_of_them):
+        explained = sum(ranking.weights[name] * values for name, values in ranking.factors.items())
+        np.testing.assert_allclose(ranking.scores, explained)
+        assert (np.diff(ranking.scores) <= 0).all()
+        by_score = [(-score, at) for score, at in zip(ranking.scores.tolist(), ranking.places.tolist(), strict=True)]
+        if len({*ranking.scores.tolist()}) == len({episodes[at] for _, at in by_score}):
+            assert by_score == sorted(by_score), "within an episode the event time decides"
+    scores = dict(zip(all_of_them.places.tolist(), all_of_them.scores.tolist(), strict=True))
+    for at, score in zip(few.places.tolist(), few.scores.tolist(), strict=True):
+        assert score == pytest.approx(scores[at])
+    assert len(few.places) == min(k, count) or (whole and k <= len(few.places) <= count)

@@ -1,13 +1,21 @@
-"""One weight at a time: a pair of memories that differ in one factor or boost alone, and a memory that does not fit."""
+"""Weights, factors, boosts and decay functions, one at a time and by hand."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from recallflow.control import RecallSettings, TenantSettings
+from recallflow.decisions import History
+from recallflow.operators.recall.factors import boosts, log_recency, quality, raw, usage
 from recallflow.operators.recall.modes import rank
 from recallflow.queries import BOOSTS, WEIGHTS, Mode
-from recallflow.state.usage import Usage
-from tests.unit.operators.harness import ids, ids_of, make_entry, make_event, make_scene, run_flow
+from recallflow.state.usage import OwnerUsage, Records, Usage
+from tests.unit.operators.harness import explained, ids, ids_of, make_entry, make_event, make_scene, run_flow
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
@@ -76,3 +84,155 @@ def test_thumbs_up_does_not_put_an_unrelated_memory_first(mode: Mode) -> None:
     ask = make_event("recall", query="Where is the red bike?", mode=mode, session_id="s")
     for response in run_flow([*told, ask, judged[0], ask, judged[1], ask]).responses:
         assert ids(response)[0] == "bike"
+
+
+LIKED = Usage(useful=1)
+
+
+def test_personalisation_is_by_the_mean_of_what_was_useful() -> None:
+    # Liked: (1, 0) and (0, 1), so the taste is (√½, √½). Cosines: √½, √½, 1, -√½ (none below 0), and unknown.
+    vectors = {0: (1, 0), 1: (0, 1), 2: (0.5**0.5, 0.5**0.5), 3: (-1, 0)}
+    entries = [make_entry(n, episode=0) for n in range(5)]
+    usage = {0: LIKED, 1: Usage(useful=3, not_useful=2), 3: Usage(useful=2, not_useful=2)}
+    found = boosts(make_scene("hybrid", entries, [0] * 5, vectors=vectors, usage=usage), np.arange(5), 1.0)
+    assert found.keys() == {"personalisation"}
+    np.testing.assert_allclose(found["personalisation"], [0.0707107, 0.0707107, 0.1, 0, 0.0603553], atol=1e-6)
+
+
+def test_what_was_useful_but_has_no_vector_tells_no_taste() -> None:
+    entries = [make_entry(n, episode=0) for n in range(2)]
+    scene = make_scene("hybrid", entries, [0, 0], vectors={1: (1, 0)}, usage={0: LIKED})
+    assert boosts(scene, np.arange(2), 1.0) == {}
+
+
+@pytest.mark.parametrize(("mode", "scale"), [("hybrid", 1.0), ("balanced", 0.5)])
+def test_boosts_are_log_odds_and_come_before_the_cut(mode: Mode, scale: float) -> None:
+    # Two units of log-odds, which the mode's semantic weight is worth: m2 gains 0.03 + 0.8 units, m1 gains 0.03.
+    entries = [make_entry(n, episode=0) for n in range(5)]
+    given: dict[str, Any] = {"relationship": {2: 0.8}, "returned": [1, 2], "k": 2, "weights": {"recency": 0.0}}
+    ranking = rank(asked := make_scene(mode, entries, [2.0, 1.9, 1.5, 0.0, 0.0], **given))
+    assert not ranking.tiebreak_applied
+    assert ids_of(asked, ranking) == ["m2", "m0"]
+    assert ranking.scores[0] - ranking.scores[1] == pytest.approx((0.83 - 0.5) / 2 * scale)
+    np.testing.assert_allclose(ranking.boosts["relationship"], [0.4 * scale, 0])
+    np.testing.assert_allclose(ranking.boosts["session_continuity"], [0.015 * scale, 0])
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "balanced"])
+def test_each_boost_has_a_weight_of_its_own(mode: Mode) -> None:
+    entries = [make_entry(n, episode=0) for n in range(3)]
+    given: dict[str, Any] = {"relationship": {2: 0.8}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0)}}
+    scene = make_scene(mode, entries, [2, 1, 0], **given)
+    usual = boosts(scene, np.arange(3), 2.0)
+    assert usual.keys() == BOOSTS[mode].keys()
+    for name in usual:
+        for times in (0.0, 0.5, 2.0):
+            weights = {**BOOSTS[mode], name: times * BOOSTS[mode][name]}
+            found = boosts(replace(scene, tuning=replace(scene.tuning, boosts=weights)), np.arange(3), 2.0)
+            assert found.keys() == usual.keys() - ({name} if not times else set())
+            for other, values in found.items():
+                expected = usual[other] * (times if other == name else 1.0)
+                np.testing.assert_allclose(values, expected)
+
+
+def test_answer_explains_boosts_with_the_weights_that_hold() -> None:
+    told = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
+    judged = make_event("memory.feedback", memory_id="a", useful=True)
+    settings = {"weights": {"hybrid": {"personalisation": 0}}}
+    decided = History()
+    decided.add(0, TenantSettings(type="tenant.settings", tenant_id="acme", name="recall", settings=settings))
+    ask = make_event("recall", query="red bike", k=1)
+    own, balanced = ask | {"weights": {"personalisation": 0.5}}, ask | {"mode": "balanced", "session_id": "s"}
+    asked = [ask, own, balanced, balanced, balanced | {"session_id": "t"}, balanced | {"as_of": {"event_time": 5}}]
+    done = run_flow([*told, judged, *asked], decisions=decided).responses
+    unit = explained(done[1])["a"]["weights"]["recency"] / WEIGHTS["hybrid"]["recency"]  # a score's, of log-odds
+    liked, returned = pytest.approx(0.05 * unit, rel=1e-3), pytest.approx(0.015 * unit, rel=1e-3)
+    assert [explained(response)["a"]["boosts"] for response in done] == [
+        {},
+        {"personalisation": pytest.approx(0.5 * unit, rel=1e-3)},
+        {"personalisation": liked},
+        {"personalisation": liked, "session_continuity": returned},
+        {"personalisation": liked},
+        {},
+    ]
+    for response in done:
+        told_of = explained(response)["a"]
+        total = sum(told_of["weights"][name] * value for name, value in told_of["factors"].items())
+        assert response["memories"][0]["score"] == pytest.approx(total + sum(told_of["boosts"].values()), abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["relevance", "recency", "entity_focused", "episode", "decayed"])
+def test_other_modes_have_none(mode: Mode) -> None:
+    entries = [make_entry(n, episode=0) for n in range(3)]
+    given: dict[str, Any] = {
+        "relationship": {2: 0.1}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0), 1: (1, 0)},
+    }  # fmt: skip
+    assert rank(make_scene(mode, entries, [2, 1, 0], **given)).boosts == {}
+
+
+def records(*used: Usage) -> Records:
+    return OwnerUsage((seq, one.encode()) for seq, one in enumerate(used)).of(np.arange(len(used)))
+
+
+def test_usage_grows_with_the_logarithm_of_times_and_fades() -> None:
+    used = records(Usage(), Usage(NOW_MS, 1), Usage(NOW_MS, 9), Usage(NOW_MS - 30 * DAY_MS, 9), Usage(NOW_MS + 5, 9))
+    once, nine_times = math.log(2) / (1 + math.log(2)), math.log(10) / (1 + math.log(10))
+    expected = [0, once, nine_times, nine_times / 2, nine_times]
+    np.testing.assert_allclose(usage(used, NOW_MS), expected)
+
+
+def test_quality_is_the_confidence_until_somebody_says_otherwise() -> None:
+    used = records(Usage(), Usage(useful=1), Usage(useful=2), Usage(not_useful=1), Usage(useful=1, not_useful=1))
+    # (2 · 0.5 + useful) / (2 + voices)
+    np.testing.assert_allclose(quality(np.full(5, 0.5), used), [0.5, 2 / 3, 3 / 4, 1 / 3, 0.5])
+
+
+@given(confidence=st.floats(0, 1), useful=st.integers(0, 10**6), not_useful=st.integers(0, 10**6), more=st.booleans())
+def test_quality_is_a_share_that_follows_each_voice(
+    confidence: float, useful: int, not_useful: int, more: bool
+) -> None:
+    before = Usage(0, 0, useful, not_useful)
+    one, other = quality(np.full(2, confidence), records(before, before.judged(useful=more)))
+    assert 0 <= one <= 1
+    assert other >= one if more else other <= one
+
+
+def test_about_another_moment_neither_use_nor_feedback_counts() -> None:
+    entries = [make_entry(n, episode=0, confidence=0.5) for n in range(2)]
+    used = {0: Usage(0, 9, 9, 0), 1: Usage(0, 0, 0, 9)}
+    now, then = (make_scene("hybrid", entries, [0, 0], usage=usage) for usage in (used, None))
+    assert raw(now, np.arange(2))["usage"].tolist() == [pytest.approx(math.log(10) / (1 + math.log(10))), 0]
+    assert raw(now, np.arange(2))["quality"].tolist() == pytest.approx([10 / 11, 1 / 11])
+    assert raw(then, np.arange(2))["usage"].tolist() == [0, 0]
+    assert raw(then, np.arange(2))["quality"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("function", "expected"), [("hyperbolic", 0.25), ("exponential", 0.5), ("linear", 0.5)])
+def test_the_days_of_hyperbolic_decay_count_where_it_is_chosen(function: str, expected: float) -> None:
+    entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
+    scene = make_scene("hybrid", entries, [0], now_ms=NOW_MS, decay={"function": function, "decay_days": 10})
+    assert raw(scene, np.arange(1))["decay"].tolist() == [expected]
+
+
+@given(ages=st.lists(st.floats(0, 4_000_000), max_size=20))
+def test_recency_falls_with_age_from_1_to_0(ages: list[float]) -> None:
+    factors = log_recency(np.array(sorted(ages)))
+    assert ((factors >= 0) & (factors <= 1)).all()
+    assert (np.diff(factors) <= 0).all()
+
+
+@pytest.mark.parametrize(("older", "expected"), [(121, 0.45), (181, 1.09), (364, 2.31)])
+def test_recency_tells_months_apart(older: float, expected: float) -> None:
+    newer_one, older_one = 5 * log_recency(np.array([90.0, older]))
+    assert newer_one - older_one == pytest.approx(expected, abs=0.01)
+
+
+def test_recency_follows_a_decay_that_is_set() -> None:
+    entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
+    tenant = RecallSettings.model_validate({"decay": {"tau_days": 60}})
+    unset, asked, of_tenant = (
+        make_scene("hybrid", entries, [0], now_ms=NOW_MS, **given)
+        for given in ({}, {"decay": {"function": "exponential"}}, {"tenant": tenant})
+    )
+    found = [raw(scene, np.arange(1))["recency"].tolist() for scene in (unset, asked, of_tenant)]
+    assert found == [[pytest.approx(0.7311, abs=1e-4)], [pytest.approx(math.exp(-1))], [pytest.approx(math.exp(-0.5))]]

@@ -1,4 +1,4 @@
-"""Prompts: each text has its version, each schema is of the strict kind, and shown texts stay data."""
+"""Prompts and what of an answer stands in the texts that were shown."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,18 @@ from recallflow.enrichment import EnrichmentRequest, ShownEntity
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.plan import Thresholds, plan
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
-from recallflow.operators.enrichment.questions import check_sufficiency, rewrite, select_categories
+from recallflow.operators.enrichment.questions import (
+    CATEGORIES_MAX,
+    NAMES_CHARACTERS,
+    SUB_QUESTION_CHARACTERS,
+    SUB_QUESTIONS_MAX,
+    SUMMARIES_CHARACTERS,
+    check_sufficiency,
+    read_rewritten,
+    rewrite,
+    select_categories,
+)
+from recallflow.operators.enrichment.shown import names_it, sources_of, stands_in
 from tests.unit.operators.enrichment.models import memory, request, texts
 
 # Whoever changes what a prompt says gives it a new version, and its digest here: what came of it names the version.
@@ -85,3 +96,89 @@ def test_no_text_ends_its_marker_or_changes_what_is_asked(text: str) -> None:
         assert any(hostile in one for one in texts(json.loads(data)))
         assert (prompt.system, prompt.version) == (plain.system, plain.version)
         assert [*objects(prompt.schema)] == [*objects(plain.schema)]
+
+
+def data_of(prompt: Prompt) -> dict[str, object]:
+    begin, data, end = prompt.user.split("\n")
+    assert (begin, end) == (DATA, DATA_END)
+    found: dict[str, object] = json.loads(data)
+    return found
+
+
+@pytest.mark.parametrize("name_characters", [1, 500])
+def test_categories_that_are_offered_are_bounded(name_characters: int) -> None:
+    many = {f"{n:04}".rjust(name_characters, "x"): "about " * 1_000 for n in range(1_000)}
+    prompt = select_categories("What?", many)
+    offered = prompt.schema["properties"]["categories"]["items"]["enum"]
+    assert offered == [*many][: len(offered)]
+    assert 0 < len(offered) <= CATEGORIES_MAX
+    assert sum(map(len, offered)) <= NAMES_CHARACTERS
+    assert len(prompt.user) < 60_000
+
+
+def test_summaries_that_do_not_fit_are_left_out_whole() -> None:
+    summaries = {"a": "x" * (SUMMARIES_CHARACTERS - 10), "b": "y" * 10, "c": "z"}
+    assert data_of(check_sufficiency("What?", summaries))["summaries"] == {name: summaries[name] for name in "ab"}
+
+
+@given(st.lists(st.text()), st.text())
+def test_subquestions_are_few_short_and_different(texts: list[str], question: str) -> None:
+    found = read_rewritten({"questions": texts}, question)
+    assert len(found) <= SUB_QUESTIONS_MAX
+    assert all(0 < len(one) <= SUB_QUESTION_CHARACTERS and one.isprintable() for one in found)
+    assert len({one.casefold() for one in [*found, " ".join(question.split())]}) == len(found) + 1
+
+
+TEXT = "I’m moving to Porto — in “March”,\nwith Anna’s\u00a0dog (he is 4)."
+
+
+@pytest.mark.parametrize(
+    "quote",
+    ["I'm moving to Porto", "porto - in 'March', with", "Anna's dog", "he is 4", "moving  to\tPorto", "Porto in March"],
+)
+def test_a_quote_may_differ_in_what_models_straighten(quote: str) -> None:
+    assert stands_in(quote, TEXT)
+
+
+@pytest.mark.parametrize("quote", ["", " ", "…", "he", "I'm not moving", "moving Porto", "in March with dog", "4.5"])
+def test_other_words_are_no_quote(quote: str) -> None:
+    assert not stands_in(quote, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("quote", "text"), [("我住在里斯本", "去年起我住在里斯本。"), ("я живу", "Да, я живу тут"), ("ok", "Ok!")]
+)
+def test_quote_matches_any_script_and_short_texts_whole(quote: str, text: str) -> None:
+    assert stands_in(quote, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_named"),
+    [
+        ("Ann", "I saw Ann's dog.", True),
+        ("Ann", "I saw Anna.", False),
+        ("Rio de Janeiro", "in rio de\njaneiro", True),
+        ("王小明", "我的朋友王小明住在这里", True),
+        ("민수", "민수는 왔다", True),
+        ("", "x", False),
+    ],
+)
+def test_a_name_stands_as_a_whole(name: str, text: str, is_named: bool) -> None:
+    assert names_it(text, name) is is_named
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        ("She has been to Porto since 2025.", []),
+        ("We saw Anna Silva there.", [0]),
+        ("We saw Anna Silva and Bob.", [0, 1]),
+        ("We saw Mallory.", None),
+        ("It costs 12 there.", None),
+        ("Там была Анна с Борисом.", [2]),
+        ("It is so.", []),
+    ],
+)
+def test_names_and_numbers_have_a_source_with_whatever_ending(text: str, used: list[int] | None) -> None:
+    others = ["Anna Silva sings.", "Bob has 3 cats, and Bob is 40.", "Я видел Анну и Бориса."]
+    assert sources_of(text, ["I like Porto.", "2025"], others) == used
