@@ -12,8 +12,7 @@ import pytest
 
 from benchmarks.broker import Cluster
 from recallflow.flows.settings import TopicNames
-from recallflow.state.directory import StateDirectory, describe
-from recallflow.state.logical import state_hash
+from tests.event_log import hash_of
 from tests.kafka.harness import Command, Names, produce, read_topic, until, watched
 from tests.kafka.test_reembed import vectors
 from tests.llm_server import LlmServer
@@ -97,11 +96,6 @@ def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Runnin
             assert process.returncode == 0, errors
 
     return run
-
-
-def hash_of(state_dir: Path) -> str:
-    with StateDirectory.open(state_dir, describe(state_dir)[0], 1024 * 1024) as directory:
-        return state_hash(directory)
 
 
 def test_memory_is_found_by_meaning_once_its_vector_arrives(

@@ -47,8 +47,8 @@ from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.state import lock
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import state_hash
 from tests import programme
+from tests.event_log import hash_of
 from tests.groups import share
 
 SETTINGS = Settings(partitions=2)
@@ -310,11 +310,6 @@ def by_flow(path: Path, actions: Sequence[Action], first: int = 0) -> list[str]:
                 event |= {"memory_id": name}
         lines.append(orjson.dumps(event))
     return [one["error"]["code"] for one in process(lines, SETTINGS, path).rejected]
-
-
-def hash_of(path: Path) -> str:
-    with StateDirectory.existing(path, CACHE_BYTES) as directory:
-        return state_hash(directory)
 
 
 @settings(max_examples=share(0.15))

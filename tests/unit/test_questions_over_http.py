@@ -11,7 +11,7 @@ from recallflow.flows.embedded import process
 from recallflow.flows.model_settings import EmbeddingSettings, LlmSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from tests.llm_server import Asked, Fault, LlmServer
-from tests.unit.operators.harness import make_event
+from tests.unit.operators.harness import codes, ids, make_event
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -47,14 +47,6 @@ def ask(lines: list[dict[str, Any]], llm_server: LlmServer, tmp_path: Path) -> A
         return done.responses
 
     return ask
-
-
-def ids(response: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in response["memories"]]
-
-
-def codes(response: dict[str, Any]) -> list[str]:
-    return [warning["code"] for warning in response["warnings"]]
 
 
 def test_a_language_model_selects_checks_and_rewrites(ask: Ask, llm_server: LlmServer) -> None:

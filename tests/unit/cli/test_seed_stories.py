@@ -1,15 +1,10 @@
 """The example of seed 004: a whole conversation through `recallflow pipe`."""
 
-from typing import Any
-
 from tests.unit.cli.harness import Cli, event, jsonl, parsed
+from tests.unit.operators.harness import ids
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 MODEL = "urn:acme:model:leaver"
-
-
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in answer["memories"]]
 
 
 def test_a_conversation_is_told_in_order_with_its_key_entity(cli: Cli) -> None:

@@ -11,7 +11,7 @@ from recallflow.limits import WHOLE_EPISODES_MAX
 from recallflow.operators.recall.modes import rank
 from recallflow.state.rows import Entry
 from tests.groups import share
-from tests.unit.operators.harness import ids_of, make_entry, make_event, make_scene, run_flow
+from tests.unit.operators.harness import ids, ids_of, make_entry, make_event, make_scene, run_flow
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
@@ -32,10 +32,6 @@ def told() -> list[dict[str, Any]]:
 
 def asked(query: str, **fields: Any) -> dict[str, Any]:
     return make_event("recall", 9 * DAY_MS, query=query, mode="episode", **fields)
-
-
-def ids(response: dict[str, Any]) -> list[str]:
-    return [memory["id"] for memory in response["memories"]]
 
 
 def test_a_conversation_is_answered_whole_and_in_order_and_listed() -> None:

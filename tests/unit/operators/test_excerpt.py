@@ -14,9 +14,9 @@ from recallflow.operators.passages import MOST, SHARED_WORDS, WORDS, own_texts, 
 from recallflow.state import keys
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import state_hash
 from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
+from tests.event_log import hash_of
 from tests.unit.operators.harness import make_event, run_flow
 
 FACT = "The spare key of the cabin hangs behind the blue lantern."
@@ -113,11 +113,6 @@ def stored(state_dir: Path) -> list[Vectors]:
         (partition,) = directory.partitions()
         found = [(keys.split(key)[1], value) for key, value in partition.scan(keys.OWNERS)]
     return [Vectors.decode(value) for table, value in found if table in (keys.VECTORS, keys.PAST_VECTORS)]
-
-
-def hash_of(state_dir: Path) -> str:
-    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
-        return state_hash(directory)
 
 
 def test_each_passage_has_a_vector_and_short_texts_one(tmp_path: Path) -> None:

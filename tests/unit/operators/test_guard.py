@@ -20,7 +20,7 @@ from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.parsing import parse
 from recallflow.state.index import OwnerIndex
 from recallflow.state.logical import state_hash
-from tests.unit.operators.harness import MEMORIES, Harness, make_event
+from tests.unit.operators.harness import MEMORIES, Harness, letters, make_event
 
 SECRET = "walnut"
 STEPS = ["decode", "embed", "state"]
@@ -104,10 +104,6 @@ def _lines() -> list[bytes]:
     ]
     changed = make_event("memory.update", 0, id="u", memory_id="m0", content="Ann told of nothing", receipt=True)
     return [orjson.dumps(event) for event in (*events, *asked, changed, *asked)]
-
-
-def letters(outputs: list[Output]) -> list[DeadLetter]:
-    return [output for output in outputs if isinstance(output, DeadLetter)]
 
 
 LINES = _lines()

@@ -13,19 +13,14 @@ from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import partition_folder
 from recallflow.state.lock import LOCK
-from recallflow.state.logical import state_hash
 from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
+from tests.event_log import hash_of
 from tests.unit.operators.harness import make_event, run_flow
 
 pytestmark = pytest.mark.slow
 
 CACHE_BYTES = 1024 * 1024
-
-
-def hash_of(path: Path) -> str:
-    with StateDirectory.open(path, describe(path)[0], CACHE_BYTES) as directory:
-        return state_hash(directory)
 
 
 def test_what_is_restored_is_what_was_copied(state_dir: Path, tmp_path: Path) -> None:
