@@ -1,10 +1,11 @@
-"""`make release REPOSITORY=https://…`: both distributions out of the last commit, as PyPI takes and shows them.
+"""`make release REPOSITORY=https://…`: archives of the last commit for PyPI, the AsyncAPI document, the dashboard.
 
-`REPOSITORY` is where the source stands for readers: PyPI's page has no files beside it, so the README's links and
-pictures have to say where theirs are."""
+`REPOSITORY` is the address of the source. PyPI shows the README without the repository's files, so its links and
+pictures need absolute addresses."""
 
 import argparse
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -12,26 +13,29 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from recallflow.asyncapi import asyncapi
+from tools import dashboard
+
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = (".", "packages/client", "packages/embedded")
-_RELATIVE = r"(?!#|[a-z][a-z0-9+.-]*:)"  # neither a place on the page nor an address
+_RELATIVE = r"(?!#|[a-z][a-z0-9+.-]*:)"  # neither an anchor nor an absolute address
 _LINK = re.compile(rf"(!?)(\[[^\]]*\])\({_RELATIVE}([^)\s]+)\)")
 _ATTRIBUTE = re.compile(rf'\b(href|src|srcset)="{_RELATIVE}([^"\s]+)"')
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="make release", description=__doc__)
-    parser.add_argument("--repository", required=True, metavar="URL", help="where the source stands for readers")
+    parser.add_argument("--repository", required=True, metavar="URL", help="address of the source")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the archives (default: dist)")
     options = parser.parse_args(arguments)
     if any(options.out.glob("recallflow*")):
-        parser.error(f"{options.out} has archives of before: remove them")
-    for path in build(options.repository.rstrip("/"), options.out):
+        parser.error(f"{options.out} contains earlier archives: remove them")
+    for path in [*build(options.repository.rstrip("/"), options.out), *generated(options.out)]:
         print(hashlib.sha256(path.read_bytes()).hexdigest(), path)
 
 
 def build(repository: str, out: Path) -> list[Path]:
-    """Builds and checks a wheel and a source archive of each distribution."""
+    """Build and check a wheel and a source archive of each distribution."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
@@ -48,8 +52,16 @@ def build(repository: str, out: Path) -> list[Path]:
     return made
 
 
+def generated(out: Path) -> list[Path]:
+    """Write the AsyncAPI document and the Grafana dashboard."""
+    files = {"asyncapi.json": json.dumps(asyncapi(), indent=2) + "\n", "dashboard.json": dashboard.text()}
+    for name, text in files.items():
+        (out / name).write_text(text, "utf-8")
+    return [out / name for name in files]
+
+
 def absolute(readme: str, repository: str, tag: str) -> str:
-    """A README whose links and pictures name the repository's files of a tag."""
+    """Return a README whose links and pictures have the addresses of a tag's files."""
 
     def place(path: str, *, picture: bool) -> str:
         return f"{repository}/{'raw' if picture else 'blob'}/{tag}/{path}"
@@ -59,13 +71,13 @@ def absolute(readme: str, repository: str, tag: str) -> str:
 
 
 def _version(tree: Path) -> str:
-    """The version of a tree, which has to be the changelog's newest."""
+    """Return the version of a tree, which must be the newest one of the changelog."""
     (version,) = re.findall(r'^__version__ = "(.+)"$', (tree / "recallflow" / "version.py").read_text(), re.MULTILINE)
     newest = re.findall(r"^## (.+)$", (tree / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
     if newest.split()[0] != version:
         sys.exit(f"CHANGELOG.md begins with {newest}, and the version is {version}")
     if "unreleased" in newest:
-        print(f"CHANGELOG.md says of {version} that it is unreleased: date it before you upload", file=sys.stderr)
+        print(f"CHANGELOG.md: {version} is unreleased: add a date before you upload", file=sys.stderr)
     return str(version)
 
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
+from recallflow.asyncapi import asyncapi
 from recallflow.errors import QueryFailed
 from recallflow.queries import MemoryGet
 from tests.conftest import GIVE_UP_S
@@ -44,7 +45,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "examples", copy / "examples", ignore=shutil.ignore_patterns(*made))
     shutil.copytree(ROOT / "docs" / "schemas", copy / "docs" / "schemas")
-    shutil.copy(ROOT / "docs" / "asyncapi.json", copy / "docs")
+    (copy / "docs" / "asyncapi.json").write_bytes(orjson.dumps(asyncapi()))
     return copy
 
 

@@ -31,6 +31,7 @@ from tests.kafka.harness import FLAGS
 from tests.kafka.prometheus import GIVE_UP_S, MONITORING, Prometheus, running_prometheus, until
 from tests.llm_server import LlmServer
 from tests.starts import COMMAND, Started, fork_server
+from tools.dashboard import dashboard
 
 pytestmark = pytest.mark.needs("prometheus")
 
@@ -51,7 +52,7 @@ FAULTS = (
 
 def expressions() -> dict[str, str]:
     """Return the expressions of the dashboard, by panel and number."""
-    panels = orjson.loads((MONITORING / "dashboard.json").read_bytes())["panels"]
+    panels = dashboard()["panels"]
     return {
         f"{panel['title']} {target['refId']}": target["expr"] for panel in panels for target in panel.get("targets", ())
     }

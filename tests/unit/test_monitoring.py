@@ -13,6 +13,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from tools.dashboard import dashboard
 from tools.reference import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,11 +23,6 @@ MONITORING = DOCS / "monitoring"
 def alerts() -> dict[str, dict[str, Any]]:
     groups = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
     return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
-
-
-def dashboard() -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
-    return read
 
 
 def panels() -> list[dict[str, Any]]:
