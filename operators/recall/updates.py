@@ -10,8 +10,9 @@ The result depends on the memories that stand and on nothing stored: it is right
 after a memory was forgotten.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +34,18 @@ TYPICAL = 12  # memories: words of fewer count as they would among so many
 USUAL_PAIRS, USUAL_MEAN, USUAL_DEVIATION = 30, 0.15, 0.15
 SAME_SENTENCE = 0.5  # of the words of the longer one
 LISTED, LISTED_SHARE = 3, 0.5  # of so many statements with as much in common each is one of a list
-COUNTED: Sequence[Cue] = ("change", "ended", "corrected", "restored", "added", "others")
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
 UPDATED = 0.5  # the least probability: more likely than not
 BOOST = "update"
+
+
+def _bits(*cues: Cue) -> int:
+    """Return the bits of kinds of cue in `StatementReading.cues`."""
+    return sum(1 << CUES.index(cue) for cue in cues)
+
+
+_AMENDS, _CHANGED, _RESTORED, _ADDED = _bits("ended", "corrected"), _bits("change"), _bits("restored"), _bits("added")
+_CHANGED_OR_ENDED = _bits("change", "ended")
 
 Features = npt.NDArray[np.float64]
 
@@ -66,195 +75,217 @@ class Told(NamedTuple):
     signal: Column
 
 
-class Pairs(NamedTuple):
-    """Pairs of an older and a newer memory of which the newer one may update the older one, and their features.
+class Pair(NamedTuple):
+    """An older and a newer memory, by rank, of which the newer one may update the older one, and their features."""
 
-    Attributes:
-        older: ranks, (pairs,).
-        newer: ranks, (pairs,).
-        values: by name of the feature (pairs,).
-    """
-
-    older: npt.NDArray[np.int64]
-    newer: npt.NDArray[np.int64]
-    values: dict[str, Features]
+    older: int
+    newer: int
+    values: dict[str, float]
 
 
 def probabilities(question: StatementReading, told: Told) -> Column:
     """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
     likely = np.zeros((len(told.statements), len(told.statements)))
-    older, newer, values = features(question, told)
-    if len(older):
-        terms = np.array([values[name] for name in WEIGHTS])
-        logit = BIAS + CHANGE_ASKED * values["changes_asked"] + _WEIGHTS @ terms
-        likely[older, newer] = 1 / (1 + np.exp(-logit))
+    for older, newer, values in features(question, told):
+        logit = BIAS + CHANGE_ASKED * values["changes_asked"]
+        logit += sum(weight * values[name] for name, weight in WEIGHTS.items())
+        likely[older, newer] = 1 / (1 + math.exp(-logit))
     return likely
 
 
-def features(question: StatementReading, told: Told) -> Pairs:
-    """Return the pairs of memories of which the newer one may update the older one."""
-    statements = told.statements
-    read = [*statements, question]
-    vectors = np.concatenate([one.vector for one in read]).reshape(len(read), -1).astype(np.float64)
-    cosines = vectors @ vectors.T
-    alike, fits = cosines[:-1, :-1], cosines[:-1, -1]
-    holds, worths, is_asked = _words(read)
-    held = holds * worths
-    shared = held @ held.T  # words in common, by rarity
-    sums = np.maximum(shared.diagonal(), 1e-9)
-    share = shared / np.minimum(sums[:, None], sums)
-    tells = np.array([one.attributes for one in statements])
-    together = tells[:, None] & tells
-    is_short = np.array([len(one.words) <= WORDS_MOST for one in statements])
-    may_update = (alike >= RELATED) | (share >= RELATED) | (together != 0)
-    may_update &= (told.order[:, None] < told.order) & is_short[:, None] & is_short
-    if not may_update.any():
-        return _NO_PAIRS
-    own = np.array([one.is_own for one in statements], np.float64)
-    strange = _strange(question, statements)
-    kinds = {one.numbers: kind for kind, one in enumerate(statements, 1) if one.numbers}
-    number = np.array([kinds.get(one.numbers, 0) for one in statements])
-    differ = (number[:, None] != number) & (number[:, None] > 0) & (number > 0)
-    asked = (together & question.attributes) != 0
-    cue = _cues(statements)
-    may_update &= ~(strange & (own == 0))
-    keyword = len(question.words) <= KEYWORD
-    may_update &= ~_is_beside(cue, holds, holds[:, is_asked], differ | asked, keyword=keyword)
-    older, newer = may_update.nonzero()
-    if not len(older):
-        return _NO_PAIRS
-    pair = older, newer
-    known = {None, *question.words.tolist()}
-    named = np.array([one.name not in known for one in statements]) * (1 - own)
-    others = cue["others"] * (1 - own)
-    author, place, signal = told.author, told.place, told.signal
-    apart = ~np.eye(len(statements), dtype=np.bool_)
-    mean, spread = _spread(alike, apart)
-    nearest = (1.0 / (1 + (-np.where(apart, alike, -9)).argsort(1).argsort(1)))[pair]
-    unasked = held[:, ~is_asked]
-    unasked_shared = np.minimum((unasked @ unasked.T)[pair], 10.0) / 5
-    alike, share = alike[pair], share[pair]
+def features(question: StatementReading, told: Told) -> list[Pair]:
+    """Return the pairs of memories of which the newer one may update the older one. Most answers have none or a few, so
+    that pairs are compared by plain numbers."""
+    compared = _Compared.of(question, told.statements)
+    related = (compared.is_related & (told.order[:, None] < told.order)).nonzero()
+    pairs = [pair for pair in zip(*map(np.ndarray.tolist, related), strict=True) if compared.may_update(*pair)]
+    if not pairs:
+        return []
+    unlike = compared.likeness()
+    return [Pair(older, newer, _values(compared, told, unlike, older, newer)) for older, newer in pairs]
+
+
+class _Likeness(NamedTuple):
+    """How much statements are alike each other: (n, n) ranks of the others by cosine, in each row, from 0; (n, n) what
+    they share of words that are not asked for, by rarity; mean and deviation of all cosines."""
+
+    ranks: Ints
+    unasked: Features
+    mean: float
+    deviation: float
+
+
+class _Compared(NamedTuple):
+    """Statements, n of them, beside each other and the question, which have some words between them.
+
+    Attributes:
+        question: the question.
+        statements: the statements.
+        alike: (n, n), cosines of their vectors.
+        fits: (n,), cosines with the vector of the question.
+        holds: (n, words), 1 where a statement holds the word, else 0.
+        held: (n, words), the square root of the word's rarity where a statement holds it, else 0.
+        is_asked: (words,), whether the question holds the word.
+        share: (n, n), the share of words in common, by rarity, in the statement that has less of them.
+        common: (n, n), the number of words in common.
+        is_related: (n, n), whether two may be about a common attribute.
+    """
+
+    question: StatementReading
+    statements: Sequence[StatementReading]
+    alike: Features
+    fits: Features
+    holds: Features
+    held: Features
+    is_asked: npt.NDArray[np.bool_]
+    share: Features
+    common: list[list[float]]
+    is_related: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, question: StatementReading, statements: Sequence[StatementReading]) -> Self:
+        read = [*statements, question]
+        vectors = np.concatenate([one.vector for one in read], dtype=np.float64).reshape(len(read), -1)
+        cosines = vectors @ vectors.T
+        alike = cosines[:-1, :-1]
+        holds, worths, is_asked = _words(read)
+        held = holds * worths
+        shared = held @ held.T
+        sums = np.maximum(shared.diagonal(), 1e-9)
+        share = shared / np.minimum(sums[:, None], sums)
+        is_related = (alike >= RELATED) | (share >= RELATED)
+        attributes = [one.attributes for one in statements]
+        if any(attributes):
+            tells = np.array(attributes)
+            is_related |= (tells[:, None] & tells) != 0
+        common = (holds @ holds.T).tolist()
+        return cls(question, statements, alike, cosines[:-1, -1], holds, held, is_asked, share, common, is_related)
+
+    def may_update(self, older: int, newer: int) -> bool:
+        """Return whether a newer statement may update an older one that it is related to."""
+        if max(self.common[older][older], self.common[newer][newer]) > WORDS_MOST:
+            return False
+        is_strange = not self.statements[newer].is_own and self.names_other(older, newer)
+        return not is_strange and not self._is_beside(older, newer)
+
+    def names_other(self, older: int, newer: int) -> bool:
+        """Return whether the newer statement speaks of a person of whom neither the older one nor the question does."""
+        persons = self.statements[newer].persons
+        return bool(persons and persons - self.question.persons - self.statements[older].persons)
+
+    def numbers_differ(self, older: int, newer: int) -> bool:
+        """Return whether both statements give numbers, and not the same ones."""
+        before, now = self.statements[older].numbers, self.statements[newer].numbers
+        return bool(before and now) and before != now
+
+    def attributes(self, older: int, newer: int) -> int:
+        """Return the marks of the attributes that both statements may tell."""
+        return self.statements[older].attributes & self.statements[newer].attributes
+
+    def likeness(self) -> _Likeness:
+        """Return how much the statements are alike each other."""
+        apart = ~np.eye(len(self.statements), dtype=np.bool_)
+        ranks = (-np.where(apart, self.alike, -9)).argsort(1).argsort(1)
+        unasked = self.held[:, ~self.is_asked]
+        return _Likeness(ranks, unasked @ unasked.T, *_spread(self.alike[apart]))
+
+    def _is_beside(self, older: int, newer: int) -> bool:
+        """Return whether the newer statement stands beside the older one.
+
+        It says the same, or less; or it adds something, and speaks of no end or correction; or it has no cue at all,
+        and is one of a list ("crate 7 is in shelf 3"), or lacks a word of the question that the older one has, or has
+        too few words in common with it to be the same sentence with another value.
+        """
+        cues, is_keyword = self.statements[newer].cues, len(self.question.words) <= KEYWORD
+        before, now, both = self.common[older][older], self.common[newer][newer], self.common[older][newer]
+        amends = cues & _AMENDS
+        if both == now and (both == before or not (amends or cues & _RESTORED)):
+            return True  # "Ana moved" after "Ana moved to Porto"
+        if cues & _ADDED and not amends:
+            return True
+        differ = self.numbers_differ(older, newer) or self.attributes(older, newer) & self.question.attributes
+        is_plain = not cues & (_AMENDS | _CHANGED | _RESTORED)
+        if is_plain and (both < SAME_SENTENCE * max(before, now) and not differ or self._is_listed(newer)):
+            return True
+        if differ or not (is_plain or is_keyword):
+            return False
+        return bool((self.holds[older] > self.holds[newer])[self.is_asked].any())
+
+    def _is_listed(self, newer: int) -> bool:
+        """Return whether a statement is one of several that have as much in common."""
+        own = self.common[newer][newer]
+        alike = [row[newer] >= LISTED_SHARE * min(row[at], own) for at, row in enumerate(self.common)]
+        return sum(alike) > LISTED
+
+
+def _values(compared: _Compared, told: Told, likeness: _Likeness, older: int, newer: int) -> dict[str, float]:
+    """Return the features of a pair, by name."""
+    before, now = compared.statements[older], compared.statements[newer]
+    alike, share = float(compared.alike[older, newer]), float(compared.share[older, newer])
+    nearest = 1.0 / (1 + int(likeness.ranks[older, newer]))
+    older_fits, newer_fits = float(compared.fits[older]), float(compared.fits[newer])
+    older_signal, newer_signal = float(told.signal[older]), float(told.signal[newer])
     older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
-    least = np.minimum(fits[older], fits[newer])
-    follows = (place[older] + 1 == place[newer]) * 1.0
-    same_author = author[older] == author[newer]
-    numbers_differ = differ[pair] * 1.0
-    attribute, attribute_asked = (together[pair] != 0) * 1.0, asked[pair] * 1.0
-    changes = np.maximum(cue["change"], cue["ended"])
-    newer_cue = {name: of[newer] for name, of in cue.items()}
-    compared = {
+    least, ranks = min(older_fits, newer_fits), older_rank * newer_rank
+    ended, corrected, restored = (float(now.has(cue)) for cue in ("ended", "corrected", "restored"))
+    changes, older_changes = (float(one.cues & _CHANGED_OR_ENDED != 0) for one in (now, before))
+    common = compared.attributes(older, newer)
+    attribute, asked = float(common != 0), float(common & compared.question.attributes != 0)
+    follows = float(told.place[older] + 1 == told.place[newer])
+    is_same, own = float(told.author[older] == told.author[newer]), float(now.is_own)
+    differ = float(compared.numbers_differ(older, newer))
+    others = [float(one.has("others") and not one.is_own) for one in (before, now)]
+    names = [float(_is_named(one, compared.question)) for one in (before, now)]
+    return {
         "alike": alike,
-        "fits": least,
-        "shared": share,
-        "nearest": nearest,
-        "attribute": attribute,
-        "asked": attribute_asked,
-    }
-    values = {
-        "alike": alike,
-        "alike_spread": (alike - mean) / spread,
+        "alike_spread": (alike - likeness.mean) / likeness.deviation,
         "nearest": nearest,
         "shared": share,
-        "shared_unasked": unasked_shared,
+        "shared_unasked": min(float(likeness.unasked[older, newer]), 10.0) / 5,
         "fits_least": least,
-        "older_fits": fits[older],
-        "newer_fits": fits[newer],
-        **_of_cues(newer_cue, changes[older], changes[newer], compared),
-        "same_author": same_author * 1.0,
-        "other_author_own": ~same_author * own[newer],
-        "person": strange[pair] * 1.0,
-        "others": np.maximum(others[newer] - others[older], 0),
-        "name": np.maximum(named[newer] - named[older], 0),
-        "own": own[newer],
-        "numbers_differ": numbers_differ,
+        "older_fits": older_fits,
+        "newer_fits": newer_fits,
+        "change": float(now.has("change")),
+        "ended": ended,
+        "corrected": corrected,
+        "restored": restored,
+        "added": float(now.has("added")) * (1 - max(ended, corrected)),
+        "older_changes": older_changes,
+        "changes_alike": changes * alike,
+        "changes_fits": changes * least,
+        "changes_shared": changes * share,
+        "changes_nearest": changes * nearest,
+        "changes_attribute": changes * attribute,
+        "changes_asked": changes * asked,
+        "corrected_shared": corrected * share,
+        "restored_shared": restored * share,
+        "same_author": is_same,
+        "other_author_own": (1 - is_same) * own,
+        "person": float(compared.names_other(older, newer)),
+        "others": max(others[1] - others[0], 0.0),
+        "name": max(names[1] - names[0], 0.0),
+        "own": own,
+        "numbers_differ": differ,
         "older_rank": older_rank,
         "newer_rank": newer_rank,
-        "ranks": older_rank * newer_rank,
-        "older_behind": np.minimum(signal.max() - signal[older], 8.0) / 8,
-        "signals_apart": np.clip(signal[older] - signal[newer], -8.0, 8.0) / 8,
-        "numbers_shared": numbers_differ * share,
+        "ranks": ranks,
+        "older_behind": min(float(told.signal.max()) - older_signal, 8.0) / 8,
+        "signals_apart": min(max(older_signal - newer_signal, -8.0), 8.0) / 8,
+        "numbers_shared": differ * share,
         "rank_nearest": older_rank * nearest,
         "attribute": attribute,
-        "attribute_asked": attribute_asked,
-        "asked_fits": attribute_asked * least,
-        "asked_ranks": attribute_asked * older_rank * newer_rank,
+        "attribute_asked": asked,
+        "asked_fits": asked * least,
+        "asked_ranks": asked * ranks,
         "follows": follows,
-        "follows_corrected": follows * newer_cue["corrected"],
+        "follows_corrected": follows * corrected,
         "follows_shared": follows * share,
     }
-    return Pairs(older, newer, values)
 
 
-_NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
-_WEIGHTS = np.array([*WEIGHTS.values()])
-_COUNTED = np.array([CUES.index(name) for name in COUNTED])
-
-
-def _of_cues(
-    newer: Mapping[str, Features], older_changes: Features, changes: Features, pairs: Mapping[str, Features]
-) -> dict[str, Features]:
-    """Return the cues of the newer statement, and a change beside each figure of the pair."""
-    return {
-        "change": newer["change"],
-        "ended": newer["ended"],
-        "corrected": newer["corrected"],
-        "restored": newer["restored"],
-        "added": newer["added"] * (1 - np.maximum(newer["ended"], newer["corrected"])),
-        "older_changes": older_changes,
-        **{f"changes_{name}": changes * values for name, values in pairs.items()},
-        "corrected_shared": newer["corrected"] * pairs["shared"],
-        "restored_shared": newer["restored"] * pairs["shared"],
-    }
-
-
-def _is_beside(
-    cue: Mapping[str, Features],
-    holds: Features,
-    asked: Features,
-    differ: npt.NDArray[np.bool_],
-    *,
-    keyword: bool,
-) -> npt.NDArray[np.bool_]:
-    """Return (n, n): whether the newer statement stands beside the older one.
-
-    It says the same, or less; or it adds something, and speaks of no end or correction; or it has no cue at all, and
-    is one of a list ("crate 7 is in shelf 3"), or lacks a word of the question that the older one has, or has too few
-    words in common with it to be the same sentence with another value.
-
-    Args:
-        cue: by name (n,).
-        holds: (n, words), 1 where a statement holds the word, else 0.
-        asked: as `holds`, of the question's words alone.
-        differ: (n, n), whether numbers differ, or both are about what the question asks for.
-        keyword: whether the question is a single word, and asks for nothing else.
-    """
-    amends = cue["ended"] + cue["corrected"] > 0
-    sizes, common = holds.sum(axis=1), holds @ holds.T
-    says_less = (common == sizes) & ~amends & (cue["restored"] == 0)  # "Ana moved" after "Ana moved to Porto"
-    same = (common == sizes) & (common == sizes[:, None])
-    alike = common >= LISTED_SHARE * np.minimum(sizes[:, None], sizes)
-    plain = ~amends & (cue["change"] + cue["restored"] == 0)
-    other = (common < SAME_SENTENCE * np.maximum(sizes[:, None], sizes)) & ~differ
-    answers_less = asked.sum(axis=1)[:, None] > asked @ asked.T  # the newer one lacks a word
-    listed = alike.sum(axis=0) > LISTED
-    found: npt.NDArray[np.bool_] = (
-        same
-        | says_less
-        | ((cue["added"] > 0) & ~amends)
-        | (plain & (listed | other))
-        | ((plain | keyword) & answers_less & ~differ)
-    )
-    return found
-
-
-def _strange(question: StatementReading, statements: Sequence[StatementReading]) -> npt.NDArray[np.bool_]:
-    """Return (n, n): whether the newer statement speaks of a person of whom neither the older one nor the question
-    does."""
-    strange = np.zeros((len(statements), len(statements)), np.bool_)
-    for newer, statement in enumerate(statements):
-        if persons := statement.persons - question.persons:
-            strange[:, newer] = [bool(persons - one.persons) for one in statements]
-    return strange
+def _is_named(statement: StatementReading, question: StatementReading) -> bool:
+    """Return whether a statement begins with a name that the question lacks, and does not speak of the writer."""
+    return statement.name is not None and not statement.is_own and statement.name not in question.words.tolist()
 
 
 def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
@@ -278,18 +309,11 @@ def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.ND
     return holds, np.sqrt(np.log((max(len(holds), TYPICAL) + 1) / holders)), is_asked
 
 
-def _cues(statements: Sequence[StatementReading]) -> dict[str, Features]:
-    """Return whether each statement holds each kind of cue, by kind (statements,)."""
-    held = (np.array([one.cues for one in statements]) >> _COUNTED[:, None] & 1).astype(np.float64)
-    return dict(zip(COUNTED, held, strict=True))
-
-
-def _spread(alike: Features, apart: npt.NDArray[np.bool_]) -> tuple[float, float]:
+def _spread(alike: Features) -> tuple[float, float]:
     """Return mean and deviation of the likeness of different statements; of few, they are near the usual ones."""
-    others = alike[apart]
-    count, usual = len(others) + USUAL_PAIRS, USUAL_PAIRS
-    mean = (others.sum() + usual * USUAL_MEAN) / count
-    variance = (((others - mean) ** 2).sum() + usual * USUAL_DEVIATION**2) / count
+    count, usual = len(alike) + USUAL_PAIRS, USUAL_PAIRS
+    mean = (alike.sum() + usual * USUAL_MEAN) / count
+    variance = (((alike - mean) ** 2).sum() + usual * USUAL_DEVIATION**2) / count
     return float(mean), float(variance**0.5) + 0.05
 
 
