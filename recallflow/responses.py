@@ -37,15 +37,11 @@ M = TypeVar("M", bound=Model)
 
 def unchecked(model: type[M], **fields: Any) -> M:
     """Return a model of fields that need no check, in a fifth of the time of one."""
-    made = model.__new__(model)
-    values = {
-        "__dict__": _defaults(model) | fields,
-        "__pydantic_fields_set__": {*fields},
-        "__pydantic_extra__": {},
-        "__pydantic_private__": None,
-    }
-    for name, value in values.items():
-        object.__setattr__(made, name, value)
+    made, put = model.__new__(model), object.__setattr__
+    put(made, "__dict__", _defaults(model) | fields)
+    put(made, "__pydantic_fields_set__", {*fields})
+    put(made, "__pydantic_extra__", {})
+    put(made, "__pydantic_private__", None)
     return made
 
 
@@ -377,7 +373,7 @@ class Response(Model):
 def _set_fields(model: object) -> dict[str, Any]:
     if not isinstance(model, Model):
         raise TypeError(f"{type(model).__name__} has no place in a response")
-    given = model.model_fields_set
+    given = model.__pydantic_fields_set__
     return {name: value for name, value in model.__dict__.items() if name in given}
 
 

@@ -50,6 +50,7 @@ class HotOwner:
         self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[Episode]] = {}
+        self._session_episodes = 0  # in all of these
 
     def name(self, text: str) -> bytes:
         """The keyed hash that stands for an id or session of this owner."""
@@ -74,11 +75,15 @@ class HotOwner:
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
             stored = [Episode.decode(value) for _, value in self.partition.scan_committed(prefix)]
             self._sessions[session_id] = _standing(stored)
+            self._session_episodes += len(self._sessions[session_id])
         return self._sessions[session_id]
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
         """Applies the new state of some of the session's episodes."""
-        self._sessions[session_id] = with_changes(self.episodes(session_id), changed)
+        before = self.episodes(session_id)
+        self._session_episodes -= len(before)
+        self._sessions[session_id] = with_changes(before, changed)
+        self._session_episodes += len(self._sessions[session_id])
         if self.index is not None:
             for episode in changed:
                 self.index.put_episode(episode)
@@ -162,13 +167,13 @@ class HotOwner:
         return self.partition.scan(keys.table(self.key, table))
 
     def size_bytes(self) -> int:
-        episodes = sum(len(session) for session in self._sessions.values())
         index = self.index.size_bytes() if self.index is not None else 0
         for scoped in self.scoped.values():
             index += scoped.index.size_bytes() + _EPISODE_BYTES * sum(map(len, scoped.sessions.values()))
         hot_graph = self._hot_graph.size_bytes() if self._hot_graph is not None else 0
         usage = self._usage.size_bytes() if self._usage is not None else 0
-        return _OWNER_BYTES + _EPISODE_BYTES * episodes + index + hot_graph + usage + self.graph.size_bytes()
+        episodes = _EPISODE_BYTES * self._session_episodes
+        return _OWNER_BYTES + episodes + index + hot_graph + usage + self.graph.size_bytes()
 
 
 def with_changes(standing: list[Episode], changed: list[Episode]) -> list[Episode]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from recallflow.caching import Kept
 from recallflow.embedder import Matrix
+from recallflow.language import PlacedStems
 from recallflow.language.statements import StatementReading
 from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
@@ -30,6 +31,7 @@ MEASURED = (0, WINDOW)  # windows that are texts to BM25
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
 _STANDING_BYTES = 1024 * 1024  # of an owner's index
 _STATEMENT_BYTES = 1_200
+_PLACED_BYTES = 400
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
 TIMES_UNTOLD = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
@@ -220,6 +222,7 @@ class OwnerIndex:
         # No cycle: an index that nobody holds any more is freed at once, with all its arrays.
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
         self.statements: dict[int, StatementReading] = {}  # by slot, of memories that were among the best of an answer
+        self.placed: dict[int, PlacedStems | None] = {}  # by slot, of memories that were in an answer
         self.worked_out: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `of_memories`
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
@@ -485,7 +488,7 @@ class OwnerIndex:
     def size_bytes(self) -> int:
         """Bytes in memory, caches included."""
         found = self._stored_bytes + self.words.found_bytes + self.tokens.nbytes + self.standing.size_bytes
-        return found + _STATEMENT_BYTES * len(self.statements)
+        return found + _STATEMENT_BYTES * len(self.statements) + _PLACED_BYTES * len(self.placed)
 
     @cached_property
     def _stored_bytes(self) -> int:

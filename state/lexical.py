@@ -243,6 +243,11 @@ class LexicalIndex:
         words: Unsigned = self._flat.view.take(ranges(self._starts.view[slots], self._lengths.view[slots]))
         return words
 
+    def number(self, stem: str) -> int | None:
+        """Return the number of a stem; None where no memory holds it."""
+        self._unpack()
+        return self._numbers.get(_spellings[stem])
+
     def occurrences(self, stem: str) -> Unsigned:
         """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice. A single
         character of a script without blanks occurs in each word that holds it."""

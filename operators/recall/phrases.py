@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from recallflow.language import sentences
+from recallflow.language import sentence_at, sentences
 from recallflow.operators.graph.paths import SHARED_NODE
 from recallflow.responses import Matched, Neighbour, Reason, Span
 from recallflow.state.rows import MemoryRow
@@ -167,12 +167,8 @@ def short(text: str, start: int = 0, end: int = 0) -> str:
     whole = before + " ".join(f"{text[start : first + _READ_CHARACTERS]}".split())
     if len(whole) <= QUOTE_CHARACTERS and not first:
         return whole
-    sentence, at, begin = whole, len(before), 0
-    for one in sentences(whole):
-        begin = whole.find(one, begin)
-        if begin + len(one) > at:
-            sentence, at = one, at - begin
-            break
+    sentence, begin = sentence_at(whole, len(before))
+    at = len(before) - begin
     if len(sentence) <= QUOTE_CHARACTERS:
         return sentence
     behind = at + len(word)

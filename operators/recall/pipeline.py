@@ -203,17 +203,19 @@ def _find_all(asked: Asked, understood: Understood) -> Found:
 
 
 def _permit(asked: Asked) -> Permitted:
-    index = asked.index
-    linked = Linked(filtered_graph(asked.hot, index, asked.moment), index, asked.moment)
-    filtering = Filtering(index, linked)
+    index, filters, project = asked.index, asked.query.filters, asked.query.project_id
     standing = valid(index, asked.moment)
     if (out := superseded(asked.graph, index, asked.moment)) is not None:
         standing &= ~out
-    mask = standing & filtering.within(asked.query.filters)
-    if (project := asked.query.project_id) is not None:
+    spend_scan(index)
+    if project is None and not filters.model_fields_set:
+        return Permitted(standing.nonzero()[0], [], 0)
+    linked = Linked(filtered_graph(asked.hot, index, asked.moment), index, asked.moment)
+    filtering = Filtering(index, linked)
+    mask = standing & filtering.within(filters)
+    if project is not None:
         mask &= filtering.within(Filters(project_id=project))
     places = mask.nonzero()[0]
-    spend_scan(index)
     return Permitted(places, linked.warnings(), int(standing.sum()) - len(places))
 
 

@@ -28,6 +28,7 @@ from recallflow.responses import Warn
 DECAYED_K = 20
 PROXIMITY, MENTIONS = "proximity", "mentions"  # factors that rest on the graph
 RELATIONSHIP = "relationship"
+_NOTHING_SET = RecallSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def unread(query: QueryEvent) -> list[Warn]:
 def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSettings:
     """What the tenant had set of its rankings by then (epoch ms)."""
     decided = decisions.as_of(tenant_id, "tenant.settings", RECALL_SETTINGS, at_ms)
-    return RecallSettings.model_validate(decided.settings) if isinstance(decided, TenantSettings) else RecallSettings()
+    return RecallSettings.model_validate(decided.settings) if isinstance(decided, TenantSettings) else _NOTHING_SET
 
 
 def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:

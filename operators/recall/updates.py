@@ -205,7 +205,7 @@ class _Compared(NamedTuple):
             return True
         differ = self.numbers_differ(older, newer) or self.attributes(older, newer) & self.question.attributes
         is_plain = not cues & (_AMENDS | _CHANGED | _RESTORED)
-        if is_plain and (both < SAME_SENTENCE * max(before, now) and not differ or self._is_listed(newer)):
+        if is_plain and ((both < SAME_SENTENCE * max(before, now) and not differ) or self._is_listed(newer)):
             return True
         if differ or not (is_plain or is_keyword):
             return False

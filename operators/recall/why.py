@@ -6,14 +6,14 @@ be opened is neither searched nor quoted.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from recallflow.embedder import Kind
-from recallflow.language import find_stems
+from recallflow.language import PlacedStems, find_stems
 from recallflow.operators.graph.expand import Related
 from recallflow.operators.recall import people, phrases
 from recallflow.operators.recall.bm25 import counted, idf
@@ -30,6 +30,7 @@ from recallflow.state.rows import MemoryRow, language_in
 MOST = 3  # reasons of a memory
 LEAST_SHARE = 0.2  # of the strongest one: what adds less decides nothing
 SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
+PLACED_HELD = 4_096  # texts of an owner, whose stems are kept with their places
 BEFORE, BEHIND = 4, 2  # neighbours that lend: to late interaction, and to the window of BM25
 
 Rows = Sequence[MemoryRow | None]
@@ -72,9 +73,11 @@ def why(
     places, cases = ranking.places, list[_Case]()
     asked_about = people.asked_about(scene.index, scene.question)
     languages = _languages(scene, places)
-    said = _standing(rows, [frozenset(scene.question.stems)] * len(rows), languages)
+    lenders, held = _lenders(scene, places)
+    sought = [_sought(scene, *one) for one in zip(rows, held, strict=True)]
+    said = _standing(scene.index, places, rows, sought, languages)
     texts = zip(places.tolist(), rows, languages, said, strict=True)
-    neighbours = zip(_lenders(scene, places), _before(scene, places, kind), strict=True)
+    neighbours = zip(lenders, _before(scene, places, kind), strict=True)
     speaking = strengths(ranking, columns)
     for (place, row, language, words), (lender, before), own in zip(texts, neighbours, speaking, strict=True):
         person = None
@@ -142,11 +145,44 @@ class _Case(NamedTuple):
         return [*nearby, self.place - 1] if "answers" in self.codes else nearby
 
 
-def _standing(rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]) -> list[Words]:
-    """Where words with these stems stand in the text of each memory that can be opened: at its beginning, or else,
+def _sought(scene: Scene, row: MemoryRow | None, held: frozenset[str]) -> frozenset[str]:
+    """Return the stems to search for in a text: all of the question's, unless the index tells which the text holds."""
+    is_indexed = is_readable(row) and len(row.content) <= SEARCHED_CHARACTERS
+    return held if is_indexed else frozenset(scene.question.stems)
+
+
+def _standing(
+    index: OwnerIndex, places: Places, rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]
+) -> list[Words]:
+    """Where words with these stems stand in the text of each memory that can be opened."""
+    numbers = {stem: index.words.number(stem) for stem in frozenset[str]().union(*asked)}
+    characters = {stem: chr(number) for stem, number in numbers.items() if number is not None}
+    found, searched = list[Words](), list[frozenset[str]]()
+    slots = index.conversation.slots.take(places).tolist()
+    for slot, row, stems, language in zip(slots, rows, asked, languages, strict=True):
+        placed = _placed(index, slot, row, language) if stems and is_readable(row) else None
+        searched.append(stems if placed is None else frozenset())
+        found.append({} if placed is None else placed.find({characters[one]: one for one in stems & characters.keys()}))
+    if any(searched):
+        _search(rows, searched, languages, found)
+    return found
+
+
+def _placed(index: OwnerIndex, slot: int, row: MemoryRow, language: int) -> PlacedStems | None:
+    """Return the stems of a memory's text with their places, read when it is first in an answer; None of a text that is
+    to be searched."""
+    known = index.placed
+    if slot not in known:
+        if len(known) >= PLACED_HELD:
+            known.clear()
+        known[slot] = PlacedStems.of(row.content, language, index.words.number)
+    return known[slot]
+
+
+def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[int], found: Sequence[Words]) -> None:
+    """Find where words with these stems stand in the text of each memory that can be opened: at its beginning, or else,
     where none does, anywhere."""
-    found: list[Words] = [{} for _ in rows]
-    by_language = defaultdict[int, list[tuple[str, frozenset[str], Words]]](list)
+    by_language = defaultdict[int, list[tuple[str, Collection[str], Words]]](list)
     for row, stems, language, words in zip(rows, asked, languages, found, strict=True):
         if stems and is_readable(row):
             by_language[language].append((row.content, stems, words))
@@ -162,7 +198,6 @@ def _standing(rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[i
         for (_, _, words), places in zip(left, whole, strict=True):
             for stem, start, end in places:
                 words.setdefault(stem, []).append((start, end))
-    return found
 
 
 def _by_code(
@@ -241,12 +276,15 @@ def _before(scene: Scene, places: Places, kind: Kind) -> list[Before]:
     return [*map(Before._make, zip(joined.tolist(), asks.tolist(), strict=True))]
 
 
-def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
-    """Of each place, the neighbour that lends it most of the words it lacks, if one does; the first among equals."""
+def _lenders(scene: Scene, places: Places) -> tuple[list[Lender | None], list[frozenset[str]]]:
+    """Return for each place the neighbour that lends it most of the words it lacks, if one does, the first among
+    equals; and the question's stems that the place holds itself. A participant's name is not lent."""
     index, conversation = scene.index, scene.index.conversation
-    asked = {stem: index.standing[stem] for stem in dict.fromkeys(scene.question.bare_stems)}
+    asked = {stem: index.standing[stem] for stem in dict.fromkeys((*scene.question.bare_stems, *scene.question.stems))}
     stems = [stem for stem, found in asked.items() if found.holders]
     standing = [asked[stem] for stem in stems]
+    bare = {*scene.question.bare_stems}
+    may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
     low, high = (bound.take(places).tolist() for bound in conversation.windows[BEFORE])
     nearby = [
         (place, [*range(first, place), *range(place + 1, min(end, place + 1 + BEHIND))])
@@ -268,14 +306,19 @@ def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
     for place, others in nearby:
         own, lender, most = held.get(place, 0), None, 0.0
         for other in others:
-            if (lent := held.get(other, 0) & ~own) and worth(lent) > most:
+            if (lent := held.get(other, 0) & ~own & may_lend) and worth(lent) > most:
                 lender, most = other, worth(lent)
         if lender is None:
             found.append(None)
         else:
-            lent_stems = frozenset(stem for word, stem in enumerate(stems) if held[lender] & ~own & 1 << word)
-            found.append(Lender(lender, lender - place, most / (most + worth(own)), lent_stems))
-    return found
+            lent_stems = _stems_of(held[lender] & ~own & may_lend, stems)
+            found.append(Lender(lender, lender - place, most / (most + worth(own & may_lend)), lent_stems))
+    return found, [_stems_of(held.get(place, 0), stems) for place in places.tolist()]
+
+
+def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
+    """Return the stems whose bits are set."""
+    return frozenset(stem for word, stem in enumerate(stems) if bits >> word & 1)
 
 
 def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) -> dict[int, MemoryRow]:
@@ -295,8 +338,9 @@ def _lent(scene: Scene, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dic
     """By place of a memory, where the words that a neighbour lends it stand in that one's text."""
     lenders = {one.place: one.lender for one in cases if one.lender is not None}
     rows, stems = [quoted.get(one.place) for one in lenders.values()], [one.stems for one in lenders.values()]
-    languages = _languages(scene, np.array([one.place for one in lenders.values()], np.int64))
-    return dict(zip(lenders, _standing(rows, stems, languages), strict=True))
+    places = np.array([one.place for one in lenders.values()], np.int64)
+    standing = _standing(scene.index, places, rows, stems, _languages(scene, places))
+    return dict(zip(lenders, standing, strict=True))
 
 
 def _nearby(lender: Lender, neighbour: MemoryRow | None, words: Words) -> Reason | None:

@@ -10,6 +10,7 @@ from recallflow.language.analysis import (
     name_stem,
     read,
     read_question,
+    sentence_at,
     sentence_ends,
     sentences,
     stems,
@@ -17,7 +18,7 @@ from recallflow.language.analysis import (
 from recallflow.language.dates import DateMention, find_dates
 from recallflow.language.detection import table_of
 from recallflow.language.grams import grams
-from recallflow.language.places import Found, find_stems
+from recallflow.language.places import Found, PlacedStems, find_stems
 from recallflow.language.scripts import ADJOINING, UNSPACED, is_character, plain
 from recallflow.language.tables import ENGLISH, LATIN, RUSSIAN, Intent, Table
 from recallflow.language.words import words
@@ -35,6 +36,7 @@ __all__ = [
     "DateMention",
     "Found",
     "Intent",
+    "PlacedStems",
     "Reading",
     "Table",
     "find_dates",
@@ -45,6 +47,7 @@ __all__ = [
     "plain",
     "read",
     "read_question",
+    "sentence_at",
     "sentence_ends",
     "sentences",
     "stems",

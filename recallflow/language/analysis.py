@@ -6,7 +6,7 @@ English, which is what a text is read in that does not tell.
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from recallflow.language import stemming
@@ -185,6 +185,19 @@ def name_stem(word: str, table: Table) -> str:
 def sentences(text: str) -> list[str]:
     """The text's sentences, without blanks around them; none for a blank text."""
     return [part for start, end in pairwise([0, *sentence_ends(text)]) if (part := text[start:end].strip())]
+
+
+def sentence_at(text: str, at: int) -> tuple[str, int]:
+    """Return the first sentence that ends behind a character, without blanks around it, and where it begins; the whole
+    text where none does."""
+    start = 0
+    for end in chain((found.end() for found in _SENTENCE_END.finditer(text)), (len(text),)):
+        sentence = text[start:end].strip()
+        begin = text.find(sentence, start)
+        if sentence and begin + len(sentence) > at:
+            return sentence, begin
+        start = end
+    return text, 0
 
 
 def sentence_ends(text: str) -> list[int]:

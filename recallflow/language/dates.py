@@ -12,6 +12,7 @@ from recallflow.language.stemming import of_script
 from recallflow.language.tables import ENGLISH, Table
 
 _BESIDE = 32  # characters before and behind a month's name: more than any day there takes
+_DIGIT = regex.compile(r"\d")
 _ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
 # Of numbers whose order the language does not tell, the year alone says less than was meant.
 _YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
@@ -39,6 +40,8 @@ def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]
     """The dates a text mentions, each once and not too many: each one costs a look at all memories."""
     if table is not ENGLISH:
         text = plain(text)
+    if not table.month.search(text) and not _DIGIT.search(text):
+        return ()
     exact = [DateMention(int(y), int(m), int(d)) for y, m, d in _ISO_DATE.findall(text)]
     rest = _ISO_DATE.sub(" ", text)
     if table.numeric:

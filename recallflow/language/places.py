@@ -1,10 +1,12 @@
 """Where in a text the words stand that have certain stems, by the same analysis that finds the stems."""
 
+import sys
+from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, islice
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import regex
 
@@ -19,6 +21,7 @@ _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
 # So much takes a tenth of a second to look through.
 WORDS_MOST = 8_000  # different ones in Latin script, of texts that are looked through at once
 CHARACTERS_MOST = 10_000  # of each text that other scripts are in
+PLACED_CHARACTERS = 4_000  # of a text whose stems are kept with their places
 
 _start = itemgetter(1)
 
@@ -44,6 +47,51 @@ def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language
             begin = ends[number] - len(plain[number]) - 1
             found[number].append(Found(kind, start - begin, end - begin))
     return found
+
+
+class PlacedStems(NamedTuple):
+    """The stems of a text's words in its order, with the spans of the words.
+
+    Attributes:
+        numbers: for each word the character whose code is the number of its stem.
+        spans: start and end of each word, one after the other.
+    """
+
+    numbers: str
+    spans: Sequence[int]
+
+    @classmethod
+    def of(cls, text: str, language: int, number: Callable[[str], int | None]) -> Self | None:
+        """Return the stems that have a number. None for a text that is to be searched instead: it is long, or its words
+        are not told by blanks and ASCII marks, or a number has no character. `language`: as for `find_stems`."""
+        if language == TURKISH or not text.isascii() or len(text) > PLACED_CHARACTERS:
+            return None
+        blanked, stem, end = ascii_blanked(text), stemming.latin[language], 0
+        numbers, spans = list[str](), array("H")
+        for word in blanked.split():
+            start = blanked.find(word, end)
+            end = start + len(word)
+            if (kind := stem[word]) and (own := number(kind)) is not None:
+                if own > sys.maxunicode:
+                    return None
+                numbers.append(chr(own))
+                spans.append(start)
+                spans.append(end)
+        return cls("".join(numbers), spans)
+
+    def find(self, wanted: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
+        """Return the spans of the words that have one of the stems, by stem, in the text's order. `wanted`: stems by
+        the character of their number."""
+        found = list[tuple[int, str]]()
+        for character, kind in wanted.items():
+            at = self.numbers.find(character)
+            while at >= 0:
+                found.append((at, kind))
+                at = self.numbers.find(character, at + 1)
+        places: dict[str, list[tuple[int, int]]] = {}
+        for at, kind in sorted(found):
+            places.setdefault(kind, []).append((self.spans[2 * at], self.spans[2 * at + 1]))
+        return places
 
 
 def _in_ascii(lowered: str, wanted: Collection[str], language: int) -> list[tuple[str, int, int]]:

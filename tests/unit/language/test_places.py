@@ -1,12 +1,13 @@
 """Where words stand: at every stem that a text is read to have, and at nothing else."""
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from recallflow.language import LATIN, find_stems, read
+from recallflow.language import LATIN, PlacedStems, find_stems, read
 from recallflow.language.places import CHARACTERS_MOST, WORDS_MOST
 from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED_LETTER, normalised
 
@@ -82,6 +83,19 @@ def test_texts_are_searched_together_as_each_alone(texts: list[str], language: i
     wanted = [{*read(text, language).stems} for text in texts[1:] + texts[:1]]
     alone = [find_stems([text], [stems], language)[0] for text, stems in zip(texts, wanted, strict=True)]
     assert find_stems(texts, wanted, language) == alone
+
+
+@given(st.lists(PIECES, max_size=12).map(" ".join), st.integers(0, len(LATIN) - 1))
+def test_kept_stems_have_the_spans_that_a_search_finds(text: str, language: int) -> None:
+    ascii_text = text.encode("ascii", "ignore").decode()
+    numbers = {stem: at for at, stem in enumerate(dict.fromkeys(read(ascii_text, language).stems))}
+    placed = PlacedStems.of(ascii_text, language, numbers.get)
+    assert (placed is None) == (language == NUMBER["tr"])
+    if placed is not None:
+        found = defaultdict(list)
+        for stem, start, end in find_stems([ascii_text], [{*numbers}], language)[0]:
+            found[stem].append((start, end))
+        assert placed.find({chr(number): stem for stem, number in numbers.items()}) == found
 
 
 def test_single_character_query_matches_every_containing_word() -> None:

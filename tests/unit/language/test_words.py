@@ -2,7 +2,7 @@
 
 import pytest
 
-from recallflow.language import LATIN, grams, read, read_question, sentences, stems, table_of, words
+from recallflow.language import LATIN, grams, read, read_question, sentence_at, sentences, stems, table_of, words
 
 CODES = [table.code for table in LATIN]
 
@@ -148,6 +148,17 @@ def test_a_script_tells_its_language(question: str, code: str) -> None:
 def test_names_among_other_scripts_do_not_decide() -> None:
     assert table_of("What did Kim say about 寿司 yesterday?").code == "en"
     assert table_of("Kim昨天在哪里吃的寿司？").code == "zh"
+
+
+def test_sentence_of_a_character_ends_behind_it() -> None:
+    text = "No. No. We moved."
+    assert [sentence_at(text, at) for at in (0, 4, 7, 16)] == [
+        ("No.", 0),
+        ("No.", 4),
+        ("We moved.", 8),
+        ("We moved.", 8),
+    ]
+    assert sentence_at(text, len(text)) == (text, 0)
 
 
 @pytest.mark.parametrize(
