@@ -33,6 +33,7 @@ from recallflow.operators.recall.people import filled
 from recallflow.operators.recall.scene import DAY_MS, Scene
 from recallflow.queries import WEIGHTS, Decay
 from recallflow.state.arrays import Column, Mask, Places
+from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.usage import Records
 
 LEAST_SPREAD = 1.0  # log-odds: best candidates that span less of the signal are not stretched to 0..1
@@ -163,9 +164,16 @@ def _returned(scene: Scene, places: Places) -> Column | None:
     return again
 
 
-def _embedded(scene: Scene, places: Places) -> Mask:
-    """Whether each place's memory has a vector."""
-    return scene.index.vectors.holds(scene.index.conversation.slots[places])
+def _embedded(scene: Scene, places: Places) -> Mask | None:
+    """Return whether each place's memory has a vector; None where all memories have one."""
+    found = _with_vectors(scene.index)
+    return None if found is None else found.take(places)
+
+
+@of_memories
+def _with_vectors(index: OwnerIndex) -> Mask | None:
+    found = index.vectors.holds(index.conversation.slots)
+    return None if found.all() else found
 
 
 def _taste(scene: Scene) -> Column | None:

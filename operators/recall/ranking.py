@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import compress
 
 import numpy as np
 
@@ -85,10 +84,9 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         ranking, before = ranking.only(cut), before[cut]
     judged = _judged(judge, scene, ranking)
     if (least := query.min_relevance) is not None:
-        enough = judged.relevance >= least
+        enough = (judged.relevance >= least).nonzero()[0][cut]
         ranking, judged = ranking.only(enough), judged.only(enough)
-        before = [*compress(before, enough.tolist())]
-    ranking, judged, before = ranking.only(cut), judged.only(cut), before[cut]
+        before = [before[rank] for rank in enough.tolist()] if before else before
     asked.laps.lap("judge")
     return Ranked(scene, ranking, graph, before, judged, changed)
 
