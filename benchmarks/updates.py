@@ -54,12 +54,12 @@ class CaseAnswer(NamedTuple):
 
     ranked: list[int]
     looked_at: list[int]
-    pairs: list[updates.Pair]
+    pairs: updates.Pairs
 
 
 def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool = True) -> list[CaseAnswer]:
     """Return each case's answer. `updating`: whether updates change the order."""
-    recorded: list[tuple[list[int], list[updates.Pair]]] = []
+    recorded: list[tuple[list[int], updates.Pairs]] = []
     looked_at: list[list[int]] = []
     likely, looks = updates.probabilities, ranking._looked_at
 
@@ -161,11 +161,12 @@ def paired(every: Sequence[Case], answers: Sequence[CaseAnswer], names: Sequence
     terms, label, related, case_of = [], [], [], []
     draw = np.random.default_rng(0)
     for number, (case, answer) in enumerate(zip(every, answers, strict=True)):
+        older, newer, values = answer.pairs
         told = {case.best, *case.behind} if case.behind else set()
         is_told = np.array([answer.ranked[rank] in told for rank in answer.looked_at])
-        both = np.array([is_told[pair.older] and is_told[pair.newer] for pair in answer.pairs], np.bool_)
+        both = is_told[older] & is_told[newer]
         taken = np.flatnonzero(both | (draw.random(len(both)) < 1 / UNRELATED))
-        terms.append(_terms([answer.pairs[at] for at in taken], names))
+        terms.append(np.array([values[name][taken] for name in names]).T if len(taken) else np.zeros((0, len(names))))
         related.append(both[taken])
         label.append(related[-1] & (case.kind in (*REPLACING, "past")))
         case_of.append(np.full(len(taken), number))
@@ -177,21 +178,16 @@ def paired(every: Sequence[Case], answers: Sequence[CaseAnswer], names: Sequence
     return Pairs(np.concatenate(terms), is_update, weight, np.concatenate(case_of))
 
 
-def _terms(pairs: Sequence[updates.Pair], names: Sequence[str]) -> Floats:
-    """Return the features of pairs, (pairs, features)."""
-    return np.array([[pair.values[name] for name in names] for pair in pairs]).reshape(len(pairs), len(names))
-
-
 def fitted(pairs: Pairs, chosen: npt.NDArray[np.bool_]) -> Fit:
     return fit(pairs.terms[chosen], pairs.label[chosen].astype(np.float64), pairs.weight[chosen])
 
 
 def settled(case: Case, answer: CaseAnswer, names: Sequence[str], made: Fit) -> list[int]:
     """Return the ranked messages as updates by these weights put them."""
+    older, newer, values = answer.pairs
     likely = np.zeros((len(answer.looked_at), len(answer.looked_at)))
-    if answer.pairs:
-        older, newer = [pair.older for pair in answer.pairs], [pair.newer for pair in answer.pairs]
-        likely[older, newer] = made.probability(_terms(answer.pairs, names))
+    if len(older):
+        likely[older, newer] = made.probability(np.array([values[name] for name in names]).T)
     about_past = read_statements([case.question])[0].has("past")
     order = updates.settled(answer.looked_at, likely, len(answer.ranked), about_past=about_past)
     return [answer.ranked[rank] for rank in order]

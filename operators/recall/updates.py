@@ -10,8 +10,7 @@ The result depends on the memories that stand and on nothing stored: it is right
 after a memory was forgotten.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -34,6 +33,7 @@ TYPICAL = 12  # memories: words of fewer count as they would among so many
 USUAL_PAIRS, USUAL_MEAN, USUAL_DEVIATION = 30, 0.15, 0.15
 SAME_SENTENCE = 0.5  # of the words of the longer one
 LISTED, LISTED_SHARE = 3, 0.5  # of so many statements with as much in common each is one of a list
+COUNTED: Sequence[Cue] = ("change", "ended", "corrected", "restored", "added", "others")
 MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
 UPDATED = 0.5  # the least probability: more likely than not
 BOOST = "update"
@@ -45,7 +45,6 @@ def _bits(*cues: Cue) -> int:
 
 
 _AMENDS, _CHANGED, _RESTORED, _ADDED = _bits("ended", "corrected"), _bits("change"), _bits("restored"), _bits("added")
-_CHANGED_OR_ENDED = _bits("change", "ended")
 
 Features = npt.NDArray[np.float64]
 
@@ -75,44 +74,38 @@ class Told(NamedTuple):
     signal: Column
 
 
-class Pair(NamedTuple):
-    """An older and a newer memory, by rank, of which the newer one may update the older one, and their features."""
+class Pairs(NamedTuple):
+    """Pairs of an older and a newer memory of which the newer one may update the older one, and their features.
 
-    older: int
-    newer: int
-    values: dict[str, float]
+    Attributes:
+        older: ranks, (pairs,).
+        newer: ranks, (pairs,).
+        values: by name of the feature (pairs,).
+    """
+
+    older: npt.NDArray[np.int64]
+    newer: npt.NDArray[np.int64]
+    values: dict[str, Features]
 
 
 def probabilities(question: StatementReading, told: Told) -> Column:
     """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
     likely = np.zeros((len(told.statements), len(told.statements)))
-    for older, newer, values in features(question, told):
-        logit = BIAS + CHANGE_ASKED * values["changes_asked"]
-        logit += sum(weight * values[name] for name, weight in WEIGHTS.items())
-        likely[older, newer] = 1 / (1 + math.exp(-logit))
+    older, newer, values = features(question, told)
+    if len(older):
+        terms = np.array([values[name] for name in WEIGHTS])
+        logit = BIAS + CHANGE_ASKED * values["changes_asked"] + _WEIGHTS @ terms
+        likely[older, newer] = 1 / (1 + np.exp(-logit))
     return likely
 
 
-def features(question: StatementReading, told: Told) -> list[Pair]:
-    """Return the pairs of memories of which the newer one may update the older one. Most answers have none or a few, so
-    that pairs are compared by plain numbers."""
+def features(question: StatementReading, told: Told) -> Pairs:
+    """Return the pairs of memories of which the newer one may update the older one. Of most answers few are related,
+    and none may: they are looked at one by one before their features are worked out."""
     compared = _Compared.of(question, told.statements)
-    related = (compared.is_related & (told.order[:, None] < told.order)).nonzero()
-    pairs = [pair for pair in zip(*map(np.ndarray.tolist, related), strict=True) if compared.may_update(*pair)]
-    if not pairs:
-        return []
-    unlike = compared.likeness()
-    return [Pair(older, newer, _values(compared, told, unlike, older, newer)) for older, newer in pairs]
-
-
-class _Likeness(NamedTuple):
-    """How much statements are alike each other: (n, n) ranks of the others by cosine, in each row, from 0; (n, n) what
-    they share of words that are not asked for, by rarity; mean and deviation of all cosines."""
-
-    ranks: Ints
-    unasked: Features
-    mean: float
-    deviation: float
+    related = np.argwhere(compared.is_related & (told.order[:, None] < told.order)).tolist()
+    pairs = [pair for pair in related if compared.may_update(*pair)]
+    return _features(compared, told, np.array(pairs)) if pairs else _NO_PAIRS
 
 
 class _Compared(NamedTuple):
@@ -129,6 +122,7 @@ class _Compared(NamedTuple):
         share: (n, n), the share of words in common, by rarity, in the statement that has less of them.
         common: (n, n), the number of words in common.
         is_related: (n, n), whether two may be about a common attribute.
+        listed: whether a statement is one of a list, by number, as far as that was asked.
     """
 
     question: StatementReading
@@ -141,6 +135,7 @@ class _Compared(NamedTuple):
     share: Features
     common: list[list[float]]
     is_related: npt.NDArray[np.bool_]
+    listed: dict[int, bool]
 
     @classmethod
     def of(cls, question: StatementReading, statements: Sequence[StatementReading]) -> Self:
@@ -159,7 +154,7 @@ class _Compared(NamedTuple):
             tells = np.array(attributes)
             is_related |= (tells[:, None] & tells) != 0
         common = (holds @ holds.T).tolist()
-        return cls(question, statements, alike, cosines[:-1, -1], holds, held, is_asked, share, common, is_related)
+        return cls(question, statements, alike, cosines[:-1, -1], holds, held, is_asked, share, common, is_related, {})
 
     def may_update(self, older: int, newer: int) -> bool:
         """Return whether a newer statement may update an older one that it is related to."""
@@ -181,13 +176,6 @@ class _Compared(NamedTuple):
     def attributes(self, older: int, newer: int) -> int:
         """Return the marks of the attributes that both statements may tell."""
         return self.statements[older].attributes & self.statements[newer].attributes
-
-    def likeness(self) -> _Likeness:
-        """Return how much the statements are alike each other."""
-        apart = ~np.eye(len(self.statements), dtype=np.bool_)
-        ranks = (-np.where(apart, self.alike, -9)).argsort(1).argsort(1)
-        unasked = self.held[:, ~self.is_asked]
-        return _Likeness(ranks, unasked @ unasked.T, *_spread(self.alike[apart]))
 
     def _is_beside(self, older: int, newer: int) -> bool:
         """Return whether the newer statement stands beside the older one.
@@ -213,79 +201,102 @@ class _Compared(NamedTuple):
 
     def _is_listed(self, newer: int) -> bool:
         """Return whether a statement is one of several that have as much in common."""
-        own = self.common[newer][newer]
-        alike = [row[newer] >= LISTED_SHARE * min(row[at], own) for at, row in enumerate(self.common)]
-        return sum(alike) > LISTED
+        if newer not in self.listed:
+            own = self.common[newer][newer]
+            alike = [row[newer] >= LISTED_SHARE * min(row[at], own) for at, row in enumerate(self.common)]
+            self.listed[newer] = sum(alike) > LISTED
+        return self.listed[newer]
 
 
-def _values(compared: _Compared, told: Told, likeness: _Likeness, older: int, newer: int) -> dict[str, float]:
-    """Return the features of a pair, by name."""
-    before, now = compared.statements[older], compared.statements[newer]
-    alike, share = float(compared.alike[older, newer]), float(compared.share[older, newer])
-    nearest = 1.0 / (1 + int(likeness.ranks[older, newer]))
-    older_fits, newer_fits = float(compared.fits[older]), float(compared.fits[newer])
-    older_signal, newer_signal = float(told.signal[older]), float(told.signal[newer])
+def _features(compared: _Compared, told: Told, pairs: npt.NDArray[np.int64]) -> Pairs:
+    """Return the features of pairs, (pairs, 2)."""
+    older, newer = pairs.T
+    pair, statements, question = (older, newer), compared.statements, compared.question
+    each = [*zip(older.tolist(), newer.tolist(), strict=True)]
+    own = np.array([one.is_own for one in statements], np.float64)
+    known = {None, *question.words.tolist()}
+    named = np.array([one.name not in known for one in statements]) * (1 - own)
+    cue = _cues(statements)
+    others = cue["others"] * (1 - own)
+    author, place, signal = told.author, told.place, told.signal
+    apart = ~np.eye(len(statements), dtype=np.bool_)
+    mean, spread = _spread(compared.alike[apart])
+    nearest = (1.0 / (1 + (-np.where(apart, compared.alike, -9)).argsort(1).argsort(1)))[pair]
+    unasked = compared.held[:, ~compared.is_asked]
+    unasked_shared = np.minimum((unasked @ unasked.T)[pair], 10.0) / 5
+    alike, share, fits = compared.alike[pair], compared.share[pair], compared.fits
     older_rank, newer_rank = 1.0 / (older + 1), 1.0 / (newer + 1)
-    least, ranks = min(older_fits, newer_fits), older_rank * newer_rank
-    ended, corrected, restored = (float(now.has(cue)) for cue in ("ended", "corrected", "restored"))
-    changes, older_changes = (float(one.cues & _CHANGED_OR_ENDED != 0) for one in (now, before))
-    common = compared.attributes(older, newer)
-    attribute, asked = float(common != 0), float(common & compared.question.attributes != 0)
-    follows = float(told.place[older] + 1 == told.place[newer])
-    is_same, own = float(told.author[older] == told.author[newer]), float(now.is_own)
-    differ = float(compared.numbers_differ(older, newer))
-    others = [float(one.has("others") and not one.is_own) for one in (before, now)]
-    names = [float(_is_named(one, compared.question)) for one in (before, now)]
-    return {
+    least = np.minimum(fits[older], fits[newer])
+    follows = (place[older] + 1 == place[newer]) * 1.0
+    same_author = author[older] == author[newer]
+    numbers_differ = np.array([compared.numbers_differ(*one) for one in each], np.float64)
+    common = np.array([compared.attributes(*one) for one in each])
+    attribute, attribute_asked = (common != 0) * 1.0, (common & question.attributes != 0) * 1.0
+    changes = np.maximum(cue["change"], cue["ended"])
+    newer_cue = {name: of[newer] for name, of in cue.items()}
+    beside = {
         "alike": alike,
-        "alike_spread": (alike - likeness.mean) / likeness.deviation,
+        "fits": least,
+        "shared": share,
+        "nearest": nearest,
+        "attribute": attribute,
+        "asked": attribute_asked,
+    }
+    values = {
+        "alike": alike,
+        "alike_spread": (alike - mean) / spread,
         "nearest": nearest,
         "shared": share,
-        "shared_unasked": min(float(likeness.unasked[older, newer]), 10.0) / 5,
+        "shared_unasked": unasked_shared,
         "fits_least": least,
-        "older_fits": older_fits,
-        "newer_fits": newer_fits,
-        "change": float(now.has("change")),
-        "ended": ended,
-        "corrected": corrected,
-        "restored": restored,
-        "added": float(now.has("added")) * (1 - max(ended, corrected)),
-        "older_changes": older_changes,
-        "changes_alike": changes * alike,
-        "changes_fits": changes * least,
-        "changes_shared": changes * share,
-        "changes_nearest": changes * nearest,
-        "changes_attribute": changes * attribute,
-        "changes_asked": changes * asked,
-        "corrected_shared": corrected * share,
-        "restored_shared": restored * share,
-        "same_author": is_same,
-        "other_author_own": (1 - is_same) * own,
-        "person": float(compared.names_other(older, newer)),
-        "others": max(others[1] - others[0], 0.0),
-        "name": max(names[1] - names[0], 0.0),
-        "own": own,
-        "numbers_differ": differ,
+        "older_fits": fits[older],
+        "newer_fits": fits[newer],
+        **_of_cues(newer_cue, changes[older], changes[newer], beside),
+        "same_author": same_author * 1.0,
+        "other_author_own": ~same_author * own[newer],
+        "person": np.array([compared.names_other(*one) for one in each], np.float64),
+        "others": np.maximum(others[newer] - others[older], 0),
+        "name": np.maximum(named[newer] - named[older], 0),
+        "own": own[newer],
+        "numbers_differ": numbers_differ,
         "older_rank": older_rank,
         "newer_rank": newer_rank,
-        "ranks": ranks,
-        "older_behind": min(float(told.signal.max()) - older_signal, 8.0) / 8,
-        "signals_apart": min(max(older_signal - newer_signal, -8.0), 8.0) / 8,
-        "numbers_shared": differ * share,
+        "ranks": older_rank * newer_rank,
+        "older_behind": np.minimum(signal.max() - signal[older], 8.0) / 8,
+        "signals_apart": np.clip(signal[older] - signal[newer], -8.0, 8.0) / 8,
+        "numbers_shared": numbers_differ * share,
         "rank_nearest": older_rank * nearest,
         "attribute": attribute,
-        "attribute_asked": asked,
-        "asked_fits": asked * least,
-        "asked_ranks": asked * ranks,
+        "attribute_asked": attribute_asked,
+        "asked_fits": attribute_asked * least,
+        "asked_ranks": attribute_asked * older_rank * newer_rank,
         "follows": follows,
-        "follows_corrected": follows * corrected,
+        "follows_corrected": follows * newer_cue["corrected"],
         "follows_shared": follows * share,
     }
+    return Pairs(older, newer, values)
 
 
-def _is_named(statement: StatementReading, question: StatementReading) -> bool:
-    """Return whether a statement begins with a name that the question lacks, and does not speak of the writer."""
-    return statement.name is not None and not statement.is_own and statement.name not in question.words.tolist()
+_NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
+_WEIGHTS = np.array([*WEIGHTS.values()])
+_COUNTED = np.array([CUES.index(name) for name in COUNTED])
+
+
+def _of_cues(
+    newer: Mapping[str, Features], older_changes: Features, changes: Features, pairs: Mapping[str, Features]
+) -> dict[str, Features]:
+    """Return the cues of the newer statement, and a change beside each figure of the pair."""
+    return {
+        "change": newer["change"],
+        "ended": newer["ended"],
+        "corrected": newer["corrected"],
+        "restored": newer["restored"],
+        "added": newer["added"] * (1 - np.maximum(newer["ended"], newer["corrected"])),
+        "older_changes": older_changes,
+        **{f"changes_{name}": changes * values for name, values in pairs.items()},
+        "corrected_shared": newer["corrected"] * pairs["shared"],
+        "restored_shared": newer["restored"] * pairs["shared"],
+    }
 
 
 def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
@@ -307,6 +318,12 @@ def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.ND
     is_asked, holds = holds[-1] > 0, holds[:-1]
     holders = np.maximum(holds.sum(axis=0), 1)
     return holds, np.sqrt(np.log((max(len(holds), TYPICAL) + 1) / holders)), is_asked
+
+
+def _cues(statements: Sequence[StatementReading]) -> dict[str, Features]:
+    """Return whether each statement holds each kind of cue, by kind (statements,)."""
+    held = (np.array([one.cues for one in statements]) >> _COUNTED[:, None] & 1).astype(np.float64)
+    return dict(zip(COUNTED, held, strict=True))
 
 
 def _spread(alike: Features) -> tuple[float, float]:
