@@ -10,6 +10,7 @@ The result depends on the memories that stand and on nothing stored: it is right
 after a memory was forgotten.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
@@ -374,9 +375,8 @@ def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: boo
 
 def lifts(scores: Column, order: Sequence[int]) -> Column:
     """Return what each memory's score gains so that no score rises in the new order; in the old order."""
-    gains = np.zeros(len(scores))
-    following = -np.inf
+    before, gains, following = scores.tolist(), [0.0] * len(scores), -math.inf
     for rank in reversed(order):
-        gains[rank] = max(following - float(scores[rank]), 0.0)
-        following = float(scores[rank]) + gains[rank]
-    return gains
+        gains[rank] = max(following - before[rank], 0.0)
+        following = before[rank] + gains[rank]
+    return np.array(gains)
