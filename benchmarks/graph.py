@@ -1,31 +1,31 @@
-"""What the memory graph costs a write, in time and bytes on disk; and what it costs and brings a query.
+"""Cost of the memory graph: of a write in time and bytes on disk, and of a query.
 
-    python -m benchmarks.graph [--part write|read|worth] [--memories N] [--embedder hash|meaning|static|minilm]
-        [--kinds locomo,assistant,…] [--quick] [--json FILE]
+    python -m benchmarks.graph [--part write|read] [--memories N] [--quick] [--json FILE]
 
 Writing: the same messages go through the flow twice, with `similar_to` edges and without. Rates count from the first
-record taken in to the last one through; bytes are those of the closed databases. Reading: see `graph_read.py`; what it
-brings: `graph_worth.py`.
+record taken in to the last one through; bytes are those of the closed databases. Reading: queries of 1 to 3 hops around
+a hub, a topic that all memories of an owner share.
 """
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from benchmarks import graph_read, graph_worth
-from benchmarks.conversation_events import EMBEDDERS, model_path
+from benchmarks.conversation_events import TENANT, BrokenRunError
 from benchmarks.engine import events
-from benchmarks.kinds import KINDS
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.flows.embedded import EmbeddedEngine, run_lines
+from recallflow.control import Rollout
+from recallflow.decisions import History
+from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -33,7 +33,10 @@ from recallflow.state.graph_check import TABLES
 from recallflow.state.graph_codec import decode_neighbours
 
 USERS = 20
-PARTS = ("write", "read", "worth")
+PARTS = ("write", "read")
+HOPS = (1, 2, 3)
+LINKS = 50_000  # of the hub
+ASKED = 50  # queries a figure is the median of
 
 
 def write(lines: list[bytes], settings: Settings) -> dict[str, Any]:
@@ -79,15 +82,70 @@ def _content(directory: StateDirectory) -> dict[str, Any]:
     return {"bytes": dict(sizes), "records": records, "similar": similar}
 
 
+# ---------------------------------------------------------------------- reading
+
+
+def read(conversations: Sequence[Conversation], links: int) -> dict[str, Any]:
+    """The figures, printed."""
+    figures = hub(conversations, links)
+    print(f"asking around a hub of {links:,} links, median ms")
+    for name, value in figures.items():
+        print(f"  {name:<22} {value:8.1f}")
+    return {"hub": figures}
+
+
+def canary() -> History:
+    """Decisions under which the graph is applied."""
+    history = History()
+    history.add(0, Rollout(type="graph.rollout", tenant_id=TENANT, name="default", mode="canary"))
+    return history
+
+
+def hub(conversations: Sequence[Conversation], links: int) -> dict[str, float]:
+    """Median milliseconds of expansion, and of the whole query, by hops. All memories of one owner share one topic, a
+    hundred share another, and ten share a tag."""
+    asked = [question.text for conversation in conversations for question in conversation.questions][:ASKED]
+    queries = [_query(f"{hops}-{n}", text, hops) for hops in HOPS for n, text in enumerate(asked)]
+    processed = process([*_hub_lines(conversations, links), *queries], Settings(), None, canary())
+    check(processed, len(queries))
+    figures: dict[str, float] = {}
+    for number, hops in enumerate(HOPS):
+        answered = processed.responses[number * len(asked) : (number + 1) * len(asked)]
+        expand = [response["routing_info"]["stages_ms"]["expand"] for response in answered]
+        figures[f"expansion_ms_{hops}_hops"] = statistics.median(expand)
+        figures[f"query_ms_{hops}_hops"] = statistics.median(response["processing_time_ms"] for response in answered)
+    return figures
+
+
+def _hub_lines(conversations: Sequence[Conversation], links: int) -> Iterator[bytes]:
+    said = [turn.content for conversation in conversations for turn in conversation.turns if turn.content.strip()]
+    for n in range(links):
+        shared_nodes = {"topics": ["hub", f"topic {n % (links // 100)}"], "tags": [f"tag {n % (links // 10)}"]}
+        yield _event("memory", f"m{n}", content=said[n % len(said)], **shared_nodes)
+
+
+def _event(kind: str, name: str, **fields: Any) -> bytes:
+    return orjson.dumps({"type": kind, "id": name, "tenant_id": TENANT, "user_id": "hub", "timestamp": 0} | fields)
+
+
+def _query(name: str, text: str, hops: int) -> bytes:
+    return _event("recall", name, query=text, strategy="hybrid_graph", traversal_depth=hops, explain=False)
+
+
+def check(processed: Processed, queries: int) -> None:
+    """Figures of a run that refused a line, or answered with less than was asked for, would mean nothing."""
+    bad = [r for r in processed.responses if r["status"] != "ok" or r.get("fallback") is not None]
+    if processed.rejected or bad or len(processed.responses) != queries:
+        raise BrokenRunError(f"{processed.rejected[:1]} {bad[:1]} {len(processed.responses)} of {queries}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=PARTS, help="one of the three (default: all)")
+    parser.add_argument("--part", choices=PARTS, help="one of the two (default: both)")
     parser.add_argument(
         "--memories", type=int, default=100_000, metavar="N", help="messages written (default: 100,000)"
     )
-    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash", help="of what is asked of conversations")
-    parser.add_argument("--kinds", default=",".join(KINDS), help=f"of chat, of {','.join(KINDS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="10,000 messages, and one kind of chat")
+    parser.add_argument("--quick", action="store_true", help="10,000 messages, 5,000 links")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     conversations = load(shared("data", "locomo_dev.json"))
@@ -95,11 +153,7 @@ def main() -> None:
     if chosen.part in (None, "write"):
         figures |= _write(conversations, chosen)
     if chosen.part in (None, "read"):
-        figures |= graph_read.read(conversations, 5_000 if chosen.quick else graph_read.LINKS)
-    if chosen.part in (None, "worth"):
-        model = model_path(chosen.embedder, None)
-        settings = Settings(partitions=1, embedder=chosen.embedder, model_path=model)
-        figures |= graph_worth.worth(chosen.kinds.split(",")[: 1 if chosen.quick else None], settings)
+        figures |= read(conversations, 5_000 if chosen.quick else LINKS)
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 

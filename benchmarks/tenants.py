@@ -29,7 +29,6 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import HOST, Cluster, connect_or_start, free_ports, retry
 from benchmarks.engine import events
-from benchmarks.gateway_load import COMMAND, JSON
 from benchmarks.kafka_flow import PARTITIONS, READY_S, TENANT, create, own_topics, running, running_flow
 from benchmarks.kafka_load import MEMORIES, Timed, Way, ask, percentiles, recalls, remember_all
 from benchmarks.locomo import Conversation, load, shared
@@ -50,6 +49,9 @@ BURST_S = 0.01
 CLIENTS = 16  # of the loud tenant, without Kafka
 QUIET_PER_S = 3  # queries of the other one: it must not keep the engine busy by itself
 SETTLE_S = 2.0
+
+COMMAND = "import sys; from recallflow.cli import main; sys.exit(main())"
+JSON = {"content-type": "application/json"}
 
 Load = tuple[str, list[bytes], int]  # topic, lines, how many a second
 

@@ -40,7 +40,7 @@ SEEDS = 10
 SEED_ODDS = 3.0
 BOOSTED_MAX = 50  # neighbours of the seeds that edges add to the scores of
 # What names in texts, authors, episodes and likeness alone lead to is no better than what is ranked next: a larger k
-# brings as much (`benchmarks/graph_worth.py`). So it adds nothing.
+# brings as much on every kind of chat. So it adds nothing.
 WORKED_OUT_COUNTS = 0.0
 LOOKED_AT = 100  # memories that fit best, whose links are read for those of common nodes
 

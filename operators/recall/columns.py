@@ -63,7 +63,7 @@ class Cut(NamedTuple):
     best: int
 
 
-CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are those of all columns everywhere
+CUT = Cut(above=2_000, best=200)  # in every kind of chat, answers are those of all columns
 
 
 @dataclass(frozen=True, slots=True)

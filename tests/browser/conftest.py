@@ -9,9 +9,9 @@ import orjson
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from benchmarks.large_graph import large_graph
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from tests.browser.large_graph import large_graph
 from tests.browser.owner import close_up, wide
 from tests.starts import COMMAND, Starts
 

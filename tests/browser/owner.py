@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.large_graph import HOUR_MS, START_MS
+from tests.browser.large_graph import HOUR_MS, START_MS
 
 OWNER = {"tenant_id": "acme", "user_id": "ann"}
 SCRIPT = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'> [here](javascript:alert(1)) \u202eexe.gnp"

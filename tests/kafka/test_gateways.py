@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.broker import Broker, Cluster, retry
-from benchmarks.gateway_load import Gateway, Tally, crowd, people
 from benchmarks.kafka_flow import create, own_topics
 from recallflow.flows.settings import TopicNames
+from tests.kafka.gateway_load import Gateway, Tally, crowd, people
 from tests.kafka.harness import Deployment, read_topic
 
 PEOPLE = 12

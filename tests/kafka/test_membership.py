@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import Cluster
-from benchmarks.toy_member import Line, read, silences
 from recallflow.connectors.kafka.group import boottime_s
+from tests.kafka.toy_member import Line, read, silences
 from tests.starts import fork_server
 
 SESSION_S = 6.0  # the shortest that a broker takes by default
@@ -22,7 +22,7 @@ PARTITIONS = 8
 GIVE_UP_S = 60.0
 QUIET_S = 2.0  # a few heartbeats on a busy machine; members that are stopped are silent for 4 s at least
 
-TOY_MEMBER = "from benchmarks.toy_member import main; main()"
+TOY_MEMBER = "from tests.kafka.toy_member import main; main()"
 
 Member = subprocess.Popen[str]
 

@@ -164,25 +164,6 @@ async def crowd(
     await asyncio.gather(*(one(number, person) for number, person in enumerate(every)))
 
 
-async def paced(url: str, every: Sequence[Person], per_s: int, count: int, tally: Tally) -> None:
-    """Everybody in turn asks, `per_s` questions a second in all. A time counts from when its question was due."""
-    sessions = [connection() for _ in every]
-    times_ms = [0.0] * count
-
-    async def one(number: int, due_s: float) -> None:
-        await asyncio.sleep(due_s - time.perf_counter())
-        place = number % len(every)
-        await ask(sessions[place], url, every[place], f"q{number}", tally)
-        times_ms[number] = (time.perf_counter() - due_s) * 1000
-
-    began_s = time.perf_counter() + 0.5
-    try:
-        await asyncio.gather(*(one(number, began_s + number / per_s) for number in range(count)))
-    finally:
-        await asyncio.gather(*(session.close() for session in sessions))
-    tally.times_ms = times_ms
-
-
 def connection() -> aiohttp.ClientSession:
     """One connection of one client, which is kept open."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), timeout=aiohttp.ClientTimeout(total=ANSWER_S))

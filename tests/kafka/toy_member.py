@@ -1,6 +1,6 @@
 """A member of a deployment that owns partitions and sends nothing: it writes down when it could have.
 
-    python -m benchmarks.toy_member SERVERS GROUP MEMORY QUERIES SESSION_S DIR FILE [--instance-id ID] [--own RANGES]
+    python -m tests.kafka.toy_member SERVERS GROUP MEMORY QUERIES SESSION_S DIR FILE [--instance-id ID] [--own RANGES]
         [--hold FILE] [--dies-joining]
 
 A line of FILE: what it is about, the tenure (from a gain to a hand-over), partition, time, how many sends of the
