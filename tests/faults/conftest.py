@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet.engine import SHORT_SESSION, Engine, Topics
-from benchmarks.fleet.records import Log, Reader
+from tests.fleet.engine import SHORT_SESSION, Engine, Topics
+from tests.fleet.records import Log, Reader
 from tests.kafka.harness import forked_engines
 
 MakeEngine = Callable[..., Engine]

@@ -3,9 +3,9 @@
 import resource
 import shutil
 
-from benchmarks.fleet.checker import check, settled
-from benchmarks.fleet.engine import Engine, Topics
-from benchmarks.fleet.records import Log, Reader
+from tests.fleet.checker import check, settled
+from tests.fleet.engine import Engine, Topics
+from tests.fleet.records import Log, Reader
 
 
 def work(log: Log, reader: Reader, count: int = 10) -> None:

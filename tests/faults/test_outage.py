@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.broker import Broker
-from benchmarks.fleet.checker import check, settled
-from benchmarks.fleet.engine import Engine, Topics
-from benchmarks.fleet.records import Log, Reader
 from tests.faults.conftest import MakeEngine
 from tests.faults.wire import Wire
+from tests.fleet.checker import check, settled
+from tests.fleet.engine import Engine, Topics
+from tests.fleet.records import Log, Reader
 
 STOP_S = 10  # a stop without brokers; a slow machine adds to it
 COUNTERS = ("recallflow_dead_letters_total", "recallflow_responses_total", "recallflow_misrouted_records_total")

@@ -6,12 +6,12 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.fleet.checker import check, settled
-from benchmarks.fleet.engine import OUTPUTS, Topics
-from benchmarks.fleet.records import ANSWER, LETTER, RECEIPT, REFUSED_ANSWER, Log, Output, Reader
 from recallflow.partitioning import partition_of
 from tests.faults.conftest import MakeEngine
 from tests.faults.raw_header import produce
+from tests.fleet.checker import check, settled
+from tests.fleet.engine import OUTPUTS, Topics
+from tests.fleet.records import ANSWER, LETTER, RECEIPT, REFUSED_ANSWER, Log, Output, Reader
 
 GOOD = {"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "A walnut.", "receipt": True}
 KEY = b"acme/ann"

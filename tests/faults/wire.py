@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.broker import HOST, Broker, Cluster
-from benchmarks.fleet.engine import Topics
+from tests.fleet.engine import Topics
 
 CHUNK_BYTES = 65_536
 

@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet import engine
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.settings import TopicNames
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash
+from tests.fleet import engine
 from tests.starts import fork_server
 
 Names = Callable[[str], str]

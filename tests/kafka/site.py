@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet.engine import INPUTS, OUTPUTS, SHORT_SESSION, Engine, Topics
-from benchmarks.fleet.records import Log, Output, Reader, Sent, all_of
+from tests.fleet.engine import INPUTS, OUTPUTS, SHORT_SESSION, Engine, Topics
+from tests.fleet.records import Log, Output, Reader, Sent, all_of
 
 REPLY = "reply"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import orjson
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet import checker
-from benchmarks.fleet.checker import settled
-from benchmarks.fleet.engine import SHORT_SESSION, Topics, command
-from benchmarks.fleet.members import Fleet
-from benchmarks.fleet.records import Log, Reader
+from tests.fleet import checker
+from tests.fleet.checker import settled
+from tests.fleet.engine import SHORT_SESSION, Topics, command
+from tests.fleet.members import Fleet
+from tests.fleet.records import Log, Reader
 from tests.readable import contains
 
 PARTITIONS = 2

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet import trial
-from benchmarks.fleet.members import KILL, LOSE, PAUSE, Fault
-from benchmarks.fleet.trial import Plan, Trial
+from tests.fleet import trial
+from tests.fleet.members import KILL, LOSE, PAUSE, Fault
+from tests.fleet.trial import Plan, Trial
 
 FAULTS = [Fault(KILL, (0,), 1.0, 1.0), Fault(PAUSE, (1,), 7.0, 1.0), Fault(LOSE, (2,), 7.0, 1.0)]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet import checker
-from benchmarks.fleet.checker import settled
-from benchmarks.fleet.engine import Engine, Topics
-from benchmarks.fleet.members import Ownership
-from benchmarks.fleet.records import Log, Reader, Sent, who
 from recallflow.owner import state_partition
+from tests.fleet import checker
+from tests.fleet.checker import settled
+from tests.fleet.engine import Engine, Topics
+from tests.fleet.members import Ownership
+from tests.fleet.records import Log, Reader, Sent, who
 
 PARTITIONS = 6
 OWNERS = 24

@@ -16,11 +16,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet import engine
-from benchmarks.fleet.engine import Topics
-from benchmarks.fleet.records import FOREIGN
 from recallflow.client import RecallClient
 from recallflow.errors import DeliveryFailed, InvalidRecord
+from tests.fleet import engine
+from tests.fleet.engine import Topics
+from tests.fleet.records import FOREIGN
 from tests.kafka.harness import GIVE_UP_S, Command, Names
 from tests.kafka.site import Site, start_site
 

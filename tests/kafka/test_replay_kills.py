@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet.engine import Topics
+from tests.fleet.engine import Topics
 from tests.kafka.harness import Command, Names, read_topic, watched
 from tests.starts import fork_server
 

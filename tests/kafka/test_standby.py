@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet import checker
-from benchmarks.fleet.checker import settled
-from benchmarks.fleet.engine import SHORT_SESSION, Engine, Topics
-from benchmarks.fleet.members import Fleet, Ownership
-from benchmarks.fleet.records import Log, Reader
 from recallflow.connectors.kafka.group import Shares
 from recallflow.connectors.kafka.group_consumer import SHARING
 from recallflow.flows.standby import without
+from tests.fleet import checker
+from tests.fleet.checker import settled
+from tests.fleet.engine import SHORT_SESSION, Engine, Topics
+from tests.fleet.members import Fleet, Ownership
+from tests.fleet.records import Log, Reader
 from tests.kafka.harness import until
 
 PARTITIONS = 4

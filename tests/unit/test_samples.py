@@ -6,11 +6,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from benchmarks.kinds import KINDS, load
-from benchmarks.mutations.trial import Trial
 from recallflow.events import Event, MemoryEvent
 from recallflow.queries import Recall
 from recallflow.samples import sample_path, sample_questions
 from tests.groups import share
+from tests.mutations.trial import Trial
 
 
 @pytest.fixture(scope="module")

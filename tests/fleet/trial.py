@@ -11,13 +11,13 @@ import numpy as np
 from confluent_kafka import KafkaException
 
 from benchmarks.broker import Cluster
-from benchmarks.fleet import checker, probes
-from benchmarks.fleet.checker import Findings, open_records
-from benchmarks.fleet.engine import OUTPUTS, Engine, Topics
-from benchmarks.fleet.members import Chaos, Fault, Fleet, Ownership, Span
-from benchmarks.fleet.probes import Silence, measure
-from benchmarks.fleet.records import Log, Reader
-from benchmarks.fleet.traffic import Traffic
+from tests.fleet import checker, probes
+from tests.fleet.checker import Findings, open_records
+from tests.fleet.engine import OUTPUTS, Engine, Topics
+from tests.fleet.members import Chaos, Fault, Fleet, Ownership, Span
+from tests.fleet.probes import Silence, measure
+from tests.fleet.records import Log, Reader
+from tests.fleet.traffic import Traffic
 
 SETTLE_S = 300.0
 BECOME = ("receipt", "dead-letter")  # what memory events do

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from benchmarks.broker import Cluster
 from benchmarks.engine import events
-from benchmarks.fleet import probes
-from benchmarks.fleet.engine import GIVE_UP_S, Topics
-from benchmarks.fleet.members import Fleet, Ownership
-from benchmarks.fleet.records import Log
 from benchmarks.kafka_load import produce
 from benchmarks.locomo import load, shared
 from recallflow.connectors.checkpoints.store import CheckpointStore
+from tests.fleet import probes
+from tests.fleet.engine import GIVE_UP_S, Topics
+from tests.fleet.members import Fleet, Ownership
+from tests.fleet.records import Log
 
 USERS = 400
 WARM_UP = 2_000

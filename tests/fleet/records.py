@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
-from benchmarks.fleet.engine import GIVE_UP_S, OUTPUTS, Topics
+from tests.fleet.engine import GIVE_UP_S, OUTPUTS, Topics
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Send what nobody should send, and look for what must not come of it.
 
-    python -m benchmarks.mutations [--count 200000] [--seed N] [--json FILE]
+    python -m tests.mutations [--count 200000] [--seed N] [--json FILE]
 
 Events, control events, headers and tokens are drawn from a seed, most of them with something wrong, of tenants whose
 names look alike, and go through decoding, the verdict on their sender, and the state. Looked for: an exception; a
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.mutations.trial import Report, Trial
+from tests.mutations.trial import Report, Trial
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """Hurt the processes of one deployment at random, and look for what was lost, done twice, or told wrong.
 
-    python -m benchmarks.fleet --throughput [--members 2] [--events 30000] [--json FILE]
-    python -m benchmarks.fleet [--members 4] [--partitions 16] [--kills 30] [--seed N] [--lose-disk]
+    python -m tests.fleet --throughput [--members 2] [--events 30000] [--json FILE]
+    python -m tests.fleet [--members 4] [--partitions 16] [--kills 30] [--seed N] [--lose-disk]
                                [--checkpoints URL] [--misrouted 0.1] [--standby 1] [--json FILE]
-    python -m benchmarks.fleet --cold 200000 [--json FILE]
+    python -m tests.fleet --cold 200000 [--json FILE]
 
 Processes of `recallflow run` with a directory each share the partitions of a deployment, while about 200 owners of
 three tenants talk and ask, and one question a partition is asked every 50 ms. Members are killed, stopped beyond their
@@ -28,14 +28,14 @@ from typing import Any
 import orjson
 
 from benchmarks.broker import connect_or_start
-from benchmarks.fleet import speed
-from benchmarks.fleet.members import Fault, schedule
-from benchmarks.fleet.trial import Plan, Report, Trial, show
+from tests.fleet import speed
+from tests.fleet.members import Fault, schedule
+from tests.fleet.trial import Plan, Report, Trial, show
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     usual = Plan()
     parser.add_argument("--members", type=int, help=f"processes (default: {usual.members}, with --throughput 2)")

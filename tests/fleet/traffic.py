@@ -5,7 +5,7 @@ import threading
 import zlib
 from typing import Any
 
-from benchmarks.fleet.records import (
+from tests.fleet.records import (
     AS_USUAL,
     How,
     Log,

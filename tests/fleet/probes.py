@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from benchmarks.fleet.engine import Topics
-from benchmarks.fleet.members import BACK, Episode, Seen, Span, moved, owners_at
-from benchmarks.fleet.records import Log, Sent, who
+from tests.fleet.engine import Topics
+from tests.fleet.members import BACK, Episode, Seen, Span, moved, owners_at
+from tests.fleet.records import Log, Sent, who
 
 KIND = "probe"  # of the topic that answers go to
 DRAIN_S = 60.0

@@ -10,8 +10,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from benchmarks.mutations.cast import BEGIN_MS, DAY_MS, SECRET_KID, SENDERS, USERS, Cast, Credential, claims
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText
+from tests.mutations.cast import BEGIN_MS, DAY_MS, SECRET_KID, SENDERS, USERS, Cast, Credential, claims
 
 Header = tuple[str, bytes | None]
 KIDS = (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.fleet.engine import GIVE_UP_S, POLL_S, Ended, Engine, Topics, command
+from tests.fleet.engine import GIVE_UP_S, POLL_S, Ended, Engine, Topics, command
 
 
 class Fleet:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from benchmarks.mutations.cast import BEGIN_MS, BYSTANDERS, ENVIRONMENTS, PROJECT, SENDERS, USERS
+from tests.mutations.cast import BEGIN_MS, BYSTANDERS, ENVIRONMENTS, PROJECT, SENDERS, USERS
 
 Event = dict[str, Any]
 Path = tuple[Any, ...]

@@ -11,23 +11,6 @@ from typing import Any, get_args
 
 import orjson
 
-from benchmarks.mutations.cast import (
-    AUDIENCE,
-    BEGIN_MS,
-    BYSTANDERS,
-    DAY_MS,
-    ENVIRONMENTS,
-    ISSUER,
-    SENDERS,
-    STEP_MS,
-    USERS,
-    Cast,
-    Credential,
-)
-from benchmarks.mutations.decisions import SECRET, decided, forged
-from benchmarks.mutations.forged import headers
-from benchmarks.mutations.state import TOPICS, State
-from benchmarks.mutations.values import mutated, templates
 from recallflow.connectors.kafka.control import take
 from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.control import ALL_TENANTS, TokenKey
@@ -44,6 +27,23 @@ from recallflow.owner import Owner
 from recallflow.parsing import QUERY_TYPES, parse
 from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
+from tests.mutations.cast import (
+    AUDIENCE,
+    BEGIN_MS,
+    BYSTANDERS,
+    DAY_MS,
+    ENVIRONMENTS,
+    ISSUER,
+    SENDERS,
+    STEP_MS,
+    USERS,
+    Cast,
+    Credential,
+)
+from tests.mutations.decisions import SECRET, decided, forged
+from tests.mutations.forged import headers
+from tests.mutations.state import TOPICS, State
+from tests.mutations.values import mutated, templates
 
 BATCH = 100
 WAITS_MOST = 20_000  # records after which a question is surely answered: by then, its 60 seconds are over

@@ -8,11 +8,11 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
-from benchmarks.mutations.cast import BYSTANDERS, SENDERS
-from benchmarks.mutations.values import mutated
 from recallflow.control import ALL_TENANTS, Control
 from recallflow.credentials import ApiKeyText, hash_of, new_salt
 from recallflow.signatures import SIGNATURE, signed
+from tests.mutations.cast import BYSTANDERS, SENDERS
+from tests.mutations.values import mutated
 
 SECRET = "what decisions are signed with, and nobody else has"
 OTHER_SECRET = "what somebody else signs with, in place of that"
