@@ -14,11 +14,9 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster, free_ports
 from benchmarks.kafka_flow import create, own_topics
-from recallflow.client import RecallClient
 from recallflow.control import Control
 from recallflow.credentials import ApiKeyText
-from recallflow.flows.settings import TopicNames
-from tests.kafka.harness import FLAGS, GIVE_UP_S, watched
+from tests.kafka.harness import GIVE_UP_S, OnTopics, watched
 from tests.kafka.harness import produce as harness_produce
 from tests.starts import COMMAND, fork_server
 from tests.unit.senders import api_key
@@ -29,31 +27,17 @@ SESSION_ABORT_S = 3_600.0  # an engine runs until all tests of a worker are done
 READY = " ready after "
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A running main flow: its broker, its topics and the port of its metrics."""
+@dataclass
+class Engine(OnTopics):
+    """A running main flow and the port of its metrics."""
 
-    broker: Cluster
-    topics: TopicNames
     metrics_port: int = 0
     key: ApiKeyText | None = None
     log: list[str] = field(default_factory=list)
 
     @property
-    def named(self) -> dict[str, str]:
-        """Topic arguments of a client."""
-        topics = {"memory": "memory", "query": "queries", "response": "responses", "control": "control"}
-        return {f"{name}_topic": getattr(self.topics, topic) for name, topic in topics.items()}
-
-    @property
     def flags(self) -> list[str]:
-        """Options of a command: the broker and the topics."""
-        names = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        return ["--bootstrap-servers", self.broker.bootstrap_servers, *names]
-
-    def client(self, tenant: str = "acme", **chosen: Any) -> RecallClient:
-        given = {"timeout_s": GIVE_UP_S, **self.named, **chosen}
-        return RecallClient(self.broker.bootstrap_servers, tenant, **given)
+        return self.options()
 
     def produce(self, topic: str, key: str, *values: dict[str, Any] | bytes) -> None:
         harness_produce(self.broker, topic, *values, key=key)

@@ -1,6 +1,7 @@
 """A main flow on a real broker, as a command in a process of its own, and what stands in its topics."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import threading
@@ -17,13 +18,13 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.brokers.options import KafkaOptions
+from recallflow.client import RecallClient
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.settings import TopicNames
-from recallflow.state.directory import StateDirectory, describe
-from recallflow.state.logical import state_hash
+from tests.event_log import hash_of
 from tests.fleet import engine
-from tests.starts import fork_server
+from tests.starts import COMMAND, Started, fork_server
 
 Names = Callable[[str], str]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -40,6 +41,15 @@ FLAGS = {
     "--receipt-topic": "receipts",
     "--dead-letter-topic": "dead_letters",
 }
+REQUESTS = {"--enrichment-topic": "enrichment"}
+FLOW_FLAGS = {
+    "run": FLAGS | REQUESTS,
+    "enrich": {flag: name for flag, name in FLAGS.items() if name not in ("queries", "responses")}
+    | REQUESTS
+    | {"--result-topic": "results"},
+    "serve": FLAGS,
+}
+CLIENT_TOPICS = {"memory": "memory", "query": "queries", "response": "responses", "control": "control"}
 
 # The real command. Epochs and batches are small, so that a kill falls between two of them; it comes with the n-th
 # record that the state is given. A new directory compares few outputs with those that were sent, and knows of the rest.
@@ -87,11 +97,47 @@ def _fork_engine(script: str, words: list[str], output: int | None = None) -> su
 
 
 @dataclass
-class Deployment:
-    """A main flow with its topics and its state directory. `sent` and `asked` count its memory events and queries."""
+class OnTopics:
+    """Topics on a broker, with clients and commands that use them."""
 
     broker: Cluster
     topics: TopicNames
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Topic arguments of a client."""
+        return {f"{name}_topic": getattr(self.topics, topic) for name, topic in CLIENT_TOPICS.items()}
+
+    def client(self, tenant: str = "acme", **chosen: Any) -> RecallClient:
+        given = {"timeout_s": GIVE_UP_S, **self.named, **chosen}
+        return RecallClient(self.broker.bootstrap_servers, tenant, **given)
+
+    def options(self, flags: Mapping[str, str] = FLAGS) -> list[str]:
+        """Options of a command: the broker, and the topics with these flags."""
+        names = [word for flag, name in flags.items() for word in (flag, getattr(self.topics, name))]
+        return ["--bootstrap-servers", self.broker.bootstrap_servers, *names]
+
+    def read(self, topic: str) -> list[dict[str, Any]]:
+        return [orjson.loads(message.value()) for message in read_topic(self.broker, topic)]
+
+    @contextlib.contextmanager
+    def command(self, *words: str, log: list[str], environment: Mapping[str, str]) -> Iterator[Started]:
+        """Run a command, and stop it as an operator does. `log` gets what it wrote to standard error."""
+        process = fork_server().start(COMMAND, [*words], os.environ | {**environment})
+        with watched(process):
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGTERM)
+                log.append(process.communicate()[1].decode())
+                print(log[-1])
+            assert process.returncode == 0, log[-1]
+
+
+@dataclass
+class Deployment(OnTopics):
+    """A main flow with its topics and its state directory. `sent` and `asked` count its memory events and queries."""
+
     state_dir: Path
     sent: int = 0
     asked: int = 0
@@ -100,10 +146,9 @@ class Deployment:
     errors: list[str] = field(default_factory=list)  # standard error of each run
 
     def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
-        where = ["--state-dir", str(self.state_dir), "--create", "--bootstrap-servers", self.broker.bootstrap_servers]
-        named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
+        where = ["--state-dir", str(self.state_dir), "--create", *self.options()]
         pace = ["--epoch-ms", str(self.epoch_ms), "--session-timeout-s", str(SESSION_S)]
-        return fork_server().start(SCRIPT, [str(kill_after), "run", *pace, *self.flags, *where, *named])
+        return fork_server().start(SCRIPT, [str(kill_after), "run", *pace, *self.flags, *where])
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:
         """Runs until it ends by itself: exit code, and standard error."""
@@ -137,8 +182,7 @@ class Deployment:
         assert not read_topic(self.broker, self.topics.dead_letters)
 
     def hash(self) -> str:
-        with StateDirectory.open(self.state_dir, describe(self.state_dir)[0], 1024 * 1024) as directory:
-            return state_hash(directory)
+        return hash_of(self.state_dir)
 
 
 @contextlib.contextmanager
@@ -190,6 +234,21 @@ def produce(broker: Cluster, topic: str, *events: Mapping[str, Any] | bytes, key
         producer.produce(topic, value, key or f"{owned['tenant_id']}/{owned['user_id']}", on_delivery=delivered)
     assert producer.flush(GIVE_UP_S) == 0
     return positions
+
+
+def deployed(broker: Cluster, topics: Names, state_dir: Path, partitions: int = 1, **chosen: Any) -> Deployment:
+    """Return a deployment on topics of this test's own; its inputs have so many partitions, its outputs one."""
+    own = own_topics(topics)
+    broker.create_topics({own.memory: partitions, own.queries: partitions, own.control: 1})
+    broker.create_topics(dict.fromkeys(own.outputs(), 1))
+    return Deployment(broker, own, state_dir, **chosen)
+
+
+def enriched_topics(broker: Cluster, topics: Names) -> TopicNames:
+    """Create topics of this test's own for a main flow and an enrichment flow, with two partitions each."""
+    named = {name: topics(getattr(TopicNames, name)) for flags in FLOW_FLAGS.values() for name in flags.values()}
+    broker.create_topics(dict.fromkeys(named.values(), 2))
+    return TopicNames(replies=(), **named)
 
 
 def own_topics(topics: Names) -> TopicNames:

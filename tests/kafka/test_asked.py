@@ -12,7 +12,7 @@ import pytest
 from benchmarks.broker import Cluster
 from recallflow.cli import main
 from recallflow.state.folders import partition_folder
-from tests.kafka.harness import ANN, Deployment, Names, own_topics, produce, read_topic, until
+from tests.kafka.harness import ANN, Deployment, Names, deployed, produce, read_topic, until
 
 AS_ANN = ["--tenant", "acme", "--user", "ann"]
 
@@ -20,9 +20,8 @@ AS_ANN = ["--tenant", "acme", "--user", "ann"]
 @pytest.fixture
 def made(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
     """Return a stopped deployment with one memory, and a query that waits for the next memory."""
-    own = own_topics(topics)
-    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs()), 1))
-    made = Deployment(broker, own, tmp_path / "s")
+    made = deployed(broker, topics, tmp_path / "s")
+    own = made.topics
     send(made, own.memory, 0)
     with made.running():
         made.outputs(own.receipts, 1)

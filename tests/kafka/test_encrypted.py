@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.broker import Cluster
 from recallflow.state.folders import partition_folder
-from tests.kafka.harness import Deployment, Names, own_topics, produce, read_topic, until, watched
+from tests.kafka.harness import Deployment, Names, deployed, produce, read_topic, until, watched
 from tests.readable import contains
 
 SAID = ["walnut", "violin under the stairs", "ann-of-acme", "acme-corporation", "waits-for-it", "m-of-ann"]
@@ -26,9 +26,7 @@ def key(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(broker: Cluster, topics: Names, tmp_path: Path, key: Path) -> Deployment:
-    own = own_topics(topics)
-    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs()), 1))
-    return Deployment(broker, own, tmp_path / "s", flags=("--master-key-file", str(key)))
+    return deployed(broker, topics, tmp_path / "s", flags=("--master-key-file", str(key)))
 
 
 def answered(made: Deployment) -> dict[str, dict[str, Any]]:

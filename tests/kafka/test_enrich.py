@@ -19,56 +19,45 @@ from benchmarks.broker import Cluster
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
-from recallflow.flows.settings import TopicNames
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.state.searching import Findings, Known, Pieces, search_folder
-from tests.kafka.harness import SESSION_S, Command, Deployment, Names, own_topics, produce, read_topic, until, watched
+from tests.kafka.harness import (
+    FLOW_FLAGS,
+    SESSION_S,
+    Command,
+    Deployment,
+    Names,
+    OnTopics,
+    enriched_topics,
+    own_topics,
+    produce,
+    read_topic,
+    until,
+    watched,
+)
 from tests.llm_server import Asked, Fault, LlmServer
 from tests.starts import COMMAND, Started, fork_server
 
 PARTITIONS = 2
 CAPACITY = 20
-FLAGS = {
-    "--enrichment-topic": "enrichment",
-    "--result-topic": "results",
-    "--memory-topic": "memory",
-    "--control-topic": "control",
-    "--receipt-topic": "receipts",
-    "--dead-letter-topic": "dead_letters",
-}
 
 
 @dataclass
-class Enrichment:
-    broker: Cluster
-    topics: TopicNames
+class Enrichment(OnTopics):
     state_dir: Path
     settings: dict[str, str]
 
+    def words(self, *more: str, state_dir: Path | None = None) -> list[str]:
+        where = ["--create", "--state-dir", str(state_dir or self.state_dir), *self.options(FLOW_FLAGS["enrich"])]
+        return ["enrich", *where, "--epoch-ms", "50", "--session-timeout-s", str(SESSION_S), *more]
+
     def start(self, *more: str, state_dir: Path | None = None) -> Started:
-        words = [
-            "--create",
-            "--state-dir",
-            str(state_dir or self.state_dir),
-            "--bootstrap-servers",
-            self.broker.bootstrap_servers,
-        ]
-        named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        words = ["enrich", *words, *named, "--epoch-ms", "50", "--session-timeout-s", str(SESSION_S), *more]
-        return fork_server().start(COMMAND, words, os.environ | self.settings)
+        return fork_server().start(COMMAND, self.words(*more, state_dir=state_dir), os.environ | self.settings)
 
     @contextlib.contextmanager
     def running(self, *more: str, state_dir: Path | None = None) -> Iterator[Started]:
-        """Runs it, and stops it as an operator does."""
-        process = self.start(*more, state_dir=state_dir)
-        with watched(process):
-            try:
-                yield process
-            finally:
-                process.send_signal(signal.SIGTERM)
-                errors = process.communicate()[1].decode()
-                print(errors)
-            assert process.returncode == 0, errors
+        with self.command(*self.words(*more, state_dir=state_dir), environment=self.settings, log=[]) as process:
+            yield process
 
     def request(self, count: int, begin: int = 0, **fields: Any) -> None:
         requests: list[dict[str, Any]] = []
@@ -90,9 +79,6 @@ class Enrichment:
             request |= {"source": f"memory.events:0:{number}", "memories": [memory]} | fields
             requests.append(request)
         produce(self.broker, self.topics.enrichment, *requests)
-
-    def read(self, topic: str) -> list[dict[str, Any]]:
-        return [orjson.loads(message.value()) for message in read_topic(self.broker, topic)]
 
     def results(self) -> list[dict[str, Any]]:
         return self.read(self.topics.results)
@@ -137,11 +123,8 @@ def settings(llm_server: LlmServer) -> dict[str, str]:
 
 @pytest.fixture
 def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer) -> Enrichment:
-    named = {name: topics(getattr(TopicNames, name)) for name in FLAGS.values()}
-    broker.create_topics(dict.fromkeys(named.values(), PARTITIONS))
     llm_server.answer("facts", facts)
-    named |= {name: topics(getattr(TopicNames, name)) for name in ("queries", "responses")}
-    return Enrichment(broker, TopicNames(replies=(), **named), tmp_path / "enrich", settings(llm_server))
+    return Enrichment(broker, enriched_topics(broker, topics), tmp_path / "enrich", settings(llm_server))
 
 
 def asked_about(llm_server: LlmServer) -> Counter[str]:

@@ -15,7 +15,7 @@ from recallflow.operators.graph.gate import Window
 from recallflow.owner import state_partition
 from recallflow.parsing import parse_control
 from recallflow.state.folders import partition_folder
-from tests.kafka.harness import Deployment, Names, own_topics, produce, read_topic, until
+from tests.kafka.harness import Deployment, Names, deployed, produce, read_topic, until
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -26,10 +26,7 @@ PARTITIONS = 8
 
 @pytest.fixture
 def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
-    own = own_topics(topics)
-    broker.create_topics({own.memory: PARTITIONS, own.queries: PARTITIONS, own.control: 1})
-    broker.create_topics(dict.fromkeys(own.outputs(), 1))
-    return Deployment(broker, own, tmp_path / "s", epoch_ms=10)
+    return deployed(broker, topics, tmp_path / "s", PARTITIONS, epoch_ms=10)
 
 
 def tell(deployment: Deployment) -> dict[str, str]:

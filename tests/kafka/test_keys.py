@@ -20,7 +20,7 @@ from recallflow.credentials import ApiKeyText, hash_of, new_salt
 from recallflow.flows.topic_checks import check_control
 from recallflow.signatures import SIGNATURE
 from tests.jwks_server import JwksServer, document, es256
-from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until, watched
+from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, read_topic, until, watched
 
 CONTROL_SECRET = "c" * 32
 REFUSED = "unauthenticated"
@@ -28,9 +28,7 @@ REFUSED = "unauthenticated"
 
 @pytest.fixture
 def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
-    own = own_topics(topics)
-    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs()), 1))
-    return Deployment(broker, own, tmp_path / "s")
+    return deployed(broker, topics, tmp_path / "s")
 
 
 @contextlib.contextmanager
@@ -45,20 +43,6 @@ def await_begin(deployment: Deployment) -> None:
     producer.produce(deployment.topics.memory, b"no event")
     assert producer.flush(GIVE_UP_S) == 0
     until(lambda: len(read_topic(deployment.broker, deployment.topics.dead_letters)) == 1)
-
-
-def client(deployment: Deployment, **given: Any) -> RecallClient:
-    topics = deployment.topics
-    return RecallClient(
-        deployment.broker.bootstrap_servers,
-        "acme",
-        memory_topic=topics.memory,
-        query_topic=topics.queries,
-        response_topic=topics.responses,
-        control_topic=topics.control,
-        timeout_s=GIVE_UP_S,
-        **given,
-    )
 
 
 def named(deployment: Deployment, *flags: str) -> list[str]:
@@ -84,7 +68,7 @@ def written(deployment: Deployment) -> bytes:
 
 def test_a_key_is_shown_once_holds_and_is_revoked(deployment: Deployment, command: Command) -> None:
     control = named(deployment)
-    with running(deployment), client(deployment) as anybody:
+    with running(deployment), deployment.client() as anybody:
         assert said(anybody) == "0"  # there is no key yet, and everybody is believed
         made = command("keys", "create", "acme", "--end-user", "ann", "--by", "kim", "--why", "the shop", *control)
         assert made.returncode == 0, made.stderr
@@ -94,8 +78,8 @@ def test_a_key_is_shown_once_holds_and_is_revoked(deployment: Deployment, comman
         assert f"{deployment.topics.control}:0:0" in made.stderr
         until(lambda: said(anybody) == REFUSED)
         with (
-            client(deployment, api_key=key.text()) as ours,
-            client(deployment, api_key=key.text(), end_user="ann") as anns,
+            deployment.client(api_key=key.text()) as ours,
+            deployment.client(api_key=key.text(), end_user="ann") as anns,
         ):
             at = ours.add("green tea", user="ann")
             assert len(ours.search("tea", user="ann", after=at)) == 1
@@ -127,7 +111,7 @@ def test_what_we_send_ourselves_is_sent_with_our_key(
     log.write_bytes(
         orjson.dumps({"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "green tea", "role": "user"})
     )
-    with running(deployment), client(deployment, api_key=key) as ours:
+    with running(deployment), deployment.client(api_key=key) as ours:
         until(lambda: said(ours) == "0")
         sent = command(
             "replay", log, *named(deployment, "--memory-topic")[:2], "--memory-topic", deployment.topics.memory
@@ -193,9 +177,9 @@ def test_forged_and_replayed_decisions_decide_nothing(
         forger.made_up(forged)
         forger.changed(1, revoked=True)  # by somebody who has not the secret
         with (
-            client(deployment, api_key=first) as ours,
-            client(deployment, api_key=second) as kept,
-            client(deployment, api_key=forged.text()) as theirs,
+            deployment.client(api_key=first) as ours,
+            deployment.client(api_key=second) as kept,
+            deployment.client(api_key=forged.text()) as theirs,
         ):
             until(lambda: (said(ours), said(kept)) == ("0", "0"))
             assert said(theirs) == REFUSED
@@ -205,7 +189,7 @@ def test_forged_and_replayed_decisions_decide_nothing(
             forger.again(0)  # as it was signed
             # What is decided after it holds: all before it is read by then, and a second of its own has passed.
             third = command("keys", "create", "acme", *control).stdout.strip()
-            with client(deployment, api_key=third) as later:
+            with deployment.client(api_key=third) as later:
                 until(lambda: said(later) == "0")
             assert (said(ours), said(kept), said(theirs)) == (REFUSED, "0", REFUSED)
         lines = command("keys", "list", "acme", *control).stdout.splitlines()
@@ -251,7 +235,7 @@ def test_first_key_stops_an_engine_with_producer_timestamps(deployment: Deployme
     own = replace(deployment, topics=replace(deployment.topics, memory=topics("backdated")))
     own.broker.create_topics({own.topics.memory: 1}, {"message.timestamp.type": "CreateTime"})
     process = own.start()
-    with watched(process), client(own) as sender:
+    with watched(process), own.client() as sender:
         await_begin(own)
         assert said(sender) == "0"
         sender.create_key()
@@ -288,10 +272,10 @@ def test_signing_keys_change_under_a_running_engine(
     one, two, three = es256("one"), es256("two"), es256("three")
     server.body = document(one)
     with (
-        client(deployment, token=lambda: token(one)) as first,
-        client(deployment, token=lambda: token(two)) as second,
-        client(deployment, token=lambda: token(three | {"kid": "two"})) as forged,
-        client(deployment) as anybody,
+        deployment.client(token=lambda: token(one)) as first,
+        deployment.client(token=lambda: token(two)) as second,
+        deployment.client(token=lambda: token(three | {"kid": "two"})) as forged,
+        deployment.client() as anybody,
     ):
         with running(deployment):
             until(lambda: said(anybody) == REFUSED)  # a signing key asks for credentials

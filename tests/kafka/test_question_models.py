@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, produce, read_topic, until, watched
+from tests.kafka.harness import GIVE_UP_S, Deployment, Names, deployed, produce, read_topic, until, watched
 from tests.llm_server import Fault, LlmServer
 
 SUMMARIES = {"diet": "Ana eats no meat.", "travel": "Ana moved to Porto in May."}
@@ -61,12 +61,9 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def deployment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer, service: Service) -> Deployment:
-    own = own_topics(topics)
-    broker.create_topics({own.memory: 1, own.queries: 1, own.control: 1})
-    broker.create_topics(dict.fromkeys(own.outputs(), 1))
     models = ("--llm", "m-1", "--llm-url", llm_server.url, "--llm-query-timeout-ms", "60000")
     reranker = ("--reranker", "judge", "--reranker-url", service.url, "--rerank-timeout-ms", "60000")
-    return Deployment(broker, own, tmp_path / "s", flags=(*models, *reranker))
+    return deployed(broker, topics, tmp_path / "s", flags=(*models, *reranker))
 
 
 def answered(deployment: Deployment) -> list[dict[str, Any]]:

@@ -1,32 +1,19 @@
 """`--embedder openai` on a real broker: the main flow, the enrichment flow, and a service over real HTTP."""
 
 import contextlib
-import os
-import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from recallflow.flows.settings import TopicNames
 from tests.event_log import hash_of
-from tests.kafka.harness import Command, Names, produce, read_topic, until, watched
+from tests.kafka.harness import FLOW_FLAGS, Command, Names, OnTopics, enriched_topics, produce, until
 from tests.kafka.test_reembed import vectors
 from tests.llm_server import LlmServer
-from tests.starts import COMMAND, fork_server
 
-FLAGS = {
-    "run": ("memory", "queries", "control", "responses", "receipts", "dead_letters", "enrichment"),
-    "enrich": ("memory", "control", "receipts", "dead_letters", "enrichment", "results"),
-}
-NAMES = {
-    "memory": "--memory-topic", "queries": "--query-topic", "control": "--control-topic",
-    "responses": "--response-topic", "receipts": "--receipt-topic", "dead_letters": "--dead-letter-topic",
-    "enrichment": "--enrichment-topic", "results": "--result-topic",
-}  # fmt: skip
 FERRY, KETTLE, GADGET = "The ferry to Porto leaves at nine", "The kettle is broken again", "Which gadget fails?"
 LOOKS = 50  # at the responses, before a question is asked again
 NEAR, FAR = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
@@ -34,12 +21,11 @@ NEAR, FAR = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
 Running = Callable[..., contextlib.AbstractContextManager[None]]
 
 
-class Platform:
+@dataclass
+class Platform(OnTopics):
     """Sends events of Ann's and reads the answers to her questions."""
 
-    def __init__(self, broker: Cluster, topics: TopicNames) -> None:
-        self.broker, self.topics = broker, topics
-        self._asked = 0
+    _asked: int = 0
 
     def remember(self, **texts: str) -> None:
         produce(
@@ -59,7 +45,7 @@ class Platform:
                 looked, self._asked = 0, self._asked + 1
                 query = {"type": "recall", "id": f"q{self._asked}", "query": question} | fields
                 produce(self.broker, self.topics.queries, query)
-            responses = [orjson.loads(message.value()) for message in read_topic(self.broker, self.topics.responses)]
+            responses = self.read(self.topics.responses)
             return next((one for one in responses if one["query_id"] == f"q{self._asked}"), None)
 
         until(lambda: answered() is not None)
@@ -68,9 +54,7 @@ class Platform:
 
 @pytest.fixture
 def platform(broker: Cluster, topics: Names) -> Platform:
-    named = {name: topics(getattr(TopicNames, name)) for name in NAMES}
-    broker.create_topics(dict.fromkeys(named.values(), 2))
-    return Platform(broker, TopicNames(replies=(), **named))
+    return Platform(broker, enriched_topics(broker, topics))
 
 
 @pytest.fixture
@@ -78,22 +62,13 @@ def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Runnin
 
     @contextlib.contextmanager
     def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:
-        named = [word for name in FLAGS[flow] for word in (NAMES[name], getattr(platform.topics, name))]
-        where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50",
-                 "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
+        where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50"]
         service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
         deployment = f"{model}-{platform.topics.memory}"  # each model has its own
         embedder = ["--embedder", "openai", "--deployment", deployment] if flow == "run" else []
-        environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}
-        process = fork_server().start(COMMAND, [flow, *embedder, *service, *where, *named], environment)
-        with watched(process):
-            try:
-                yield
-            finally:
-                process.send_signal(signal.SIGTERM)
-                errors = process.communicate()[1].decode()
-                print(errors)
-            assert process.returncode == 0, errors
+        words = [flow, *embedder, *service, *where, *platform.options(FLOW_FLAGS[flow])]
+        with platform.command(*words, environment={"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}, log=[]):
+            yield
 
     return run
 

@@ -48,17 +48,7 @@ class Secure:
         self.config.write_text(self.config.read_text().replace("[auth]", f'[auth]\napi_key = "{api_key}"'))
 
     def client(self, tenant_id: str, api_key: str | None = None) -> RecallClient:
-        topics = self.engine.topics
-        return RecallClient(
-            self.engine.broker.bootstrap_servers,
-            tenant_id,
-            memory_topic=topics.memory,
-            query_topic=topics.queries,
-            response_topic=topics.responses,
-            control_topic=topics.control,
-            api_key=api_key,
-            timeout_s=30.0,
-        )
+        return self.engine.client(tenant_id, api_key=api_key, timeout_s=30.0)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -1,9 +1,7 @@
 """Traces on a real broker, as a collector receives them over OTLP."""
 
 import contextlib
-import os
 import secrets
-import signal
 import urllib.request
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,63 +14,43 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from benchmarks.broker import Cluster, free_ports
-from recallflow.client import RecallClient
 from recallflow.flows.settings import TopicNames
 from recallflow.queries import UserStats
-from tests.kafka.harness import GIVE_UP_S, Names, read_topic, until, watched
-from tests.kafka.test_remote_embedder import FLAGS, NAMES
+from tests.kafka.harness import FLOW_FLAGS, GIVE_UP_S, Names, OnTopics, enriched_topics, read_topic, until
 from tests.llm_server import LlmServer
 from tests.otlp_server import OtlpServer
-from tests.starts import COMMAND, fork_server
 
 MARK = "aubergine"  # in every text of the story
 SERVER, CLIENT, CONSUMER = 2, 3, 5
-NAMED = FLAGS | {"serve": FLAGS["run"][:6]}
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
 
-class Deployment:
-    """A main flow and an enrichment flow in processes of their own, that send spans to a collector."""
+class Deployment(OnTopics):
+    """A main flow, an enrichment flow and a gateway in processes of their own, that send spans to a collector."""
 
     def __init__(
         self, broker: Cluster, topics: TopicNames, folder: Path, llm: LlmServer, collector: OtlpServer
     ) -> None:
-        self.broker, self.topics, self._folder, self._llm = broker, topics, folder, llm
+        super().__init__(broker, topics)
+        self._folder, self._llm = folder, llm
         self.settings = collector.environment
-        self.port, self.http_port = free_ports(None, more=1)
         self.logs: list[str] = []
+        self.port, self.http_port = free_ports(None, more=1)
 
     @contextlib.contextmanager
     def running(self, flow: str) -> Iterator[None]:
-        named = [word for name in NAMED[flow] for word in (NAMES[name], getattr(self.topics, name))]
         state = ["--create", "--state-dir", str(self._folder / flow), "--epoch-ms", "50"]
-        where = [*(state if flow != "serve" else []), "--bootstrap-servers", self.broker.bootstrap_servers]
         service = ["--embedding-model", "e-1", "--embedding-dimension", "64", "--embedding-url", self._llm.url]
         own = {
-            "run": ["--embedder", "openai", "--metrics-port", str(self.port)],
+            "run": ["--embedder", "openai", "--metrics-port", str(self.port), *state],
+            "enrich": state,
             "serve": ["--port", str(self.http_port)],
         }
-        words = [flow, *own.get(flow, ()), *service, *where, *named]
-        environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"} | self.settings
-        process = fork_server().start(COMMAND, words, environment)
-        with watched(process):
-            try:
-                yield
-            finally:
-                process.send_signal(signal.SIGTERM)
-                self.logs.append(process.communicate()[1].decode())
-            assert process.returncode == 0, self.logs[-1]
-
-    def client(self) -> RecallClient:
-        return RecallClient(
-            self.broker.bootstrap_servers,
-            "acme",
-            memory_topic=self.topics.memory,
-            query_topic=self.topics.queries,
-            response_topic=self.topics.responses,
-            control_topic=self.topics.control,
-            timeout_s=GIVE_UP_S,
-        )
+        words = [flow, *own[flow], *service, *self.options(FLOW_FLAGS[flow])]
+        with self.command(
+            *words, environment={"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"} | self.settings, log=self.logs
+        ):
+            yield
 
     def until_ready(self, port: int = 0) -> None:
         def ready() -> bool:
@@ -100,9 +78,7 @@ def collector() -> Iterator[OtlpServer]:
 def deployment(
     broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer, collector: OtlpServer
 ) -> Deployment:
-    named = {name: topics(getattr(TopicNames, name)) for name in NAMES}
-    broker.create_topics(dict.fromkeys(named.values(), 2))
-    return Deployment(broker, TopicNames(replies=(), **named), tmp_path, llm_server, collector)
+    return Deployment(broker, enriched_topics(broker, topics), tmp_path, llm_server, collector)
 
 
 @contextlib.contextmanager
