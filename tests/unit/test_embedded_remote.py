@@ -151,17 +151,6 @@ def test_a_question_finds_by_meaning(run: Run, llm_server: LlmServer) -> None:
     assert llm_server.calls["embed"] == 2
 
 
-def test_where_the_service_fails_a_question_is_compared_by_spelling(run: Run, llm_server: LlmServer) -> None:
-    run(*[make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate((FERRY, KETTLE))])
-    llm_server.fail(Fault("status", status=503), times=None)
-    (answer,) = run(make_event("recall", 10, query="When does the ferry leave?")).responses
-    assert answer["memories"][0]["id"] == "m0"
-    (warned,) = [one for one in answer["warnings"] if one["code"] == "embedding_fallback"]
-    assert "(unavailable)" in warned["detail"]
-    assert "hash-384" in warned["detail"]
-    assert answer["status"] == "degraded"
-
-
 @pytest.mark.models
 def test_local_copy_answers_for_a_failing_service(llm_server: LlmServer, tmp_path: Path) -> None:
     folder = shared("models", "all-MiniLM-L6-v2")

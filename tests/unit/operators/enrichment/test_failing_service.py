@@ -85,51 +85,23 @@ def test_without_fault_every_task_finds_something(server: LlmServer) -> None:
     assert result.prompt_tokens > 0 < result.embedding_tokens
 
 
-@pytest.mark.parametrize("kind", ["status", "cut", "cut_midway", "not_json", "invalid_json", "off_schema", "length"])
-@pytest.mark.parametrize("struck", ["facts", "classify"])
-def test_a_task_that_is_struck_fails_alone(server: LlmServer, struck: Task, kind: Any) -> None:
-    check_only(server, struck, Fault(kind, task=struck))
+STRUCK: list[tuple[Task, Fault]] = [
+    *(
+        (task, Fault(kind, task=task))
+        for task in ("facts", "classify")
+        for kind in ("status", "cut", "cut_midway", "not_json", "invalid_json", "off_schema", "length")
+    ),
+    *(("extract", Fault("status", task="extract", status=status)) for status in (400, 401, 404, 429, 500, 503)),
+    *(
+        ("embed", Fault(kind, task="embed"))
+        for kind in ("status", "wrong_dimension", "nan", "too_few", "cut", "not_json")
+    ),
+    ("facts", Fault("refusal", task="facts")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
-def test_failed_call_fails_only_its_task(server: LlmServer, status: int) -> None:
-    check_only(server, "extract", Fault("status", task="extract", status=status))
-
-
-@pytest.mark.parametrize("kind", ["status", "wrong_dimension", "nan", "too_few", "cut", "not_json"])
-def test_missing_vectors_leave_the_model_answer(server: LlmServer, kind: Any) -> None:
-    check_only(server, "embed", Fault(kind, task="embed"))
-
-
-def test_a_refusal_is_a_failure_of_its_task(server: LlmServer) -> None:
-    check_only(server, "facts", Fault("refusal", task="facts"))
-
-
-@pytest.mark.parametrize("odd", [None, [], [1.0] * 8, "???"], ids=str)
-def test_one_odd_vector_costs_its_memory_alone(server: LlmServer, odd: object) -> None:
-    server.oddities["odd"] = odd
-    texts = ["odd", "one", "two"]
-
-    async def ask() -> list[EnrichmentResult]:
-        vectors = load_embedding_service("v", server.dimension, Endpoint(server.url), ONCE)
-        try:
-            wanted = [request(("embed",), memory(text, text)) for text in texts]
-            alone = await enrich(asked(wanted[0]), None, vectors, Thresholds(), {})
-            return [*alone, *await enrich(asked(*wanted), None, vectors, Thresholds(), {})]
-        finally:
-            await vectors.close()
-
-    found = asyncio.run(ask())
-    assert [[one.code for one in result.failures] for result in found] == [
-        ["EMBEDDING_FAILED"],
-        ["EMBEDDING_FAILED"],
-        [],
-        [],
-    ]
-    assert [len(result.events) for result in found] == [0, 0, 1, 1]
-
-
-def check_only(server: LlmServer, struck: Task, fault: Fault) -> None:
+@pytest.mark.parametrize(("struck", "fault"), STRUCK, ids=lambda one: getattr(one, "kind", one))
+def test_a_struck_task_fails_alone(server: LlmServer, struck: Task, fault: Fault) -> None:
     server.fail(fault, times=None)
     result = enriched(server)
     assert [(one.task, one.code) for one in result.failures] == [(struck, LACKS[struck].code)]
