@@ -87,9 +87,10 @@ def test_text_without_vector_is_stored_and_found_by_words(
     run: Run, llm_server: LlmServer, tmp_path: Path, fault: Fault, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     llm_server.fail(fault, times=None)
+    wait_ms = 200 if code == "timeout" else 30_000
     told = [make_event("memory", n, id=f"m{n}", content=text, receipt=True) for n, text in enumerate((FERRY, KETTLE))]
     with caplog.at_level(logging.WARNING, "recallflow.flows.models"):
-        done = run(*told, make_event("recall", 10, query="When does the ferry leave?"), timeout_ms=200)
+        done = run(*told, make_event("recall", 10, query="When does the ferry leave?"), timeout_ms=wait_ms)
     assert done.rejected == []
     assert [receipt["code"] for receipt in done.receipts] == ["EMBEDDING_FAILED"] * 2
     assert all(f"({code})" in receipt["detail"] for receipt in done.receipts)

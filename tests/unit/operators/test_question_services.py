@@ -136,7 +136,7 @@ def test_cached_vector_lets_both_models_run_at_once(open_engine: Open, reranker:
 
 def test_one_hanging_step_takes_nothing_from_the_others(open_engine: Open, language: Language) -> None:
     language.hangs = {"select_categories"}
-    engine = open_engine(timeout_s=0.2, one_log=True)
+    engine = open_engine(timeout_s=1.0, one_log=True)  # the other steps are done by then, on a busy machine too
     (response,) = answers(engine.run(MEMORIES, ask(select_categories=True, check_sufficiency=True)))
     models = response["routing_info"]["models"]
     assert {name for name, told in models.items() if "failure" in told} == {"select_categories"}
