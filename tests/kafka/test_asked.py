@@ -85,7 +85,8 @@ def test_other_or_swapped_topics_are_refused(made: Deployment, topics: Names, tm
     produce(made.broker, now, {"type": "memory", "content": "Of another log."})
     code, said = replace(made, topics=replace(made.topics, control=now)).ends()
     assert code == 1
-    assert f"{was}, and is given {now} " in said
+    assert was in said
+    assert now in said
     turned = replace(made.topics, memory=made.topics.queries, queries=made.topics.memory)
     code, said = replace(made, topics=turned, state_dir=tmp_path / "new", flags=("--deployment", turned.memory)).ends()
     assert code == 2
