@@ -170,7 +170,7 @@ def test_episodes_on_a_timeline(explorer: Callable[..., Page]) -> None:
     expect(page.locator("#details")).to_contain_text("Tickets for concert 1 are bought")
 
 
-def test_nobody_s_memories_stand_under_another_s_name(explorer: Callable[..., Page]) -> None:
+def test_memories_appear_only_under_their_owner(explorer: Callable[..., Page]) -> None:
     page = explorer()
     choose(page, "I went to Doctor Lee")
     page.get_by_role("tab", name="Episodes").click()

@@ -71,7 +71,7 @@ def test_a_key_goes_to_the_gateway_alone(page: Page, engine: Engine, keep: bool)
     assert (SECRET in page.evaluate("JSON.stringify(sessionStorage)")) is keep
 
 
-def test_who_has_no_memories_is_told_how_to_send_some(page: Page) -> None:
+def test_empty_account_shows_how_to_send_memories(page: Page) -> None:
     fill_in(page, "ann")
 
     expect(page.locator("#graph-empty")).to_contain_text("Nothing is remembered yet")
@@ -88,7 +88,7 @@ def test_who_has_no_memories_is_told_how_to_send_some(page: Page) -> None:
     ("code", "advice"),
     [("unauthenticated", "Give an API key or a token"), ("forbidden", "are for other tenants, users or projects")],
 )
-def test_who_is_refused_is_told_what_to_do(page: Page, admission: Everybody, code: ErrorCode, advice: str) -> None:
+def test_refused_user_sees_what_to_do(page: Page, admission: Everybody, code: ErrorCode, advice: str) -> None:
     def refuse(*_: Event | Headers) -> None:
         raise InvalidRecord(code, [FieldProblem("", "the door is closed")])
 
@@ -104,7 +104,7 @@ def test_who_is_refused_is_told_what_to_do(page: Page, admission: Everybody, cod
     expect(page.locator("#graph-empty")).to_be_visible()
 
 
-def test_who_waits_is_told_so(page: Page, engine: Engine) -> None:
+def test_waiting_is_shown(page: Page, engine: Engine) -> None:
     engine.release.clear()
     fill_in(page, "ann")
 

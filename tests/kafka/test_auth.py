@@ -165,7 +165,7 @@ def test_rebuild_repeats_verdicts_after_expiry_and_revocation(
     assert verify(other.state_dir).problems == []
 
 
-def test_where_senders_choose_the_time_nobody_is_judged_by_it(deployment: Deployment, topics: Names) -> None:
+def test_topic_with_sender_timestamps_is_refused(deployment: Deployment, topics: Names) -> None:
     own = replace(deployment, topics=replace(deployment.topics, memory=topics("backdated")))
     own.broker.create_topics({own.topics.memory: LOG_PARTITIONS}, CREATE_TIME)
     code, said = own.ends()

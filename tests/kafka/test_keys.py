@@ -101,7 +101,7 @@ def test_a_key_is_shown_once_holds_and_is_revoked(deployment: Deployment, comman
     assert key.secret not in "".join(deployment.errors)
 
 
-def test_what_we_send_ourselves_is_sent_with_our_key(
+def test_our_own_commands_send_our_key(
     deployment: Deployment, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECALLFLOW_AUTH_MODE", "required")

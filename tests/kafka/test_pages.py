@@ -154,7 +154,7 @@ def with_an_engine_that_ran(folder: Path, servers: str) -> None:
 
 
 @pytest.mark.parametrize("page", WITH_A_BROKER)
-def test_page_prints_what_it_shows(servers: str, page: str, tmp_path: Path) -> None:
+def test_page_commands_print_the_shown_output(servers: str, page: str, tmp_path: Path) -> None:
     if page == "how-to/runbook.md":
         with_an_engine_that_ran(tmp_path, servers)
     with ExitStack() as engines:

@@ -70,7 +70,7 @@ def answered(deployment: Deployment) -> list[dict[str, Any]]:
     return [orjson.loads(found.value()) for found in read_topic(deployment.broker, deployment.topics.responses)]
 
 
-def test_hanging_models_block_nobody_and_kill_repeats_nothing(
+def test_hanging_models_block_no_query_and_kill_repeats_nothing(
     deployment: Deployment, llm_server: LlmServer, service: Service
 ) -> None:
     llm_server.answer("select_categories", {"categories": ["travel"]})

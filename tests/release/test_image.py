@@ -62,7 +62,7 @@ def test_its_python_has_bytewax() -> None:
 
 
 @pytest.mark.index
-def test_its_steps_make_what_its_entry_point_runs(
+def test_image_build_creates_its_entry_point(
     tmp_path: Path, wheels: dict[str, Path], environment: Callable[..., Environment]
 ) -> None:
     context = tmp_path / "context"
@@ -96,7 +96,7 @@ def test_image_runs_the_installed_command_as_non_root() -> None:
     assert f"useradd --uid {user} " in last("RUN")
 
 
-def test_it_is_stopped_as_an_engine_is() -> None:
+def test_image_is_stopped_by_the_engine_signal() -> None:
     assert last("STOPSIGNAL") == "SIGTERM"
     for step in ("ENTRYPOINT", "CMD"):
         assert isinstance(json.loads(last(step)), list)  # no shell in between, which would keep the signal
@@ -113,7 +113,7 @@ def test_image_variables_are_settings_and_probes_match() -> None:
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_its_health_is_what_the_probe_says(status: int, healthy: bool) -> None:
+def test_image_health_check_uses_the_probe(status: int, healthy: bool) -> None:
     class Probe(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)

@@ -112,7 +112,7 @@ def test_every_object_is_of_its_schema(folder: str) -> None:
         kubernetes_validate.validate(one, KUBERNETES, strict=True)
 
 
-def test_what_is_misspelt_is_not_of_its_schema() -> None:
+def test_misspelt_manifest_field_is_refused() -> None:
     wrong = copy.deepcopy(the("StatefulSet"))
     wrong["spec"]["template"]["spec"]["terminationGracePeriodSecond"] = 1
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -199,7 +199,7 @@ def test_its_secrets_are_settings_that_are_secret() -> None:
 
 
 @pytest.mark.parametrize("folder", [BASE, EXAMPLE])
-def test_probes_ask_what_is_answered(folder: str, tmp_path: Path) -> None:
+def test_probe_paths_are_served(folder: str, tmp_path: Path) -> None:
     engine, chosen = container(folder), config(folder, tmp_path)
     (port,) = engine["ports"]
     assert (chosen.run.metrics_host, chosen.run.metrics_port) == ("0.0.0.0", port["containerPort"])

@@ -88,7 +88,7 @@ def test_the_client_comes_without_the_engine(environment: Make, wheels: Wheels) 
     ]
 
 
-def test_the_client_asks_for_what_the_whole_asks_for() -> None:
+def test_client_requirements_equal_those_of_the_whole() -> None:
     whole, client = project("recallflow"), project("recallflow-client")
     assert set(client["dependencies"]) <= set(whole["dependencies"])
     extras = whole["optional-dependencies"]
@@ -111,7 +111,7 @@ def test_embedded_engine_fits_200_mb_and_names_missing_extras(environment: Make,
     assert size <= 200 * 1024 * 1024
 
 
-def test_the_embedded_engine_asks_for_what_the_whole_asks_for() -> None:
+def test_embedded_requirements_equal_those_of_the_whole() -> None:
     whole, slim = project("recallflow"), project("recallflow-embedded")
     assert set(slim["dependencies"]) <= set(whole["dependencies"])
     known = {*whole["dependencies"], *(one for some in whole["optional-dependencies"].values() for one in some)}

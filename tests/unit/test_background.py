@@ -58,7 +58,7 @@ def test_the_first_failure_is_kept_and_raised_from_one_place() -> None:
         closing.check()
 
 
-def test_what_was_made_once_is_not_made_again() -> None:
+def test_cached_value_is_not_made_again() -> None:
     made: list[str] = []
 
     def make(text: str) -> str:
@@ -70,7 +70,7 @@ def test_what_was_made_once_is_not_made_again() -> None:
     assert made == ["tea", "oat"]
 
 
-def test_the_budget_holds_whatever_is_asked_for() -> None:
+def test_cache_stays_within_its_budget() -> None:
     kept: Kept[str, str] = Kept(str.upper, 64_000)
     for number in range(5_000):
         kept[f"word{number}"]
@@ -85,7 +85,7 @@ def test_value_that_takes_most_of_the_budget_is_not_kept() -> None:
     assert list(kept) == ["tea"]
 
 
-def test_what_a_value_holds_counts() -> None:
+def test_size_of_referenced_objects_counts() -> None:
     flat: Kept[str, tuple[str, ...]] = Kept(lambda text: (text,), 1_000_000)
     deep: Kept[str, tuple[str, ...]] = Kept(lambda text: (text * 100,), 1_000_000)
     flat["tea"], deep["tea"]

@@ -110,7 +110,7 @@ def test_client_of_one_user_serves_no_other(sent: Sent, opened: Open) -> None:
         ({"control_secret": "secret"}, "control_secret"),
     ],
 )
-def test_what_nobody_could_be_known_by_is_refused_unseen(opened: Open, given: dict[str, Any], said: str) -> None:
+def test_unusable_credentials_are_refused_without_being_shown(opened: Open, given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         opened(**given)
     assert "secret-thing" not in str(raised.value)
@@ -127,12 +127,12 @@ def test_a_token_that_is_none_is_the_calls_error(sent: Sent, opened: Open) -> No
     assert sent == []
 
 
-def test_no_secret_is_shown_by_what_holds_it() -> None:
+def test_repr_of_credentials_hides_secrets() -> None:
     assert KEY.secret not in repr(Credentials(KEY.text()))
     assert TOKEN not in repr(Credentials(token=TOKEN))
 
 
-def test_of_a_key_that_is_made_a_hash_is_sent(sent: Sent, opened: Open) -> None:
+def test_creating_a_key_sends_only_its_hash(sent: Sent, opened: Open) -> None:
     made = opened().create_key(projects=["p"], end_users=["ann", "bob"], by="kim", why="the shop")
     [event] = sent.decisions()
     assert event == made.event
@@ -146,7 +146,7 @@ def test_of_a_key_that_is_made_a_hash_is_sent(sent: Sent, opened: Open) -> None:
     assert given.secret not in repr(made)
 
 
-def test_a_key_is_revoked_by_what_is_known_of_it(sent: Sent, opened: Open) -> None:
+def test_key_is_revoked_by_name_or_text(sent: Sent, opened: Open) -> None:
     client = opened("*")
     made = client.create_key(environments=["prod"], by="kim")
     client.revoke_key(made.event, why="leaked")

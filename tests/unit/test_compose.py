@@ -93,7 +93,7 @@ def test_kafka_listens_at_the_default_address(services: dict[str, Any]) -> None:
     assert services["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}"]
 
 
-def test_what_it_hands_to_bash_is_bash(services: dict[str, Any]) -> None:
+def test_compose_commands_are_valid_bash(services: dict[str, Any]) -> None:
     handed = [command for service in services.values() for command in commands(service)]
     assert len(handed) == 2
     for command in handed:
@@ -101,5 +101,5 @@ def test_what_it_hands_to_bash_is_bash(services: dict[str, Any]) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_it_is_the_kafka_that_the_tests_run_on(services: dict[str, Any]) -> None:
+def test_compose_uses_the_tested_kafka_version(services: dict[str, Any]) -> None:
     assert {service["image"] for service in services.values()} == {f"apache/kafka:{KAFKA_VERSION}"}

@@ -175,7 +175,7 @@ def test_error_in_the_environment_names_the_variable(variable: str, text: str, n
     assert variable in str(raised.value) or variable == "RECALLFLOW_CONFIG"
 
 
-def test_what_is_printed_is_a_file_of_the_same_settings(write: Callable[[str], Path]) -> None:
+def test_printed_settings_can_be_read_again(write: Callable[[str], Path]) -> None:
     flags = {
         "state_dir": RawSetting("--state-dir", 'a "state" \\ dir'),
         "kafka.librdkafka.client.id": RawSetting("-X client.id", "engine-1"),
@@ -220,7 +220,7 @@ def test_no_setting_that_is_secret_is_shown() -> None:
     assert text.count('"***"') >= len(SECRETS)
 
 
-def test_of_two_master_keys_none_is_shown() -> None:
+def test_two_master_keys_are_refused_without_being_shown() -> None:
     given = {"ENCRYPTION_MASTER_KEY_FILE": "master.key", "ENCRYPTION_MASTER_KEY": SECRETS["ENCRYPTION_MASTER_KEY"]}
     with pytest.raises(UsageError, match="master_key_file and master_key exclude") as raised:
         read_config({}, {f"RECALLFLOW_{name}": value for name, value in given.items()})
@@ -236,7 +236,7 @@ def test_a_secret_of_auth_that_is_none_is_refused_unseen(name: str) -> None:
             assert value not in str(raised.value)
 
 
-def test_the_example_of_the_documentation_is_what_run_takes(
+def test_documented_settings_example_is_accepted_by_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The output of --print-config in docs/how-to/settings.md follows from its file, environment and flags."""

@@ -74,7 +74,7 @@ def test_a_jwks_document_gives_public_keys_and_secrets() -> None:
     assert SECRET.decode() not in repr(keys)
 
 
-def test_of_a_private_key_nothing_private_is_taken() -> None:
+def test_only_the_public_part_of_a_key_is_kept() -> None:
     private = [jwt.algorithms.RSAAlgorithm.to_jwk(RSA_KEY), jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY)]
     keys, problems, _ = read_jwks(document(*map(json.loads, private)))
     assert problems == []
@@ -106,7 +106,7 @@ def test_unusable_signing_key_is_left_out(key: Any, problem: str) -> None:
     assert problem in problems[0]
 
 
-def test_of_two_keys_of_one_kid_the_first_counts() -> None:
+def test_first_key_of_a_kid_counts() -> None:
     keys, problems, _ = read_jwks(document(ec_jwk(kid="same"), rsa_jwk(kid="same")))
     assert [key.algorithm for key in keys] == ["ES256"]
     assert problems == ["keys.1: another key before it has the same kid"]

@@ -66,7 +66,7 @@ def test_every_wrong_field_is_named_at_once(value: bytes, fields: list[str]) -> 
 
 
 @pytest.mark.parametrize("value", [b"{", b"", b"\xff"])
-def test_what_is_no_json_is_refused(value: bytes) -> None:
+def test_invalid_json_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRecord, match="Invalid JSON") as raised:
         parse_control(value)
     assert raised.value.code == "invalid_json"
@@ -88,7 +88,7 @@ def said(mode: str, said_ms: int) -> Rollout:
     return rollout(mode).model_copy(update={"timestamp": said_ms})
 
 
-def test_revocation_is_final_whatever_its_time() -> None:
+def test_revocation_is_final_at_any_time() -> None:
     history = History()
     assert history.add_signed(100, key(50_000))
     assert history.add_signed(200, key(10, revoked=True))  # by somebody whose clock is behind

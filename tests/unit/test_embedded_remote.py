@@ -103,7 +103,7 @@ def test_text_without_vector_is_stored_and_found_by_words(
     assert FERRY not in caplog.text
 
 
-def test_a_service_that_comes_back_embeds_what_comes_then(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
+def test_recovered_service_embeds_later_texts(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
     llm_server.fail(Fault("status", status=503))
     assert len(run(make_event("memory", 1, id="a", content=FERRY)).receipts) == 1  # unasked
     assert run(make_event("memory", 2, id="b", content=KETTLE)).receipts == []
@@ -131,7 +131,7 @@ def test_other_settings_than_the_model_need_no_vectors(run: Run, tmp_path: Path)
     assert "reembed" not in str(told.value)
 
 
-def test_what_a_tenant_spent_is_remembered_from_run_to_run(run: Run, llm_server: LlmServer) -> None:
+def test_spent_tokens_survive_a_restart(run: Run, llm_server: LlmServer) -> None:
     limits = {"tokens_per_day": 12}
     assert run(make_event("memory", 1, content=FERRY), **limits).receipts == []
     (receipt,) = run(make_event("memory", 2, content=KETTLE), **limits).receipts

@@ -61,6 +61,6 @@ def test_agent_remembers_across_runs(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("copied", ["agent_loop"], indirect=True)
-def test_an_agent_whose_model_never_ends_is_stopped(copied: Path) -> None:
+def test_agent_with_an_endless_model_is_stopped(copied: Path) -> None:
     with chat_model(lambda _: ("nothing", {"query": "again"})) as found:
         assert "could not come to an answer" in run("python agent.py ann 'Where do I live?'", copied, **found)

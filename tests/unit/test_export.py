@@ -108,7 +108,7 @@ def test_export_has_all_of_one_user_alone(lived: Path) -> None:
     assert not any(FORGOTTEN in one for one in shown)
 
 
-def test_every_version_is_told_and_which_one_holds(lived: Path) -> None:
+def test_export_contains_every_version_and_the_current_one(lived: Path) -> None:
     versions = [one for one in exported(lived, "acme", "ann", environments=("prod",)) if one.get("id") == "anna-f1"]
     memories = [one for one in versions if one["type"] == "memory"]
     assert [(one["version"], one["current"], one["content"]) for one in memories] == [
@@ -127,19 +127,19 @@ def test_every_version_is_told_and_which_one_holds(lived: Path) -> None:
     }
 
 
-def test_numbers_of_vectors_are_told_where_they_are_asked_for(lived: Path) -> None:
+def test_vectors_are_exported_on_request(lived: Path) -> None:
     found = exported(lived, "acme", "ann", vectors=True)
     sizes = [len(one["vectors"]["values"][0]) for one in found if one["type"] == "memory"]
     assert sizes == [384] * 6
 
 
-def test_without_an_environment_all_are_told_each_with_its_name(lived: Path) -> None:
+def test_export_without_environment_contains_all(lived: Path) -> None:
     found = exported(lived, "acme", "ann")
     assert [one["environment"] for one in found if one["type"] == "person"] == ["prod", "staging"]
     assert found == exported(lived, "acme", "ann")  # in the same order
 
 
-def test_of_who_was_erased_it_is_told_up_to_when(tmp_path: Path) -> None:
+def test_export_of_an_erased_user_names_the_time(tmp_path: Path) -> None:
     events = [
         {"type": "memory", "content": "anna was here", **USERS["anna"]},
         {"type": "user.erase", "timestamp": "2030-01-01T00:00:00Z", "environment": "prod", **USERS["anna"]},
@@ -158,7 +158,7 @@ def test_senders_names_stay_as_they_are(lived: Path) -> None:
     assert metadata == {"elapsed_ms": 5, "note": "anna noted"}
 
 
-def test_who_used_what_when_is_told(lived: Path) -> None:
+def test_export_contains_usage_with_times(lived: Path) -> None:
     found = exported(lived, "acme", "ann", environments=("prod",))
     usage = {one["memory_id"]: one for one in found if one["type"] == "usage"}
     assert usage["anna-f1"]["useful"] == 1
@@ -171,7 +171,7 @@ def test_who_used_what_when_is_told(lived: Path) -> None:
     assert hashes["memory_ids"] == 3  # one is forgotten
 
 
-def test_every_table_is_told_or_repeats_one_that_is(lived: Path) -> None:
+def test_every_table_is_exported_or_derived(lived: Path) -> None:
     read = {keys.HEAD, keys.ROW, keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.ASKED}
     read |= READERS.keys() | HASHES.keys() | REPEATING | GRAPH_REPEATING
 
@@ -195,7 +195,7 @@ def test_unknown_user_is_reported(lived: Path, cli: Cli, tmp_path: Path) -> None
     assert cli("export", "acme", "ann", "--environment", "dev", "--state-dir", lived).returncode == 1
 
 
-def test_the_command_writes_json_lines_that_nobody_else_reads(lived: Path, cli: Cli, tmp_path: Path) -> None:
+def test_export_command_writes_private_json_lines(lived: Path, cli: Cli, tmp_path: Path) -> None:
     done = cli("export", "acme", "bob", "--out", tmp_path / "bob", "--state-dir", lived)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     lines = (tmp_path / "bob").read_bytes().splitlines()
@@ -207,7 +207,7 @@ texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_
 
 
 @given(st.lists(st.tuples(texts, texts, st.dictionaries(texts, texts, max_size=2)), min_size=1, max_size=4))
-def test_whatever_is_sent_comes_out(tmp_path_factory: pytest.TempPathFactory, sent: list[Any]) -> None:
+def test_any_events_are_exported(tmp_path_factory: pytest.TempPathFactory, sent: list[Any]) -> None:
     path = tmp_path_factory.mktemp("any") / "s"
     events = [
         {"type": "message", "id": f"m{number}", "content": content, "session_id": session, "metadata": metadata}

@@ -70,7 +70,7 @@ def memories(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["memories.jsonl", "memories.parquet"])
-def test_what_is_exported_comes_in_again_as_the_same_memories(lived: Path, cli: Cli, tmp_path: Path, name: str) -> None:
+def test_exported_memories_can_be_imported_again(lived: Path, cli: Cli, tmp_path: Path, name: str) -> None:
     done = cli("export", "--memories", "--state-dir", lived, "--out", tmp_path / name)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
@@ -115,7 +115,7 @@ def test_columns_of_parquet_have_types(lived: Path, cli: Cli, tmp_path: Path) ->
         (("--memories", "--out", "/nowhere/file"), "cannot write /nowhere/file"),
     ],
 )
-def test_a_wrong_call_is_told(
+def test_wrong_call_ends_with_an_error(
     lived: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)

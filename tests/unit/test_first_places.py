@@ -25,7 +25,7 @@ def found(kafka: FakeKafka, *, enriches: bool = False) -> DeliveredOffsets:
     return sent_before(KafkaOptions("nowhere:1"), "memories", outputs, kafka.consumer)
 
 
-def test_of_topics_that_hold_nothing_nothing_was_sent(kafka: FakeKafka) -> None:
+def test_empty_topics_have_no_sent_outputs(kafka: FakeKafka) -> None:
     assert found(kafka) == DeliveredOffsets({}, {})
 
 

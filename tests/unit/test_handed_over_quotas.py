@@ -115,7 +115,7 @@ def decided() -> History:
 
 
 @given(LOGS, LOGS, MOVES)
-def test_who_has_a_partition_next_goes_on_counting(memories: Log, queries: Log, moves: list[tuple[int, int]]) -> None:
+def test_next_partition_owner_continues_the_count(memories: Log, queries: Log, moves: list[tuple[int, int]]) -> None:
     stayed, moved = (Deployment(memories, queries) for _ in range(2))
     stayed.work(ALL)
     for count, lacks in moves:

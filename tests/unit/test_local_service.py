@@ -83,7 +83,7 @@ def get(memory_id: str) -> Any:
     return parse(orjson.dumps({"type": "memory.get", "memory_id": memory_id} | ANN))
 
 
-def test_what_is_stored_is_found_and_there_after_a_restart(tmp_path: Path) -> None:
+def test_stored_memory_is_found_also_after_a_restart(tmp_path: Path) -> None:
     async def tell(service: LocalService) -> list[str]:
         assert service.obstacle() == ""
         stored = await service.store(memory(id="m"), ())
@@ -105,7 +105,7 @@ def test_what_is_stored_is_found_and_there_after_a_restart(tmp_path: Path) -> No
     assert with_service(config(tmp_path), look) == ("local:0:2", "The ferry leaves at nine")
 
 
-def test_what_is_refused_says_every_field_and_others_go_on(tmp_path: Path) -> None:
+def test_refused_calls_name_their_code_and_others_continue(tmp_path: Path) -> None:
     async def tell(service: LocalService) -> None:
         await service.store(memory(id="m"), ())
         with pytest.raises(InvalidRecord) as conflict:
@@ -289,7 +289,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pass
 
 
-def test_a_close_sees_what_is_under_way_to_its_end(tmp_path: Path) -> None:
+def test_close_waits_for_pending_calls(tmp_path: Path) -> None:
     async def tell(service: LocalService, number: int) -> None:
         await service.store(memory(id=f"m{number}"), ())
 
@@ -358,7 +358,7 @@ def test_hanging_embedding_delays_no_other_tenant(tmp_path: Path, llm_server: Ll
     assert len([one for one in llm_server.requests if one.texts]) in range(3, 20)
 
 
-def test_nobody_pays_for_texts_that_nobody_waits_for_any_more(tmp_path: Path, llm_server: LlmServer) -> None:
+def test_abandoned_texts_are_not_embedded(tmp_path: Path, llm_server: LlmServer) -> None:
     chosen = embedding_config(tmp_path, llm_server)
 
     async def talk(service: LocalService) -> None:
@@ -397,7 +397,7 @@ def test_defect_of_embedding_reaches_its_caller(
     with_service(chosen, talk)
 
 
-def test_nobody_pays_for_texts_of_strangers(tmp_path: Path, llm_server: LlmServer) -> None:
+def test_unauthenticated_texts_are_not_embedded(tmp_path: Path, llm_server: LlmServer) -> None:
     chosen = embedding_config(tmp_path, llm_server, auth=AuthSettings(mode="required"))
 
     async def talk(service: LocalService) -> None:

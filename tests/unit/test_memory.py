@@ -169,7 +169,7 @@ def test_other_libraries_names_of_arguments_are_taken(memory: Memory, alias: str
     assert len([*memory.each(user="ann", limit=1)]) == 2
 
 
-def test_forgetting_what_is_not_there_says_so(memory: Memory) -> None:
+def test_forgetting_an_unknown_memory_raises_not_found(memory: Memory) -> None:
     kept = memory.add("I live in Porto", user="ann").id
     for gone in ("nope", kept):
         if gone == kept:
@@ -220,7 +220,7 @@ def test_memory_works_without_the_libraries_that_it_does_not_use() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("I live in Leeds\n", "", 0)
 
 
-def test_what_is_found_is_a_sequence_that_shows_itself(memory: Memory) -> None:
+def test_search_result_is_a_printable_sequence(memory: Memory) -> None:
     memory.add("I live in Porto", user="ann", id="home")
     found = memory.search("Porto?", user="ann", k=5)
     assert [*found] == [found[0]] == [*found[0:1]] == [*reversed(found)]
@@ -326,7 +326,7 @@ def test_memory_and_flow_give_equal_state(
     assert hash_of(ways[0]) == hash_of(ways[1]) == hash_of(ways[2])
 
 
-def test_threads_share_a_memory_and_each_sees_what_it_wrote(memory: Memory) -> None:
+def test_threads_share_a_memory_and_read_their_own_writes(memory: Memory) -> None:
     def work(name: str) -> list[bool]:
         seen = []
         for number in range(10):
@@ -375,7 +375,7 @@ def test_the_async_twin_needs_no_async_with(tmp_path: Path) -> None:
     assert asyncio.run(use()) == "x"
 
 
-def test_a_directory_in_use_names_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_in_use_error_names_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "WAIT_S", 0.0)
     with Memory(tmp_path / "m"):
         with pytest.raises(StateInUse, match=str(os.getpid())) as raised:
@@ -387,7 +387,7 @@ def test_a_directory_in_use_names_who_has_it(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.processes
-def test_a_forked_process_is_told_to_open_its_own(start: Start) -> None:
+def test_forked_process_must_open_its_own_memory(start: Start) -> None:
     code = """
 import os, sys
 from recallflow import Memory, UsageError
@@ -443,7 +443,7 @@ def test_a_closed_memory_refuses_and_can_be_closed_again() -> None:
             call()
 
 
-def test_closing_waits_for_what_is_under_way() -> None:
+def test_closing_waits_for_pending_calls() -> None:
     memory = Memory()
     with ThreadPoolExecutor(8) as pool:
         begun = threading.Barrier(9)
@@ -496,7 +496,7 @@ def test_encrypted_memory_is_unreadable_without_its_key(tmp_path: Path) -> None:
         Memory(tmp_path / "m")
 
 
-def test_what_operators_decided_holds(tmp_path: Path) -> None:
+def test_decisions_of_operators_are_applied(tmp_path: Path) -> None:
     decided = {
         "type": "quota",
         "tenant_id": "default",

@@ -66,7 +66,7 @@ def tally() -> OutputCounter:
     return OutputCounter(QUERIES, {f"{QUERIES}:0": FIRST, f"{MEMORIES}:0": 0})
 
 
-def test_outputs_count_by_what_they_are(tally: OutputCounter) -> None:
+def test_outputs_are_counted_by_kind(tally: OutputCounter) -> None:
     slow: dict[str, Any] = {
         "processing_time_ms": 70.0,
         "status": "degraded",
@@ -131,7 +131,7 @@ def shown(metrics: MainFlowMetrics | EnrichmentMetrics) -> dict[str, float]:
     return {f"{one.name}{dict(sorted(one.labels.items())) or ''}": one.value for one in samples}
 
 
-def test_metrics_show_what_was_counted(running: MainFlowParts) -> None:
+def test_metrics_show_the_counts(running: MainFlowParts) -> None:
     metrics = MainFlowMetrics()
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
@@ -184,7 +184,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: MainFlowPart
     assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 0)
 
 
-def test_readiness_names_what_is_in_the_way(running: MainFlowParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_names_the_obstacle(running: MainFlowParts, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, early = MainFlowMetrics(), MainFlowMetrics(serve_while_catching_up=True)
     for one in (metrics, early):
         one.watch(running)

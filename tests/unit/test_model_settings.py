@@ -69,7 +69,7 @@ def test_embedding_model_uses_the_language_models_address() -> None:
         ("tokens_per_day = -1", "tokens_per_day"),
     ],
 )
-def test_what_cannot_be_called_is_refused_without_showing_a_secret(tmp_path: Path, line: str, says: str) -> None:
+def test_invalid_model_settings_are_refused_without_secrets(tmp_path: Path, line: str, says: str) -> None:
     file = tmp_path / "recallflow.toml"
     file.write_text(f"[llm]\n{line}")
     with pytest.raises(UsageError, match=re.escape(says)) as raised:

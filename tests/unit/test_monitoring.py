@@ -88,7 +88,7 @@ def lost(written: Any, read: Any, path: str = "") -> list[str]:
     return [] if written == read else [f"{path}: {written} → {read}"]
 
 
-def test_every_expression_keeps_to_what_is_chosen_above() -> None:
+def test_every_expression_uses_the_dashboard_variables() -> None:
     variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
     assert variables == {"datasource", "job", "instance"}
     for panel in panels():

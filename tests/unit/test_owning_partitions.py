@@ -42,7 +42,7 @@ def test_first_misrouted_record_alone_gives_a_warning(caplog: pytest.LogCaptureF
     assert (len(caplog.messages), homes.counts["no_key"]) == (1, 3)
 
 
-def test_what_cannot_be_read_is_refused_where_it_lies() -> None:
+def test_unreadable_record_is_refused_in_its_partition() -> None:
     broken = Record(Position("memory.events", 3, 0), b"{", 0, b"acme/ann")
     assert not isinstance(OwningPartitions(PARTITIONS).judge(decode(broken)), Misrouted)
 

@@ -77,7 +77,7 @@ def test_lock_names_hashes_and_no_mirror() -> None:
 
 
 @pytest.mark.parametrize("file", [".ci/run", "Dockerfile"])
-def test_ci_and_image_install_what_is_locked(file: str) -> None:
+def test_ci_and_image_install_locked_packages(file: str) -> None:
     installs = [line for line in (ROOT / file).read_text().splitlines() if " install --" in line]
     assert installs
     assert all("--require-hashes" in line or "--no-deps" in line for line in installs)
@@ -101,7 +101,7 @@ def test_checkout_without_links_names_the_remedy(tmp_path: Path) -> None:
         runpy.run_path(str(tmp_path / "setup.py"))
 
 
-def test_what_is_exported_is_there_and_named_as_it_is() -> None:
+def test_exported_names_exist() -> None:
     assert sorted(recallflow.__all__) == recallflow.__all__
     for name in recallflow.__all__:
         value = getattr(recallflow, name)
@@ -110,7 +110,7 @@ def test_what_is_exported_is_there_and_named_as_it_is() -> None:
             assert getattr(importlib.import_module(module), name) is value
 
 
-def test_a_type_checker_knows_what_is_exported() -> None:
+def test_type_checker_knows_the_exports() -> None:
     assert_type(recallflow.Owner("acme", "prod", "ann"), Owner)  # mypy fails where it is Any
 
 

@@ -58,7 +58,7 @@ WITHOUT_BLOCKS = (
 
 
 @pytest.mark.parametrize("page", LOCAL)
-def test_what_a_page_shows_works(page: str, tmp_path: Path) -> None:
+def test_examples_of_a_page_work(page: str, tmp_path: Path) -> None:
     ran = 0
     for block in blocks(page):
         assert block.language != "sh"

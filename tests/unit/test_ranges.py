@@ -16,7 +16,7 @@ def test_ranges_are_read(text: str, numbers: set[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "7-0", "0-9999999999", "1-2-3", "½"])
-def test_what_names_no_numbers_is_refused(text: str) -> None:
+def test_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"names no numbers as in 0-7,9|ends before it begins"):
         parse_ranges(text)
 

@@ -49,7 +49,7 @@ def test_commands_work_in_this_process(
     assert re.search(ANSWERS[blocks], printed, re.MULTILINE)
 
 
-def test_example_in_python_prints_what_stands_below_it(
+def test_python_example_prints_its_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (block,), (printed,) = readme("python"), readme("text")

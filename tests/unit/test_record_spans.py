@@ -33,7 +33,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 
 @pytest.mark.parametrize(("topic", "value"), [(MEMORIES, EVENT), (QUERIES, QUERY)], ids=["events", "queries"])
-def test_what_waits_is_bounded_and_each_span_ends_once(
+def test_waiting_spans_are_bounded_and_end_once(
     exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, topic: str, value: bytes
 ) -> None:
     caplog.set_level(logging.DEBUG)

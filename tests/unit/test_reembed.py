@@ -64,7 +64,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield Log(directory)
 
 
-def test_what_was_sent_home_counts_there_and_then(log: Log) -> None:
+def test_forwarded_text_counts_at_its_original_position(log: Log) -> None:
     lost = log.add(ELSEWHERE, content="sent astray", id="a")
     log.add(HOME, type="memory.update", memory_id="a", content="came too early")
     log.add(HOME, lost, content="sent astray", id="a")

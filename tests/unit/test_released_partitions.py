@@ -62,14 +62,14 @@ def test_folder_is_marked_at_the_second_look(life: Life) -> None:
     assert life.marked() == {2: BEGAN_MS}
 
 
-def test_nobody_looks_once_the_member_stops(life: Life) -> None:
+def test_checks_end_when_the_member_stops(life: Life) -> None:
     life.look()
     life.stopping.set()
     life.look(2)
     assert life.marked() == {}
 
 
-def test_what_came_while_it_was_marked_is_not(life: Life) -> None:
+def test_partition_regained_while_marked_is_kept(life: Life) -> None:
     life.others = frozenset({1})
     life._elsewhere._ours = lambda: frozenset(life.marked())
     life.look(2)
@@ -86,7 +86,7 @@ def test_a_folder_goes_after_a_day(life: Life) -> None:
     assert life.marked() == {1: BEGAN_MS + KEPT_MS}
 
 
-def test_what_no_log_holds_any_more_stays(life: Life) -> None:
+def test_folder_with_expired_log_records_is_kept(life: Life) -> None:
     life.can_come_again = False
     life.look(2)
     life.look(after_ms=KEPT_MS)

@@ -124,7 +124,7 @@ def test_a_tombstone_stays_null() -> None:
     st.lists(st.tuples(st.text(max_size=9), st.one_of(st.none(), st.binary(max_size=5_000))), max_size=4),
     st.integers(LEAST_BYTES, 30_000),
 )
-def test_any_dead_letter_fits_and_says_what_is_missing(
+def test_any_dead_letter_fits_and_names_cut_parts(
     begins: bytes, length: int, key_bytes: int | None, headers: list[tuple[str, bytes | None]], most_bytes: int
 ) -> None:
     value, key = begins + b"x" * length, None if key_bytes is None else b"k" * key_bytes
@@ -183,7 +183,7 @@ def test_a_key_that_is_cut_still_says_which_partition() -> None:
     assert len(parts) > 1
 
 
-def test_what_stands_in_for_a_refused_answer_says_why() -> None:
+def test_substitute_for_a_refused_answer_gives_the_reason() -> None:
     outgoing = router().route(answer("x")).outgoing
     assert outgoing.instead is not None
     told = outgoing.instead("Broker: Message size too large")

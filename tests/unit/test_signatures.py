@@ -11,7 +11,7 @@ SECRET, OTHER = "s" * 32, "o" * 32
 
 
 @given(st.binary(), st.binary())
-def test_what_is_signed_is_known_and_nothing_else(key: bytes, value: bytes) -> None:
+def test_only_signed_content_is_verified(key: bytes, value: bytes) -> None:
     headers = signed(SECRET, key, value)
     assert is_signed(SECRET, key, value, headers)
     assert not is_signed(OTHER, key, value, headers)
@@ -24,7 +24,7 @@ def test_a_signature_is_of_one_key_and_one_value(key: bytes, value: bytes, key2:
     assert is_signed(SECRET, key2, value2, signed(SECRET, key, value)) is ((key, value) == (key2, value2))
 
 
-def test_what_is_not_signed_once_is_not_signed() -> None:
+def test_missing_or_repeated_signature_is_refused() -> None:
     [(name, signature)] = signed(SECRET, b"k", b"v")
     for headers in (
         None,

@@ -32,7 +32,7 @@ def test_partition_is_warm_at_enough_other_members(shares: dict[str, int], count
             assert sum(number in found for found in warm.values()) == min(count, len(assigned) - 1)
 
 
-def test_what_is_lost_goes_to_who_has_least() -> None:
+def test_lost_partition_goes_to_the_least_loaded_member() -> None:
     shares = {"a": frozenset({3, 9}), "b": frozenset({1, 10, 2}), "c": frozenset({4})}
     assert without(shares, "b") == {"a": frozenset({3, 9, 2}), "c": frozenset({4, 10, 1})}
     assert warm_at("c", shares, 1) == {10, 1, 3, 9}
@@ -42,7 +42,7 @@ def test_what_is_lost_goes_to_who_has_least() -> None:
 
 
 @pytest.mark.parametrize("me", [None, "another"])
-def test_who_is_no_member_stands_by_for_nobody(me: str | None) -> None:
+def test_non_members_stand_by_for_no_partition(me: str | None) -> None:
     assert warm_at(me, {"a": frozenset({0}), "b": frozenset({1})}, 1) == frozenset()
 
 

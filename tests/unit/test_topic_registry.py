@@ -71,7 +71,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         known(tmp_path, found())
 
 
-def test_added_partitions_are_told_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_added_partitions_are_reported_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     told: list[int] = []
     watch = Watch(lambda: found(queries=5), found())
@@ -83,7 +83,7 @@ def test_added_partitions_are_told_counted_and_logged_once(caplog: pytest.LogCap
     assert caplog.messages == ["queries has 5 partitions, and had 2"]
 
 
-def test_what_kafka_cannot_say_now_is_asked_again() -> None:
+def test_failed_description_is_retried() -> None:
     def away() -> dict[str, Described]:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 

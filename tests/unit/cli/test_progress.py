@@ -37,7 +37,7 @@ def test_another_log_cluster_or_topic_begins_at_the_beginning(tmp_path: Path, lo
 
 
 @pytest.mark.parametrize(("records", "ends"), [(0, 100), (30, 30)])
-def test_a_topic_that_lost_what_was_sent_gets_it_again(tmp_path: Path, records: int, ends: int) -> None:
+def test_topic_that_lost_records_gets_them_again(tmp_path: Path, records: int, ends: int) -> None:
     progress(tmp_path).save(60, 50)
     lost = progress(tmp_path, target=TARGET._replace(records=records, ends=ends))
     assert (lost.events, lost.sent, lost.emptied) == (0, 0, True)
@@ -54,7 +54,7 @@ def test_unset_state_home_is_the_home_folder(given: str, tmp_path: Path, monkeyp
     assert state_home({"XDG_STATE_HOME": given}) == tmp_path / ".local" / "state" / "recallflow"
 
 
-def test_what_cannot_be_read_or_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_unreadable_progress_file_is_one_line(tmp_path: Path) -> None:
     made = progress(tmp_path)
     made.save(1, 1)
     made.path.write_bytes(b"{")

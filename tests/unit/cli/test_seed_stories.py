@@ -7,7 +7,7 @@ MINUTE_MS, DAY_MS = 60_000, 86_400_000
 MODEL = "urn:acme:model:leaver"
 
 
-def test_a_conversation_is_told_in_order_with_its_key_entity(cli: Cli) -> None:
+def test_conversation_is_recalled_in_order_with_its_entity(cli: Cli) -> None:
     """Ask in a session with a key entity: the conversation about the entity comes whole, in order, and first."""
     meeting = [
         ("m1", "Mia", "Morning, shall we begin?"),

@@ -34,7 +34,7 @@ def test_a_partition_counts_while_it_is_ours() -> None:
     assert (catch_up.to_go(), catch_up.to_go_of(LOG)) == (1, None)
 
 
-def test_what_an_earlier_run_was_given_is_not_counted() -> None:
+def test_records_of_an_earlier_run_do_not_count() -> None:
     catch_up = started(**{LOG: 5})
     catch_up.begin(LOG, 3)
     catch_up.gave(LOG, [3, 4], 5)
@@ -127,20 +127,20 @@ def test_place_without_its_ahead_offsets_is_not_clean() -> None:
     assert (told.clean, told.at_ms) == (False, 9)
 
 
-def test_what_is_done_is_below_or_ahead_and_not_open() -> None:
+def test_finished_offsets_are_below_or_ahead_and_not_open() -> None:
     at = Reached(10, 0, (3, 5), (12,))
     assert at.first == 3
     assert [offset for offset in range(14) if at.is_done(offset)] == [0, 1, 2, 4, 6, 7, 8, 9, 12]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"memory":[1]}', "recallflow"])
-def test_what_is_no_place_is_named(text: str) -> None:
+def test_invalid_place_is_reported(text: str) -> None:
     with pytest.raises(ValueError, match="place"):
         Place.decode(text)
 
 
 @pytest.mark.parametrize("text", [None, "", '{"host":"vm","pid":1,"released":true}', '{"memory":[0,0,[],[]],"new":1}'])
-def test_what_another_version_left_beside_an_offset_is_no_place(text: str | None) -> None:
+def test_metadata_of_another_version_is_ignored(text: str | None) -> None:
     assert Place.found(text) is None
 
 
@@ -161,7 +161,7 @@ def test_a_name_is_one_that_a_broker_takes() -> None:
         ([], None),
     ],
 )
-def test_who_owns_what_is_ours_is_found(names: list[str], found: str | None) -> None:
+def test_current_owners_of_partitions_are_found(names: list[str], found: str | None) -> None:
     assert overlapping({0, 1, 2, 3}, names) == found
 
 

@@ -87,7 +87,7 @@ def test_empty_queue_alone_gives_a_short_rest(make_hub: Callable[..., Hub], queu
     assert wake.waits == waits
 
 
-def test_what_may_not_be_given_yet_is_rested_on(make_hub: Callable[..., Hub]) -> None:
+def test_blocked_partition_is_paused(make_hub: Callable[..., Hub]) -> None:
     """As much is in flight as may be, for as long as a call of a model takes: who looked again and again would take a
     processor."""
     wake, in_flight = Told(), [IN_FLIGHT_MAX]
@@ -103,7 +103,7 @@ def test_what_may_not_be_given_yet_is_rested_on(make_hub: Callable[..., Hub]) ->
     assert wake.waits == [False]
 
 
-def test_what_else_has_failed_stops_the_source(make_hub: Callable[..., Hub]) -> None:
+def test_other_failures_stop_the_source(make_hub: Callable[..., Hub]) -> None:
     failed: list[SourceError] = []
     hub = make_hub(None, lambda: failed[0] if failed else None)
     hub.begin("00000")
@@ -240,7 +240,7 @@ def test_partition_removed_at_its_limit_is_read_after_its_return() -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_of_large_records_fewer_are_read_ahead(partitions: int) -> None:
+def test_fewer_large_records_are_read_ahead(partitions: int) -> None:
     large = b"x" * (READ_AHEAD_BYTES // 50)
     kafka = FakeKafka(events=partitions)
     for number in range(200):

@@ -42,7 +42,7 @@ def test_a_file_gives_public_keys_and_secrets(tmp_path: Path) -> None:
         (b" " * (MOST_BYTES + 1), "more than"),
     ],
 )
-def test_a_file_that_is_none_is_told(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_invalid_jwks_file_is_reported(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "jwks.json"
     if content is not None:
         path.write_bytes(content)
@@ -58,7 +58,7 @@ def test_an_address_gives_public_keys_alone(server: JwksServer) -> None:
     assert (problems, source.is_remote) == (["o1: a secret is no secret at an address"], True)
 
 
-def test_what_has_not_changed_is_not_sent_again(server: JwksServer) -> None:
+def test_unchanged_document_is_not_sent_again(server: JwksServer) -> None:
     server.body, server.headers = document(rs256()), {"ETag": '"1"'}
     source = open_jwks(server.url)
     first, second = source.read(), source.read()
@@ -92,7 +92,7 @@ def test_a_tag_that_cannot_be_sent_back_is_not_kept(server: JwksServer) -> None:
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_an_answer_that_is_none_is_told(
+def test_invalid_jwks_response_is_reported(
     server: JwksServer, status: int, headers: dict[str, str], body: bytes, said: str
 ) -> None:
     server.status, server.headers, server.body = status, headers, body

@@ -62,7 +62,7 @@ def test_security_options_reach_every_client(kind: str, caplog: pytest.LogCaptur
     assert configuration(client, chosen, caplog).items() >= SHOWN.items()
 
 
-def test_what_a_user_chooses_wins_over_our_tuning() -> None:
+def test_user_options_override_our_defaults() -> None:
     chosen = {"linger.ms": "7", "queued.min.messages": "9", "socket.nagle.disable": "false"}
     options = KafkaOptions(SERVERS, chosen)
     assert options.producer()["linger.ms"] == "7"

@@ -210,7 +210,7 @@ def test_a_service_that_answers_is_not_left_alone(llm_server: LlmServer, model: 
     assert llm_server.calls["classify"] == 2 * FAILURES
 
 
-def test_calls_that_nobody_waited_for_count_as_failures(llm_server: LlmServer, model: Model) -> None:
+def test_abandoned_calls_count_as_failures(llm_server: LlmServer, model: Model) -> None:
     def gone(count: int, now: Now) -> bool:
         return now.hung_up == count
 
@@ -384,7 +384,7 @@ def test_tenants_beyond_so_many_are_metered_together(model: Model) -> None:
 @pytest.mark.parametrize(
     "fault", ["status", "cut", "cut_midway", "huge", "not_json", "off_schema", "refusal", "length"]
 )
-def test_neither_secrets_nor_text_reach_an_error_or_a_log(
+def test_errors_and_logs_contain_no_secrets_or_text(
     llm_server: LlmServer, model: Model, time: Time, fault: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

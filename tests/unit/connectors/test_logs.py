@@ -149,7 +149,7 @@ def test_format_is_detected(write: Callable[[bytes], Path], content: bytes, log_
         (b'{"type":7}', "the fields type"),
     ],
 )
-def test_what_is_no_log_is_told(write: Callable[[bytes], Path], content: bytes, found: str) -> None:
+def test_unknown_file_format_is_reported(write: Callable[[bytes], Path], content: bytes, found: str) -> None:
     path = write(content)
     with pytest.raises(UsageError) as caught:
         detect_format(path)
@@ -158,7 +158,7 @@ def test_what_is_no_log_is_told(write: Callable[[bytes], Path], content: bytes, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_that_is_no_log_is_told(tmp_path: Path) -> None:
+def test_invalid_path_is_reported(tmp_path: Path) -> None:
     for path, told in (
         (tmp_path / "missing", "no such file"),
         (tmp_path, "a folder without files"),
@@ -169,7 +169,7 @@ def test_a_path_that_is_no_log_is_told(tmp_path: Path) -> None:
             open_source(path)
 
 
-def test_an_unreadable_file_is_told(write: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_reported(write: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
@@ -187,7 +187,7 @@ def test_torn_document_is_read_and_its_end_refused(write: Callable[[bytes], Path
     assert torn == b'{"messages": [{"role": "us'
 
 
-def test_a_conversation_gives_its_messages_what_they_lack(write: Callable[[bytes], Path]) -> None:
+def test_messages_inherit_fields_of_their_conversation(write: Callable[[bytes], Path]) -> None:
     conversation = {
         "id": "trip",
         "created": 1767225600.5,
@@ -259,7 +259,7 @@ def test_logs_without_ids_do_not_collide(tmp_path: Path, layout: Callable[[list[
     assert written("one.jsonl", "hi", "A", "B")[:2] == one  # it grew
 
 
-def test_conversations_are_told_apart(write: Callable[[bytes], Path]) -> None:
+def test_conversations_have_different_sessions(write: Callable[[bytes], Path]) -> None:
     line = b'{"messages":[' + MESSAGE + b"]}\n"
     ids = [
         event["id"].rpartition("-")[0]
@@ -316,7 +316,7 @@ def test_malformed_element_is_rejected(write: Callable[[bytes], Path], element: 
     assert is_valid(after)
 
 
-def test_what_was_malformed_is_kept(write: Callable[[bytes], Path]) -> None:
+def test_malformed_lines_are_kept(write: Callable[[bytes], Path]) -> None:
     _, malformed = events(write(b"[" + MESSAGE + b', "just text"]'))
     assert malformed["metadata"] == {"malformed": "just text"}
 

@@ -265,7 +265,7 @@ def test_new_member_begins_the_second_rebalance(group: Group, is_new: bool, join
     assert group.consumer.subscriptions == joins
 
 
-def test_what_was_not_begun_with_moves_on_as_it_came(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstarted_partition_moves_on_unchanged(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     member = group.make(0)
     monkeypatch.setattr(group.flow, "give_up", lambda _: {})
     group.consumer.events.append(lambda: group.consumer.give(1))
@@ -280,7 +280,7 @@ def test_what_was_not_begun_with_moves_on_as_it_came(group: Group, monkeypatch: 
     assert (at.offset, at.metadata) == (3, "told before")
 
 
-def test_what_stays_is_renewed_while_something_is_given_up(group: Group) -> None:
+def test_kept_partitions_are_renewed_during_a_revocation(group: Group) -> None:
     member = group.make(0, 1)
     group.flow.through.clear()
     thread = group.begin_revocation(member, 1)
@@ -312,7 +312,7 @@ def test_late_handover_ends_membership_and_keeps_partitions(group: Group) -> Non
     assert group.consumer.assigned == {0}
 
 
-def test_who_was_replaced_under_its_name_does_not_come_back(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_member_does_not_rejoin(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "static_members", lambda *_: {"a": "member-2"})
     member = group.make(0, instance_id="a")
     group.clock.now_s += SESSION_S + 1
@@ -391,9 +391,7 @@ def test_partition_of_previous_static_member_moves_late(group: Group, tmp_path: 
     assert group.consumer.assigned == {1}
 
 
-def test_partitions_of_ones_own_are_those_whatever_the_group_assigns(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fixed_partitions_ignore_the_group_assignment(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[frozenset[int]] = []
     monkeypatch.setattr(module, "check_alone", lambda _, __, own: looked.append(own))
     member = group.make(0, 1, own=frozenset({2, 3}))

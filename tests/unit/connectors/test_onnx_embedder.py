@@ -153,7 +153,7 @@ def test_a_vector_does_not_depend_on_the_texts_beside_it(make: Make) -> None:
     assert [row.tobytes() for row in embedder.embed(texts)] == [embedder.embed([text])[0].tobytes() for text in texts]
 
 
-def test_the_name_tells_models_apart_by_what_their_files_hold(make: Make) -> None:
+def test_model_name_depends_on_file_contents(make: Make) -> None:
     names = {
         load(folder).name
         for folder in (
@@ -175,13 +175,13 @@ def test_the_name_tells_models_apart_by_what_their_files_hold(make: Make) -> Non
         ({"extra_input": "pixel_values"}, "wants pixel_values beside tokens"),
     ],
 )
-def test_what_cannot_be_run_is_refused(make: Make, said: dict[str, Any], problem: str) -> None:
+def test_unusable_model_is_refused(make: Make, said: dict[str, Any], problem: str) -> None:
     with pytest.raises(EmbedderError, match=problem):
         load(make(**said))
 
 
 @pytest.mark.parametrize("missing", ["model.onnx", "tokenizer.json"])
-def test_what_is_missing_is_named(make: Make, missing: str) -> None:
+def test_missing_model_files_are_named(make: Make, missing: str) -> None:
     folder = make()
     (folder / missing).unlink()
     with pytest.raises(EmbedderError, match=f"has no {missing}"):

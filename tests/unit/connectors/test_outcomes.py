@@ -72,7 +72,7 @@ def test_news_may_come_in_any_order(order: list[int]) -> None:
 
 
 @given(st.permutations([*range(4)]))
-def test_who_waits_no_more_gets_nothing_and_leaves_nothing(order: list[int]) -> None:
+def test_cancelled_waiter_leaves_nothing(order: list[int]) -> None:
     outcomes = ExpectedOutcomes()
     gone, there = Caller(outcomes, 0), Caller(outcomes, 2)
     gone.drop()

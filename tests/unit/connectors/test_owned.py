@@ -149,7 +149,7 @@ def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> No
     assert [lane for one in member.source.readers() for lane in one.lanes.values() if lane is warm] == []
 
 
-def test_what_is_ours_comes_before_what_is_kept_warm(kafka: FakeKafka, member: Member) -> None:
+def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Member) -> None:
     warm = lane_at(MEMORIES, 1, Reached(0), 1)
     member.source.warm(1, warm)
     mine, _ = member.own(0)

@@ -88,7 +88,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize(("accept", "given"), ACCEPTED.values(), ids=ACCEPTED)
-def test_metrics_are_what_is_liked_best(accept: str, given: str) -> None:
+def test_metrics_format_follows_the_accept_header(accept: str, given: str) -> None:
     with Probes(HOST, 0, CollectorRegistry(), str) as probes:
         asked = urllib.request.Request(f"http://{HOST}:{probes.port}/metrics", headers={"Accept": accept})
         with urllib.request.urlopen(asked, timeout=10) as answer:
@@ -115,6 +115,6 @@ def test_a_socket_that_is_listened_at_already_is_served() -> None:
 
 
 @pytest.mark.parametrize("host", ["fd://x", "fd://9999", "fd://-1"])
-def test_what_is_no_socket_is_refused(host: str) -> None:
+def test_invalid_address_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match=f"cannot serve metrics at {host}"):
         Probes(host, 0, CollectorRegistry(), str)

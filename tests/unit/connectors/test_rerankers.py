@@ -104,7 +104,7 @@ def test_pipe_orders_by_the_model_of_a_folder(tmp_path: Path, run_pipe: Callable
         ("tiny", {"path": Path("nowhere")}, "nowhere has no model.onnx"),
     ],
 )
-def test_what_is_wrong_with_a_choice_is_said(name: str | None, chosen: dict[str, Any], says: str) -> None:
+def test_wrong_reranker_option_is_reported(name: str | None, chosen: dict[str, Any], says: str) -> None:
     with pytest.raises((UsageError, RerankerError), match=says):
         load(name, **chosen)
 
@@ -193,7 +193,7 @@ def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) 
         (hang_up, "it cannot be asked: RemoteDisconnected"),
     ],
 )
-def test_what_a_service_does_wrong_is_said(serve: Callable[[Handler], str], handler: Handler, says: str) -> None:
+def test_wrong_reranker_response_is_reported(serve: Callable[[Handler], str], handler: Handler, says: str) -> None:
     with pytest.raises(RerankerError, match=says):
         scores(HttpReranker("judge", serve(handler), None, 5.0), "a", "b")
 

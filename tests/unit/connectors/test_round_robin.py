@@ -52,7 +52,7 @@ def test_each_tenant_has_one_turn_before_a_second(counts: dict[bytes, int]) -> N
         at += len(expected)
 
 
-def test_what_was_given_before_its_turn_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_records_stay_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recallflow.connectors.kafka.order.AHEAD_MAX", 30)
     turns, log, given_, most = RoundRobinQueue(), list[Message](), list[int](), 0
     while len(given_) < 1_000:

@@ -59,7 +59,7 @@ def test_progress_waits_for_the_first_record_that_is_open(publisher: Publisher, 
     assert reached.told == [3, 4]
 
 
-def test_what_is_passed_over_counts_in_its_place(publisher: Publisher, reached: Reached) -> None:
+def test_skipped_record_counts_as_progress(publisher: Publisher, reached: Reached) -> None:
     publisher.send(b"acme/ann", b"event 0")
     publisher.pass_over()
     publisher.send(b"acme/ann", b"event 2")
@@ -93,7 +93,7 @@ def test_unacknowledged_records_fail_the_flush(
     assert reached.told == []
 
 
-def test_it_knows_how_large_a_record_the_topic_takes(publisher: Publisher, reached: Reached) -> None:
+def test_sender_knows_the_record_limit_of_the_topic(publisher: Publisher, reached: Reached) -> None:
     largest = MOST_BYTES - TRIMMINGS_BYTES - len(b"acme/ann")
     assert publisher.fits(b"acme/ann", b"x" * largest)
     assert not publisher.fits(b"acme/ann", b"x" * (largest + 1))

@@ -56,7 +56,7 @@ def test_the_name_tells_the_model(embedder: StaticEmbedder) -> None:
     assert embedder.name.startswith("static-256-")
 
 
-def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
+def test_invalid_model_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EmbedderError, match=r"has no model\.safetensors: give the folder of a model2vec model"):
         load_embedder("static", tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
@@ -74,7 +74,7 @@ class Service:
         raise AssertionError(tenant_id, texts)
 
 
-def test_it_has_the_name_and_the_size_of_its_service() -> None:
+def test_remote_embedder_has_name_and_dimension_of_its_service() -> None:
     found = load_remote(Service(3))
     assert isinstance(found, RemoteEmbedder)
     assert not isinstance(found, TokenEmbedder)
@@ -97,7 +97,7 @@ def test_a_model_of_another_size_is_no_copy() -> None:
         RemoteModel(Service(3), HASHING)
 
 
-def test_a_folder_that_there_is_not_is_told_of(tmp_path: Path) -> None:
+def test_missing_model_folder_is_reported(tmp_path: Path) -> None:
     check_embedder("openai")
     with pytest.raises(EmbedderError, match="is no folder"):
         load_remote(Service(3), tmp_path / "none")
@@ -105,6 +105,6 @@ def test_a_folder_that_there_is_not_is_told_of(tmp_path: Path) -> None:
         load_remote(Service(3), tmp_path)
 
 
-def test_it_is_not_loaded_as_those_in_this_process() -> None:
+def test_remote_embedder_cannot_be_loaded_locally() -> None:
     with pytest.raises(EmbedderError, match="asks a service"):
         load_embedder("openai")

@@ -39,7 +39,7 @@ def fill(kafka: FakeKafka, topic: str, count: int, partition: int = 0, begin_ms:
         kafka.append(topic, partition, b"{}", append_ms=begin_ms + number)
 
 
-def test_what_stands_behind_a_place_is_seen(kafka: FakeKafka) -> None:
+def test_records_after_a_position_are_found(kafka: FakeKafka) -> None:
     fill(kafka, "responses", 5)
     fill(kafka, "responses", 3, partition=1)
     fill(kafka, "receipts", 2)
@@ -99,7 +99,7 @@ def message(headers: list[tuple[str, bytes]]) -> Message:
     return Message("dead.letters", 0, 5, b"{", b"acme/ann", headed=tuple(headers))
 
 
-def test_a_record_s_own_headers_stay_apart_whatever_their_names() -> None:
+def test_own_headers_of_a_record_stay_separate() -> None:
     own = [("error.code", b"of somebody else"), ("error.source", b"elsewhere:0:1")]
     letter = Letter.of(message([*own, *OURS]))
     assert letter is not None
@@ -144,7 +144,7 @@ def test_a_full_queue_is_waited_for(producer: FakeProducer) -> None:
     assert producer.log[0].headers == {"a": b"b"}
 
 
-def test_what_is_not_delivered_is_named_with_topic_and_reason(producer: FakeProducer) -> None:
+def test_undelivered_record_is_named_with_topic_and_reason(producer: FakeProducer) -> None:
     producer.fails[b"1"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
     with pytest.raises(SinkError, match=r"^memory\.events: a record was not delivered: .*timed out"):
         send_again(KafkaOptions("nowhere:1"), letters(3))

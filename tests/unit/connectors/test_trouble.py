@@ -39,7 +39,7 @@ NOBODY_ANSWERED = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", 
 
 
 @pytest.mark.parametrize("code", [*RETRIABLE, *(getattr(KafkaError, name) for name in NOBODY_ANSWERED)])
-def test_what_kafka_calls_retriable_is_tried_again(code: int) -> None:
+def test_retriable_errors_are_retried(code: int) -> None:
     assert passes(KafkaError(code))
 
 
@@ -63,7 +63,7 @@ def test_long_outage_is_logged_seldom(clock: Clock, caplog: pytest.LogCaptureFix
     assert len(said) == 11  # at 0, 10, 30, 70, 150, 310, 630 and 1270 s, and every 640 s from then on
 
 
-def test_a_new_outage_is_told_at_once(clock: Clock) -> None:
+def test_new_outage_is_reported_at_once(clock: Clock) -> None:
     seldom = Seldom(clock)
     assert [seldom.allows("outage"), seldom.allows("outage"), seldom.allows("other")] == [True, False, True]
     clock.now_s += LOG_PAUSE_S + 1

@@ -79,7 +79,7 @@ def test_transaction_markers_at_the_end_hold_back_nothing(partition: Partition) 
     assert len(partition.answered()) == 1
 
 
-def test_wait_ends_at_its_deadline_and_says_what_is_missing(partition: Partition) -> None:
+def test_wait_ends_at_its_deadline_and_names_missing_positions(partition: Partition) -> None:
     partition.ask(ANN, end=3)
     assert partition.answered() == []
     partition.now_s = WAIT_S

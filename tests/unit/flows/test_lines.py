@@ -205,7 +205,7 @@ def test_stepwise_event_continues_after_a_crash(
     assert hash_of(cut.state_dir) == hash_of(whole.state_dir)
 
 
-def test_older_partition_folder_reads_what_it_lacks_again(tmp_path: Path) -> None:
+def test_older_partition_folder_reads_missing_lines_again(tmp_path: Path) -> None:
     """The folder of one state partition is restored from a copy. The other passes over the lines."""
     lines = make_log(4, 90, nameless=[*CREATIONS, *CHANGES])
     first, whole = Replay(tmp_path / "s", lines[:45]), Replay(tmp_path / "whole", lines)

@@ -36,7 +36,7 @@ def raw(client: httpx.Client, method: str, target: str, headers: dict[str, str] 
 
 
 @pytest.mark.parametrize("memory_id", IDS)
-def test_a_memory_is_reached_whatever_its_id_holds(real: httpx.Client, memory_id: str) -> None:
+def test_memory_ids_with_special_characters_are_reachable(real: httpx.Client, memory_id: str) -> None:
     other = {"x/history": "x"}.get(memory_id, "other")
     for one in (memory_id, other):
         assert real.post("/memory/events", json=EVENT | {"id": one, "content": f"It is {one}."}).status_code == 202
@@ -68,7 +68,7 @@ def test_an_id_of_mem0s_may_hold_a_slash(real: httpx.Client) -> None:
      "/mem0/acme/v1/memories/u:{}/", "/mem0/{}/v1/ping/", "/mem0/acme/v1/memories/?user_id={}"],
     ids=["path", "value", "name", "mem0 path", "mem0 tenant", "mem0 value"],
 )  # fmt: skip
-def test_what_is_not_utf8_is_refused(engine: Engine, client: httpx.Client, target: str, bad: str) -> None:
+def test_invalid_utf8_is_refused(engine: Engine, client: httpx.Client, target: str, bad: str) -> None:
     status, said = raw(client, "GET", target.format(bad))
     assert (status, said["error"]["code"]) == (400, "invalid_event")
     assert engine.asked == []
@@ -113,11 +113,11 @@ def test_unknown_parameter_is_refused_by_name(
     assert (engine.asked, engine.stored) == ([], [])
 
 
-def test_what_mem0s_clients_send_without_effect_is_taken(client: httpx.Client) -> None:
+def test_ignored_parameters_of_mem0_clients_are_accepted(client: httpx.Client) -> None:
     assert client.get("/mem0/acme/v1/ping/?org_id=o&project_id=p").status_code == 200
 
 
-def test_to_forget_what_there_is_not_is_told(engine: Engine, client: httpx.Client) -> None:
+def test_forgetting_an_unknown_memory_returns_not_found(engine: Engine, client: httpx.Client) -> None:
     engine.receipt = Receipt(id="m", position="memory:0:0", outcome="unchanged", memory_id="m")
     waited = client.delete(f"/memories/m?{SCOPE}&wait=applied")
     assert (waited.status_code, waited.json()["error"]["code"]) == (404, "not_found")

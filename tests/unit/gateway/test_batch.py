@@ -73,7 +73,7 @@ def test_a_line_that_is_too_long_costs_no_other(engine: Engine, client: httpx.Cl
     assert len(engine.stored) == 2
 
 
-def test_what_is_refused_is_told_for_its_line_alone(engine: Engine, client: httpx.Client) -> None:
+def test_refusal_is_reported_for_its_line_only(engine: Engine, client: httpx.Client) -> None:
     def refuse(event: Event) -> None:
         if event.user_id == "bob":
             raise InvalidRecord("forbidden", [FieldProblem("user_id", "no")])
@@ -218,7 +218,7 @@ def read_lines(pieces: Iterator[bytes], every_s: float) -> tuple[list[bytes | Pr
 
 
 @pytest.mark.parametrize("piece", [b"\n", b" ", b" \r\n", b"x", b"x" * 100], ids=repr)
-def test_slow_body_ends_whatever_trickles_in(piece: bytes) -> None:
+def test_slow_body_times_out_despite_trickling_bytes(piece: bytes) -> None:
     found, took_s = read_lines(itertools.repeat(piece), WITHIN_S * 0.9)
     assert took_s < 3 * WITHIN_S
     assert isinstance(found[-1], Problem)

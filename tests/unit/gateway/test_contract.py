@@ -55,7 +55,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("name", "mode"), TRIED, ids=[f"{name} {mode.value}" for name, mode in TRIED])
-def test_whatever_is_sent_is_answered_as_described(url: str, name: str, mode: GenerationMode) -> None:
+def test_generated_requests_get_documented_answers(url: str, name: str, mode: GenerationMode) -> None:
     method, path = name.split(" ")
     operation = from_dict(DOCUMENT)[path][method]
 

@@ -132,7 +132,7 @@ def test_a_client_that_does_not_read_is_dropped(engine: Engine, client: httpx.Cl
             send_all(opened, itertools.repeat(b"\r\n"))
 
 
-def test_request_over_the_concurrency_limit_is_told_to_retry(engine: Engine, client: httpx.Client) -> None:
+def test_request_over_the_concurrency_limit_gets_retry_after(engine: Engine, client: httpx.Client) -> None:
     engine.release.clear()
     answers: list[int] = []
     asked = partial(httpx.post, f"{client.base_url}/memory/query", timeout=30, content=QUERY, headers=JSON)
@@ -161,7 +161,7 @@ def test_pipelined_requests_are_answered_in_their_order(engine: Engine, client: 
     assert re.findall(rb'"query_id":"(q\d+)"', answered) == [b"q%d" % number for number in range(20)]
 
 
-def test_who_leaves_before_the_answer_does_no_harm(engine: Engine, client: httpx.Client) -> None:
+def test_disconnecting_clients_free_their_slots(engine: Engine, client: httpx.Client) -> None:
     engine.release.clear()
     for _ in range(CONCURRENCY):
         with raw(client) as opened:
@@ -176,14 +176,14 @@ def test_who_leaves_before_the_answer_does_no_harm(engine: Engine, client: httpx
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 100], ids=len)
-def test_what_is_no_http_is_refused_and_nothing_else_suffers(client: httpx.Client, sent: bytes) -> None:
+def test_invalid_http_gets_400_and_server_stays_up(client: httpx.Client, sent: bytes) -> None:
     with raw(client) as opened:
         opened.sendall(sent)
         assert statuses(read_all(opened)) == [400]
     assert client.get("/livez").status_code == 200
 
 
-def test_a_defect_of_ours_is_told_without_what_it_quotes(
+def test_internal_error_reveals_no_request_text(
     engine: Engine, client: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:

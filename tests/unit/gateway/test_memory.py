@@ -23,7 +23,7 @@ def test_an_answer_comes_as_the_engine_gave_it(engine: Engine, client: httpx.Cli
     assert answered.json() == {"query_id": "q1", "status": "ok", "memories": []}
 
 
-def test_every_wrong_field_is_told_at_once(client: httpx.Client) -> None:
+def test_all_invalid_fields_are_reported_together(client: httpx.Client) -> None:
     answered = client.post("/memory/query", json=QUERY | {"k": "many", "mode": "best", "user_id": ""})
     assert answered.status_code == 400
     error = answered.json()["error"]
@@ -61,7 +61,7 @@ def test_engine_error_code_sets_the_status(engine: Engine, client: httpx.Client,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_goes_wrong_has_a_status_of_its_own(
+def test_each_error_has_its_http_status(
     engine: Engine, client: httpx.Client, error: Exception, status: int, code: str
 ) -> None:
     def fail(_: object) -> None:
@@ -98,7 +98,7 @@ def test_an_event_is_accepted_with_its_position(engine: Engine, client: httpx.Cl
     assert [event.user_id for event, _ in engine.stored] == ["ann"]
 
 
-def test_who_waits_is_told_what_became_of_an_event(engine: Engine, client: httpx.Client) -> None:
+def test_waiting_request_returns_the_receipt(engine: Engine, client: httpx.Client) -> None:
     answered = client.post("/memory/events?wait=applied", json=EVENT).json()
     assert answered["applied"] is True
     assert answered["receipt"]["outcome"] == "created"
@@ -107,7 +107,7 @@ def test_who_waits_is_told_what_became_of_an_event(engine: Engine, client: httpx
 
 
 @pytest.mark.parametrize(("path", "body"), [("/memory/query", EVENT), ("/memory/events", QUERY)])
-def test_what_belongs_elsewhere_is_told_where(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+def test_misplaced_body_error_names_the_right_path(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
     answered = client.post(path, json=body)
     assert answered.status_code == 400
     assert "/memory/" in answered.json()["error"]["fields"][0]["problem"]
@@ -141,7 +141,7 @@ def test_unknown_path_is_refused_in_the_same_form(client: httpx.Client, path: st
     assert answered.json()["error"]["message"]
 
 
-def test_probes_tell_what_a_supervisor_asks(engine: Engine, client: httpx.Client) -> None:
+def test_probes_report_liveness_and_readiness(engine: Engine, client: httpx.Client) -> None:
     assert (client.get("/livez").text, client.get("/readyz").text) == ("alive\n", "ready\n")
     engine.in_the_way = "Kafka is away"
     refused = client.get("/readyz")

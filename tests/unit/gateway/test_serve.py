@@ -80,7 +80,7 @@ LET_IN: list[tuple[str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("given", "status"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
-def test_who_may_not_is_refused_everywhere(guarded: str, given: dict[str, str], status: int) -> None:
+def test_invalid_credentials_are_refused_on_every_route(guarded: str, given: dict[str, str], status: int) -> None:
     scope = "tenant_id=acme&user_id=ann"
     with httpx.Client(base_url=guarded, headers=given, timeout=30) as client:
         answers = [
@@ -98,7 +98,7 @@ def test_who_may_not_is_refused_everywhere(guarded: str, given: dict[str, str], 
 
 
 @pytest.mark.parametrize("given", [case[1] for case in LET_IN], ids=[case[0] for case in LET_IN])
-def test_who_may_is_answered(guarded: str, given: dict[str, str]) -> None:
+def test_valid_credentials_are_accepted(guarded: str, given: dict[str, str]) -> None:
     with httpx.Client(base_url=guarded, headers=given, timeout=30) as client:
         assert client.post("/memory/events?wait=applied", json=EVENT).json()["applied"] is True
         assert client.post("/memory/query", json=QUERY).json()["memories"][0]["content"] == EVENT["content"]
@@ -164,7 +164,7 @@ def test_request_with_a_foreign_host_is_refused(guarded: str, host: str) -> None
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"])
-def test_it_answers_under_local_names(guarded: str, host: str) -> None:
+def test_requests_with_local_host_names_are_answered(guarded: str, host: str) -> None:
     assert httpx.get(f"{guarded}/readyz", headers={"host": host}, timeout=30).status_code == 200
 
 
@@ -182,13 +182,13 @@ def test_listening_address_decides_host_names_and_warning(
                if record.args) is warned  # fmt: skip
 
 
-def test_a_key_for_one_user_is_for_nobody_else(guarded: str) -> None:
+def test_key_of_one_user_is_forbidden_for_another(guarded: str) -> None:
     asked = QUERY | {"user_id": "bob"}
     answered = httpx.post(f"{guarded}/memory/query", json=asked, headers=headers(ANNS), timeout=30)
     assert (answered.status_code, answered.json()["error"]["code"]) == (403, "forbidden")
 
 
-def test_who_decides_has_a_key_for_any_tenant(guarded: str, control: Path) -> None:
+def test_decisions_need_a_key_for_all_tenants(guarded: str, control: Path) -> None:
     url = f"{guarded}/graph/rollout"
     for key in (TENANTS, ANNS):
         assert httpx.post(url, json=DECISION, headers=headers(key), timeout=30).status_code == 403

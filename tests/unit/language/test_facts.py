@@ -42,7 +42,7 @@ def test_facts_are_found_in_each_language(file: Path) -> None:
     assert len(missed(pairs)) <= len(pairs) - FOUND, missed(pairs)
 
 
-def test_somebody_may_speak_all_of_them() -> None:
+def test_one_owner_may_use_all_languages() -> None:
     assert len(FILES) == 13
     told = sorted(((at, file.stem, *pair) for file in FILES for at, pair in enumerate(asked(file))))
     who = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2026-01-31T12:00:00Z"}

@@ -97,7 +97,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("code", QUESTIONS)
-def test_what_a_question_asks_for(code: str) -> None:
+def test_intents_of_questions(code: str) -> None:
     when, preference, summary, procedure, person = (ask(code, text) for text in QUESTIONS[code])
     assert (when.table.code, when.asks_when, when.first_person) == (code, True, True)
     assert not any([preference.asks_when, preference.first_person, person.first_person])

@@ -98,7 +98,7 @@ def test_words_of_a_text_are_all_there_are() -> None:
         ("ｶﾚｰ", "カレー"),
     ],
 )
-def test_what_is_written_in_haste_is_spelt_alike(text: str, same: str) -> None:
+def test_sloppy_spellings_are_normalised(text: str, same: str) -> None:
     assert words(text) == words(same)
 
 
@@ -121,7 +121,7 @@ def test_a_text_tells_its_language(text: str, code: str) -> None:
     assert CODES[read(text).language] == code
 
 
-def test_what_is_not_clear_is_what_is_assumed() -> None:
+def test_unclear_text_has_the_assumed_language() -> None:
     german = CODES.index("de")
     assert read("Schwimmbäder?!", german).language == german
     unclear, assumed = read("Schwimmbad geschlossen"), read("Schwimmbad geschlossen", german)

@@ -58,7 +58,7 @@ def test_a_folder_is_one_process_own_or_members(tmp_path: Path) -> None:
         check_for_members(own)
 
 
-def test_run_refuses_what_others_filled(cli: Cli, tmp_path: Path) -> None:
+def test_run_refuses_folders_of_other_layouts(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "member-00").mkdir()
     (tmp_path / "member-00" / DESCRIPTION).touch()
     one = cli("run", "--state-dir", tmp_path)

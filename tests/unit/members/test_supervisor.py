@@ -166,7 +166,7 @@ def test_one_is_ready_when_all_are(site: Site) -> None:
     assert site.stopped(process) == 0
 
 
-def test_who_does_not_answer_holds_up_nobody(site: Site) -> None:
+def test_unresponsive_member_does_not_block_metrics(site: Site) -> None:
     process = site.running()
     first = site.pids()[0]
     os.kill(first, signal.SIGSTOP)

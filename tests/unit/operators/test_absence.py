@@ -105,7 +105,7 @@ def test_memory_that_comes_in_time_is_found(engine: Engine, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "fields"), [one for one in EVERY if one[1].get("as_of") is None])
-def test_what_is_found_is_answered_at_once(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
+def test_found_memories_are_answered_immediately(engine: Engine, kind: str, fields: dict[str, Any]) -> None:
     engine.run(MEMORIES, TOLD, make_event("message", 1, id="n", session_id="s", content="A walnut"), RELATION)
     (answer,) = engine.ask(kind, **fields)
     assert (answer["status"], "catching_up" in codes(answer)) == ("degraded", True)
@@ -132,7 +132,7 @@ def test_question_about_an_erased_user_keeps_its_deadline(engine: Engine) -> Non
     assert answer["error"]["code"] == "catching_up"
 
 
-def test_erasure_behind_a_memory_reports_what_it_erased(engine: Engine) -> None:
+def test_erasure_after_a_memory_reports_it(engine: Engine) -> None:
     (erased,) = receipts(engine.run(MEMORIES, TOLD, make_event("user.erase", 5, receipt=True)))
     assert erased["outcome"] == "erased"
     assert engine.ask("user.stats") == []

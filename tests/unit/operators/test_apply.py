@@ -105,7 +105,7 @@ def test_a_memory_keeps_every_field_it_came_with() -> None:
     assert version.items() >= fields.items()
 
 
-def test_what_a_memory_leaves_out_has_its_default() -> None:
+def test_omitted_fields_have_defaults() -> None:
     (version,) = do(memory("a", tags=None, importance=None), get("a")).responses[0]["versions"]
     defaults = {
         "kind": "fact", "layer": "long_term", "importance": 0.5, "confidence": 1.0, "tags": [], "category": None,
@@ -124,7 +124,7 @@ def test_a_receipt_names_the_event_its_position_and_the_memory() -> None:
     ]
 
 
-def test_nobody_gets_a_receipt_who_did_not_ask() -> None:
+def test_receipts_are_sent_only_on_request() -> None:
     done = do(message("a", receipt=False), update("a", receipt=False, summary="hot"))
     assert done.receipts == []
 
@@ -283,7 +283,7 @@ def test_a_forgotten_memory_is_in_no_answer() -> None:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_a_filter_forgets_what_fulfils_all_its_conditions(wanted: dict[str, Any], gone: set[str]) -> None:
+def test_forget_filter_requires_all_conditions(wanted: dict[str, Any], gone: set[str]) -> None:
     done = do(
         message("a", session_id="s1"), message("b", session_id="s1"),
         memory("c", category="food", tags=["hot", "drink"]), memory("d", tags=["hot"]), forget(filter=wanted),
@@ -317,7 +317,7 @@ def test_expired_memory_is_not_recalled_but_looked_up() -> None:
     assert (found(before), found(after), looked_up["status"]) == ({"a"}, set(), "ok")
 
 
-def test_no_mode_recalls_what_is_over_or_has_not_begun() -> None:
+def test_no_mode_recalls_expired_or_future_memories() -> None:
     modes = ("hybrid", "relevance", "recency", "episode")
     done = do(
         message("now"), message("over"), update("over", expires_at="2025-01-10"),

@@ -116,7 +116,7 @@ def test_cancelled_calls_make_room_for_others() -> None:
     assert 3 not in begun
 
 
-def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
+def test_closing_cancels_open_calls_and_refuses_new_ones() -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
     async def call(_: int) -> None:

@@ -80,7 +80,7 @@ def test_every_kind_of_query_is_counted(harness: Harness, question: Event, memor
     assert (record["memories"], record["principal"]) == (memories, None)
 
 
-def test_what_could_not_be_answered_is_recorded(harness: Harness) -> None:
+def test_unanswerable_queries_are_recorded(harness: Harness) -> None:
     (record,) = audits(harness.run(QUERIES, ANN | {"type": "memory.get", "memory_id": "none"}))
     assert (record["status"], record["code"], record["memories"]) == ("error", "not_found", None)
     (record,) = audits(harness.run(QUERIES, ANN | {"type": "graph.status"}, principal=SENDER))
@@ -90,7 +90,7 @@ def test_what_could_not_be_answered_is_recorded(harness: Harness) -> None:
 UNKNOWN = Refusal("authorise", "unauthenticated", "", "no credentials")
 
 
-def test_what_was_refused_for_its_sender_is_recorded(harness: Harness) -> None:
+def test_records_refused_for_their_sender_are_recorded(harness: Harness) -> None:
     refused: Any = {"refusal": UNKNOWN}
     (asked,) = audits(harness.run(QUERIES, ANN | {"type": "recall", "query": QUESTION}, **refused))
     (told,) = audits(harness.run(MEMORIES, memory(0, environment="staging"), **refused))

@@ -70,7 +70,7 @@ def forged(head: dict[str, Any], claims: dict[str, Any] = CLAIMS, signature: byt
     ("key", "algorithm", "kid"), [(RSA_KEY, "RS256", "r"), (EC_KEY, "ES256", "e"), (SECRET, "HS256", "o")]
 )
 @pytest.mark.parametrize("named", [True, False])
-def test_a_token_says_who_sent_a_record(senders: Senders, key: Any, algorithm: str, kid: str, named: bool) -> None:
+def test_token_identifies_the_sender(senders: Senders, key: Any, algorithm: str, kid: str, named: bool) -> None:
     text = token(key, algorithm, kid if named else None, projects=["x", "y"])
     assert verdict(senders.judge(bearer(text))) == Principal("service", ("x", "y"))
     assert verdict(senders.judge((("Authorization", b"bearer  " + text.encode()),), QUERY)) == Principal(
@@ -399,7 +399,7 @@ def test_credentials_that_are_given_twice_are_refused(senders: Senders) -> None:
         ({}, None, {"type": "user.erase", "session_id": None}, True),
     ],
 )
-def test_what_credentials_are_for(
+def test_scopes_of_credentials(
     senders: Senders, kind: str, scope: dict[str, Any], end_user: bytes | None, event: dict[str, Any], allowed: bool
 ) -> None:
     given = with_key(senders.key(**scope)) if kind == "key" else bearer(token(**scope))
@@ -465,7 +465,7 @@ def test_late_decision_is_reported(senders: Senders, caplog: pytest.LogCaptureFi
     assert key.secret not in caplog.text
 
 
-def test_where_our_own_code_fails_nothing_is_let_in(
+def test_internal_error_admits_no_record(
     senders: Senders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:

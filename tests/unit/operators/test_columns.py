@@ -139,7 +139,7 @@ def test_speaker_and_subject_are_marked(
         assert_column(found, expected)
 
 
-def test_a_speaker_who_ends_in_a_question_is_marked() -> None:
+def test_turn_ending_with_a_question_is_marked() -> None:
     flags = [HAS_QUESTION | ENDS_ASKING, HAS_QUESTION, 0]
     entries = [make_entry(n, episode=0, created_ms=n, author="Ann", flags=f) for n, f in enumerate(flags)]
     index = indexed([*entries, make_entry(3, episode=0, created_ms=3, author="Bo", flags=flags[0])])
@@ -156,7 +156,7 @@ def by_id(index: OwnerIndex, column: Column) -> dict[str, float]:
     return dict(zip((index.ids[slot] for slot in index.conversation.slots), column.tolist(), strict=True))
 
 
-def test_a_fact_is_about_whom_it_names() -> None:
+def test_fact_is_about_the_people_it_names() -> None:
     people = ["Ann Lee", "Bo", "Bo"]
     index = facts_beside(people, "ann prefer tea", "bo drink tea", "bo ann", "tea")
     expected = {"m0": 1, "m1": 0, "m2": 0, "m3": 1, "m4": 0, "m5": 1, "m6": 1 / 3}  # who the last is about is not told
@@ -182,7 +182,7 @@ def test_a_fact_of_the_user_is_about_me() -> None:
     assert by_id(index, asked["speaker"]) == {"m0": 1, "m1": 0, "m2": 1, "m3": 0}
 
 
-def test_facts_beside_the_users_turns_alone_tell_nobody_apart() -> None:
+def test_facts_with_one_speaker_are_about_everybody() -> None:
     assert "speaker" not in columns_of(facts_beside(["user"], "tea"), "What do I drink?", ["user"])
 
 

@@ -299,7 +299,7 @@ def test_category_filters_narrow_a_context(categories: list[str], summaries: lis
         (8_000, {"tea": "Ann drinks green tea", "work": "There is an office", "attic": "It is empty"}),
     ],
 )
-def test_of_a_moment_the_summaries_are_those_of_then(axis: str, moment: int, summaries: dict[str, str]) -> None:
+def test_past_context_has_the_past_summaries(axis: str, moment: int, summaries: dict[str, str]) -> None:
     query = make_event("recall", 9_000, query="green tea", max_tokens=200, as_of={axis: moment})
     assert context_of(told(), query)["summaries"] == summaries
 
@@ -330,7 +330,7 @@ def test_context_counts_memories_left_out_by_filters_and_budget() -> None:
     }
 
 
-def test_what_the_graph_knows_keeps_to_the_filters() -> None:
+def test_graph_context_follows_the_filters() -> None:
     def memory(at_ms: int, project: str, source: str, target: str) -> dict[str, Any]:
         relations = [{"source": source, "type": "knows", "target": target}]
         content = f"{source} knows {target}"

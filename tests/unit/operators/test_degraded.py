@@ -97,7 +97,7 @@ def test_without_a_warning_an_answer_is_not_degraded(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("error", [EmbedderError("gone"), RuntimeError("violin"), OSError(5, "violin")])
-def test_where_the_model_fails_questions_are_compared_by_hash_vectors(ask: Ask, model: Model, error: Exception) -> None:
+def test_failed_model_falls_back_to_hash_vectors(ask: Ask, model: Model, error: Exception) -> None:
     model.error = error
     response = ask("Who plays the violin?", mode="relevance")
     assert (response["status"], codes(response), ids(response)[0]) == ("degraded", ["embedding_fallback"], "violin")
@@ -123,7 +123,7 @@ def test_without_a_fallback_words_alone_decide(make_engine: Callable[..., Engine
     assert "hash" not in response["warnings"][0]["detail"]
 
 
-def test_without_the_model_words_tell_what_is_relevant(ask: Ask, model: Model) -> None:
+def test_relevance_uses_words_without_the_model(ask: Ask, model: Model) -> None:
     model.error = RuntimeError()
     told, untold = ask("Who plays the violin?"), ask("Which volcano erupted over Sicily?")
     relevance = {memory["id"]: memory["relevance"] for memory in told["memories"]}
@@ -284,13 +284,13 @@ def test_undecryptable_rules_and_summaries_are_not_in_the_context(
     assert (response["context"]["summaries"], codes(response)) == ({}, ["decryption_failed"])
 
 
-def test_of_an_unknown_user_nothing_is_remembered(ask: Ask) -> None:
+def test_unknown_user_has_an_empty_answer(ask: Ask) -> None:
     response = ask("Who plays the violin?", user_id="nobody")
     assert (response["status"], codes(response), ids(response)) == ("ok", ["no_memories"], [])
     assert response["computation_tier"] == "fast"
 
 
-def test_filters_that_let_nothing_through_are_told_of(ask: Ask) -> None:
+def test_filters_without_matches_are_a_warning(ask: Ask) -> None:
     response = ask("Who plays the violin?", filters={"kinds": ["rule"]}, k=3)
     assert (response["status"], codes(response), ids(response)) == ("ok", ["no_memories"], [])
     assert "4 memories" in response["warnings"][0]["detail"]
@@ -305,7 +305,7 @@ def test_a_question_of_function_words_is_answered_by_its_vector(ask: Ask) -> Non
 
 
 @pytest.mark.parametrize(("k", "warned"), [(3, []), (4, []), (5, ["k_exceeds_memories"])])
-def test_a_k_beyond_the_memories_is_told_of(ask: Ask, k: int, warned: list[str]) -> None:
+def test_k_beyond_the_memories_is_a_warning(ask: Ask, k: int, warned: list[str]) -> None:
     response = ask("Who plays the violin?", k=k)
     assert (response["status"], codes(response), len(ids(response))) == ("ok", warned, min(k, 4))
 

@@ -72,7 +72,7 @@ TYPES = [kind for kind, _ in DERIVED]
 
 
 @pytest.mark.parametrize("event", DERIVED, ids=TYPES)
-def test_what_fits_takes_effect(event: Event) -> None:
+def test_matching_derived_event_takes_effect(event: Event) -> None:
     done = do(TOLD, message("other", "hello"), event)
     assert outcomes(done)[2:] == ["created" if event[0] == "memory" else "updated"]
     assert codes(done) == []
@@ -111,7 +111,7 @@ def test_derived_event_takes_effect_while_its_sources_hold(events: list[Event], 
     assert (outcomes(done)[-len(expected) :] if expected else done.receipts, codes(done)) == (expected, [])
 
 
-def test_what_has_no_effect_is_counted_by_type_and_reason(tmp_path: Path) -> None:
+def test_ineffective_events_are_counted_by_reason(tmp_path: Path) -> None:
     engine = Harness(tmp_path / "counted", one_log=True)
     other = DERIVED[-1][1] | {"model": "other"}
     made = [make_event(kind, **fields) for kind, fields in (fact(), fact(), TOLD, ("memory.embedding", other))]
@@ -144,7 +144,7 @@ def test_many_messages_are_forgotten_with_their_facts(
     assert verify(engine.path).problems == []
 
 
-def test_a_fact_says_what_it_was_made_from() -> None:
+def test_fact_names_its_sources() -> None:
     done = do(TOLD, fact(**of("told")), get("fact"), recall("Lisbon"))
     said = {"memory_id": "told", "content_hash": content_hash(LISBON), "model": "some", "prompt_version": "1",
             "source": "memories:0:0"}  # fmt: skip
@@ -236,7 +236,7 @@ def test_often_edited_message_gets_facts_each_time(monkeypatch: pytest.MonkeyPat
     assert [*map(found, done.responses)] == told
 
 
-def test_what_is_found_out_fills_only_what_nobody_gave() -> None:
+def test_derived_values_fill_only_missing_fields() -> None:
     told = memory("told", LISBON, tags=["city"])
     found_out = update("told", category="home", tags=["lisbon"], **of("told", LISBON))
     again = update("told", category="work", **of("told", LISBON))

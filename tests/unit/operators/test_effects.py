@@ -65,7 +65,7 @@ def said(*texts: str) -> list[dict[str, Any]]:
     return [make_event("message", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
 
 
-def test_what_an_answer_returns_is_counted_with_the_latest_time() -> None:
+def test_returned_memories_are_counted_with_the_latest_time() -> None:
     events = [*said("the red bike", "green tea"), ask(), ask(timestamp=9_000), ask(timestamp=7_000)]
     nothing = {"count": 0, "last_accessed_at": None, "useful": 0, "not_useful": 0}
     assert used(events, "m0", "m1") == [nothing | {"count": 3, "last_accessed_at": "1970-01-01T00:00:09Z"}, nothing]
@@ -97,7 +97,7 @@ def test_effects_of_queries_are_committed_with_the_next_event(logs: Logs) -> Non
     assert counts(logs, "a") == [1]
 
 
-def test_what_was_returned_gains_on_its_equals() -> None:
+def test_returned_memory_ranks_above_equal_ones() -> None:
     told = [make_event("memory", id=name, content="red bike", tags=[name]) for name in ("a", "b")]
     ask = make_event("recall", 5_000, query="bike")
     before, *_, after = run_flow([*told, ask, ask | {"filters": {"tags": ["a"]}}, ask]).responses
@@ -113,7 +113,7 @@ def test_only_the_latest_ids_are_known() -> None:
     assert used([*events, ask(id="new"), ask(id="q0")], "m0")[0]["count"] == IDS_MOST + 2
 
 
-def test_what_is_forgotten_leaves_no_usage(logs: Logs) -> None:
+def test_forgotten_memory_leaves_no_usage(logs: Logs) -> None:
     logs.write(QUERIES, ask())
     logs.answer()
     assert len(logs.table(keys.USAGE)) == 1
@@ -147,7 +147,7 @@ def test_usage_is_no_part_of_the_state_hash(logs: Logs) -> None:
     assert state_hash(logs.directory) == before
 
 
-def test_an_answer_is_given_whatever_becomes_of_its_effects(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_effects_do_not_fail_the_answer(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     def half_way(_: Partition, __: Marks, hot: HotOwner, *___: object) -> None:
         hot.usage().count([0], 5)
         raise KeyError
@@ -171,7 +171,7 @@ def test_feedback_is_counted_on_its_side_once_per_event() -> None:
     assert used([*said("tea"), *events], "m0") == [nothing | {"useful": 3, "not_useful": 1}]
 
 
-def test_feedback_on_what_is_not_remembered_is_refused() -> None:
+def test_feedback_on_an_unknown_memory_is_refused() -> None:
     feedback = make_event("memory.feedback", memory_id="m0", useful=True, receipt=True)
     forget = make_event("memory.forget", memory_id="m0")
     done = run_flow([feedback, *said("tea"), feedback, forget, feedback])
@@ -189,7 +189,7 @@ def test_feedback_counts_at_once_where_usage_is_hot() -> None:
     assert explained(done.responses[1])["m1"]["factors"]["quality"] == 1
 
 
-def test_a_new_version_keeps_what_was_counted() -> None:
+def test_new_version_keeps_the_usage() -> None:
     changed = make_event("memory.update", memory_id="m0", content="the blue bike")
     voice = make_event("memory.feedback", memory_id="m0", useful=True)
     (usage,) = used([*said("the red bike"), ask(), voice, changed, ask()], "m0")

@@ -48,7 +48,7 @@ def test_a_conversation_is_answered_whole_and_in_order_and_listed() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_what_was_left_out_of_an_episode_is_told() -> None:
+def test_omitted_messages_of_an_episode_are_counted() -> None:
     question = "What happened to the pottery kiln?"
     short, one, whole, filtered = run_flow(
         [
@@ -170,7 +170,7 @@ def test_score_is_the_share_of_the_best_evidence() -> None:
     assert ranking.factors["mentions"].tolist() == [0, 0, 0]
 
 
-def test_what_mentions_the_entities_moves_up_with_all_its_conversation() -> None:
+def test_mentions_of_entities_raise_the_whole_episode() -> None:
     entries, signal = entries_of(2, 2), [1, 0, 0.5, 0]
     asked = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], entity_urns=["urn:x:y"])
     ranking = rank(asked)

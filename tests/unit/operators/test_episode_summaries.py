@@ -49,7 +49,7 @@ def test_given_summary_is_shown_instead_of_sentences(asked: Event, sources: tupl
     [said("late"), said("early", timestamp=30_000), forget(memory_id="b"), update("b", content="Porto it is")],
     ids=["another message", "a late message", "forgotten", "edited"],
 )
-def test_it_is_shown_no_more_once_the_episode_is_another(asked: Event, event: Event) -> None:
+def test_summary_is_dropped_when_the_episode_changes(asked: Event, event: Event) -> None:
     done = do(said("a"), said("b"), summary("a", "a", "b"), asked, event, asked)
     first, second = map(summaries, done.responses)
     assert first == [TOLD]
@@ -62,12 +62,12 @@ def test_it_is_shown_no_more_once_the_episode_is_another(asked: Event, event: Ev
     [update("b", tags=["a"]), ("episode.end", {"session_id": "s"}), ("memory", {"content": "x", "session_id": "s"})],
     ids=["tagged", "ended", "a fact"],
 )
-def test_it_stays_where_what_was_said_is_the_same(event: Event) -> None:
+def test_summary_stays_while_messages_are_unchanged(event: Event) -> None:
     done = do(said("a"), said("b"), summary("a", "a", "b"), event, LISTED)
     assert summaries(done.responses[0]) == [TOLD]
 
 
-def test_it_goes_where_two_episodes_become_one() -> None:
+def test_summary_is_dropped_when_episodes_merge() -> None:
     far = said("b", timestamp=MINUTE_MS * 40)
     done = do(
         said("a"), far, summary("a"), summary("b", text="more"), LISTED, said("c", timestamp=MINUTE_MS * 20), LISTED

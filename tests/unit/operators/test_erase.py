@@ -93,7 +93,7 @@ def test_the_state_is_that_of_a_log_without_the_user(engine: Harness, tmp_path: 
     assert engine.directory.counts == without.directory.counts
 
 
-def test_counts_are_right_whoever_is_erased(engine: Harness) -> None:
+def test_counts_are_correct_after_each_erasure(engine: Harness) -> None:
     engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea") for n in range(5)))
     engine.run(MEMORIES, make_event("memory", environment="test", id="m", content="tea"))
     engine.run(MEMORIES, make_event("memory", user_id="bo", id="m", content="tea"))
@@ -107,7 +107,7 @@ def test_counts_are_right_whoever_is_erased(engine: Harness) -> None:
     assert engine.directory.counts == (1, 1)
 
 
-def test_a_user_whose_key_is_lost_can_be_erased(engine: Harness) -> None:
+def test_user_with_a_lost_key_can_be_erased(engine: Harness) -> None:
     engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea") for n in range(5)))
     partition = engine.directory.partition(0)
     opened = type(partition._sealing).open
@@ -176,7 +176,7 @@ def test_events_without_effect_are_counted(engine: Harness) -> None:
     assert engine.directory.unfit == {("memory", "erased"): 3, ("memory.feedback", "erased"): 1}
 
 
-def test_lines_without_a_time_come_after_what_is_before_them() -> None:
+def test_lines_without_a_time_follow_earlier_lines() -> None:
     scope = {"tenant_id": "acme", "user_id": "ann", "receipt": True}
     gone = scope | {"type": "user.erase"}
     said = [scope | {"type": "memory", "id": f"m{n}", "content": f"walnut {n}"} for n in range(3)]
@@ -204,7 +204,7 @@ def test_an_erasure_that_comes_after_a_later_one_changes_nothing() -> None:
     assert [found(one) for one in done.responses] == [["m2"], []]
 
 
-def test_who_is_not_known_can_be_erased_beforehand() -> None:
+def test_unknown_user_can_be_erased_in_advance() -> None:
     done = do(erase(10), memory("m1", 9), memory("m2", 11), ask())
     assert outcomes(done) == ["unchanged", "erased", "created"]
     assert found(done.responses[0]) == ["m2"]
@@ -261,7 +261,7 @@ def test_the_whole_log_sent_again_gives_the_same_state(engine: Harness) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 10))
-def test_wherever_it_is_killed_the_log_gives_the_same_state(engine: Harness, tmp_path: Path, cut: int) -> None:
+def test_kill_at_any_event_gives_the_same_state(engine: Harness, tmp_path: Path, cut: int) -> None:
     whole = Harness(tmp_path / "whole")
     whole.run(MEMORIES, *LOG)
     engine.write(MEMORIES, *LOG)

@@ -151,7 +151,7 @@ def test_nothing_of_an_erased_user_is_cached(make_engine: MakeEngine, monkeypatc
         gc.enable()
 
 
-def test_the_gate_forgets_whose_query_failed_and_keeps_its_figures() -> None:
+def test_erasure_removes_owner_from_gate_failures_and_keeps_figures() -> None:
     gates, ann, bo = Gates(), Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
     for owner in (ann, bo):
         gates.observe("acme", Seen(1, "failed", None), False, Failure(1, f"of {owner.user_id}", "KeyError", owner))

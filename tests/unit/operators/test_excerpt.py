@@ -202,7 +202,7 @@ def test_passages_hold_all_of_a_text_in_order(text: str) -> None:
 
 
 @given(text=SENTENCES)
-def test_a_passage_has_about_eighty_words_and_what_it_shares(text: str) -> None:
+def test_passage_has_about_eighty_words_plus_overlap(text: str) -> None:
     found = passages(text)
     if WORDS < len(text.split()) <= MOST * WORDS:
         assert len(found) == -(-len(text.split()) // WORDS)

@@ -49,7 +49,7 @@ def test_facts_wait_for_the_first_message_of_their_session() -> None:
     assert join([waiting], span(7, 20_000, 20_000), GAP) == (taken, [taken])
 
 
-def test_an_explicit_end_ends_nothing_that_nobody_said() -> None:
+def test_explicit_end_ignores_episodes_of_facts() -> None:
     assert end([fact(0, 500)], 510, GAP) is None
 
 

@@ -187,7 +187,7 @@ def ids(response: dict[str, Any]) -> set[str]:
     return {memory["id"] for memory in response["memories"]}
 
 
-def test_an_update_of_metadata_is_what_filters_ask_then() -> None:
+def test_filters_use_updated_metadata() -> None:
     ask = make_event("recall", 9, query="tea", filters={"metadata": {"done": True}})
     told = make_event("memory", 1, id="m", content="tea", metadata={"done": False})
     done = make_event("memory.update", 2, memory_id="m", metadata={"done": True})
@@ -195,7 +195,7 @@ def test_an_update_of_metadata_is_what_filters_ask_then() -> None:
     assert (ids(before), ids(after)) == (set(), {"m"})
 
 
-def test_an_entity_is_what_the_graph_knows_it_as() -> None:
+def test_entity_filter_uses_names_and_urns() -> None:
     told = [
         make_event("memory", 1, id="given", content="She likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}]),
         make_event("memory", 2, id="named", content="We saw Maria at the harbour"),

@@ -173,7 +173,7 @@ def test_many_failures_of_one_place_log_one_line_each(
 
 
 @pytest.mark.parametrize("step", [*STEPS, "recall"])
-def test_what_fails_once_is_tried_again(make_engine: Callable[[str], Engine], plant: Plant, step: str) -> None:
+def test_failed_step_is_retried_once(make_engine: Callable[[str], Engine], plant: Plant, step: str) -> None:
     lines = [*LINES, orjson.dumps(make_event("recall", 900_000, id="q3", query=f"Whose {SECRET}?"))]
     expected = make_engine("reference").put(lines)
     plant.fail(step, times=1)
@@ -196,7 +196,7 @@ def test_after_a_crash_a_refusal_stands(engine: Engine, plant: Plant, step: str,
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_after_a_crash_what_was_applied_stands(engine: Engine, plant: Plant, step: str) -> None:
+def test_applied_events_survive_a_crash(engine: Engine, plant: Plant, step: str) -> None:
     first, before = engine.put(LINES[:4]), state_hash(engine.directory)
     plant.fail(step)
     engine.kill()

@@ -259,7 +259,7 @@ def test_undelivered_output_is_exported_with_its_owner(tmp_path: Path) -> None:
 @given(
     one=NAMES, other=NAMES, users=st.lists(NAMES, min_size=2, max_size=2), listed=st.booleans(), signed=st.booleans()
 )
-def test_credentials_let_nobody_in_whose_name_is_another(
+def test_credentials_of_other_tenants_or_users_are_refused(
     one: str, other: str, users: list[str], listed: bool, signed: bool
 ) -> None:
     senders = Senders()

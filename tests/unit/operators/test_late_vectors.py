@@ -95,7 +95,7 @@ def test_a_memory_is_found_by_the_vector_that_came_last(do: Do) -> None:
     assert [[one["id"] for one in response["memories"]] for response in done.responses] == [["a", "b"], ["b", "a"]]
 
 
-def test_it_is_no_version_of_the_memory(do: Do) -> None:
+def test_late_vector_creates_no_version(do: Do) -> None:
     done = do(message("a"), get("a"), embedding("a", 0), get("a"))
     before, after = ([*response["versions"]] for response in done.responses)
     assert before == after
@@ -137,7 +137,7 @@ def test_similarity_is_known_since_the_vector_came(do: Do) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
-def test_it_counts_for_memories_that_are_packed_already(do: Do, again: bool) -> None:
+def test_late_vector_applies_to_packed_memories(do: Do, again: bool) -> None:
     told = [message(f"m{at}", f"text {at}", embedding=direction(2)) for at in range(SMALL + 1)]
     late, asked = embedding("m5", 0, "text 5"), along(0)
     responses = [do(*told, asked), do(late), do(asked)] if again else [do(*told, asked, late, asked)]
@@ -166,7 +166,7 @@ def columns_of(entries: Sequence[Entry], vectors: dict[int, tuple[float, float]]
 
 
 @given(angles=DEGREES, words=st.data())
-def test_what_has_no_vector_is_judged_by_words_alone(angles: list[int], words: st.DataObject) -> None:
+def test_memory_without_vector_is_judged_by_words(angles: list[int], words: st.DataObject) -> None:
     """Its columns of meaning are at the mean, whatever the others' vectors are; and these are what they would be
     without it."""
     texts = words.draw(st.lists(st.sampled_from(["tea", "cake", "bike"]), min_size=len(angles), max_size=len(angles)))
@@ -195,7 +195,7 @@ def test_factors_without_a_vector_are_the_mean(angles: list[int], missing: st.Da
 
 
 @given(angles=DEGREES)
-def test_with_a_vector_each_factors_are_what_cosines_say(angles: list[int]) -> None:
+def test_factors_equal_cosines_when_all_have_vectors(angles: list[int]) -> None:
     places = np.arange(len(angles))
     entries = [make_entry(n, episode=n // 3 * 3) for n in range(len(angles))]
     vectors = {n: unit(angle) for n, angle in enumerate(angles)}

@@ -145,7 +145,7 @@ def test_sufficient_summaries_cut_the_answer_to_their_categories(open_engine: Op
     assert {got["usage"]["count"] for got in answers(engine.run(MEMORIES, *gets))} == {0}
 
 
-def test_where_they_are_not_the_answer_is_the_usual_one(answered: Answered) -> None:
+def test_insufficient_summaries_give_the_usual_answer(answered: Answered) -> None:
     usual, checked = answered(ask(), ask(check_sufficiency=True, max_tokens=500))
     assert (checked["sufficient"], checked["status"], ids(checked)) == (False, "ok", ids(usual))
     assert {*checked["context"]["summaries"]} == {*SUMMARIES}

@@ -217,7 +217,7 @@ def given_up(engine: Harness, now_ms: list[int]) -> list[Output]:
     return engine.advance()
 
 
-def test_who_has_lost_its_key_may_still_wait(filled: Harness, now_ms: list[int]) -> None:
+def test_waiting_query_with_a_lost_key_is_answered(filled: Harness, now_ms: list[int]) -> None:
     lose_key(filled, ANN)
     waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "violin"}
     filled.run(QUERIES, make_event("recall", 900_000, id="q", **waits))

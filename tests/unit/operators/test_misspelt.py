@@ -40,7 +40,7 @@ def wrong(**fields: Any) -> dict[str, str]:
         ({"reply_to": {"topic": "a", "partitions": 1}}, "reply_to.partitions", "partition"),
     ],
 )
-def test_a_misspelt_name_is_refused_with_what_was_probably_meant(given: dict[str, Any], field: str, meant: str) -> None:
+def test_misspelt_field_is_refused_with_a_suggestion(given: dict[str, Any], field: str, meant: str) -> None:
     found = wrong(**given)
     assert found.keys() == {field}
     assert meant in found[field]
@@ -74,7 +74,7 @@ def test_no_part_of_any_query_passes_over_a_name(kind: str, part: str) -> None:
     assert f"{part}.zebra" in problems({"type": kind, part: {"zebra": 1}} | needed)
 
 
-def test_what_is_forgotten_is_not_widened_by_a_misspelt_condition() -> None:
+def test_misspelt_forget_condition_is_refused() -> None:
     found = problems({"type": "memory.forget", "filter": {"session_id": "s", "older": 5}})
     assert found.keys() == {"filter.older"}
 
@@ -135,7 +135,7 @@ def warned(response: dict[str, Any]) -> dict[str, str]:
     return {warning["code"]: warning["detail"] for warning in response["warnings"]}
 
 
-def test_an_entity_that_nobody_knows_is_told() -> None:
+def test_unknown_entity_is_a_warning() -> None:
     told = make_event("memory", 1, content="Maria likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}])
     asked = [
         make_event("recall", 2, query="tea", mode=mode, entity_urns=urns)

@@ -52,7 +52,7 @@ def test_relevance_is_by_the_signal_alone() -> None:
 
 
 @pytest.mark.parametrize("signal", [[-9.0], [3.0, 3.0]])
-def test_what_fits_best_never_scores_nothing(signal: list[float]) -> None:
+def test_best_match_scores_one(signal: list[float]) -> None:
     assert rank(ask("relevance", episode_of(len(signal)), signal)).scores.tolist() == [1.0] * len(signal)
 
 
@@ -61,7 +61,7 @@ def test_equal_signals_come_in_conversation_order() -> None:
 
 
 @pytest.mark.parametrize("mode", list(MODES))
-def test_no_mode_answers_what_is_not_allowed(mode: Mode) -> None:
+def test_no_mode_answers_forbidden_memories(mode: Mode) -> None:
     entries = episode_of(4, created_ms=ago(1), stems="tea")
     near, related = [1.0, 0.5, 1.0, 0.5], {0: 0.1, 3: 0.1}
     asked = ask(mode, entries, [4, 3, 2, 1], allowed=[1, 3], query="tea", proximity=near, relationship=related)
@@ -157,7 +157,7 @@ def test_signal_span_under_one_unit_is_not_stretched() -> None:
 
 
 @pytest.mark.parametrize("span", [1.0, 10.0, 100.0])
-def test_weight_is_in_log_odds_whatever_the_candidates_span(span: float) -> None:
+def test_weight_is_in_log_odds_for_any_span(span: float) -> None:
     for weight in (0.02, 0.04, 0.9):
         for behind, first in ((0.9 * weight, "m1"), (1.1 * weight, "m0")):
             entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.0, 1.0, 0.0])]
@@ -303,7 +303,7 @@ def test_an_entity_focused_score_by_hand() -> None:
 
 
 @given(near=st.lists(st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25]), min_size=2, max_size=12), data=st.data())
-def test_whatever_a_memory_means_the_nearer_comes_first(near: list[float], data: st.DataObject) -> None:
+def test_entity_focused_orders_by_proximity(near: list[float], data: st.DataObject) -> None:
     semantic = data.draw(st.lists(st.floats(-20, 20), min_size=len(near), max_size=len(near)))
     asked = ask("entity_focused", episode_of(len(near)), semantic, k=50, proximity=near)
     ranking = rank(asked)
@@ -332,7 +332,7 @@ def test_decayed_takes_other_days_and_another_confidence() -> None:
     np.testing.assert_allclose(rank(asked).scores, [0.125, 0.1])
 
 
-def test_decayed_answers_twenty_unless_it_is_told_otherwise() -> None:
+def test_decayed_mode_defaults_to_twenty() -> None:
     entries = episode_of(30)
     assert len(rank(ask("decayed", entries, range(30))).places) == 20
     assert len(rank(ask("decayed", entries, range(30), k=10)).places) == 10
@@ -340,7 +340,7 @@ def test_decayed_answers_twenty_unless_it_is_told_otherwise() -> None:
 
 @pytest.mark.parametrize("mode", list(MODES))
 @given(data=st.data(), count=st.integers(1, 12), k=st.integers(1, 12))
-def test_a_score_is_made_of_what_explains_it(mode: Mode, data: st.DataObject, count: int, k: int) -> None:
+def test_score_equals_its_explanation(mode: Mode, data: st.DataObject, count: int, k: int) -> None:
     shares = st.floats(0, 1)
     entries = [
         make_entry(

@@ -59,7 +59,7 @@ def asked(response: dict[str, Any]) -> list[tuple[Any, ...]]:
     mode=st.sampled_from(["relevance", "hybrid", "recency", "episode"]),
     at_once=st.sampled_from([1, 2, moment.AT_ONCE]),
 )
-def test_past_is_what_an_engine_knew_then(
+def test_past_answer_equals_the_answer_given_then(
     before: list[dict[str, Any]], after: list[dict[str, Any]], mode: str, at_once: int
 ) -> None:
     then_ms = max(accumulate((event["timestamp"] for event in before), max), default=0)

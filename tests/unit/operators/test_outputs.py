@@ -49,7 +49,7 @@ def answer(document: dict[str, Any]) -> Answer:
 
 
 @given(documents, st.integers(LEAST, 30_000))
-def test_any_answer_fits_any_bound_and_says_what_was_cut(document: dict[str, Any], most_bytes: int) -> None:
+def test_any_answer_fits_any_bound_and_marks_cuts(document: dict[str, Any], most_bytes: int) -> None:
     made = answer(document)
     sent = fitted(made, most_bytes)
     body = from_json(sent.body)

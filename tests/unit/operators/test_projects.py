@@ -231,7 +231,7 @@ def test_project_query_searches_the_senders_projects(story: Story) -> None:
     assert story.ask(RECALL | {"project_id": f"{SECRET}q"}, OF_P)["memories"] == []
 
 
-def test_who_may_read_no_project_reads_nothing(story: Story) -> None:
+def test_sender_without_projects_reads_nothing(story: Story) -> None:
     story.tell(memory("p", 0))
     story.tell(memory(None, 1))
     for question in QUESTIONS:
@@ -289,7 +289,7 @@ def test_an_edge_to_another_projects_memory_is_not_there(story: Story) -> None:
         assert SECRET not in str(story.ask(question, OF_P)), question
 
 
-def test_the_graph_in_numbers_is_refused_with_what_can_ask(story: Story) -> None:
+def test_graph_status_is_forbidden_for_project_senders(story: Story) -> None:
     error = story.ask({"type": "graph.status"}, OF_P)["error"]
     assert error["code"] == "forbidden"
 
@@ -333,7 +333,7 @@ CHANGES: list[Event] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change["type"])
-def test_another_projects_memory_is_changed_by_nobody_else(story: Story, change: Event) -> None:
+def test_memory_of_another_project_cannot_be_changed(story: Story, change: Event) -> None:
     told = {"type": "memory", "content": "It is red"}
     story.tell(told | {"id": "there", "project_id": "q"})
     story.tell(told | {"id": "bare"})
@@ -368,7 +368,7 @@ TOO_WIDE: list[Event] = [
 
 
 @pytest.mark.parametrize("event", TOO_WIDE, ids=lambda event: event["type"])
-def test_what_all_projects_have_in_common_is_changed_by_none(story: Story, event: Event) -> None:
+def test_project_sender_cannot_change_shared_data(story: Story, event: Event) -> None:
     story.tell(memory("p", 0, session_id="s", entities=[{"name": "Ana Cruz"}]))
     before = story.hash()
     (letter,) = letters(story.tell({"project_id": "p"} | event, OF_P))
@@ -414,7 +414,7 @@ def test_first_name_of_another_project_is_not_used(story: Story) -> None:
     assert (node["name"], node["aliases"]) == ("Ana Cruz", ["Ani", "Nan", "Zan"])
 
 
-def test_what_others_said_in_a_session_joins_no_episodes(story: Story) -> None:
+def test_messages_of_other_projects_join_no_episodes(story: Story) -> None:
     said = [memory("p", 0), memory("q", 1), memory("p", 2), memory("p", 3)]
     for one, at_min in zip(said, (0, 25, 50, 55), strict=True):
         event = one | {"type": "message", "session_id": "s", "timestamp": at_min * MINUTE}

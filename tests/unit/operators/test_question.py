@@ -181,7 +181,7 @@ def test_numbers_and_several_dates_are_read(text: str, expected: list[DateMentio
         "order 20231 and 2099x",
     ],
 )
-def test_what_only_looks_like_a_date_is_none(text: str) -> None:
+def test_words_like_dates_are_not_dates(text: str) -> None:
     assert dates(text) == ()
 
 

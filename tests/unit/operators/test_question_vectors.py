@@ -69,7 +69,7 @@ def test_the_model_is_asked_once_for_a_text(vectors: QuestionVectors, model: Mod
     assert again.vector is first.vector
 
 
-def test_nobody_can_change_what_is_in_the_cache(vectors: QuestionVectors) -> None:
+def test_cached_vectors_are_read_only(vectors: QuestionVectors) -> None:
     vector = vectors.embed("tea?").vector
     assert vector is not None
     with pytest.raises(ValueError, match="read-only"):
@@ -123,7 +123,7 @@ def test_unusable_vector_is_reported(vectors: QuestionVectors, model: Model, giv
     assert vectors.cached("tea?") is None
 
 
-def test_where_there_is_no_memory_left_the_flow_stops(vectors: QuestionVectors, model: Model) -> None:
+def test_memory_error_stops_the_flow(vectors: QuestionVectors, model: Model) -> None:
     model.error = MemoryError()
     with pytest.raises(MemoryError):
         vectors.embed("tea?")

@@ -78,7 +78,7 @@ def test_quota_applies_to_records_one_second_later() -> None:
     assert refused(judged(rates, *log)) == [1, 2]
 
 
-def test_what_is_refused_for_another_reason_does_not_count() -> None:
+def test_records_refused_otherwise_do_not_count() -> None:
     rates = Rates(limited((0, "acme", EVENTS_PER_S, 1)), QUERIES, STAMPED)
     garbage = record(0, 10_000)._replace(value=b'{"type": "message", "tenant_id": "acme"}')
     assert refused(judged(rates, garbage, garbage, record(2, 10_000), record(3, 10_000))) == [3]

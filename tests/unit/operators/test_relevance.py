@@ -72,7 +72,7 @@ def test_whose_it_is_and_when_it_was() -> None:
     assert found.of("dated").tolist() == [0, 1]
 
 
-def test_what_tells_whether_there_is_an_answer_by_hand() -> None:
+def test_answerability_evidence_by_hand() -> None:
     # "bike", "tour" and "cost" are worth 6 nats each, and nobody speaks of what it costs.
     index = indexed([(0, "bike"), (1, "tour")])
     asked = judge(index, "Bike tour cost?")
@@ -195,7 +195,7 @@ def test_told_facts_are_relevant_and_world_knowledge_is_not() -> None:
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "balanced", "relevance", "entity_focused", "decayed", "episode", "auto"])
-def test_neither_k_nor_mode_changes_them(mode: str) -> None:
+def test_relevance_and_answerability_ignore_k_and_mode(mode: str) -> None:
     most = ask(HERE, k=6)
     found = ask(HERE, k=2, mode=mode)
     assert found["answerable"] == most["answerable"]
@@ -203,7 +203,7 @@ def test_neither_k_nor_mode_changes_them(mode: str) -> None:
     assert relevance_of(found)
 
 
-def test_what_is_less_relevant_than_asked_for_is_left_out() -> None:
+def test_memories_below_min_relevance_are_left_out() -> None:
     every = relevance_of(ask(HERE))
     found = ask(HERE, min_relevance=0.5)
     assert relevance_of(found) == {name: value for name, value in every.items() if value >= 0.5} == {"m0": every["m0"]}
@@ -232,7 +232,7 @@ def test_a_long_answer_that_tells_in_one_passage_is_relevant(others: int) -> Non
     assert "nothing_relevant" not in codes(response)
 
 
-def test_where_nothing_is_left_the_answer_says_so() -> None:
+def test_empty_answer_after_min_relevance_is_a_warning() -> None:
     found = ask(HERE, min_relevance=1)
     assert (found["memories"], codes(found), found["status"]) == ([], ["nothing_relevant"], "ok")
     assert "none of 6 memories has a relevance of 1" in found["warnings"][0]["detail"]
@@ -267,14 +267,14 @@ def test_a_relevance_beyond_0_to_1_is_refused(least: object) -> None:
     assert ask(HERE, min_relevance=least)["error"]["fields"][0]["field"] == "min_relevance"
 
 
-def test_of_nothing_remembered_nothing_is_answerable() -> None:
+def test_empty_memory_has_zero_answerability() -> None:
     found = ask(HERE, memories=0)
     assert (found["answerable"], found["memories"]) == (0, [])
     assert "nothing_relevant" not in codes(found)
     assert ask(HERE, filters={"kinds": ["fact"]})["answerable"] == 0
 
 
-def test_only_what_the_filters_let_through_answers() -> None:
+def test_answerability_counts_only_filtered_memories() -> None:
     late = ask(HERE, filters={"created_after": 30_000})
     assert late["answerable"] < ask(HERE)["answerable"]
     assert "m0" not in relevance_of(late)

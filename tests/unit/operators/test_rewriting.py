@@ -77,7 +77,7 @@ def test_memory_fields_are_of_the_question_that_found_it(answered: Answered) -> 
     assert merged["answerable"] == max(found["answerable"] for found in alone)
 
 
-def test_only_what_was_returned_counts_as_used_once(answered: Answered) -> None:
+def test_returned_memories_count_as_used_once(answered: Answered) -> None:
     (merged,) = answered(ask(rewrite=True))
     gets = [make_event("memory.get", DAY_MS, memory_id=one) for one in SAID]
     used = {got["versions"][0]["id"]: got["usage"]["count"] for got in answered(*gets)}

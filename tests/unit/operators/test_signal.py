@@ -136,7 +136,7 @@ def test_fallback_compares_only_allowed_readable_memories(index: OwnerIndex) -> 
     assert by_memory(index, found.columns.values["dense"]) == [0, 0, 0]
 
 
-def test_no_vector_has_a_part_in_what_words_decide(index: OwnerIndex) -> None:
+def test_lexical_fallback_ignores_all_vectors(index: OwnerIndex) -> None:
     model = Model("model", "contextual")
     model.fails = True
     found = signal(Shared.of(model, lambda: 0.0), index)

@@ -44,7 +44,7 @@ def ranked(done: Processed) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("fact_first", [True, False])
 @pytest.mark.parametrize("others", [0, 1, 2, 4])
-def test_a_fact_that_answers_comes_before_what_its_person_said(others: int, fact_first: bool) -> None:
+def test_answering_fact_precedes_messages_of_its_person(others: int, fact_first: bool) -> None:
     pair = [FACT, DAY] if fact_first else [DAY, FACT]
     memories = [told(one, at * HOUR_MS) for at, one in enumerate([*pair, *OTHERS[:others]])]
     questions = [ask("Does Kim prefer window seats on trains?", DAY_MS, mode) for mode in BY_MEANING]

@@ -86,7 +86,7 @@ def test_erased_user_gets_no_answer_of_before(engine: Harness) -> None:
     assert later["graph_trace"]["seeds"] == []
 
 
-def test_work_pauses_by_what_it_spends_and_passes_on_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stepped_work_pauses_by_cost_and_raises_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepped, "STEP_COST", 10)
     spend(1_000)  # outside of steps it does nothing
 
@@ -106,7 +106,7 @@ def test_work_pauses_by_what_it_spends_and_passes_on_errors(monkeypatch: pytest.
         failing.step()
 
 
-def test_rotation_gives_tenants_turns_whatever_their_partitions() -> None:
+def test_rotation_alternates_tenants_across_partitions() -> None:
     rotation = Rotation()
     for partition in range(3):
         rotation.update(partition, {"noisy", "quiet"} if partition == 2 else {"noisy"})

@@ -13,7 +13,7 @@ from tests.unit.operators.harness import make_event, run_flow
 pytestmark = pytest.mark.slow
 
 
-def test_it_rests_until_the_last_one_is_through() -> None:
+def test_collection_rests_until_the_last_block_ends() -> None:
     unswept = Unswept()
     with unswept:
         with unswept:
@@ -29,7 +29,7 @@ def test_an_error_within_has_it_go_on() -> None:
     assert gc.isenabled()
 
 
-def test_it_stays_off_where_it_was_off() -> None:
+def test_collection_stays_off_if_it_was_off() -> None:
     unswept = Unswept()
     gc.disable()
     try:
@@ -40,7 +40,7 @@ def test_it_stays_off_where_it_was_off() -> None:
         gc.enable()
 
 
-def test_nothing_of_what_was_read_is_left_to_look_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_index_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting(Unswept):
         left: list[list[str]] = []
 

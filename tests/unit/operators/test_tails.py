@@ -86,7 +86,7 @@ def comparable(outputs: list[Any]) -> list[dict[str, Any]]:
 
 @settings(max_examples=share(0.2))
 @given(lives=LIVES)
-def test_who_leaves_memory_and_comes_back_is_as_who_stays(budgets: list[int], lives: list[tuple[int, Any]]) -> None:
+def test_evicted_owner_answers_like_a_cached_one(budgets: list[int], lives: list[tuple[int, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         budgets.append(STAY)
         one, log = Harness(Path(folder) / "one", one_log=True), Log()
@@ -119,7 +119,7 @@ def tails(harness: Harness) -> Iterator[int]:
                 yield found.size
 
 
-def test_where_an_owner_leaves_memory_the_newest_are_packed(budgets: list[int], tmp_path: Path) -> None:
+def test_eviction_packs_the_newest_memories(budgets: list[int], tmp_path: Path) -> None:
     log = Log()
     budgets.append(LEAVE)
     harness = Harness(tmp_path / "s", one_log=True)

@@ -77,7 +77,7 @@ def test_k_is_clamped(k: int, answered: int) -> None:
 
 
 @pytest.mark.parametrize(("depth", "warned"), [(0, True), (1, False), (3, False), (4, True), (10**30, True)])
-def test_a_depth_beyond_what_is_followed_is_told(depth: int, warned: bool) -> None:
+def test_depth_out_of_range_is_a_warning(depth: int, warned: bool) -> None:
     query = Recall(type="recall", tenant_id="a", user_id="b", query="?", traversal_depth=depth)
     assert ([warning.code for warning in validate(query)] == ["depth_clamped"]) is warned
 
@@ -134,7 +134,7 @@ def test_a_factor_that_the_mode_has_not_is_refused(mode: str, weights: dict[str,
     assert field == f"weights.{next(iter(weights))}"
 
 
-def test_every_wrong_weight_is_told_with_whatever_else_is_wrong() -> None:
+def test_all_wrong_weights_are_reported_with_other_errors() -> None:
     found = problems(weights={"recency": -0.1, "usage": "a lot", "vibes": 1, "aura": "x", "quality": 1001}, k="many")
     wrong = {f"weights.{name}" for name in ("recency", "usage", "vibes", "aura", "quality")}
     assert {field for field, _ in found} == {*wrong, "k"}

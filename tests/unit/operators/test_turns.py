@@ -93,7 +93,7 @@ def test_memory_forgotten_between_turns_is_not_answered(engine: Harness, turn: i
     assert count == TURNS - 1
 
 
-def test_events_of_somebody_else_cost_a_question_nothing(engine: Harness) -> None:
+def test_events_of_other_users_do_not_restart_a_question(engine: Harness) -> None:
     begin(engine, ask(rewrite=True))
     for n in range(TURNS - 1):
         said = make_event("memory", DAY_MS, id=f"x{n}", content="Eva works in Braga", user_id="other")
@@ -116,7 +116,7 @@ def test_often_written_owner_is_answered_in_as_many_turns(engine: Harness) -> No
     assert not engine.is_due
 
 
-def test_nobody_sees_half_of_an_event_between_two_turns(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_turn_sees_a_partly_applied_event(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "LOOKED_AT", 2)
     begin(engine, ask(rewrite=True, k=9))
     engine.advance()

@@ -138,7 +138,7 @@ def test_a_limit_holds_from_a_moment_after_its_decision_on(limited: Any) -> None
     assert len(letters(state.read(MEMORIES, 1, append_ms=BEGIN_MS + 2 + SETTLED_MS))) == 1
 
 
-def test_stats_say_what_is_held_and_what_may_be(limited: Any) -> None:
+def test_stats_report_usage_and_limits(limited: Any) -> None:
     state = limited(history(memories_per_user=5, bytes_per_user=None))
     state.run(MEMORIES, memory("a", "four"), event("graph.edges", edges=[edge("Ann", "Bob")]))
     (answer,) = answers(state.run(QUERIES, event("user.stats")))

@@ -89,7 +89,7 @@ def test_thumbs_up_does_not_put_an_unrelated_memory_first(mode: Mode) -> None:
 LIKED = Usage(useful=1)
 
 
-def test_personalisation_is_by_the_mean_of_what_was_useful() -> None:
+def test_personalisation_uses_the_mean_of_useful_memories() -> None:
     # Liked: (1, 0) and (0, 1), so the taste is (√½, √½). Cosines: √½, √½, 1, -√½ (none below 0), and unknown.
     vectors = {0: (1, 0), 1: (0, 1), 2: (0.5**0.5, 0.5**0.5), 3: (-1, 0)}
     entries = [make_entry(n, episode=0) for n in range(5)]
@@ -99,7 +99,7 @@ def test_personalisation_is_by_the_mean_of_what_was_useful() -> None:
     np.testing.assert_allclose(found["personalisation"], [0.0707107, 0.0707107, 0.1, 0, 0.0603553], atol=1e-6)
 
 
-def test_what_was_useful_but_has_no_vector_tells_no_taste() -> None:
+def test_useful_memories_without_vectors_are_ignored() -> None:
     entries = [make_entry(n, episode=0) for n in range(2)]
     scene = make_scene("hybrid", entries, [0, 0], vectors={1: (1, 0)}, usage={0: LIKED})
     assert boosts(scene, np.arange(2), 1.0) == {}
@@ -181,7 +181,7 @@ def test_usage_grows_with_the_logarithm_of_times_and_fades() -> None:
     np.testing.assert_allclose(usage(used, NOW_MS), expected)
 
 
-def test_quality_is_the_confidence_until_somebody_says_otherwise() -> None:
+def test_quality_equals_confidence_until_feedback() -> None:
     used = records(Usage(), Usage(useful=1), Usage(useful=2), Usage(not_useful=1), Usage(useful=1, not_useful=1))
     # (2 · 0.5 + useful) / (2 + voices)
     np.testing.assert_allclose(quality(np.full(5, 0.5), used), [0.5, 2 / 3, 3 / 4, 1 / 3, 0.5])

@@ -83,7 +83,7 @@ def test_a_bent_word_is_shown_as_the_memory_writes_it() -> None:
     assert reason == {"code": "words", "text": "says “moved”", "words": [{"word": "moved", "places": places}]}
 
 
-def test_who_is_named_said_it() -> None:
+def test_reason_names_the_author() -> None:
     response = ask("What did Ann eat in Porto?")
     assert of(response, "move")["person"] == {"code": "person", "text": "said by Ann", "person": "Ann"}
     assert "person" not in of(response, "cat")
@@ -100,7 +100,7 @@ def test_fact_is_about_named_people_and_has_no_author() -> None:
     assert "person" not in of(response, "other")
 
 
-def test_a_date_asked_about_is_told() -> None:
+def test_reason_names_the_requested_date() -> None:
     at_ms = 1_683_500_000_000  # 7 May 2023
     said = [make_event("message", at_ms + n * DAY_MS * 40, id=f"m{n}", content="We walked a lot.") for n in range(3)]
     asked = make_event("recall", at_ms + 400 * DAY_MS, query="What happened on 7 May 2023?")
@@ -154,7 +154,7 @@ def test_word_far_into_a_text_is_shown_and_quoted() -> None:
 @pytest.mark.parametrize(
     "filters", [{"names": ["Ann"]}, {"created_after": MINUTE_MS}, {"session_ids": ["nowhere"]}, {"roles": ["user"]}]
 )
-def test_what_may_not_be_in_the_answer_is_not_quoted(filters: dict[str, Any]) -> None:
+def test_filtered_memories_are_not_quoted(filters: dict[str, Any]) -> None:
     response = ask("What do people eat in the evening?", filters=filters)
     shown = {memory["id"] for memory in response["memories"]}
     quoted = {r["neighbour"]["id"] for m in response["memories"] for r in m["why"] if "neighbour" in r}
@@ -169,7 +169,7 @@ def test_forgotten_memory_is_not_quoted() -> None:
     assert "evening" not in str(response["memories"])
 
 
-def test_what_cannot_be_opened_is_neither_searched_nor_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecryptable_text_is_neither_searched_nor_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Harness(tmp_path, one_log=True)
     engine.run(MEMORIES, *chat())
     opened = Unsealed.open

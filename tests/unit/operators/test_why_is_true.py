@@ -67,7 +67,7 @@ def stores(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @settings(max_examples=share(0.5))  # each opens a state directory
 @given(st.data())
-def test_what_is_said_of_a_memory_is_so(data: st.DataObject) -> None:
+def test_reasons_given_for_a_memory_are_true(data: st.DataObject) -> None:
     told = data.draw(stores())
     asked, parts = data.draw(st.sampled_from(QUESTIONS)), st.sampled_from(CONTENT_WORDS)
     one, other = data.draw(st.permutations(PEOPLE))[:2]

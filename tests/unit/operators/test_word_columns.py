@@ -46,7 +46,7 @@ def test_an_episode_counts_as_one_text() -> None:
     assert_column(columns_of(indexed(entries), "bike?")["episode"], [math.log1p(LN2)] * 2 + [0, 0])
 
 
-def test_around_sums_up_what_the_neighbours_say() -> None:
+def test_around_column_sums_scores_of_neighbours() -> None:
     # The first of seven has the word: twice within two places of it, once within four, nothing beyond, nor of itself.
     column = columns_of(indexed(said("bike", *"xxxxxx")), "bike?")
     own = column["own"][0]
@@ -54,7 +54,7 @@ def test_around_sums_up_what_the_neighbours_say() -> None:
     assert_column(column["around"], [0, 2 * own, 2 * own, own, own, 0, 0])
 
 
-def test_what_stands_alone_has_its_surroundings_on_average() -> None:
+def test_memory_without_neighbours_gets_average_around_score() -> None:
     entries = said("bike", "x")
     index = indexed([*entries, make_entry(2, episode=-1, stems="bike")])
     column = columns_of(index, "bike?")
@@ -105,14 +105,14 @@ def test_an_answer_borrows_no_more_than_it_lacks() -> None:
     assert_column(said_itself["borrowed"], [0, 0])
 
 
-def test_who_says_much_borrows_little() -> None:
+def test_long_answers_borrow_less_from_their_question() -> None:
     short, long = (asked_and_answered(" ".join(["blue"] * words)) for words in (10, 40))
     for index, share in ((short, 1.0), (long, 0.25)):
         found = columns_of(index, "bike?")
         assert_column(found["borrowed"], [0, share * found["own"][0]])
 
 
-def test_a_reply_lends_its_cosine_to_what_it_replies_to() -> None:
+def test_reply_column_is_the_cosine_of_the_reply() -> None:
     # Cosines 1, -1, 1, -1: z = ±1 but for the 0.000001; the last of an episode has no reply.
     entries = [make_entry(n, episode=n // 3, created_ms=n) for n in range(4)]
     index = indexed(entries, {n: (1 if n % 2 == 0 else -1, 0) for n in range(4)})
@@ -170,7 +170,7 @@ TOLD = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["red bike", "tea",
 
 
 @given(told=TOLD, data=st.data())
-def test_neither_arrival_nor_packing_shows(told: list[tuple[int, str]], data: st.DataObject) -> None:
+def test_columns_do_not_depend_on_arrival_or_packing(told: list[tuple[int, str]], data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(told))))
     # Of episodes, the order of time is their own.
     entries = [

@@ -212,7 +212,7 @@ def test_a_kill_between_two_steps_changes_nothing(
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_forget_with_an_id_spares_what_came_after_it(make_engine: Callable[[], Engine]) -> None:
+def test_repeated_forget_with_an_id_spares_later_memories(make_engine: Callable[[], Engine]) -> None:
     engine = make_engine()
     forget = make_event("memory.forget", id="f", filter={"older_than": 90 * MINUTE_MS}, receipt=True)
     new = [make_event("message", n, id=f"new{n}", content="tea") for n in range(GONE)]
@@ -224,7 +224,7 @@ def test_a_forget_with_an_id_spares_what_came_after_it(make_engine: Callable[[],
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_steps_whose_event_never_comes_again_keep_nobody_waiting(make_engine: Callable[[], Engine]) -> None:
+def test_abandoned_steps_block_no_later_event(make_engine: Callable[[], Engine]) -> None:
     engine = make_engine()
     engine.run(MEMORIES, *said())
     engine.mark()

@@ -47,7 +47,7 @@ def embedded(folder: Path) -> list[str | Path]:
 
 
 @pytest.mark.examples
-def test_the_recorded_session_is_what_happens(tmp_path: Path) -> None:
+def test_documented_session_can_be_replayed(tmp_path: Path) -> None:
     block = re.search(r"```text mcp\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
     assert block is not None
     recorded = Recorded(block[1].splitlines())
@@ -92,7 +92,7 @@ def test_nothing_but_the_protocol_is_on_standard_output(tmp_path: Path, start: S
     assert b"Tea" not in errors
 
 
-def test_tools_say_what_they_do() -> None:
+def test_tools_declare_hints_and_schemas() -> None:
     async def listed() -> dict[str, Any]:
         async with Client(server_before(AssertionError())) as client:
             tools = (await client.list_tools()).tools
@@ -140,7 +140,7 @@ def test_wrong_http_options_end_with_status_2(tmp_path: Path, cli: Cli, words: t
 
 
 @pytest.mark.processes
-def test_without_its_library_it_says_what_to_install(tmp_path: Path, start: Start) -> None:
+def test_missing_library_error_names_the_extra(tmp_path: Path, start: Start) -> None:
     process = start(
         "mcp", "--state-dir", tmp_path / "s",
         before="import sys\nfor name in [*sys.modules]:\n"
@@ -170,7 +170,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_over_http_the_request_says_whose_memory_it_is(address: str) -> None:
+def test_http_headers_choose_the_user(address: str) -> None:
     async def session(user: str, key: ApiKeyText) -> list[str]:
         async with over_http(address, x_api_key=key.text(), x_end_user_id=user) as client:
             added = await call(client, "add_memory", content=f"The bicycle of {user} is red.")
@@ -198,14 +198,14 @@ def test_over_http_the_request_says_whose_memory_it_is(address: str) -> None:
     ],
     ids=["nothing", "no key", "no user", "unknown key", "another user", "no name"],
 )
-def test_over_http_who_is_not_let_in_hears_why(address: str, headers: dict[str, str], status: int, code: str) -> None:
+def test_http_refusals_have_status_and_code(address: str, headers: dict[str, str], status: int, code: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     sent = {"accept": "application/json, text/event-stream"} | headers
     refused = httpx2.post(f"{address}/mcp", json=body, headers=sent)
     assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
 
 
-def test_over_http_a_user_who_is_named_twice_is_nobody(address: str) -> None:
+def test_http_duplicate_user_header_is_unauthenticated(address: str) -> None:
     sent = [("x-api-key", KEY.text()), ("x-end-user-id", "ann"), ("x-end-user-id", "bob"), ("accept", "*/*")]
     refused = httpx2.post(f"{address}/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=sent)
     assert refused.status_code == 401
@@ -320,7 +320,7 @@ def test_wrong_arguments_are_all_named(tool: str, arguments: dict[str, Any], say
     ],
     ids=["late", "undelivered", "unreadable", "unexpected"],
 )
-def test_a_failure_says_what_to_do_and_quotes_nothing(
+def test_failure_gives_advice_without_quoting_text(
     error: Exception, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = called(error, "add_memory", content="Tea.")
@@ -342,7 +342,7 @@ def answer_of(count: int, content: str, excerpt: dict[str, int] | None = None) -
 
 
 @pytest.mark.parametrize("limit", [1, 50])
-def test_what_an_answer_may_hold_is_bounded(limit: int) -> None:
+def test_answer_size_is_bounded(limit: int) -> None:
     long = "a" * 500_000 + "b" * 500_000
     result = called(lambda query: answer_of(query.k, long), "search_memory", query="x", limit=limit)
     found = result.structured_content["memories"]
@@ -353,7 +353,7 @@ def test_what_an_answer_may_hold_is_bounded(limit: int) -> None:
     assert len(text(result)) <= TEXTS_CHARACTERS + 300 * limit
 
 
-def test_of_a_long_text_the_passage_that_fits_is_shown() -> None:
+def test_long_text_is_cut_to_its_best_passage() -> None:
     answer = answer_of(1, "a" * 500_000 + "b" * 500_000, {"start": 500_000, "end": 500_100})
     [found] = called(lambda _: answer, "search_memory", query="x").structured_content["memories"]
     assert (found["content"], found["truncated"]) == ("b" * 100, True)
@@ -379,7 +379,7 @@ def test_a_stored_text_is_quoted_as_it_is_written() -> None:
     assert f'1. "{written}" [' in text(called(lambda _: answer_of(1, written), "search_memory", query="x"))
 
 
-def test_what_is_not_known_to_be_applied_is_told_so() -> None:
+def test_unconfirmed_write_is_reported_as_not_applied() -> None:
     position = Position("memory.events", 0, 1)
     late = called(lambda _: Stored(position), "add_memory", content="Tea.")
     assert late.structured_content["applied"] is False

@@ -68,7 +68,7 @@ def test_added_memory_is_found_at_once_with_its_fields(client: Any, user: str) -
     assert client.get(best["id"]) == {name: value for name, value in best.items() if name != "score"}
 
 
-def test_a_memory_is_changed_and_its_history_told(client: Any, user: str) -> None:
+def test_updated_memory_has_a_history(client: Any, user: str) -> None:
     [one] = client.add("Alex eats no nuts.", user_id=user, agent_id="chef", metadata={"a": 1})["results"]
     changed = client.update(one["id"], text="Alex eats nuts again.", metadata={"b": 2}, expiration_date="2999-12-31")
     assert (changed["memory"], changed["metadata"]) == ("Alex eats nuts again.", {"b": 2})
@@ -80,7 +80,7 @@ def test_a_memory_is_changed_and_its_history_told(client: Any, user: str) -> Non
     assert second["new_memory"] == third["new_memory"] == "Alex eats nuts again."
 
 
-def test_what_is_deleted_is_gone(client: Any, mem0: ModuleType, user: str) -> None:
+def test_deleted_memory_is_not_found(client: Any, mem0: ModuleType, user: str) -> None:
     kept, gone = (client.add(text, user_id=user)["results"][0] for text in ("Alex skis.", "Alex swims."))
     client.delete(gone["id"])
     for again in (client.get, client.delete, client.history):
@@ -115,7 +115,7 @@ def test_all_memories_are_read_page_by_page(client: Any, user: str) -> None:
     assert [page["previous"] is None for page in pages] == [True, False, False, False]
 
 
-def test_what_has_expired_is_not_shown(client: Any, user: str) -> None:
+def test_expired_memories_are_hidden(client: Any, user: str) -> None:
     client.add("The tickets are on sale.", user_id=user, expiration_date="2020-01-31")
     client.add("The tickets are sold out.", user_id=user, expiration_date="2999-01-31")
     assert texts(client.get_all(filters={"user_id": user})) == ["The tickets are sold out."]
@@ -165,9 +165,7 @@ def test_user_id_cannot_pose_as_an_agent_app_or_run(client: Any, mem0: ModuleTyp
     ],
     ids=["run", "runs", "agent", "not agent", "metadata", "or", "not", "and", "day", "after"],
 )
-def test_filters_mean_what_they_mean_in_mem0(
-    client: Any, told: str, filters: dict[str, Any], expected: set[str]
-) -> None:
+def test_filters_have_mem0_semantics(client: Any, told: str, filters: dict[str, Any], expected: set[str]) -> None:
     for root in ({"user_id": told} | filters, {"AND": [{"user_id": told}, filters]}):
         assert set(texts(client.get_all(filters=root))) == expected
         assert set(texts(client.search("a b c d", filters=root))) == expected
@@ -218,7 +216,7 @@ def test_threshold_drops_low_scores_and_fields_are_selected(client: Any, told: s
     ids=["keywords", "two users", "any run", "greater", "no value", "no condition", "date", "superseded", "nobody",
          "deep", "instructions", "message", "twice", "expiry", "timestamp", "linked", "of an agent", "of nobody"],
 )  # fmt: skip
-def test_what_there_is_not_is_refused_by_its_name(
+def test_unsupported_argument_is_refused_by_name(
     client: Any, mem0: ModuleType, method: str, arguments: dict[str, Any], says: str
 ) -> None:
     given = {"query": "x"} | arguments if method == "search" else arguments
@@ -335,7 +333,7 @@ def test_any_filters_are_refused_or_taken_by_a_query(filters: dict[str, Any]) ->
 
 
 @given(body=st.binary(max_size=50) | JSON.map(orjson.dumps))
-def test_whatever_a_body_holds_it_is_refused_or_read(body: bytes) -> None:
+def test_any_body_is_refused_or_parsed(body: bytes) -> None:
     for model in (requests.Add, requests.Search, requests.GetAll):
         with contextlib.suppress(InvalidRecord):
             requests.read(model, body)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 CACHE_BYTES = 1024 * 1024
 
 
-def test_what_is_restored_is_what_was_copied(state_dir: Path, tmp_path: Path) -> None:
+def test_restored_directory_equals_the_copy(state_dir: Path, tmp_path: Path) -> None:
     before = hash_of(state_dir)
     write_checked(state_dir / TOPICS, {"read": {}})
     checkpoint(state_dir, tmp_path / "copy")
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_was_looked_into_is_one_still(state_dir: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("no_lock_wait")
-def test_what_is_in_use_is_not_restored_from(state_dir: Path, tmp_path: Path) -> None:
+def test_directory_in_use_is_not_restored_from(state_dir: Path, tmp_path: Path) -> None:
     with (
         StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES),
         ThreadPoolExecutor() as pool,

@@ -35,7 +35,7 @@ def files_with(folder: Path, text: bytes = SECRET) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file() and text in path.read_bytes())
 
 
-def test_what_was_erased_is_in_no_file_wherever_it_was(opened: Opened, tmp_path: Path) -> None:
+def test_erased_data_is_in_no_file(opened: Opened, tmp_path: Path) -> None:
     partition = opened()
     for first in range(0, 4_000, 1_000):
         for owner, text in ((BO, b"violin"), (ANN, SECRET), (CY, b"violin")):
@@ -59,7 +59,7 @@ def test_what_was_erased_is_in_no_file_wherever_it_was(opened: Opened, tmp_path:
     assert [key for key, _ in opened().scan(keys.UNCLEANED)] == []
 
 
-def test_what_is_deleted_beside_goes_from_files_too(opened: Opened, tmp_path: Path) -> None:
+def test_other_deletions_are_purged_from_files(opened: Opened, tmp_path: Path) -> None:
     partition, sent = opened(), keys.outbox(bytes(16), 5)
     partition.stage({sent: SECRET})
     partition.commit()
@@ -96,9 +96,7 @@ def test_files_that_are_still_read_count_as_not_cleaned(opened: Opened, tmp_path
     assert files_with(tmp_path) == []
 
 
-def test_who_is_erased_again_meanwhile_is_cleaned_again(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_erased_again_is_cleaned_again(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = opened()
     fill(partition, ANN, SECRET, 0, 100)
     erase(partition, ANN)

@@ -84,7 +84,7 @@ def test_similar_memories_round_trip(near: list[Neighbour]) -> None:
 
 
 @given(by=st.lists(st.builds(Superseded, TEXT, TIME, *[st.none() | TIME] * 3, TIME, st.booleans()), max_size=3))
-def test_what_supersedes_round_trips(by: list[Superseded]) -> None:
+def test_supersession_round_trips(by: list[Superseded]) -> None:
     assert decode_superseded(encode_rows(by)) == by
 
 

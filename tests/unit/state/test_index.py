@@ -314,7 +314,7 @@ def test_the_conversation_is_by_episode_then_time_then_arrival(changes: list[tup
     values=st.lists(st.integers(-9, 9), min_size=6, max_size=6),
     episodes=st.lists(st.integers(-1, 2), min_size=6, max_size=6),
 )
-def test_what_was_said_before_is_of_the_same_episode(values: list[int], episodes: list[int]) -> None:
+def test_previous_message_is_of_the_same_episode(values: list[int], episodes: list[int]) -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(seq, episode=episode) for seq, episode in enumerate(episodes)], {})
     conversation = index.conversation
@@ -381,7 +381,7 @@ def test_small_index_is_not_rebuilt_for_few_deletions() -> None:
     assert index.wasted()
 
 
-def test_an_index_grows_in_weight_with_what_it_holds() -> None:
+def test_index_size_grows_with_its_content() -> None:
     # The cache's byte budget rests on this.
     index = OwnerIndex(MODEL, 384)
     empty = index.size_bytes()
@@ -465,7 +465,7 @@ def check_filters(index: OwnerIndex, entries: Iterable[Entry], filters: Filters,
 
 @pytest.mark.parametrize("name", EACH_FILTER)
 @given(told=st.lists(SAID, min_size=4, max_size=10), now_ms=st.integers(-2, 6), data=st.data())
-def test_each_filter_lets_through_what_satisfies_it(
+def test_each_filter_passes_matching_memories(
     name: str, told: list[dict[str, Any]], now_ms: int, data: st.DataObject
 ) -> None:
     entries = [make_entry(seq, **said) for seq, said in enumerate(told)]
@@ -475,7 +475,7 @@ def test_each_filter_lets_through_what_satisfies_it(
 
 
 @given(changes=CHANGES, wanted=FILTERS, now_ms=st.integers(-2, 6))
-def test_filters_together_let_through_what_satisfies_all_of_them(
+def test_combined_filters_pass_memories_matching_all(
     changes: list[tuple[Any, ...]], wanted: dict[str, Any], now_ms: int
 ) -> None:
     world = World()
@@ -511,7 +511,7 @@ def test_filter_and_validity_include_their_start_only(
     assert allowed(index, Filters(**wanted), at(100)).tolist() == [answered]
 
 
-def test_an_index_that_nobody_holds_is_freed_at_once() -> None:
+def test_unreferenced_index_is_freed_at_once() -> None:
     index = OwnerIndex(MODEL, DIMENSION, lambda seqs: [None] * len(seqs))
     held = weakref.ref(index)
     gc.collect()

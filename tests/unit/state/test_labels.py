@@ -66,7 +66,7 @@ def test_numbers_are_equal_as_numbers_and_nothing_else_is() -> None:
         ({"a": [*range(METADATA_VALUES_MAX)], "b": 1}, [("a", n) for n in range(METADATA_VALUES_MAX)]),
     ],
 )  # fmt: skip
-def test_what_filters_know_of_metadata(metadata: dict[str, Any] | None, known: list[tuple[str, Any]]) -> None:
+def test_metadata_values_known_to_filters(metadata: dict[str, Any] | None, known: list[tuple[str, Any]]) -> None:
     assert metadata_labels(metadata) == [metadata_label(*one) for one in known]
 
 
@@ -109,14 +109,14 @@ def chat(session: str | None, *speakers: tuple[str | None, str | None]) -> list[
         (chat("s", ANN, BOT) + chat("t", ANN, BO, BO) + chat(None, FACT), [1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1]),
     ],
 )
-def test_a_session_tells_by_who_speaks_in_it(said: list[Said], with_assistant: list[int], of_two: list[int]) -> None:
+def test_kind_of_chat_follows_the_speakers(said: list[Said], with_assistant: list[int], of_two: list[int]) -> None:
     index = index_of(said)
     by_arrival = index.conversation.places
     assert index.with_assistant[by_arrival].tolist() == [bool(one) for one in with_assistant]
     assert index.of_two[by_arrival].tolist() == [bool(one) for one in of_two]
 
 
-def test_what_is_added_is_told_anew() -> None:
+def test_added_memories_change_the_kind_of_chat() -> None:
     index = index_of(chat("s", USER))
     assert index.with_assistant.all()
     index.add([make_entry(1, episode=0, created_ms=1, session_id="s", author="Bo", role="user")], {})
@@ -146,7 +146,7 @@ def test_sequence_numbers_come_back_in_order(seqs: list[int]) -> None:
 
 
 @given(stored=st.dictionaries(st.integers(0, 40), USAGES), asked=st.lists(st.integers(0, 60)))
-def test_what_is_stored_is_found_and_the_rest_is_zero(stored: dict[int, Usage], asked: list[int]) -> None:
+def test_stored_usage_is_found_and_others_are_zero(stored: dict[int, Usage], asked: list[int]) -> None:
     found = OwnerUsage((seq, used.encode()) for seq, used in stored.items()).of(np.array(asked, np.int64))
     assert [Usage(*record) for record in found.tolist()] == [stored.get(seq, Usage()) for seq in asked]
 
@@ -158,7 +158,7 @@ def test_answer_counts_once_per_memory_with_the_latest_time() -> None:
     assert usage.of(np.array([7, 3, 5])).tolist() == [(400, 1, 0, 0), (600, 4, 1, 0), (0, 0, 0, 0)]
 
 
-def test_liked_is_what_was_more_often_useful_than_not() -> None:
+def test_liked_memories_have_more_useful_votes() -> None:
     judged = [Usage(useful=1), Usage(useful=2, not_useful=2), Usage(not_useful=1), Usage(useful=3, not_useful=2)]
     usage = OwnerUsage([(3, judged[3].encode())])
     assert [*usage.liked()] == [3]

@@ -97,7 +97,7 @@ def test_similarity_by_hand() -> None:
     np.testing.assert_allclose(closest(index, ["cat"], every(index)), [[1 / math.sqrt(3 * 5), 1, 0, 0]], rtol=1e-6)
 
 
-def test_a_word_is_wholly_like_itself_whatever_its_length() -> None:
+def test_word_has_similarity_one_to_itself() -> None:
     words = ["a", "ab", "abc", "abcdefghijklmnopqrstuvwxyz", "aaaaaaaa", "日本語", "naïve"]
     index = filled([[word] for word in words])
     # Ranking takes a similarity above 0.9999 for the word itself.
@@ -148,7 +148,7 @@ def divided(memories: Passages, cuts: Sequence[int] = (), packed: bool = False) 
 
 
 @given(memories=PASSAGES, cuts=st.lists(st.integers(0, 8), max_size=3), packed=st.booleans())
-def test_a_part_is_what_one_passage_holds(memories: Passages, cuts: list[int], packed: bool) -> None:
+def test_part_scores_are_of_one_passage(memories: Passages, cuts: list[int], packed: bool) -> None:
     index = divided(memories, cuts, packed)
     flat = [(slot, passage) for slot, memory in enumerate(memories) for passage in memory]
     parts = index.parts()

@@ -63,7 +63,7 @@ def whole(tmp_path: Path) -> str:
     return fill(tmp_path / "whole", *EVERY)
 
 
-def test_what_is_spread_has_the_hash_of_what_is_together(tmp_path: Path, whole: str) -> None:
+def test_spread_directories_have_the_hash_of_one(tmp_path: Path, whole: str) -> None:
     fill(tmp_path / "a", 0, 3)
     fill(tmp_path / "b", 1, 2)
     found = combined_hash([tmp_path / "a", tmp_path / "b"], UNENCRYPTED)
@@ -105,7 +105,7 @@ def test_the_command_says_which_one_counts(tmp_path: Path, whole: str, capfd: py
     assert main(["state", "hash", names[0], "--state-dir", names[1]]) == 2
 
 
-def test_what_moved_is_as_it_was_and_goes_on(tmp_path: Path, at_rest: AtRest) -> None:
+def test_moved_partition_is_unchanged_and_continues(tmp_path: Path, at_rest: AtRest) -> None:
     fill(tmp_path / "a", *EVERY, at_rest=at_rest)
     with Member.on(tmp_path / "whole", at_rest) as one:
         one.take(*EVERY)
@@ -125,7 +125,7 @@ def test_what_moved_is_as_it_was_and_goes_on(tmp_path: Path, at_rest: AtRest) ->
     assert combined_hash([tmp_path / "a", tmp_path / "b"], at_rest).hash == hashed
 
 
-def test_what_was_erased_is_not_in_what_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_partition_contains_no_erased_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user = USERS[0]
     with Member.on(tmp_path / "a") as member:
         member.take(*EVERY)
@@ -166,7 +166,7 @@ def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
     assert (numbers_in(a), numbers_in(b), numbers_in(tmp_path / "part")) == ([*EVERY], [2], [0])
 
 
-def test_what_another_went_on_with_stays_behind(tmp_path: Path, whole: str) -> None:
+def test_outdated_partition_is_not_moved(tmp_path: Path, whole: str) -> None:
     a, b = tmp_path / "whole", tmp_path / "b"
     split(a, {b: [1, 2]}, UNENCRYPTED)
     for holder, other, number in ((a, b, 3), (b, a, 1)):
@@ -253,7 +253,7 @@ def test_copies_that_cannot_be_compared_are_refused(tmp_path: Path, differ: Call
 
 
 @pytest.mark.usefixtures("whole", "no_lock_wait")
-def test_nothing_moves_from_what_is_in_use_or_to_it(tmp_path: Path) -> None:
+def test_directories_in_use_are_not_moved(tmp_path: Path) -> None:
     fill(tmp_path / "b")
     for used in ("whole", "b"):
         with (
@@ -275,7 +275,7 @@ def test_one_master_key_is_for_both(tmp_path: Path) -> None:
     assert numbers_in(tmp_path / "a") == [*EVERY]
 
 
-def test_what_does_not_fit_on_the_disk_does_not_move(
+def test_partition_larger_than_the_disk_is_not_moved(
     tmp_path: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = next((one for one in (Path("/dev/shm"), Path("/tmp")) if one.stat().st_dev != tmp_path.stat().st_dev), None)
@@ -321,7 +321,7 @@ def test_a_checkpoint_that_lost_a_folder_it_had_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("whole")
-def test_who_is_elsewhere_is_not_told_that_nothing_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_owner_of_a_moved_partition_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     split(tmp_path / "whole", {tmp_path / "a": [1, 2]}, UNENCRYPTED)
     described = describe(tmp_path / "a")
     found = []
@@ -370,12 +370,12 @@ def test_the_commands_move(tmp_path: Path, whole: str, capfd: pytest.CaptureFixt
         ["split", "a", "--into", "b:one"],
     ],
 )
-def test_words_that_say_nothing_are_told(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_meaningless_arguments_are_refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["state", *words]) == 2
     assert len(capfd.readouterr()[1].splitlines()) <= 2
 
 
-def test_what_was_stopped_in_the_middle_is_opened_by_nobody(tmp_path: Path, whole: str) -> None:
+def test_interrupted_move_cannot_be_opened(tmp_path: Path, whole: str) -> None:
     mark_moving(partition_folder(tmp_path / "whole", 1), tmp_path / "b")
     with StateDirectory.existing(tmp_path / "whole", 2**20) as directory, pytest.raises(StateError, match="p001"):
         directory.partition(1)

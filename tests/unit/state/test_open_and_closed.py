@@ -47,7 +47,7 @@ def opened_alone(folder: Path, number: int, keyring: Keyring) -> Partition:
     return Partition(folder, number, keyring, SharedMemory(), lock_wait_s=0)
 
 
-def test_what_is_closed_and_opened_again_is_as_it_was(tmp_path: Path, at_rest: AtRest) -> None:
+def test_reopened_directory_is_unchanged(tmp_path: Path, at_rest: AtRest) -> None:
     with Member.on(tmp_path / "whole", at_rest) as whole, Member.on(tmp_path / "moving", at_rest) as moving:
         for member in (whole, moving):
             member.take(*EVERY)
@@ -82,7 +82,7 @@ def verify_closed(member: Member, path: Path) -> list[str]:
     return verify(path).problems
 
 
-def test_what_another_goes_on_with_is_not_told_of(tmp_path: Path) -> None:
+def test_partition_used_by_another_is_not_reported(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with Member.on(path) as member:
         member.take(*EVERY)
@@ -101,7 +101,7 @@ def test_what_another_goes_on_with_is_not_told_of(tmp_path: Path) -> None:
         assert found.existing_numbers() == [*EVERY]
 
 
-def test_a_folder_goes_unless_somebody_has_it_open(tmp_path: Path) -> None:
+def test_folder_is_deleted_unless_it_is_open(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member:
         member.take(0, 1)
         member.run(told())
@@ -111,7 +111,7 @@ def test_a_folder_goes_unless_somebody_has_it_open(tmp_path: Path) -> None:
         assert set(member.ask()) == set(of(0))
 
 
-def test_what_a_process_counts_follows(tmp_path: Path) -> None:
+def test_counts_follow_opened_partitions(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member:
         member.take(*EVERY)
         member.run(told())
@@ -140,9 +140,7 @@ def test_newest_memories_are_packed_before_owners_leave(tmp_path: Path) -> None:
             assert len([*partition.scan(keys.table(owner, keys.SEGMENT))]) == 1
 
 
-def test_what_was_computed_for_questions_leaves_with_the_owners(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_question_data_is_evicted_with_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = CandidatesCache()
     monkeypatch.setattr(shared, "CandidatesCache", lambda: cache)
     with Member.on(tmp_path / "s") as member:
@@ -197,7 +195,7 @@ def test_a_sync_of_all_waits_for_one_that_closes(tmp_path: Path) -> None:
         syncing.result()
 
 
-def test_a_place_is_committed_with_what_was_staged_before_it(tmp_path: Path, at_rest: AtRest) -> None:
+def test_position_is_committed_with_earlier_staged_writes(tmp_path: Path, at_rest: AtRest) -> None:
     with Member.on(tmp_path / "s", at_rest) as member:
         partition = member.directory.partition(1)
         assert partition.place is None
@@ -243,7 +241,7 @@ def test_a_folder_that_arrives_is_opened_with_its_own_secret(tmp_path: Path, at_
     assert verify(tmp_path / "a", at_rest).problems == []
 
 
-def test_a_copy_is_of_what_was_committed_then(tmp_path: Path) -> None:
+def test_copy_contains_the_committed_state(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member:
         member.take(1)
         member.run(told(0, 2))
@@ -286,7 +284,7 @@ def test_remains_of_a_killed_move_go_at_the_next_open(tmp_path: Path) -> None:
         assert {path.name for path in (tmp_path / "s").glob("p*")} == {"p001"}
 
 
-def test_a_secret_that_is_not_what_was_written_opens_nothing(tmp_path: Path) -> None:
+def test_wrong_secret_opens_nothing(tmp_path: Path) -> None:
     with Member.on(tmp_path / "s") as member:
         member.take(1)
         member.run(told())

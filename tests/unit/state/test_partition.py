@@ -49,7 +49,7 @@ def damaged(tmp_path: Path) -> Partition:
         lambda partition: list(partition.scan_range(KEYS[200], KEYS[210])),
     ],
 )
-def test_what_cannot_be_read_is_a_storage_error(damaged: Partition, read: Callable[[Partition], object]) -> None:
+def test_unreadable_record_is_a_storage_error(damaged: Partition, read: Callable[[Partition], object]) -> None:
     with damaged, pytest.raises(StorageError):
         read(damaged)
 
@@ -79,9 +79,7 @@ FOUR = [keys.episode(bytes(16), bytes(16), number) for number in range(4)]
         lambda partition: {key: value for key in FOUR if (value := partition.get_large(key))},
     ],
 )
-def test_every_read_sees_what_was_staged_before_it(
-    tmp_path: Path, read: Callable[[Partition], dict[bytes, bytes]]
-) -> None:
+def test_reads_see_staged_writes(tmp_path: Path, read: Callable[[Partition], dict[bytes, bytes]]) -> None:
     with Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
         partition.stage({FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"})
         assert read(partition) == {FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"}
@@ -147,7 +145,7 @@ def test_range_scan_sees_staged_records(one_partition: Partition, staged: list[b
         keys.members(OWNER, NAMES[1]),
     ],
 )
-def test_a_scan_of_what_nothing_staged_is_about_commits_nothing(one_partition: Partition, prefix: bytes) -> None:
+def test_scan_without_staged_keys_commits_nothing(one_partition: Partition, prefix: bytes) -> None:
     partition = one_partition
     partition.stage(dict.fromkeys(SOME_KEYS))
     partition.commit()

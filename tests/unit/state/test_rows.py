@@ -248,6 +248,6 @@ def test_episode_with_an_unlogged_time_is_hashed_without_span(episode: Episode, 
 
 
 @pytest.mark.parametrize("stored", [b"{}", b"[]", b'["m",0,0,0,"",0,0]', b'"m"'])
-def test_what_is_no_memory_row_is_not_read_as_one(stored: bytes) -> None:
+def test_invalid_memory_row_is_refused(stored: bytes) -> None:
     with pytest.raises(ValueError, match="memory row"):
         MemoryRow.decode(stored)

@@ -117,7 +117,7 @@ def test_a_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert searched(tmp_path, PIECE) == {"a": 1}
 
 
-def test_what_a_table_compresses_is_found_after_it_was_deleted(tmp_path: Path) -> None:
+def test_compressed_table_content_is_found_after_deletion(tmp_path: Path) -> None:
     with closing(database(tmp_path / "p")) as db:
         for number in range(500):
             db.put(b"k%03d" % number, b"the garden the garden the garden %d: " % number + PIECE)
@@ -134,7 +134,7 @@ def test_what_a_table_compresses_is_found_after_it_was_deleted(tmp_path: Path) -
     assert searched(tmp_path, b"garden 417: " + PIECE) == {}
 
 
-def test_what_a_log_holds_is_found_also_across_its_blocks(tmp_path: Path) -> None:
+def test_log_content_is_found_across_blocks(tmp_path: Path) -> None:
     pieces = [b"piece number %06d of all" % number for number in range(10_000)]
     with closing(database(tmp_path / "p")) as db:
         written = [(b"k%d" % at, b"".join(pieces[at : at + 500])) for at in range(0, len(pieces), 500)]
@@ -151,7 +151,7 @@ def test_what_a_log_holds_is_found_also_across_its_blocks(tmp_path: Path) -> Non
         assert searched(tmp_path, *parted) == {f"p/{log.name}": len(parted)}
 
 
-def test_what_sqlite_deleted_is_found(tmp_path: Path) -> None:
+def test_rows_deleted_by_sqlite_are_found(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "store.sqlite3")) as store:
         store.execute("PRAGMA secure_delete = OFF")
         store.execute("CREATE TABLE snaps (value BLOB)")
@@ -162,7 +162,7 @@ def test_what_sqlite_deleted_is_found(tmp_path: Path) -> None:
     assert searched(tmp_path, PIECE) == {"store.sqlite3": 1}
 
 
-def test_what_others_have_too_proves_nothing(tmp_path: Path) -> None:
+def test_text_of_other_users_is_no_finding(tmp_path: Path) -> None:
     with closing(database(tmp_path / "p")) as db:
         db.put(b"others", b"a common saying")
         db.put(b"theirs", b"a common saying, and " + PIECE)

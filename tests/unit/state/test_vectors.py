@@ -93,7 +93,7 @@ def test_cosine_is_bit_identical_at_any_position(rows: int, before: int, seed: i
     assert everything.cosines(query)[0][before:].tobytes() == behind.cosines(query)[0].tobytes()
 
 
-def test_removing_what_is_not_there_changes_nothing() -> None:
+def test_removing_an_absent_vector_changes_nothing() -> None:
     model = Model()
     model.remove(0)
     model.add([[(1, 0, 0)]])

@@ -113,7 +113,7 @@ def test_unopenable_partition_is_one_problem_among_others(state_dir: Path) -> No
     assert any("a key of no table" in problem for problem in problems)
 
 
-def test_counts_that_differ_from_what_is_there_are_found(state_dir: Path) -> None:
+def test_wrong_counts_are_found(state_dir: Path) -> None:
     with damaging(state_dir) as (_, damages):
         damages[keys.COUNTS] = b"[7,7]"
     assert any("says it holds Counts(owners=7, memories=7)" in problem for problem in verify(state_dir).problems)
@@ -144,9 +144,7 @@ def held(path: Path) -> Held:
 
 @settings(max_examples=share(0.2))
 @given(spreads=SPREADS)
-def test_what_is_spread_and_brought_together_is_what_it_was(
-    filled: tuple[Path, str], spreads: list[tuple[bool, list[str]]]
-) -> None:
+def test_spreading_and_joining_keeps_the_state(filled: tuple[Path, str], spreads: list[tuple[bool, list[str]]]) -> None:
     path, hashed = filled
     with tempfile.TemporaryDirectory(prefix="recallflow-spread-") as folder:
         there = {name: Path(folder) / name for name in NAMES}

@@ -38,7 +38,7 @@ def test_sketches_differ_as_the_angle_says(dimension: int, cosine: float) -> Non
     assert sum(found > most_different(cosine) for found in bits) <= 1
 
 
-def test_a_sketch_is_the_same_in_whatever_company() -> None:
+def test_sketch_does_not_depend_on_its_batch() -> None:
     # Stored sketches are compared with new ones: other hyperplanes would be another format.
     draw = np.random.RandomState(0)
     rows = draw.standard_normal((60, 384)).astype(np.float32)
@@ -59,7 +59,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 3 * WINDOW), st.sampled_from([None, 
 
 
 @given(changes=CHANGES, asked=st.sampled_from(SKETCHES), most=st.integers(0, BITS))
-def test_the_window_is_what_its_newest_sequence_numbers_say(
+def test_window_holds_the_newest_sequence_numbers(
     changes: list[tuple[int, bytes | None]], asked: bytes, most: int
 ) -> None:
     window, there = SketchWindow(), dict[int, bytes]()

@@ -127,7 +127,7 @@ def test_damaged_object_makes_fetch_take_an_older_generation(
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
-def test_what_the_store_lost_travels_again(two: Two, tmp_path: Path, damage: str) -> None:
+def test_lost_objects_are_sent_again(two: Two, tmp_path: Path, damage: str) -> None:
     store, root, held = two
     store.fetch_newest(3, tmp_path / "fetched")
     DAMAGE[damage][0](only_in_the_newest(store, root, ".sst"))
@@ -240,7 +240,7 @@ def test_a_store_that_comes_back_is_waited_for(own_s3: S3Server, tmp_path: Path,
     assert contents(tmp_path / "fetched") == contents(folder)
 
 
-def test_a_store_that_stays_away_is_told_of(own_s3: S3Server, tmp_path: Path, grown: MakeGrown) -> None:
+def test_unavailable_store_is_an_error(own_s3: S3Server, tmp_path: Path, grown: MakeGrown) -> None:
     db, stopping = grown(), threading.Event()
     store = CheckpointStore.open(own_s3.url("a"), patience_s=0)
     stopped = CheckpointStore.open(own_s3.url("a"), stopping)

@@ -35,7 +35,7 @@ def write(folder: Path, **files: bytes) -> Path:
     return folder
 
 
-def test_what_is_fetched_is_what_was_saved(store: CheckpointStore, grown: MakeGrown, tmp_path: Path) -> None:
+def test_fetched_checkpoint_equals_the_saved_one(store: CheckpointStore, grown: MakeGrown, tmp_path: Path) -> None:
     db = grown(records=50)
     folder = db.folder()
     saved = store.save(3, folder, db.about(created_ms=7))
@@ -50,7 +50,7 @@ def test_what_is_fetched_is_what_was_saved(store: CheckpointStore, grown: MakeGr
     reopened.close()
 
 
-def test_only_what_is_new_travels(store: CheckpointStore, grown: MakeGrown) -> None:
+def test_only_new_files_are_sent(store: CheckpointStore, grown: MakeGrown) -> None:
     db = grown(records=200)
     first, folder = store.save(3, db.folder(), db.about()), db.folder()
     assert first.sent_bytes == first.manifest.size > 100_000
@@ -144,7 +144,7 @@ def test_a_folder_that_holds_something_is_not_fetched_into(store: CheckpointStor
     assert contents(tmp_path / "mounted") == contents(folder)
 
 
-def test_what_is_no_checkpoint_is_not_saved(store: CheckpointStore, tmp_path: Path) -> None:
+def test_invalid_folder_is_not_saved(store: CheckpointStore, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         store.save(3, write(tmp_path / "none"), about(1))
     (tmp_path / "none" / "inner").mkdir()
@@ -169,7 +169,7 @@ def test_pruning_leaves_the_newest_generations_with_all_they_need(store: Checkpo
         store.prune(3, 0)
 
 
-def test_what_nobody_names_goes_after_the_grace_period(tmp_path: Path) -> None:
+def test_unreferenced_objects_are_deleted_after_the_grace_period(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = CheckpointStore.open(root.as_uri())
     for n in range(3):
@@ -326,7 +326,7 @@ TestTwoWriters = TwoWriters.TestCase
 TestTwoWriters.settings = settings(max_examples=share(0.4), stateful_step_count=10)
 
 
-def test_a_keeper_saves_what_is_made_for_it_and_prunes(url: str, grown: MakeGrown, tmp_path: Path) -> None:
+def test_keeper_saves_checkpoints_and_prunes(url: str, grown: MakeGrown, tmp_path: Path) -> None:
     state_dir, db = tmp_path / "state", grown()
     (state_dir / ".checkpoint-of-a-killed-process").mkdir(parents=True)
     keeper = Keeper(CheckpointStore.open(url), state_dir, keep=2)
@@ -377,7 +377,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("url", WRONG)
-def test_a_wrong_url_is_told_field_by_field(url: str) -> None:
+def test_wrong_url_error_names_the_field(url: str) -> None:
     with pytest.raises(UsageError, match=rf"URL of checkpoints .*{WRONG[url]}"):
         CheckpointStore.open(url)
 

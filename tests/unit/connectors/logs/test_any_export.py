@@ -194,7 +194,7 @@ def test_any_bytes_in_any_place(name: str, data: st.DataObject) -> None:
     check(format_of(name), Held("export.json", damaged))
 
 
-def test_formats_are_told_apart(tmp_path: Path) -> None:
+def test_formats_are_recognised(tmp_path: Path) -> None:
     for name, text in WHOLE.items():
         (tmp_path / "export").write_bytes(text if name != "whatsapp" else ANDROID.encode())
         assert read(tmp_path / "export").format == name

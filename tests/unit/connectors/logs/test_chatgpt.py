@@ -66,7 +66,7 @@ def test_shown_branch_has_ids_and_times(tmp_path: Path) -> None:
     assert not found.refused
 
 
-def test_what_nobody_said_is_counted_by_its_reason(tmp_path: Path) -> None:
+def test_skipped_messages_are_counted_by_reason(tmp_path: Path) -> None:
     picture = {"content_type": "multimodal_text", "parts": [{"content_type": "image_asset_pointer"}, "What moth?"]}
     talk = conversation(
         node("s", "root", "system", "You are helpful."),
@@ -144,7 +144,7 @@ def test_circles_and_missing_parents_end_a_branch(tmp_path: Path) -> None:
     assert found.skipped == {"messages of other branches": 1}
 
 
-def test_what_is_broken_is_refused_and_costs_no_other_conversation(tmp_path: Path) -> None:
+def test_malformed_conversations_are_refused_alone(tmp_path: Path) -> None:
     good = orjson.dumps(conversation(node("a", "root", "user", "caf\u00e9"), node("b", "a", "user", "half")))
     bad_bytes = good.replace("\u00e9".encode(), b"\xe9").replace(b"half", b"\\ud83d!")
     strange = conversation(node("d", "root", "narrator", "Once"), conversation_id="talk-2")
@@ -165,7 +165,7 @@ def test_a_message_beyond_the_limit_is_refused_alone(tmp_path: Path) -> None:
     assert [len(line) for line in found.refused] == [1024 * 1024 + 1]
 
 
-def test_a_newer_export_adds_what_is_new(tmp_path: Path) -> None:
+def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
     older = [node("a", "root", "user", "I glaze at cone six."), node("b", "a", "assistant", "Noted.", after_s=1)]
     kept = Kept(tmp_path / "state")
     path = written(tmp_path, conversation(*older))
@@ -180,7 +180,7 @@ KEYS = st.sampled_from("abcdefgh")
 
 
 @given(st.dictionaries(KEYS, st.one_of(st.none(), KEYS, st.just("nowhere")), min_size=1), KEYS)
-def test_a_branch_leads_from_parent_to_child_whatever_the_tree(parents: dict[str, object], leaf: str) -> None:
+def test_branch_follows_parents_in_any_tree(parents: dict[str, object], leaf: str) -> None:
     found = branch(parents, leaf)
     assert len(set(found)) == len(found)
     assert all(parents[child] == parent for parent, child in pairwise(found))
@@ -191,6 +191,6 @@ def test_a_branch_leads_from_parent_to_child_whatever_the_tree(parents: dict[str
     assert said == found or leaf not in parents
 
 
-def test_times_are_what_the_export_says(tmp_path: Path) -> None:
+def test_times_come_from_the_export(tmp_path: Path) -> None:
     talk = conversation(node("a", "root", "user", "one", create_time="1736209412.345678"))
     assert times(read(written(tmp_path, talk)).messages) == [ms("2025-01-07T00:23:32.345Z")]

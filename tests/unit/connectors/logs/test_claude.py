@@ -69,7 +69,7 @@ def test_blocks_that_are_no_words_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_of_branches_the_one_that_is_shown_is_read(tmp_path: Path) -> None:
+def test_only_the_shown_branch_is_read(tmp_path: Path) -> None:
     root = "00000000-0000-4000-8000-000000000000"
     messages = [
         message("m1", "human", "?", parent_message_uuid=root),
@@ -84,7 +84,7 @@ def test_of_branches_the_one_that_is_shown_is_read(tmp_path: Path) -> None:
     assert read(written(tmp_path, unknown)).column("id") == ["m1", "m2", "m3"]
 
 
-def test_the_zip_is_told_from_chatgpts_by_what_is_beside(tmp_path: Path) -> None:
+def test_zip_is_recognised_by_its_other_files(tmp_path: Path) -> None:
     files = {"conversations.json": orjson.dumps([conversation(message("m1", "human", "one"))])}
     found = read(zipped(tmp_path / "data.zip", files | {"users.json": b"[{}]", "projects.json": b"[]"}))
     assert (found.format, found.column("id")) == ("claude", ["m1"])
@@ -92,7 +92,7 @@ def test_the_zip_is_told_from_chatgpts_by_what_is_beside(tmp_path: Path) -> None
     assert read(zipped(tmp_path / "alone.zip", files)).format == "claude"
 
 
-def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     talk = conversation(
         message("m1", "human", "bad time", created_at="yesterday"),
         "no message",
@@ -106,7 +106,7 @@ def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path) -> Non
     assert b"conversation 1, message 2: is no message" in found.refused[1]
 
 
-def test_a_newer_export_adds_what_is_new(tmp_path: Path) -> None:
+def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
     kept, older = Kept(tmp_path / "state"), [message("m1", "human", "one"), message("m2", "assistant", "two")]
     assert kept.take(read(written(tmp_path, conversation(*older))).lines) == {"created": 2}
     newer = conversation(*older, message("m3", "human", "three"), updated_at="2026-03-01T00:00:00Z")

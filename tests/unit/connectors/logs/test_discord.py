@@ -58,7 +58,7 @@ def test_messages_of_a_channel(tmp_path: Path) -> None:
     assert found.skipped == {"service messages (ChannelPinnedMessage)": 1, "empty messages": 1}
 
 
-def test_threads_are_their_channels_and_people_are_told_apart(tmp_path: Path) -> None:
+def test_threads_belong_to_channels_and_people_stay_separate(tmp_path: Path) -> None:
     thread = channel(said(1, "one"), id="9", type="GuildPublicThread", category="general", name="Kites")
     found = read(written(tmp_path / "t.json", thread))
     assert (found.column("user_id"), found.column("session_id")) == (["Kite Club #general"], ["9"])
@@ -70,7 +70,7 @@ def test_threads_are_their_channels_and_people_are_told_apart(tmp_path: Path) ->
     assert read(tmp_path / "7.json", user_given=True).column("user_id") == ["ann"]
 
 
-def test_a_newer_export_adds_what_is_new(tmp_path: Path) -> None:
+def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "state")
     path = tmp_path / "general.json"
     first, second = channel(said(1, "one")), channel(said(1, "one"), said(2, "two"))

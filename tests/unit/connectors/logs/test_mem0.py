@@ -96,7 +96,7 @@ def test_a_change_becomes_a_version(tmp_path: Path) -> None:
     assert fresh.take(newer.lines) == {"duplicate": 3}
 
 
-def test_a_history_is_told_step_by_step(tmp_path: Path) -> None:
+def test_history_becomes_events_in_order(tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = [
         {"id": "h1", "memory_id": "m1", "event": "ADD", "old_memory": None, "new_memory": "Likes tea"},
         {"id": "h2", "memory_id": "m1", "event": "UPDATE", "old_memory": "Likes tea", "new_memory": "Likes coffee"},
@@ -111,7 +111,7 @@ def test_a_history_is_told_step_by_step(tmp_path: Path) -> None:
     assert kept.versions("m1", "alex") == ["Likes tea", "Likes coffee"]
 
 
-def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     deep: Any = 1
     for _ in range(240):
         deep = [deep]

@@ -188,7 +188,7 @@ def test_fields_that_look_like_a_person(fields: list[str], owner: str | None, un
     assert unclear_identities(fields, owner) == unclear
 
 
-def test_column_of_speakers_asks_whose_memory_it_is(tmp_path: Path) -> None:
+def test_column_of_speakers_needs_an_owner(tmp_path: Path) -> None:
     path = parquet(tmp_path / "t.parquet", author=[*TWO], channel=["a", "a"])
     with pytest.raises(UsageError, match="--column user_id=author, or --user NAME"):
         read(path)

@@ -94,7 +94,7 @@ def test_bots_speak_in_attachments_and_blocks(tmp_path: Path) -> None:
     assert found.skipped["attachments beside a message's own text"] == 1
 
 
-def test_what_is_no_message_is_counted_by_its_kind(tmp_path: Path) -> None:
+def test_other_entries_are_counted_by_kind(tmp_path: Path) -> None:
     files = export(
         said("1.1", "<@U1> has joined", subtype="channel_join"),
         said("1.2", "<@U1> has left", subtype="channel_leave"),
@@ -122,7 +122,7 @@ def test_a_named_user_gets_all_channels(tmp_path: Path) -> None:
     assert found.column("user_id") == ["ann", "ann"]
 
 
-def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     day = b'[{"type":"message","ts":"1.1","text":"caf\xe9","user":"U1"},7,{"type":"message","ts":"x","text":"when?"},'
     deep = b'{"ts":"1.2","text":"","blocks":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
     files = LISTS | {"trip/2026-01-30.json": day + deep + b',{"ts":"1.3","text":{}},{"ts":"1.4","text":"end"}'}

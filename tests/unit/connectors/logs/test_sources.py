@@ -78,7 +78,7 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
         ("log.jsonl", gzip.compress(LINES, mtime=0)),
     ],
 )
-def test_what_is_compressed_is_read_by_what_it_is(write: Write, name: str, content: bytes) -> None:
+def test_compression_is_detected_by_content(write: Write, name: str, content: bytes) -> None:
     path = write(name, content)
     assert values(path) == EVENTS
     assert logs_of(path)[0].source.name == "log.jsonl"
@@ -140,13 +140,13 @@ def test_a_folder_is_read_like_an_archive(write: Write, tmp_path: Path) -> None:
         ("x.zst", zstd(LINES)[:6], "cannot be read on|blank lines only"),
     ],
 )
-def test_an_archive_that_is_none_is_told(write: Write, name: str, content: bytes, told: str) -> None:
+def test_invalid_archive_is_reported(write: Write, name: str, content: bytes, told: str) -> None:
     with pytest.raises(UsageError, match=told) as caught:
         logs_of(write(name, content))
     assert name in str(caught.value)
 
 
-def test_an_archive_with_a_password_is_told(tmp_path: Path) -> None:
+def test_encrypted_archive_is_reported(tmp_path: Path) -> None:
     path = archive(tmp_path / "x.zip", {"log.jsonl": LINES})
     content = bytearray(path.read_bytes())
     for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -248,7 +248,7 @@ def test_log_without_owner_is_named_after_the_given_one(write: Write) -> None:
     assert named(log, Scope("acme", "bob")) == named(log, Scope("acme", "ann"))
 
 
-def test_what_is_piped_is_known_by_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_log_is_named_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for content in (LINES, LINES, LINES + EVENTS[0]):
         monkeypatch.setattr(sys, "stdin", Piped(content))

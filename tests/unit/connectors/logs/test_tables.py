@@ -140,7 +140,7 @@ def test_columns_of_the_table_are_reported(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_cannot_be_a_table_of_texts_is_told(tmp_path: Path) -> None:
+def test_table_without_text_column_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "t.parquet", pa.table({"a": [1], "b": ["x"]}))
     with pytest.raises(UsageError, match="Give --column content=NAME; there are a, b"):
         read(path)

@@ -114,7 +114,7 @@ def test_an_edit_becomes_a_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", [chat, lambda *messages: account(chat(*messages))])
-def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path, wrap: Any) -> None:
+def test_malformed_entries_are_refused_alone(tmp_path: Path, wrap: Any) -> None:
     messages = [
         said(1, "caf@"),
         7,

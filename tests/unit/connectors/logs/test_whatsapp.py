@@ -181,7 +181,7 @@ def test_the_halves_of_a_day_in_other_languages(tmp_path: Path, line: str) -> No
     assert times(found.messages) == [ms("2024-01-31T20:05:00Z")]
 
 
-def test_what_is_no_message_is_refused(tmp_path: Path) -> None:
+def test_lines_without_message_are_refused(tmp_path: Path) -> None:
     found = chat(
         tmp_path, "Some heading\n31/12/2025, 23:59 - Ann: one\n32/12/2025, 10:00 - Ann: two\n", date_order="dmy"
     )
@@ -201,7 +201,7 @@ def test_bad_bytes_and_a_message_without_end_cost_nothing_else(tmp_path: Path) -
     assert len(found.refused) == 1
 
 
-def test_a_newer_export_adds_what_is_new(tmp_path: Path) -> None:
+def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "state")
     assert kept.take(chat(tmp_path, ANDROID).lines) == {"created": 6}
     newer = ANDROID.replace("31/12/2025, 23:58 - Messages", "31/12/2025, 23:57 - Messages")

@@ -96,7 +96,7 @@ def test_episodes_are_messages_or_texts(tmp_path: Path) -> None:
     assert found.skipped == {"empty messages": 1}
 
 
-def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     messages = [
         message("m1", "caf@"),
         7,

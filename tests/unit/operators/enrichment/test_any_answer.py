@@ -267,9 +267,7 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
     ],
 )
 @pytest.mark.parametrize("ahead", [CLAIMS_MAX - 1, CLAIMS_MAX, 10_000])
-def test_of_an_answer_without_end_the_beginning_is_read(
-    task: str, answer: str, last: dict[str, Any], ahead: int
-) -> None:
+def test_only_the_first_claims_of_an_answer_count(task: str, answer: str, last: dict[str, Any], ahead: int) -> None:
     wrong = last | {"confidence": 0}
     wrong |= {"memory": "m99"} if "memory" in last else {}  # what is said twice of one memory is refused as such
     wanted = REQUESTS[0].model_copy(update={"tasks": [task]})

@@ -87,12 +87,12 @@ def test_an_episodes_summary_names_its_episode() -> None:
         ("", "empty"),
     ],
 )
-def test_a_summary_that_tells_what_no_text_does_is_refused(task: str, summary: str, reason: str) -> None:
+def test_unsupported_summary_is_refused(task: str, summary: str, reason: str) -> None:
     result = summed_up(summary, task)
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])
 
 
-def test_of_many_memories_the_newest_are_read_oldest_first() -> None:
+def test_summary_reads_the_newest_memories_in_order() -> None:
     many = [memory(f"m{n}", f"{n}" + "x" * 1_400, 1_700_000_000_000 + n) for n in range(200)]
     model = Scripted(summarise_episode={"summary": "fine"})
     (result,) = results([request(["summarise_episode"], *many, episode_id="e")], model)

@@ -39,7 +39,7 @@ def test_all_pairs_are_asked_about_in_one_call_under_numbers() -> None:
     assert "old" not in model.prompts[0].user
 
 
-def test_what_replaces_another_supersedes_it() -> None:
+def test_replacing_memory_supersedes_the_old_one() -> None:
     (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [verdict()]}))
     (event,) = parsed(result)
     assert isinstance(event, GraphEdges)
@@ -94,7 +94,7 @@ def test_a_claim_that_is_not_borne_out_is_refused(said: dict[str, Any], says: st
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])
 
 
-def test_of_two_verdicts_on_one_memory_the_first_counts() -> None:
+def test_first_verdict_on_a_memory_counts() -> None:
     said = [verdict(says="unrelated"), verdict()]
     (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": said}))
     assert (result.events, result.refused) == ([], {"duplicate": 1})
@@ -118,7 +118,7 @@ def test_a_memory_replaces_a_few_those_it_is_surest_of() -> None:
         (PORTO, PORTO),
     ],
 )
-def test_what_comes_of_one_text_is_not_compared(about: Any, other: Any) -> None:
+def test_memories_of_one_source_are_not_compared(about: Any, other: Any) -> None:
     model = Scripted()
     (result,) = results([asking(other, about=about)], model)
     assert (model.prompts, result.events, result.failures) == ([], [], [])

@@ -81,7 +81,7 @@ def test_an_embedding_service_that_is_away_is_asked_once() -> None:
     assert [[one.code for one in result.failures] for result in found] == [["EMBEDDING_FAILED"]] * 2
 
 
-def test_an_event_that_nobody_would_take_is_not_sent() -> None:
+def test_invalid_event_is_not_sent() -> None:
     class Broken(Vectors):
         async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
             embedded = await super().embed(tenant_id, texts)
@@ -99,7 +99,7 @@ def test_without_a_model_the_result_says_so(task: Task) -> None:
     assert (result.events, result.calls) == ([], 0)
 
 
-def test_a_result_says_whose_it_is_and_what_it_answers() -> None:
+def test_result_names_owner_request_and_source() -> None:
     (result,) = results([request(["classify"], PORTO, environment="test")], Scripted())
     assert result.owner == ("acme", "test", "ann")
     assert (result.request, result.source) == ("enrichment.requests:0:40", "memory.events:0:7")

@@ -109,7 +109,7 @@ def test_a_claim_that_is_not_borne_out_is_refused(said: Any, reason: str) -> Non
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])
 
 
-def test_what_is_said_twice_comes_once_however_it_is_spelt() -> None:
+def test_repeated_relation_is_kept_once() -> None:
     result = told(relation(), relation(end("TEA")))
     assert (len(result.events), result.refused) == (1, {"duplicate": 1})
 

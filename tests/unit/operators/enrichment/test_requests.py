@@ -55,7 +55,7 @@ def make(tmp_path: Path) -> Iterable[Callable[..., Harness]]:
         one.stop()
 
 
-def test_a_message_is_asked_about_with_what_was_said_before(make: Callable[..., Harness]) -> None:
+def test_request_contains_the_preceding_messages(make: Callable[..., Harness]) -> None:
     engine = make()
     engine.run(MEMORIES, message(0, "Hello!"), message(1, "Who is there?", role="assistant"))
     (output,) = (one for one in engine.run(MEMORIES, message(2)) if isinstance(one, Requested))
@@ -92,11 +92,11 @@ def test_recent_messages_are_of_the_session_then_the_owner(make: Callable[..., H
         (memory(0, derived_from={"memory_id": "x", "content_hash": "0" * 64}), []),
     ],
 )
-def test_what_an_event_asks_for(make: Callable[..., Harness], event: dict[str, Any], tasks: list[str]) -> None:
+def test_tasks_requested_for_each_event(make: Callable[..., Harness], event: dict[str, Any], tasks: list[str]) -> None:
     assert [task for request in requests(make().run(MEMORIES, event)) for task in request.tasks] == tasks
 
 
-def test_what_is_not_wanted_is_not_asked_for(make: Callable[..., Harness]) -> None:
+def test_disabled_tasks_are_not_requested(make: Callable[..., Harness]) -> None:
     assert requests(make(None).run(MEMORIES, message(0))) == []
     assert requests(make(Wanted(summaries=True)).run(MEMORIES, message(0))) == []
     (request,) = requests(make(Wanted(facts=True)).run(MEMORIES, message(0)))
@@ -157,9 +157,7 @@ def test_requests_are_no_part_of_the_state(make: Callable[..., Harness]) -> None
     assert on.hash() == off.hash()
 
 
-def test_where_our_own_code_fails_the_memory_is_stored(
-    make: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_request_code_keeps_the_memory(make: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make()
     monkeypatch.setattr("recallflow.operators.writes.requests", lambda *_: 1 / 0)
     assert requests(engine.run(MEMORIES, message(0))) == []
@@ -175,7 +173,7 @@ def test_facts_about_the_user_compare_common_words_first(make: Callable[..., Har
     assert [one.memory_id for one in request.similar] == ["m0", "m1"]
 
 
-def test_facts_about_one_entity_are_compared_whatever_their_words(make: Callable[..., Harness]) -> None:
+def test_facts_about_one_entity_are_compared(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, memory(0, "My sister Ana bakes bread"), memory(1, "Bread goes stale"))
     engine.run(MEMORIES, message(2, "Then Ana called me"))
@@ -183,7 +181,7 @@ def test_facts_about_one_entity_are_compared_whatever_their_words(make: Callable
     assert [one.memory_id for one in request.similar] == ["m0"]
 
 
-def test_what_others_said_in_the_same_words_is_not_compared(make: Callable[..., Harness]) -> None:
+def test_facts_of_other_speakers_are_not_compared(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, message(0, "i love hiking in the hills", name="Ben"))
     (request,) = requests(engine.run(MEMORIES, message(1, "i love hiking in the hills too", name="Cleo")))
@@ -203,7 +201,7 @@ class AngleEmbedder:
         return np.array([[math.cos(one), math.sin(one), *[0] * 6] for one in angles], np.float32)
 
 
-def test_those_that_are_ambiguous_are_compared_the_closest_first(tmp_path: Path) -> None:
+def test_ambiguous_memories_are_compared_closest_first(tmp_path: Path) -> None:
     engine = Harness(tmp_path / "s", AngleEmbedder(), rules={"wanted": Wanted(relationships=True, min_chars=99)})
     engine.run(MEMORIES, *(memory(angle, f"{angle} degrees") for angle in (3, 20, 26, 30, 45, 46, 90)))
     (request,) = requests(engine.run(MEMORIES, memory(0, "0 degrees")))
@@ -214,7 +212,7 @@ def test_those_that_are_ambiguous_are_compared_the_closest_first(tmp_path: Path)
     engine.stop()
 
 
-def test_what_is_superseded_is_compared_no_more(make: Callable[..., Harness]) -> None:
+def test_superseded_memories_are_not_compared(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, memory(0, "The user lives in Lisbon"), memory(1, "The user now lives in Porto"))
     edge = {"source": "m1", "target": "m0", "type": "supersedes"}
@@ -223,7 +221,7 @@ def test_what_is_superseded_is_compared_no_more(make: Callable[..., Harness]) ->
     assert [one.memory_id for one in request.similar] == ["m1"]
 
 
-def test_a_derived_memory_asks_what_it_contradicts_and_nothing_else(make: Callable[..., Harness]) -> None:
+def test_derived_memory_requests_only_classification(make: Callable[..., Harness]) -> None:
     engine = make(ALL._replace(by_meaning=False))
     engine.run(MEMORIES, message(9), memory(0, "The user lives in Lisbon with Ana"))
     derived = {"memory_id": "m9", "content_hash": content_hash(LONG)}
@@ -303,7 +301,7 @@ def test_single_messages_and_retold_facts_are_not_summarised(make: Callable[...,
     assert requests(engine.run(MEMORIES, message(0), memory(1), message(HOUR_MS))) == []
 
 
-def test_of_a_long_episode_the_newest_messages_are_summed_up(make: Callable[..., Harness]) -> None:
+def test_long_episode_summary_reads_the_newest_messages(make: Callable[..., Harness]) -> None:
     engine = make(SUMMARIES)
     engine.run(MEMORIES, *(message(number, f"{number} " * 1_000) for number in range(60)))
     (request,) = requests(engine.run(MEMORIES, message(HOUR_MS)))
@@ -340,7 +338,7 @@ class RemoteAngles(AngleEmbedder):
     service: EmbeddingService = Mock(spec=EmbeddingService)  # nobody asks it here
 
 
-def test_where_vectors_come_later_so_does_the_comparison(tmp_path: Path) -> None:
+def test_comparison_waits_for_late_vectors(tmp_path: Path) -> None:
     wanted = Wanted(embed=True, relationships=True, facts=True, min_chars=99)
     engine = Harness(tmp_path / "s", RemoteAngles(), rules={"wanted": wanted})
 

@@ -24,7 +24,7 @@ def told(*said: dict[str, Any]) -> Any:
     return result
 
 
-def test_names_that_are_not_known_are_shown_beside_what_is() -> None:
+def test_prompt_shows_unknown_names_and_known_entities() -> None:
     model = Scripted(resolve={"verdicts": []})
     results([request(["resolve"], TEXT, entities=[ANA, REX])], model)
     data = model.data()
@@ -68,13 +68,13 @@ def test_one_name_never_makes_two_known_entities_one() -> None:
     ("about", "entities"),
     [(TEXT, []), (memory("new", "it rains.", name=None), [ANA]), (memory("new", "and so it is.", name="Rex"), [REX])],
 )
-def test_nobody_is_asked_where_there_is_nothing_to_tell(about: Any, entities: list[ShownEntity]) -> None:
+def test_model_is_not_asked_without_candidates(about: Any, entities: list[ShownEntity]) -> None:
     model = Scripted()
     (result,) = results([request(["resolve"], about, entities=entities)], model)
     assert (model.prompts, result.events, result.failures) == ([], [], [])
 
 
-def test_author_may_be_a_known_person_who_is_not_named() -> None:
+def test_author_may_match_a_known_person() -> None:
     text = memory("new", "I am the Silva you know.", name="Tom")
     tom = ShownEntity(key="entity:tom silva", name="Tom Silva")
     said = {"verdicts": [verdict(evidence="I am the Silva you know", name="n1")]}

@@ -41,7 +41,7 @@ def memories() -> list[dict[str, Any]]:
     ]
 
 
-def test_rollout_alarms_lead_to_what_shares_their_topic(memories: list[dict[str, Any]]) -> None:
+def test_expansion_adds_memories_of_the_same_topic(memories: list[dict[str, Any]]) -> None:
     queries = [ask("rollout alarms", strategy="baseline", k=20), ask("rollout alarms")]
     baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
     assert "red" not in ids(baseline)
@@ -120,7 +120,7 @@ def test_derived_edge_alone_adds_nothing_and_is_reported() -> None:
     assert after["routing_info"]["graph"]["worked_out"] == 2
 
 
-def test_what_the_graph_adds_is_as_relevant_as_by_itself(memories: list[dict[str, Any]]) -> None:
+def test_added_memories_have_their_own_relevance(memories: list[dict[str, Any]]) -> None:
     queries = [ask("rollout alarms", **least) for least in ({}, {"min_relevance": 0.3})]
     every, chosen = run_flow([*memories, *queries], decisions=rolled_out()).responses
     relevance = {memory["id"]: memory["relevance"] for memory in every["memories"]}
@@ -146,7 +146,7 @@ def test_graph_returns_nothing_that_a_filter_excludes(memories: list[dict[str, A
     ("mode", "enabled", "fallback"),
     [("off", True, "rollout_off"), ("shadow", True, "shadow_mode"), ("canary", False, "feature_flag_disabled")],
 )
-def test_what_is_not_applied_answers_exactly_the_baseline(
+def test_unapplied_expansion_answers_exactly_the_baseline(
     mode: str, enabled: bool, fallback: str, memories: list[dict[str, Any]]
 ) -> None:
     given: dict[str, Any] = {"decisions": rolled_out(mode), "graph_enabled": enabled}
@@ -282,9 +282,7 @@ def test_a_context_tells_of_the_entities_asked_about() -> None:
     ]
 
 
-def test_where_the_graph_fails_answers_go_without_it(
-    memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graph_failure_leaves_the_answer(memories: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise KeyError
 

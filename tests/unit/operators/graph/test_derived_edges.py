@@ -77,7 +77,7 @@ def test_moved_person_has_a_new_residence_and_an_old_one(do: Do) -> None:
     ],
     ids=["forgotten", "newer edited", "older edited", "archived edge", "archived", "archived memory"],
 )
-def test_what_was_superseded_is_current_again_once_that_is_undone(do: Do, event: Event) -> None:
+def test_undone_supersession_makes_the_memory_current(do: Do, event: Event) -> None:
     done = do(OLD, NEW, between("new", "old"), asked(), event, asked())
     assert "old" not in answers(done)[0]
     assert ("old" in answers(done)[1]) == (event[1].get("entities") is None)
@@ -99,7 +99,7 @@ def test_undone_edge_stays_undone_when_derived_again(do: Do) -> None:
     assert answers(done) == [BOTH]
 
 
-def test_what_is_found_out_changes_nothing_of_what_is_given(do: Do) -> None:
+def test_derived_edges_do_not_change_given_ones(do: Do) -> None:
     done = do(OLD, NEW, given(confidence=0.5), between("new", "old", confidence=1.0), asked(), history("new"))
     assert found(done.responses[0]) == BOTH
     (edge,) = done.responses[1]["edges"]
@@ -129,7 +129,7 @@ def test_contradiction_removes_nothing_from_an_answer(do: Do) -> None:
     ],
     ids=["condition", "relation"],
 )
-def test_what_a_memory_brought_into_the_graph_goes_with_it(do: Do, edge: dict[str, Any], event: Event) -> None:
+def test_forgotten_memory_takes_its_graph_data_along(do: Do, edge: dict[str, Any], event: Event) -> None:
     said = "graph.edges", {"edges": [edge], **of("new", "coffee")}
     explored = "graph.explore", {"nodes": [edge["target"]]}
     done = do(message("new", "coffee"), said, explored, event, explored)

@@ -40,7 +40,9 @@ def found(*events: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("confidence", "hidden"), [(1.0, True), (0.7, True), (0.69, False), (0.0, False)])
-def test_what_is_not_sure_hides_nothing(confidence: float, hidden: bool, remembered: list[dict[str, Any]]) -> None:
+def test_uncertain_supersession_hides_nothing(
+    confidence: float, hidden: bool, remembered: list[dict[str, Any]]
+) -> None:
     sure, other = edges("ba"), edges("ba", confidence=confidence)
     asked = make_event("recall", DAY_MS, query="when does the gate open", k=4)
     answer = found(*remembered, sure, other, asked)
@@ -60,7 +62,9 @@ def test_what_is_not_sure_hides_nothing(confidence: float, hidden: bool, remembe
         (["ba", "cb", "dc"], "d"),
     ],
 )
-def test_of_a_circle_the_newest_stays(pairs: list[str], left: str, remembered: list[dict[str, Any]]) -> None:
+def test_newest_memory_of_a_supersession_cycle_stays(
+    pairs: list[str], left: str, remembered: list[dict[str, Any]]
+) -> None:
     asked = make_event("recall", DAY_MS, query="when does the gate open", k=4)
     answer = found(*remembered, edges(*pairs), asked)
     assert sorted(ids(answer)) == [*left]
@@ -83,7 +87,7 @@ def test_an_edge_without_weight_adds_nothing(nothing: dict[str, Any], remembered
     assert (outcomes["a"], outcomes["entity:paint"]) == ("edge without weight", "edge without weight")
 
 
-def test_what_does_not_count_is_shown_with_the_reason() -> None:
+def test_inactive_edge_is_shown_with_the_reason() -> None:
     told = [
         make_event("memory", id="old", content="old", tags=["x"], expires_at=DAY_MS),
         make_event("memory", id="ahead", content="ahead", tags=["x"], valid_from=3 * DAY_MS),
@@ -106,7 +110,7 @@ def test_what_does_not_count_is_shown_with_the_reason() -> None:
     assert {edge["type"]: edge["marks"] for edge in subgraph["edges"]} == {"supersedes": [], "y": ["expired"]}
 
 
-def test_a_link_is_told_with_its_role() -> None:
+def test_link_is_shown_with_its_role() -> None:
     told = make_event("message", id="m", content="we met Ann and Bob", name="Ann")
     subgraph = found(told, make_event("graph.explore", nodes=["m"]))["subgraph"]
     roles = {link["node"]: link["role"] for link in subgraph["links"]}

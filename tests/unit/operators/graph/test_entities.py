@@ -76,7 +76,7 @@ def test_context_tells_entities_and_those_within_two_relations() -> None:
     ]
 
 
-def test_a_relation_is_told_in_its_own_direction() -> None:
+def test_relation_is_shown_in_its_direction() -> None:
     graph = StubGraph({"m0": []}, [edge("entity:ann", "works_at", "entity:acme")])
     told = [
         (entry["name"], entry["relationships"]) for entry in context(graph, [NodeKey("entity:acme")], NOW_MS).entries
@@ -135,7 +135,7 @@ def test_hops_are_those_of_the_shortest_paths_in_networkx(links: dict[str, list[
     assert near(StubGraph(links, edges), len(MEMORIES), "tag:a") == expected
 
 
-def test_what_does_not_hold_brings_nothing_near() -> None:
+def test_expired_and_archived_edges_add_no_proximity() -> None:
     links = {"m0": ["entity:ann", "tag:old"], "m1": ["entity:acme"], "m2": ["tag:old"], "m3": []}
     edges = [edge("entity:ann", "works_at", "entity:acme", expires_ms=NOW_MS), edge("m0", "x", "m3", archived=True)]
     graph = StubGraph(links, edges, archived=["tag:old"])
@@ -143,14 +143,14 @@ def test_what_does_not_hold_brings_nothing_near() -> None:
     assert near(graph, 4, "entity:ann", now_ms=NOW_MS - 1) == [1, 0.5, 0, 0]
 
 
-def test_what_most_memories_share_brings_some_of_them_near() -> None:
+def test_common_node_brings_some_memories_near() -> None:
     graph = StubGraph({f"m{n}": ["topic:all", *(["entity:ann"] if n < 2 else [])] for n in range(30)})
     assert near(graph, 30, "entity:ann") == [1, 1, *[0] * 4, *[0.5] * 24]
     wanted = near(graph, 30, "entity:ann", prefer=lambda seq: -float(seq))
     assert wanted == [1, 1, *[0.5] * 22, *[0] * 6]  # of the 24, two are Ann's own
 
 
-def test_what_only_has_the_same_form_is_not_near() -> None:
+def test_same_memory_type_adds_no_proximity() -> None:
     graph = StubGraph({"m0": ["entity:ann", "type:fact"], "m1": ["type:fact"]})
     assert near(graph, 2, "entity:ann") == [1, 0]
 

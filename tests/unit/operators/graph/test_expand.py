@@ -157,7 +157,7 @@ def step(
     return {"source": source, "target": target, "type": kind, "weight": weight, "confidence": confidence}
 
 
-def test_the_path_is_told() -> None:
+def test_item_reports_its_path() -> None:
     graph = StubGraph({"m0": ["topic:dashboard"], "m1": ["topic:dashboard"]})
     (item,) = expand(walk(graph, "m0", hops=1)).items
     assert item.why == {
@@ -172,7 +172,7 @@ def test_the_path_is_told() -> None:
     }
 
 
-def test_a_longer_path_is_told_from_its_seed_on() -> None:
+def test_longer_path_is_reported_from_its_seed() -> None:
     edges = [edge("m2", "caused_by", "m1", weight=0.9, confidence=0.8)]
     graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"], "m2": []}, edges)
     item = next(item for item in expand(walk(graph, "m0", hops=2)).items if item.seq == 2)
@@ -188,7 +188,7 @@ def test_a_longer_path_is_told_from_its_seed_on() -> None:
     }
 
 
-def test_of_several_paths_the_best_counts() -> None:
+def test_best_of_several_paths_counts() -> None:
     edges = [edge("m0", "similar_to", "m1"), edge("m1", "caused_by", "m2"), edge("m0", "works_with", "m2")]
     graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(3)}, edges)
     expansion = expand(walk(graph, "m0", hops=2))
@@ -213,7 +213,7 @@ def test_the_seed_that_a_path_begins_with_is_another_memory() -> None:
     assert boosts(walk(graph, "m0", "m1"), 10) == {0: 0.125, 1: 0.125}
 
 
-def test_what_is_answered_besides_the_seeds_is_not_added() -> None:
+def test_memories_already_in_the_answer_are_not_added() -> None:
     graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(4)})
     assert [item.seq for item in expand(walk(graph, "m0"), besides={2}).items] == [3, 1]
 
@@ -282,7 +282,7 @@ def test_a_hub_is_not_read_beyond_its_newest(hops: int) -> None:
     assert graph.most == Bounds().linked
 
 
-def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
+def test_hubs_of_edges_and_links_are_cut_and_reported() -> None:
     hub = [edge("m0", "caused_by", f"m{n}") for n in range(1, 5_000)]
     graph = StubGraph({f"m{n}": [f"topic:{n % 60}"] for n in range(5_000)}, hub)
     expansion = expand(walk(graph, "m0", hops=3), 1_000)
@@ -292,14 +292,14 @@ def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
     assert len(graph.read) < 5 * Bounds().visited
 
 
-def test_a_hub_of_edges_is_cut_and_told() -> None:
+def test_hub_of_edges_is_cut_and_reported() -> None:
     graph = StubGraph({f"m{n}": [] for n in range(1_000)}, [edge("m0", "caused_by", f"m{n}") for n in range(1, 1_000)])
     expansion = expand(walk(graph, "m0", hops=1))
     assert expansion.considered == 24
     assert expansion.caps.fan_out == ["m0"]
 
 
-def test_the_places_met_are_bounded_and_the_hop_is_told() -> None:
+def test_visited_nodes_are_bounded_and_the_hop_reported() -> None:
     tree = [edge(f"m{(n - 1) // 10}", "x", f"m{n}") for n in range(1, 2_000)]
     graph = StubGraph({f"m{n}": [] for n in range(2_000)}, tree)
     met = expand(walk(graph, "m0", hops=3, bounds=Bounds(visited=50)), 100)

@@ -62,7 +62,7 @@ def test_long_memory_is_quoted_around_a_query_word() -> None:
     assert fact["evidence"] == [{"id": "m1", "quote": "Dora repairs clocks for the town hall."}]
 
 
-def test_what_only_superseded_memories_state_is_told_when_asked_for(log: list[dict[str, Any]]) -> None:
+def test_facts_of_superseded_memories_appear_on_request(log: list[dict[str, Any]]) -> None:
     now = asked(log, types=["works_at"])
     every = asked(log, types=["works_at"], include_history=True)
     assert triples(now) == [("Ann", "works_at", "Globex")]
@@ -110,13 +110,13 @@ def test_marks_say_why_a_fact_does_not_count() -> None:
     assert [one["type"] for one in asked(log, entities=["a"])["facts"]] == ["now"]
 
 
-def test_facts_are_ranked_alike_whatever_the_limit(log: list[dict[str, Any]]) -> None:
+def test_fact_ranking_does_not_depend_on_the_limit(log: list[dict[str, Any]]) -> None:
     every = triples(asked(log, include_history=True))
     assert len(every) == 5
     assert triples(asked(log, include_history=True, limit=2)) == every[:2]
 
 
-def test_what_is_too_much_to_look_at_is_said(log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_facts_are_reported(log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts_module, "OPENED", 1)
     assert not asked(log)["complete"]
     assert not asked(log, entities=["Ann", "Bob"])["complete"]
@@ -132,7 +132,7 @@ def test_an_entity_that_is_not_there_is_named(log: list[dict[str, Any]]) -> None
     )
 
 
-def test_nobody_has_no_facts() -> None:
+def test_unknown_user_has_no_facts() -> None:
     (answer,) = run_flow([make_event("graph.facts", query="who sails")]).responses
     assert answer["graph_facts"] == {"facts": [], "complete": True}
 

@@ -86,7 +86,7 @@ def test_a_regression_blocks(watching: Gate, reason: str) -> None:
     assert watching.reason(False) == reason
 
 
-def test_what_fits_no_word_of_the_questions_is_no_regression() -> None:
+def test_additions_without_common_words_are_no_regression() -> None:
     watching = gate((100, "expanded"), compared=Compared(0.0, {"caused_by": 0.0}, 30))
     for _ in range(200):
         watching.observe(Seen(0, "expanded", Compared(0.0, {"caused_by": 0.0}, 30)))
@@ -104,7 +104,7 @@ def test_edge_type_is_compared_with_its_earlier_gain() -> None:
     assert told == {"caused_by": (100, 0.1, None), "similar_to": (100, 0.1, 0.8)}
 
 
-def test_what_was_seen_while_blocked_is_no_measure_for_later() -> None:
+def test_figures_while_blocked_are_not_compared_later() -> None:
     watching = gate((100, "expanded"), compared=GOOD)
     for _ in range(100):
         watching.observe(Seen(0, "expanded", BAD))
@@ -140,7 +140,7 @@ def told(**said: str) -> Gate:
         ({"beside": "0011", "without": "1111"}, "useful_loss 0.5"),  # what is added spoils the rest
     ],
 )
-def test_what_users_say_blocks(said: dict[str, str], reason: str) -> None:
+def test_negative_feedback_blocks(said: dict[str, str], reason: str) -> None:
     assert told(**said).blocks(False)
     assert told(**said).reason(False) == reason
 
@@ -181,7 +181,7 @@ def test_a_restart_forgets_and_counts_from_then_on() -> None:
 
 
 @pytest.mark.parametrize("failed", [4, 5])
-def test_between_the_bounds_what_holds_goes_on(failed: int) -> None:
+def test_state_persists_between_block_and_free_bounds(failed: int) -> None:
     watching = gate((100 - failed, "expanded"), (failed, "failed"))
     assert not watching.blocks(False)
     assert watching.blocks(True)
@@ -198,7 +198,7 @@ def test_between_the_bounds_what_holds_goes_on(failed: int) -> None:
         max_size=60,
     )
 )
-def test_what_blocks_would_not_free(seen: list[Seen]) -> None:
+def test_figures_that_block_do_not_free(seen: list[Seen]) -> None:
     watching = Gate(WINDOW)
     for one in seen:
         watching.observe(one)
@@ -261,7 +261,7 @@ def logs() -> list[dict[str, Any]]:
     ]
 
 
-def test_right_edges_to_what_shares_no_word_are_never_blocked(logs: list[dict[str, Any]]) -> None:
+def test_correct_edges_without_common_words_are_never_blocked(logs: list[dict[str, Any]]) -> None:
     queries = [
         make_event(
             "recall",

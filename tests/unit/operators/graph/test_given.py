@@ -228,7 +228,7 @@ def test_superseded_memory_is_marked_while_the_edge_exists(engine: Engine) -> No
     assert superseded() == {}
 
 
-def test_what_a_hot_owner_knows_of_supersession_follows_each_event(engine: Engine) -> None:
+def test_hot_owner_tracks_supersession_after_each_event(engine: Engine) -> None:
     graph = engine.hot.graph
     assert graph.superseded() == {}
     engine.run(give(edge("b", "a", "supersedes")))

@@ -45,7 +45,7 @@ def test_status_counts_nodes_by_kind_and_edges_by_type() -> None:
     assert report["complete"]
 
 
-def test_status_tells_the_rollout_and_what_blocks_it() -> None:
+def test_status_reports_rollout_and_blocking_verdict() -> None:
     history = History()
     rollout = Rollout(type="graph.rollout", tenant_id="acme", name="default", mode="canary", by="ops", why="try it")
     history.add(HOUR_MS, rollout)

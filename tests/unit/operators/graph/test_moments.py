@@ -107,7 +107,7 @@ def test_a_time_that_ends_before_it_begins_is_refused(holder: str) -> None:
     assert "valid_to" in str(refused)
 
 
-def test_what_superseded_then_is_what_hides() -> None:
+def test_past_supersession_decides_about_hiding() -> None:
     edge = {"source": "b", "target": "a", "type": "supersedes"}
     events = [
         make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
@@ -199,7 +199,7 @@ def test_a_thing_has_the_names_of_then(time: str, holder: str) -> None:
     assert found == {4: ([], {"Bob"}, True), 7: (["x", "y"], {"Robert", "Bob"}, False)}
 
 
-def test_what_had_not_happened_is_no_node_of_then() -> None:
+def test_later_nodes_are_absent_from_the_past() -> None:
     asked = [
         make_event("graph.explore", 9 * HOUR_MS, nodes=[node], as_of={"event_time": 4 * HOUR_MS})
         for node in ("Robert", "x")
@@ -277,7 +277,7 @@ def test_newest_memories_of_a_moment_exclude_later_ones() -> None:
     assert not [node["key"] for node in subgraph["nodes"] if "late" in node["key"]]
 
 
-def test_what_a_later_memory_superseded_counts_no_more() -> None:
+def test_superseded_memory_no_longer_counts() -> None:
     edge = {"source": "b", "target": "a", "type": "supersedes"}
     events = [
         make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),

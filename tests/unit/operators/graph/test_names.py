@@ -141,7 +141,7 @@ def test_titles_calendar_and_grammar_are_no_names(text: str, names: set[str]) ->
         ("रविवार को", ["रवि"], set()),
     ],
 )
-def test_what_is_known_is_found_anywhere(text: str, known: list[str], names: set[str]) -> None:
+def test_known_names_are_found_anywhere(text: str, known: list[str], names: set[str]) -> None:
     assert entities(text, *known) == names
 
 
@@ -192,7 +192,7 @@ def test_every_language_with_capitals_knows_its_titles_and_lists(code: str) -> N
     assert table.ordinary_words
 
 
-def test_what_is_looked_up_does_not_grow_with_the_text() -> None:
+def test_lookups_do_not_grow_with_the_text() -> None:
     words = [f"wort{number}" for number in range(5_000)]
     random.Random(0).shuffle(words)
     asked: list[str] = []
@@ -249,7 +249,7 @@ def test_a_blank_name_is_no_node() -> None:
     assert relations(blank) == []
 
 
-def test_who_says_it_counts_before_that_it_is_said() -> None:
+def test_role_of_the_author_precedes_a_mention() -> None:
     memory = row("then Ann spoke", name="ANN", entities=[{"name": "Ann", "type": "person"}])
     link = links(memory, None, read_names(memory.content))["entity:ann"]
     assert (link.role, link.name, link.description) == ("author", "Ann", Description(None, {"type": "person"}))

@@ -180,7 +180,9 @@ def stored(engine: Engine) -> bytes:
     cut=5,
     forgotten=["m5"],
 )
-def test_of_what_is_forgotten_nothing_is_left(changes: list[tuple[Any, ...]], cut: int, forgotten: list[str]) -> None:
+def test_forgotten_memory_leaves_nothing_in_the_graph(
+    changes: list[tuple[Any, ...]], cut: int, forgotten: list[str]
+) -> None:
     events = [*BEGIN, *(marked(number, change) for number, change in enumerate(changes))]
     forget = [event("memory.forget", memory_id=one) for one in forgotten]
     with engines(2) as (whole, until_then):

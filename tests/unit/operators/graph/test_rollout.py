@@ -65,7 +65,7 @@ def run(
     return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), no_time, lambda: is_late)
 
 
-def test_a_bound_that_was_met_is_told() -> None:
+def test_reached_bounds_are_reported() -> None:
     applied = run(expansions_of(rolled_out("canary")), expand=found(Caps(["topic:tea"], 2)))
     assert applied.routing == {"reached": 3, "worked_out": 0, "caps": {"fan_out": 1, "visited_at_hop": 2}}
 
@@ -80,7 +80,7 @@ def test_a_bound_that_was_met_is_told() -> None:
         (expansions_of(rolled_out("shadow")), "shadow_mode"),
     ],
 )
-def test_what_is_not_rolled_out_is_not_applied(expansions: Expansions, fallback: Fallback) -> None:
+def test_expansion_without_rollout_is_not_applied(expansions: Expansions, fallback: Fallback) -> None:
     assert run(expansions) == Applied((), fallback)
 
 
@@ -133,7 +133,7 @@ def test_a_query_out_of_time_goes_without() -> None:
     assert run(expansions, expand=fails, no_time=True) == Applied((), "rollout_guardrail")
 
 
-def test_shadow_says_the_same_whatever_happens() -> None:
+def test_shadow_mode_never_changes_the_answer() -> None:
     expansions = expansions_of(rolled_out("shadow"))
     assert run(expansions) == Applied((), "shadow_mode")
     assert run(expansions, expand=fails) == Applied((), "shadow_mode")
@@ -163,7 +163,7 @@ def test_a_planted_regression_blocks_and_recovery_frees() -> None:
     assert run(expansions, freed_at_ms).fallback is None
 
 
-def test_a_verdict_says_who_why_and_by_which_figures() -> None:
+def test_verdict_names_author_reason_and_figures() -> None:
     expansions = expansions_of(rolled_out("canary"))
     for _ in range(10):
         run(expansions, 50, compared=BAD)
@@ -191,7 +191,7 @@ def test_graph_answer_past_its_deadline_counts_as_without_time() -> None:
     assert expansions.watched(TENANT).figures["fallback_rate"] == 1
 
 
-def test_what_no_partition_sees_enough_of_all_together_do() -> None:
+def test_partitions_judge_by_their_common_figures() -> None:
     history, gates = rolled_out("canary"), Gates(WINDOW)
     partitions = [expansions_of(history, gates) for _ in range(5)]
     said = [play(one, history, range(2 * n, 2 * n + 2), BAD) for n, one in enumerate(partitions)]
@@ -249,7 +249,7 @@ def test_freed_edge_type_is_judged_by_later_answers() -> None:
     assert play(expansions, history, range(30, 40), BAD) == [(30, True)]
 
 
-def test_what_an_operator_blocks_only_an_operator_frees() -> None:
+def test_block_by_an_operator_is_freed_by_an_operator() -> None:
     history = rolled_out("canary")
     expansions = expansions_of(history)
     decided(history, True, 0)
@@ -289,7 +289,7 @@ def test_feedback_counts_once_for_the_last_answer() -> None:
     assert heard(expansions) == {"feedback": 3, "useful_added": 0, "useful_with": 0.5, "useful_without": 0}
 
 
-def test_answers_without_are_what_answers_with_are_held_against() -> None:
+def test_baseline_answers_are_the_measure_of_expanded_ones() -> None:
     history = rolled_out("canary")
     expansions = expansions_of(history)
     for at_ms in range(10):

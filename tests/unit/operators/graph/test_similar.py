@@ -104,7 +104,7 @@ def test_cosine_is_bit_identical_in_any_batch_and_direction(seed: int, count: in
     assert np.allclose(together, [np.dot(vector, other) for other in others], atol=1e-5)
 
 
-def test_what_writing_keeps_in_memory_counts_for_the_budget(engine: Engine) -> None:
+def test_memory_used_by_writes_counts_towards_the_budget(engine: Engine) -> None:
     engine.run(told("a", 0))
     before = engine.hot.size_bytes()
     engine.run(*(told(f"m{n}", n, f"then Name{n} came") for n in range(500)))
@@ -128,7 +128,7 @@ def test_only_the_newest_are_looked_at(engine: Engine, monkeypatch: pytest.Monke
 
 @settings(max_examples=share(0.4))
 @given(degrees=st.lists(st.integers(0, 359), min_size=2, max_size=12), order=st.randoms(use_true_random=False))
-def test_whoever_comes_first_a_pair_has_the_same_weight(
+def test_pair_weight_does_not_depend_on_order(
     tmp_path_factory: pytest.TempPathFactory, degrees: list[int], order: Any
 ) -> None:
     names = {f"{n:02}": degree for n, degree in enumerate(degrees)}

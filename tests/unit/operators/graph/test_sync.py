@@ -88,13 +88,13 @@ def test_memory_is_kept_when_its_graph_part_is_dropped(engine: Engine, faults: F
     assert engine.hot.graph.node(memory("a")) is not None
 
 
-def test_a_degradation_gives_a_receipt_that_nobody_asked_for(engine: Engine, faults: Faults) -> None:
+def test_degradation_sends_an_unrequested_receipt(engine: Engine, faults: Faults) -> None:
     faults.left = {"a": 1}
     assert codes(engine.run(said("a", receipt=False), said("b", receipt=False))) == [SYNC_FAILED]
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_the_owners_next_event_tries_again_from_what_is_stored(
+def test_next_event_retries_from_the_stored_state(
     engine: Engine, tmp_path: Path, faults: Faults, restart: bool
 ) -> None:
     faults.left = {"b": 1}
@@ -191,7 +191,7 @@ def test_members_of_a_merged_episode_are_moved_later(engine: Engine, faults: Fau
     assert engine.graph.members(episode, 5) == [2, 1, 0]
 
 
-def test_what_fails_again_and_again_is_let_be(engine: Engine, faults: Faults) -> None:
+def test_repeated_failure_is_given_up(engine: Engine, faults: Faults) -> None:
     faults.left = {"a": 100}
     engine.run(said("a"))
     for _ in range(FAILURES_MAX + 3):

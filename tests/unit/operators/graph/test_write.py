@@ -82,14 +82,14 @@ def test_writing_the_same_again_changes_nothing(engine: Engine) -> None:
     assert [receipt["outcome"] for receipt in engine.receipts] == ["created", "duplicate", "unchanged"]
 
 
-def test_an_update_takes_out_what_the_memory_says_no_more(engine: Engine) -> None:
+def test_update_removes_links_of_the_old_text(engine: Engine) -> None:
     engine.run(fact("a", "then Ann came", tags=["hot", "old"], category="food"), fact("b", tags=["hot"]))
     engine.run(event("memory.update", memory_id="a", content="then Bob came", tags=["new"]))
     assert keys_of(engine) == {"type:fact", "tag:new", "tag:hot", "category:food", "entity:bob"}
     assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
 
 
-def test_an_update_of_a_field_keeps_what_the_text_names(engine: Engine) -> None:
+def test_update_of_a_field_keeps_links_of_the_text(engine: Engine) -> None:
     engine.run(fact("a", "then Ann came #hot"))
     engine.run(event("memory.update", memory_id="a", category="food"))
     assert keys_of(engine) == {"type:fact", "tag:hot", "category:food", "entity:ann"}

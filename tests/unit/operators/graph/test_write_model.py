@@ -277,7 +277,7 @@ SAID_OF_A_URN = {"content": TEXTS[0], "embedding": VECTORS[0], "entities": [ENTI
         ("forget_tagged", "tea"),
     ]
 )
-def test_the_graph_is_what_plain_dictionaries_say(changes: list[tuple[Any, ...]]) -> None:
+def test_graph_equals_a_model_of_dictionaries(changes: list[tuple[Any, ...]]) -> None:
     with engines(1) as (engine,):
         model = Model(LIMITS)
         for change in changes:
