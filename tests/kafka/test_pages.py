@@ -24,7 +24,7 @@ from tests.chat_model import Messages, chat_model
 from tests.conftest import GIVE_UP_S
 from tests.kafka.engine import READY
 from tests.kafka.harness import until, watched
-from tests.pages import blocks, environment, readme, run, running
+from tests.pages import DOCS, blocks, environment, readme, run, running
 from tests.starts import COMMAND, fork_server
 from tests.unit.test_pages import WITH_A_BROKER
 
@@ -41,7 +41,11 @@ def servers(own_broker: Broker) -> str:
 
 
 def test_readme_commands_answer_and_members_share_partitions(servers: str, tmp_path: Path) -> None:
-    (block,), (more,), (script,) = readme("sh kafka"), readme("sh members"), readme("python kafka")
+    (block,), (more,), (script,) = (
+        readme("sh kafka"),
+        readme("sh members", DOCS / "how-to" / "several-machines.md"),
+        readme("python kafka"),
+    )
     topics, engine, remember, ask, tail = block.replace(LOCAL, servers).splitlines()
     assert topics.startswith("docker compose ")  # tests/unit/test_compose.py has it
     run("sh", "recallflow topics create", tmp_path, KAFKA_BOOTSTRAP_SERVERS=servers)
