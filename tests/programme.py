@@ -1,4 +1,4 @@
-"""One program, for an engine in its own process and for one on Kafka: whatever is written on one runs on the other."""
+"""One program for an engine in its own process and for one on Kafka."""
 
 from typing import Any
 

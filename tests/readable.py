@@ -1,4 +1,4 @@
-"""Texts that stand readable in files."""
+"""Searching files for readable texts."""
 
 import base64
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The explorer in a real browser, before a real gateway: what it shows of a graph, a question and episodes."""
+"""The explorer in a real browser, before a real gateway: graphs, questions and episodes."""
 
 import re
 from collections.abc import Callable

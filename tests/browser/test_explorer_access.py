@@ -1,4 +1,4 @@
-"""Who may see what in the explorer: credentials, and what is said where there is nothing to see."""
+"""Access in the explorer: credentials, refusals and empty accounts."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What tests of the commands on a real broker share; they keep apart by the names of their topics."""
+"""Fixtures for tests of commands on a real broker; each test has its own topic names."""
 
 import contextlib
 import os

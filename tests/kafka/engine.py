@@ -1,4 +1,4 @@
-"""Engines on the real broker that tests of a session share. A test keeps apart by a tenant or user of its own."""
+"""Engines on the real broker that the tests of a session share. Each test has its own tenant or user."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Gateways in processes of their own, and people who ask them: each sees by a secret whether an answer is theirs."""
+"""Gateways in processes of their own, and clients that check by a secret that each answer is theirs."""
 
 import asyncio
 import os

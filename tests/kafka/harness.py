@@ -1,4 +1,4 @@
-"""A main flow on a real broker, as a command in a process of its own, and what stands in its topics."""
+"""Engines, flows and clients on a real broker, as commands in processes of their own, and readers of their topics."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The access record on a real broker: each query and each refusal is in it once, whatever is killed."""
+"""The access record on a real broker: each query and refusal is recorded once, despite kills."""
 
 import subprocess
 from collections import Counter

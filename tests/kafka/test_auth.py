@@ -1,4 +1,4 @@
-"""Who may send what, on a real broker: verdicts while keys come and go, and those of a rebuild after that."""
+"""Authorisation on a real broker: verdicts while keys change, and equal verdicts in a rebuild."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""`recallflow erase` beside an engine that runs: what it removes, what it says of the rest, and what it finds."""
+"""`recallflow erase` beside a running engine: deletions, the report about the rest, and findings."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Several gateways on one reply topic, while people ask: whoever is killed, each gets their own answers."""
+"""Several gateways on one reply topic under kills: each client gets its own answers."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A member that joins beside another at work."""
+"""A member that joins while another one works."""
 
 from collections import Counter
 from contextlib import closing

@@ -1,5 +1,5 @@
-"""One deployment with all that protects it: credentials, signed decisions, encryption, a quota and an access record. A
-client works with it, others try to, it is killed, and a person is erased by command, also from what it reads anew."""
+"""One deployment with credentials, signed decisions, encryption, a quota and an access record, under kills and an
+erasure."""
 
 import base64
 import json

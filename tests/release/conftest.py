@@ -1,4 +1,4 @@
-"""Environments as users make them: of the wheels that are built here, and of what the package index has."""
+"""Environments of users: with the wheels that are built here, and from the package index."""
 
 import subprocess
 import sys

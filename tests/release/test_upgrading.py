@@ -1,4 +1,4 @@
-"""docs/how-to/upgrading.md says of this version what the code writes."""
+"""docs/how-to/upgrading.md names the versions that the code writes."""
 
 import re
 

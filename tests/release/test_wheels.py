@@ -1,4 +1,4 @@
-"""What is installed of the wheels, in fresh environments, does what the README says."""
+"""The wheels, installed in fresh environments, work as the README says."""
 
 import os
 import subprocess

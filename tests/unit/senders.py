@@ -1,4 +1,4 @@
-"""Keys, tokens and control events of made-up senders, and the verdicts on what they send."""
+"""Keys, tokens and control events of invented senders, and the verdicts on their records."""
 
 import base64
 import json

@@ -1,5 +1,4 @@
-"""A record's key, headers and value are whatever somebody sent: each way that a record takes ends with an output that
-can be sent, is the same after a kill, and keeps the record's own bytes."""
+"""Any key, headers and value of a record end in an output that can be sent and repeats after a kill."""
 
 import tempfile
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What the clients refuse before anything is sent. No broker: nothing here waits for one."""
+"""Refusals of the clients before anything is sent, without a broker."""
 
 import asyncio
 import inspect

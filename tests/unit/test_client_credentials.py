@@ -1,4 +1,4 @@
-"""What clients prove themselves with, and that no message shows it. No broker: what is sent is caught before it."""
+"""Credentials of clients, which no message shows; records are caught before the broker."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Settings out of a file, the environment and flags: which one holds, and what is said of those that are wrong."""
+"""Settings from a file, the environment and flags: precedence and errors."""
 
 import re
 import subprocess

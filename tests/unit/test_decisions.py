@@ -1,4 +1,4 @@
-"""What tenants' operators decided, as of any time, and whose memory a project's events go to."""
+"""Decisions of operators as of any time, and the owners of projects."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What goes out of what is held on a person: all of it, and nothing of anybody else."""
+"""The export of a person's data: complete, and without data of others."""
 
 import stat
 from collections.abc import Callable, Iterator

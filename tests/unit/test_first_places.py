@@ -1,4 +1,4 @@
-"""What a new state directory finds of outputs that another one sent."""
+"""Outputs sent earlier by another state directory, as a new one finds them."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""What is taken of a tenant in a second, where its partition changes hands in the middle of it: as much as if it had
-stayed."""
+"""A quota for one second holds while its partition changes hands."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""What the schemas say of numbers and truth values holds of every event: `true` is no number, "5" is none, and one
-beyond its bounds is refused by the name of its field."""
+"""Numbers and truth values follow the schemas in every event; others are refused by field name."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

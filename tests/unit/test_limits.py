@@ -1,4 +1,4 @@
-"""What is accepted as an event: limits of size, strict JSON, and every type of the wire contract."""
+"""Accepted events: limits of size, strict JSON, and every type of the wire contract."""
 
 from collections.abc import Callable
 from typing import Any, get_args

@@ -1,4 +1,4 @@
-"""The engine in this process: calls of many at once, credentials, an engine that dies, and what a close waits for."""
+"""The engine in this process: concurrent calls, credentials, failures and closing."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What comes out of a flow is counted, and shown as the documentation says."""
+"""Metrics of a flow, as documented."""
 
 from collections import Counter
 from pathlib import Path

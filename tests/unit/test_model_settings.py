@@ -1,4 +1,4 @@
-"""What is chosen of models behind an API: where it stands, what is refused, what is not shown, and what comes of it."""
+"""Settings of models behind an API: sources, refusals, secrets and effects."""
 
 import asyncio
 import io

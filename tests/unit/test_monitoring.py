@@ -1,5 +1,4 @@
-"""The alert rules and the dashboard of docs/monitoring, as far as they can be judged without an engine; what they say
-of running processes is in tests/kafka/test_monitoring.py."""
+"""The alert rules and the dashboard of docs/monitoring, without an engine; with one: tests/kafka/test_monitoring.py."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Which partition a record belongs to, and what is said of one that lies elsewhere."""
+"""The partition of a record, and the report about one that lies elsewhere."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is installed is what is in the tree, and users can import what they are promised."""
+"""The installed packages equal the tree, and users can import the promised names."""
 
 import importlib
 import json

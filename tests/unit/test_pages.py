@@ -1,6 +1,4 @@
-"""What the pages of docs/ show of Python and of the shell works as it stands, and prints what they say.
-
-Pages with a broker in them are run in tests/kafka/test_pages.py."""
+"""The Python and shell examples of docs/ work and print the shown output; with a broker: tests/kafka/test_pages.py."""
 
 import re
 import shlex

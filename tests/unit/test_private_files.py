@@ -1,4 +1,4 @@
-"""State, keys and exports belong to their owner alone, however they are made and whatever the umask."""
+"""State, keys and exports are readable by their owner alone, whatever the umask."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Every block of the README works as it stands: each is one that a test runs."""
+"""Every block of the README is run by a test."""
 
 import re
 import shlex

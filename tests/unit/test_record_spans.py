@@ -1,4 +1,4 @@
-"""What is kept of records under way is bounded, and each span ends once."""
+"""Spans of open records are bounded, and each ends once."""
 
 import logging
 

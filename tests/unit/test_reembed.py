@@ -1,4 +1,4 @@
-"""What is to be embedded of a log of which records lie elsewhere than at home: each text once, as an engine has it."""
+"""Texts of a log to embed again, also of records in other partitions: each text once."""
 
 from collections.abc import Iterator
 from pathlib import Path

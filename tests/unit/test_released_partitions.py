@@ -1,4 +1,4 @@
-"""What becomes of folders whose partitions other members have, with a clock that is set by hand."""
+"""Deletion of folders whose partitions other members have, with a clock set by the test."""
 
 import threading
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""What takes the place of a partition's folder: a checkpoint that holds more of the same log, while nobody works on
-it."""
+"""A newer checkpoint of the same log replaces a partition's folder while nobody uses it."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Which record each output becomes: where it goes, and what is left of one too large."""
+"""The record and topic of each output, and the cutting of large ones."""
 
 import hashlib
 from collections import defaultdict

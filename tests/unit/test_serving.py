@@ -1,4 +1,4 @@
-"""How a flow is told to stop."""
+"""Stopping a flow."""
 
 import fcntl
 import os

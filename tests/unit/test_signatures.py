@@ -1,4 +1,4 @@
-"""Signatures of control events, and who counts that is signed."""
+"""Signatures of control events, and which of them count as signed."""
 
 import pytest
 from hypothesis import example, given

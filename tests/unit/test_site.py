@@ -1,4 +1,4 @@
-"""The documentation as a site: it is built from what is there, complete, and shows everything without a network."""
+"""The documentation as a site: complete, and without network access."""
 
 import functools
 import os

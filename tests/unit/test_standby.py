@@ -1,4 +1,4 @@
-"""Whom a member stands by for, and what it has its source do about it."""
+"""Which member stands by for another, and what its source reads."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a state directory remembers of its topics, and who looks at them."""
+"""Topics known to a state directory, and when they are described again."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client remembers of its own writes."""
+"""A client's memory of its own writes."""
 
 from contextlib import closing
 from typing import cast

@@ -1,4 +1,4 @@
-"""`recallflow checkpoints`: what a store of checkpoints holds, and whether it is what was saved."""
+"""`recallflow checkpoints`: listing and verifying a store."""
 
 from pathlib import Path
 

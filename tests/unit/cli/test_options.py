@@ -1,4 +1,4 @@
-"""Options that several commands share: what they accept, and what they say to what is wrong."""
+"""Options that several commands share: accepted values and errors."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""How far a log was sent is remembered per log, cluster and topic, and never beside the log."""
+"""The progress of a replay is kept per log, cluster and topic, and not beside the log."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A Kafka client without a broker: it keeps what it is given, and reports when the test says so."""
+"""A Kafka client without a broker: it keeps messages, and reports deliveries when the test says so."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The sink of a member: nothing twice, and a mark is told once all before it is with the brokers."""
+"""The sink of a member: no output twice, and marks are reported once everything before them is delivered."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The order of service, what ends a rest, and how far is read ahead."""
+"""The order of service, pauses, and how far is read ahead."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a user says about Kafka reaches librdkafka as it is, and what is wrong with it is said at once."""
+"""Kafka options of a user reach librdkafka unchanged, and wrong ones are reported at once."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Lines of a file that come in batches are those that come one by one."""
+"""Lines of a file in batches equal those read one by one."""
 
 import io
 import random

@@ -1,7 +1,4 @@
-"""Calls of models that fail: which are tried again and when, when a service is left alone, and what tenants may spend.
-
-All over real HTTP; time and chance are the test's.
-"""
+"""Failing calls of models over real HTTP: retries, pauses and budgets, with time and chance set by the test."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Models behind an API, over real HTTP: what is sent, and what becomes of what comes back."""
+"""Models behind an API, over real HTTP: requests and responses."""
 
 import asyncio
 import subprocess

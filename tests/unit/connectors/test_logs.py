@@ -1,4 +1,4 @@
-"""Every format yields what the decode step can judge, and loses nothing."""
+"""Every format yields lines for the decode step, and loses nothing."""
 
 import io
 import re

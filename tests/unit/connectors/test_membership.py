@@ -1,5 +1,4 @@
-"""What a member of a group may send of, and when it gives up what: with a clock that is set by hand, and a consumer
-that calls back when the test says so."""
+"""Which partitions a member may send for and when it gives them up, with a clock and a consumer set by the test."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""The source of a member over a Kafka in this process: whose a partition is goes with its records, in their order."""
+"""The source of a member over a Kafka in this process: ownership of partitions follows their records."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a supervisor and Prometheus ask a process."""
+"""Probes and metrics of a process."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Whose turn it is: every record once, each tenant's in order, and nobody waits for more than one of each other."""
+"""Round robin of tenants: every record once, each tenant's in order, with bounded waits."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The publisher over a fake client: how far it says it got."""
+"""The publisher over a fake client, and the progress that it reports."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is read at the ends of topics: outputs, dead letters and whole partitions."""
+"""Reading the ends of topics: outputs, dead letters and whole partitions."""
 
 import threading
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a URL and its headers ask for: ids that hold anything, parameters that there are, and bodies in UTF-8."""
+"""URLs and headers: unusual ids, unknown parameters, content types and UTF-8."""
 
 import http.client
 from collections.abc import Iterator

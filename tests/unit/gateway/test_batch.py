@@ -1,4 +1,4 @@
-"""POST /memory/events/batch: a line in, a line out, however many there are."""
+"""POST /memory/events/batch: one result for each line."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A gateway before Kafka that cannot read on what is decided says so, and lets nobody in by what was decided before."""
+"""A gateway before Kafka that can no longer read decisions reports it, and admits nobody."""
 
 from dataclasses import replace
 from functools import partial

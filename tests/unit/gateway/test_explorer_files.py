@@ -1,4 +1,4 @@
-"""The files of the explorer: what they may load, and that there are no others."""
+"""The files of the explorer and their content security policy."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Laws of the analysis that hold for any text, whatever its script."""
+"""Laws of the analysis for any text in any script."""
 
 import os
 import re

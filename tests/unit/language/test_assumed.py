@@ -1,4 +1,4 @@
-"""A text that does not tell its language is read in that of the owner's last text which did."""
+"""A text of unclear language is read in the language of the owner's last clear text."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Twenty facts and questions in each language, told and asked end to end: what a question asks with is bent otherwise
-than the fact that answers it."""
+"""Twenty facts and questions in each language, end to end, with differing inflections."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where words stand: at every stem that a text is read to have, and at nothing else."""
+"""Places of words: at every stem of the text, and nowhere else."""
 
 from collections import defaultdict
 from pathlib import Path

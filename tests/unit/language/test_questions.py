@@ -1,4 +1,4 @@
-"""What a question asks for, in each language that has a table."""
+"""Intents, dates and participants of questions, in each language that has a table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Words and stems in any language: what a text and a question have in common."""
+"""Words and stems in any language, and those common to a text and a question."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many members there are to be, and in which folders they may begin."""
+"""The number of members and the folders in which they may start."""
 
 import subprocess
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Models for tests: what they say is given, and they may hang until they are let."""
+"""Models for tests with given answers, which may hang until released."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

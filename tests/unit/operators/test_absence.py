@@ -1,4 +1,4 @@
-"""While a partition catches up no answer claims absence: it waits, and then says `catching_up`."""
+"""While a partition catches up no answer claims absence: it waits, and then reports `catching_up`."""
 
 from collections.abc import Iterator
 from pathlib import Path

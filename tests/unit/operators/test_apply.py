@@ -1,4 +1,4 @@
-"""What each memory event does to what is remembered, told by receipts and read back with queries."""
+"""The effect of each memory event, by its receipts and later queries."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Async calls: each gets one result, whatever the order and the failures. Calls finish when the test lets them."""
+"""Async calls: each gets one result in any order and after any failure; the test decides when calls finish."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The access record: who asked for whose memory, and what came of it; no word of what was asked or told."""
+"""The access record: who asked for whose memory and the outcome, without any text."""
 
 from pathlib import Path
 from typing import Any

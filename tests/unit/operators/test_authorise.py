@@ -1,4 +1,4 @@
-"""Who may send what: the verdicts on tokens, API keys and headers, and what attackers try with them."""
+"""Verdicts on tokens, API keys and headers, also under attack."""
 
 import base64
 import hmac

@@ -1,4 +1,4 @@
-"""Verdicts and the state: they are the same whenever a log is read, and stay with what waits."""
+"""Verdicts do not depend on when a log is read, and stay with waiting queries."""
 
 import itertools
 from collections.abc import Callable, Mapping

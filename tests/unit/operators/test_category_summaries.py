@@ -1,4 +1,4 @@
-"""Categories that nobody told a summary of are summed up out of their memories, and rules give a category to others."""
+"""Categories without a given summary are summarised from their memories; rules assign categories."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An assembled context: what is in it, in which order, and never over the budget."""
+"""An assembled context: its parts, their order, and its budget."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args

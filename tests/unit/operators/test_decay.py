@@ -1,4 +1,4 @@
-"""Decay functions by hand, and what is true of all of them."""
+"""Decay functions by hand, and laws of all of them."""
 
 from typing import Any, get_args
 

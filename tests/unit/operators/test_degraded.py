@@ -1,4 +1,4 @@
-"""Every way an answer can be less than it should be: it comes all the same, says what is missing, and is degraded."""
+"""Degraded answers: each is sent, and names the missing part."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

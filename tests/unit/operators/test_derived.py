@@ -1,4 +1,4 @@
-"""What the engine makes of events that were made from memories: they hold as long as those are what they were."""
+"""Events derived from memories: they hold as long as their sources are unchanged."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

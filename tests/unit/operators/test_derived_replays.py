@@ -1,5 +1,4 @@
-"""A log of messages, edits, forgets and derived events, in any order: the state is the same however it is read, and
-holds nothing that was made from what is gone."""
+"""Messages, edits, forgets and derived events in any order give the same state, without leftovers."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What answers leave behind: counted once, whatever is asked twice, answered again or killed in between."""
+"""Effects of answers are counted once, despite repetition and kills."""
 
 import math
 from collections.abc import Sequence

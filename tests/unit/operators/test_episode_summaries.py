@@ -1,4 +1,4 @@
-"""Summaries that are told of episodes: shown as long as what was said in them is what it was."""
+"""Given summaries of episodes are shown as long as the messages are unchanged."""
 
 from typing import Any
 

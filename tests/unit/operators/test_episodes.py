@@ -1,4 +1,4 @@
-"""Episodes are what sorting a session by time and cutting it at the gaps would give, in whatever order it arrives."""
+"""Episodes equal those of sorting a session by time and cutting it at the gaps, in any order of arrival."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

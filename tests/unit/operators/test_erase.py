@@ -1,4 +1,4 @@
-"""`user.erase`: what goes, what stays, and what comes after it with an earlier time."""
+"""`user.erase`: removed and remaining data, and later events with earlier times."""
 
 from collections.abc import Iterator
 from pathlib import Path

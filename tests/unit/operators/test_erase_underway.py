@@ -1,4 +1,4 @@
-"""What is under way as a user is erased: questions are answered from what is there then, steps end, nothing is lost."""
+"""Erasure during open queries and steps: answers use the state of then, and nothing is lost."""
 
 import gc
 from collections.abc import Callable

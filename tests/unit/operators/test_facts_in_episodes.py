@@ -1,4 +1,4 @@
-"""Facts told of a session belong to its episodes, whenever they come in and whatever becomes of them."""
+"""Facts of a session belong to its episodes, whenever they come."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A record that makes our own code fail is refused, alone, and leaves nothing behind; what is not its fault stops."""
+"""A record that makes our code fail is refused alone; failures of the environment stop the flow."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -1,5 +1,4 @@
-"""Nothing of one owner is ever seen, counted, changed, forgotten, erased or exported by another, whatever the names,
-and credentials of one tenant or user are none of another's."""
+"""No owner sees, counts, changes, erases or exports data of another, whatever the names."""
 
 import re
 import tempfile

@@ -1,4 +1,4 @@
-"""What cannot be opened is never answered as something else, stops nothing, and concerns its own user alone."""
+"""Undecryptable data is never answered as something else, stops nothing, and affects its own user alone."""
 
 import itertools
 from pathlib import Path

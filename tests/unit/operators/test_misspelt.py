@@ -1,4 +1,4 @@
-"""What a caller cannot tell: a misspelt condition is refused and named, and what is asked for and not there is told."""
+"""Misspelt fields are refused by name, and unknown entities are reported."""
 
 from typing import Any
 

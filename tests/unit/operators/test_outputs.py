@@ -1,4 +1,4 @@
-"""An answer fits where it goes, whatever it holds, and says what was cut of it."""
+"""Answers fit any bound and name what was cut."""
 
 from typing import Any
 

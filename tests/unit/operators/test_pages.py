@@ -1,4 +1,4 @@
-"""Pages of memories and of the graph: all of them together are all there is, whatever comes and goes meanwhile."""
+"""Pages of memories and of the graph: together they are complete, also under concurrent changes."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may read and change some projects alone is answered as if nothing else had ever been remembered."""
+"""A sender limited to projects gets answers as if nothing else were remembered."""
 
 from collections.abc import Callable
 from pathlib import Path

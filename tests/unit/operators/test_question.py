@@ -1,4 +1,4 @@
-"""What is understood of a question: people, dates, words, and its intent."""
+"""Understanding of questions: people, dates, words and intent."""
 
 import re
 from typing import get_args

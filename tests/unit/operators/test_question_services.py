@@ -1,4 +1,4 @@
-"""Several models for one query: which are called at the same time, which one after the other, and what waits."""
+"""Several models for one query: concurrent and consecutive calls, and waiting."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The cache of questions' vectors, and what is said where the model fails."""
+"""The cache of question vectors, and reports of failed models."""
 
 import hashlib
 import logging

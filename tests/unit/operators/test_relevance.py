@@ -1,4 +1,4 @@
-"""How relevant a memory is by itself, and whether there is an answer: by hand, and what must not change it."""
+"""Relevance of a memory and answerability of a question, by hand and by laws."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Reranking: the best candidates are ordered by a second model, without which a query is answered where it fails."""
+"""Reranking of the best candidates by a second model, and answers without it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A question that a language model makes smaller ones of: they are asked beside it, and their answers merged."""
+"""Questions split by a language model into smaller ones, and the merging of their answers."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,4 @@
-"""For any log and any question: a score is what its explanation sums up to, the order is by the score and the
-documented ties, and nothing depends on how many memories are asked for."""
+"""For any log and question, scores equal their explanation, order follows scores and ties, and k changes nothing."""
 
 import math
 from typing import Any

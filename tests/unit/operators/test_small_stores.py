@@ -1,4 +1,4 @@
-"""Stores of a few memories, facts and messages: what shares the question's words comes before what shares none."""
+"""Stores of a few memories: those that share the question's words come first."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Queries of one tenant are answered in steps, between which those of others are."""
+"""Queries of one tenant are answered in steps, and those of others between them."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is kept in memory and on disk of owners and outputs, and for how long."""
+"""Owners and outputs kept in memory and on disk, and for how long."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""A worker computes in its own thread alone: native libraries that start threads of their own would wait for those of
-others, the model's among them."""
+"""A worker computes in its own thread alone: threads of native libraries would wait for those of other workers."""
 
 import threading
 from collections.abc import Sequence

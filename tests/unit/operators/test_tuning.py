@@ -1,4 +1,4 @@
-"""The query's own numbers come before the tenant's as they were when it was asked, and those before the defaults."""
+"""Numbers of the query override the tenant's settings of that time, and those override the defaults."""
 
 from typing import Any
 

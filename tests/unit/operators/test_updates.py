@@ -1,4 +1,4 @@
-"""What is true now: a statement that replaces another one precedes it, unless the question is about the past."""
+"""A statement that replaces another one precedes it, unless the question is about the past."""
 
 from collections.abc import Sequence
 from typing import Any

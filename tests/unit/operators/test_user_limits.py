@@ -1,4 +1,4 @@
-"""What one user may hold: what comes past a limit is refused and says why, and what makes room always works."""
+"""Limits of one user: events beyond them are refused with a reason, and freeing space always works."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Why a memory is in an answer: true, never empty, and where it says that a word stands, it stands."""
+"""Reasons for a memory in an answer: true, never empty, with the places of words."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The columns that rest on the question's words, on who answers whom, and on the kind of chat, by hand."""
+"""Columns of the question's words, of replies and of kinds of chat, by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What an event does to very many memories is done in steps: nobody sees half of it, and kills change nothing."""
+"""Large events are applied in steps: no query sees a part of one, and kills change nothing."""
 
 from collections.abc import Callable, Iterable
 from itertools import count

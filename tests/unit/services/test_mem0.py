@@ -1,4 +1,4 @@
-"""What clients of mem0 find where they are given our URL: mem0's own classes, over real HTTP, an engine behind it."""
+"""mem0's own client classes over real HTTP before our engine."""
 
 import contextlib
 import uuid

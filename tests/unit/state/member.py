@@ -1,5 +1,4 @@
-"""A state directory with the steps of those partitions that are open now, as a process has it that partitions come to
-and leave."""
+"""A state directory with the steps of its open partitions, as in a process that gains and loses partitions."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A checkpoint is the directory as it was."""
+"""A checkpoint equals the directory at its time."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

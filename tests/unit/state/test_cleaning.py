@@ -1,4 +1,4 @@
-"""Files hold no byte of what was erased once they are cleaned, and what is left to clean is not forgotten."""
+"""Cleaned files contain no erased bytes, and pending cleaning is not forgotten."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Records of the graph come back as they went in, and whatever does not hang together is found."""
+"""Records of the graph round-trip, and inconsistencies are found."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What writing an owner's graph keeps in memory is what the store has."""
+"""The graph data kept in memory for writes equals the store."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""An owner's index kept up to date is the index built anew, and filters let through what they say."""
+"""An updated index equals a new one, and filters pass matching memories."""
 
 import gc
 import weakref

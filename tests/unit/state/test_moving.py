@@ -1,4 +1,4 @@
-"""State partitions move between directories as wholes, and what is spread is hashed as if it were together."""
+"""State partitions move between directories as wholes, and spread ones have the hash of one directory."""
 
 import shutil
 from collections.abc import Callable

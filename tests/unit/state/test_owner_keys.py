@@ -1,4 +1,4 @@
-"""An owner has a key from its first record on, and what was sealed with it is gone with it."""
+"""An owner has a key from its first record on, and erasure makes its data unreadable."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A database that cannot be read says so, whatever way it is read; what was staged is read as if it were stored."""
+"""An unreadable database is a storage error on any read; staged writes are read like stored ones."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise

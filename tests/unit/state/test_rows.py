@@ -1,4 +1,4 @@
-"""Every record comes back from its bytes as it went in."""
+"""Every record round-trips."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether anything of a person is left in files: what is looked for, and that it is found wherever it is."""
+"""Searching files for data of a person: search terms, and findings in every place."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Sketches find what is close, and the window holds the newest memories whenever it was loaded."""
+"""Sketches find close memories, and the window holds the newest ones after any load."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is cut, lost, changed or away: no generation that is not whole is taken for one, and whoever asks is told."""
+"""Faults of checkpoint stores: an incomplete generation is never used, and each problem is reported."""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""What tests of readers share: an export on disk, read as a command reads it, and applied as the engine does."""
+"""Shared by tests of log readers: an export on disk, read by a command and applied by the engine."""
 
 from collections import Counter
 from collections.abc import Iterable

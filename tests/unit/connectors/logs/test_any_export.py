@@ -1,4 +1,4 @@
-"""Whatever an export holds, and wherever: a reader passes on events, or what the decode step refuses."""
+"""Any value anywhere in an export: a reader yields events or lines that the decode step refuses."""
 
 from collections.abc import Iterable
 from contextlib import suppress

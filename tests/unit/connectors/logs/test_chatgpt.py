@@ -1,4 +1,4 @@
-"""ChatGPT's export: the branch that is shown, with ids and times; what is not said is counted."""
+"""ChatGPT's export: the shown branch with ids and times; other entries are counted."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Claude's export: what both said, with ids and times; blocks that are no words are counted."""
+"""Claude's export: messages with ids and times; blocks without words are counted."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""DiscordChatExporter's JSON: channels, threads and direct messages, with what was edited and sent along."""
+"""DiscordChatExporter's JSON: channels, threads and direct messages, with edits and attachments."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Mailboxes: texts of every kind of mail, threads, and what is not read."""
+"""Mailboxes: texts of every kind of mail, threads, and unreadable mails."""
 
 from email.message import EmailMessage
 from pathlib import Path

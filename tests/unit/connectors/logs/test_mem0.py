@@ -1,4 +1,4 @@
-"""Memories of mem0: pages, exports and histories, under the owners that its interface here has."""
+"""mem0's memories: pages, exports and histories, under the owners of mem0's interface."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""No importer puts two people into one owner without being told to."""
+"""No importer puts two people into one owner unless it is told to."""
 
 from collections.abc import Callable
 from pathlib import Path

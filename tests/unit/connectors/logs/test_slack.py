@@ -1,4 +1,4 @@
-"""Slack's export: channels as owners, threads as sessions, names for ids; what happened to a channel is counted."""
+"""Slack's export: channels as owners, threads as sessions, names for ids; other entries are counted."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Logs are read from wherever they lie, in bounded memory, and what is broken is told with its name."""
+"""Logs from files, archives and standard input, in bounded memory; errors name the file."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""WhatsApp's export: both forms, dates in any order that the file tells, and ids out of what is said."""
+"""WhatsApp's export: both forms, all date formats, and ids from the content."""
 
 from datetime import date, datetime
 from pathlib import Path

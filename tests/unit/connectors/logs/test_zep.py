@@ -1,4 +1,4 @@
-"""Zep's threads and facts, and Graphiti's episodes: said by whom, true from when to when."""
+"""Zep's threads and facts, and Graphiti's episodes, with speakers and times of validity."""
 
 from pathlib import Path
 from typing import Any

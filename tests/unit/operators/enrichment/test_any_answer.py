@@ -1,5 +1,4 @@
-"""Whatever a model answers within the schema: what comes out is valid, bounded, about what it was shown, and the same
-for the same answer."""
+"""Any answer of a model within its schema gives valid, bounded and reproducible events about the shown texts."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""What comes of models' answers, in the engine: every event of a result is applied, and is undone with what it was made
-from."""
+"""Events of results in the engine: each is applied, and undone with its sources."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

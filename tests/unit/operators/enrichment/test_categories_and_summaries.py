@@ -1,4 +1,4 @@
-"""Categories of memories, and summaries of categories and episodes: what of a model's words is kept."""
+"""Categories of memories, and summaries of categories and episodes: which model output is kept."""
 
 from typing import Any
 

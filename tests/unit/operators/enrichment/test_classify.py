@@ -1,4 +1,4 @@
-"""What a memory says to similar ones, and what of a model's verdicts is kept."""
+"""Relations between similar memories: which verdicts of a model are kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Relations that a text states, and what of a model's claims is kept."""
+"""Relations stated by a text: which claims of a model are kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What of messages is worth remembering by itself, and what of a model's claims is kept."""
+"""Facts of messages: which claims of a model are kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a service, over real HTTP: the task it strikes says so, and the others' results stand."""
+"""Faults of a service, over real HTTP: the struck task fails alone."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""Story: messages that give orders, to a model that obeys them, over real HTTP. What comes out is claims about the
-memories it was shown, of the user whose they are, that stand in their texts; at worst a message has its say on what is
-like it, for as long as it is remembered."""
+"""Messages with injected orders, to a model that obeys them, over real HTTP: only supported claims result."""
 
 import asyncio
 from collections.abc import Iterator

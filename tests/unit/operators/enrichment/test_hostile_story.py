@@ -1,6 +1,4 @@
-"""Story: Mallory writes into Ann's chat what a model obeys to the letter, over real HTTP, the whole way: the message is
-applied, requests are answered, and what comes of them is applied. Nobody else's memory changes, of Ann's a few that are
-like it step back, and forgetting the message undoes it all."""
+"""An injected order from message to applied events: other users' memories do not change, and forgetting undoes all."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Prompts and what of an answer stands in the texts that were shown."""
+"""Prompts, their versions, and quotes of the shown texts."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What events ask the enrichment flow for."""
+"""Requests to the enrichment flow for each event."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What holds of every request, whatever is said to the engine."""
+"""Laws of all requests, for any events."""
 
 import tempfile
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Which known entity a name means, and what of a model's verdicts is kept."""
+"""Known entities behind names: which verdicts of a model are kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The state step on a directory of its own: events in, receipts and refusals out, the graph to look at."""
+"""The state step on its own directory: events in, receipts and refusals out, and the graph for inspection."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The graph as plain dictionaries: what the rules of docs/concepts/graph.md say, without records, keys or batches."""
+"""The graph as plain dictionaries, by the rules of docs/concepts/graph.md, without records, keys or batches."""
 
 from dataclasses import dataclass, field, replace
 from itertools import count

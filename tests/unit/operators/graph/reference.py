@@ -1,4 +1,4 @@
-"""Small graphs drawn at random, and the same graphs in networkx: what the definition says, without bounds."""
+"""Small random graphs, and the same graphs in networkx, without bounds."""
 
 import networkx as nx
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A memory graph in a few words: what a reader of the stored graph would find there."""
+"""A small memory graph that answers like a reader of the stored graph."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What the graph does for whole answers, through the dataflow."""
+"""Effects of the graph on whole answers, through the dataflow."""
 
 from typing import Any
 

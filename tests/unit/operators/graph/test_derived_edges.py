@@ -1,4 +1,4 @@
-"""Edges that were found out of memories: what they do to answers, and what undoes them."""
+"""Edges derived from memories: their effect on answers, and their removal."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an edge may say, what it hides, and what it costs to keep or drop its past."""
+"""Edges: content, hiding, and the cost of keeping or dropping their past."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which entities a question names, what is told of them, and how near memories are to them."""
+"""Entities of a question: recognition, context, and the proximity of memories."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the graph adds: scores by the formula, one path per memory, bounds, and what is not followed."""
+"""Graph expansion: scores by the formula, one path for each memory, and bounds."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""The quality gate: its figures and verdicts, and what it protects in the dataflow."""
+"""The quality gate: figures, verdicts, and protection in the dataflow."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Edges that events give, and what events take out of traversal."""
+"""Edges given by events, and archiving by events."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What queries about the graph tell: counts and rollout, and subgraphs."""
+"""Queries about the graph: counts, rollout and subgraphs."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a text names, in several scripts, and what a memory is linked to."""
+"""Names in texts of several scripts, and the links of a memory."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""The same lines give the same answers, at whatever pace they come: gate verdicts and waiting queries included."""
+"""The same lines give the same answers at any pace, gate verdicts and waiting queries included."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""When what the graph adds is in an answer, and what the answer says where it is not."""
+"""When expansion is applied to an answer, and how the answer reports it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`similar_to`: who is linked to whom, and how often."""
+"""`similar_to` edges: which memories are linked, and how many."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One thing, one node: what `same_as`, aliases, and a name given with a URN join, in whatever way it is read."""
+"""Names united by `same_as`, aliases or URNs are one node, in any order of events."""
 
 from collections.abc import Iterator
 from pathlib import Path

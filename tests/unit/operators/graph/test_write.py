@@ -1,4 +1,4 @@
-"""A memory's part of the graph, by example: what is put in, kept up to date and taken out."""
+"""A memory's part of the graph, by example: creation, updates and removal."""
 
 from collections.abc import Iterator
 from pathlib import Path

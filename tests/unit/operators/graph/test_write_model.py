@@ -1,5 +1,4 @@
-"""Whatever is written, changed, forgotten, given and archived: the stored graph is what plain dictionaries say, hangs
-together, and is the same however the log was cut or killed."""
+"""The stored graph equals a model of dictionaries after any writes, however the log is cut or killed."""
 
 import tempfile
 from collections.abc import Iterator
