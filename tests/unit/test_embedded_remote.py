@@ -243,3 +243,12 @@ def test_refused_texts_cost_no_other_its_vector(run: Run, llm_server: LlmServer,
     assert {(one["memory_id"], one["code"]) for one in receipts} == {(f"m{n}", "EMBEDDING_FAILED") for n in bad}
     assert len(stored(tmp_path)) == 97
     assert llm_server.calls["embed"] < 25
+
+
+def test_wrong_dimension_is_refused_without_any_vector(run: Run, llm_server: LlmServer) -> None:
+    llm_server.fail(Fault("status", status=503))
+    run(make_event("memory", 1, id="a", content=KETTLE))
+    llm_server.fail("wrong_dimension", times=None)
+    for _ in range(2):
+        with pytest.raises(EmbedderError, match=r"embedding\.dimension"):
+            run(make_event("memory", 2, id="b", content=FERRY))

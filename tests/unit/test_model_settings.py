@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from recallflow import Memory
 from recallflow.cli import main
+from recallflow.connectors.llm import Meter
 from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.errors import ModelError, UsageError
 from recallflow.flows.config import Config, read_config
+from recallflow.flows.engine_metrics import model_metrics
 from recallflow.flows.enrich import EnrichFlow
 from recallflow.flows.model_settings import Asker, EmbeddingSettings, EnrichmentSettings, LlmSettings
-from recallflow.llm import Prompt
+from recallflow.llm import Prompt, Spent
 from tests.llm_server import Fault, LlmServer
 
 PROMPT = Prompt("classify", "v1", "", "Ana", {"type": "object", "properties": {}}, 40)
@@ -169,3 +173,26 @@ def test_enrichment_without_its_language_model_is_refused(tmp_path: Path) -> Non
     config = Config(state_dir=tmp_path, enrichment=EnrichmentSettings(facts=True))
     with pytest.raises(UsageError, match=r"llm\.model .* enrichment\.facts"):
         EnrichFlow(config)
+
+
+def test_cost_of_models_is_exported_to_prometheus() -> None:
+    meter = Meter("m-1")
+    meter.spend("acme", "classify", Spent(2, 30, 4))
+    meter.spend("acme", "embed", Spent(1, 5))
+    meter.fail("classify", "refused")
+    meter.fail("extract", "refused")
+
+    class Shown(Collector):
+        def collect(self) -> Any:
+            yield from model_metrics([meter])
+
+    registry = CollectorRegistry()
+    registry.register(Shown())
+    lines = generate_latest(registry).decode().splitlines()
+    assert {
+        'recallflow_model_calls_total{model="m-1",task="classify",tenant="acme"} 2.0',
+        'recallflow_model_tokens_total{kind="completion",model="m-1",task="classify",tenant="acme"} 4.0',
+        'recallflow_model_tokens_total{kind="prompt",model="m-1",task="embed",tenant="acme"} 5.0',
+        'recallflow_model_failures_total{code="refused",model="m-1"} 2.0',
+        'recallflow_model_failures_total{code="timeout",model="m-1"} 0.0',
+    } <= set(lines)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recallflow.flows.config import parse_numbers
 from recallflow.ranges import parse_ranges, ranges_of
 
 
@@ -28,3 +29,10 @@ def test_numbers_are_written_as_they_are_read(numbers: frozenset[int]) -> None:
 
 def test_the_shortest_way() -> None:
     assert ranges_of({0, 1, 2, 3, 5, 7, 8}) == "0-3,5,7-8"
+
+
+@pytest.mark.parametrize("value", [3, ["0-7"], "a"])
+def test_setting_must_be_a_text_of_ranges(value: object) -> None:
+    assert parse_numbers("0-1") == {0, 1}
+    with pytest.raises(ValueError, match=r"names no numbers as in 0-7,9"):
+        parse_numbers(value)

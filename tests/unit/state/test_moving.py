@@ -400,3 +400,16 @@ def test_log_partitions_are_recognised_at_their_target(tmp_path: Path) -> None:
     write_checked(tmp_path / "other" / TOPICS, {"read": {"--memory-topic": "its own"}})
     move(tmp_path / "whole", tmp_path / "other", [2], UNENCRYPTED)
     assert read_checked(tmp_path / "other" / TOPICS)["read"] == {"--memory-topic": "its own"}
+
+
+def test_merge_command_names_older_copies(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old", tmp_path / "whole"
+    fill(old, 2, events=1)
+    for path, numbers in ((old, [2]), (new, [*EVERY])):
+        stop_member(path, *numbers)
+    assert main(["state", "merge", str(old), str(new), "--into", str(tmp_path / "one")]) == 0
+    out, err = capfd.readouterr()
+    assert f"p002: {old} holds an older copy than {new}; it is left behind" in out
+    assert all(f"{path} holds no state partition any more" in err for path in (old, new))
+    assert main(["state", "hash", str(tmp_path / "one")]) == 0
+    assert capfd.readouterr().out == f"{whole}\n"
