@@ -1,4 +1,4 @@
-"""Pictures of help in terminals of two widths, dark and light: `python -m tools.help_pictures FOLDER`."""
+"""Pictures of help texts in terminals of two widths, dark and light: `python -m tools.help_pictures FOLDER`."""
 
 import io
 import os
@@ -17,7 +17,7 @@ THEMES = {"dark": DIMMED_MONOKAI, "light": DEFAULT_TERMINAL_THEME}
 
 
 def main(folder: Path) -> None:
-    """Writes NAME-COLUMNS-THEME.svg for each."""
+    """Write NAME-COLUMNS-THEME.svg for each text, width and theme."""
     os.environ["FORCE_COLOR"] = "1"
     os.environ["TERM"] = "xterm-256color"
     parser = commands()

@@ -1,6 +1,6 @@
-"""What a command shows in a terminal, as a picture: `python -m tools.recording recallflow demo`.
+"""The output of a command as a picture of a terminal: `python -m tools.recording recallflow demo`.
 
-Two files, for readers in the light and in the dark: docs/images/demo-light.svg and demo-dark.svg."""
+It writes docs/images/demo-light.svg and demo-dark.svg, for light and dark themes."""
 
 import os
 import re
@@ -40,18 +40,18 @@ LIGHT = TerminalTheme(
     ],
 )
 THEMES = {"light": LIGHT, "dark": DIMMED_MONOKAI}
-FETCHED_FONT = re.compile(r"@font-face \{.*?\}", re.S)  # none is fetched from elsewhere
+FETCHED_FONT = re.compile(r"@font-face \{.*?\}", re.S)  # no font is loaded from other hosts
 
 
 def shown(command: list[str]) -> str:
-    """What a command prints in a terminal with colours, to the last line that has room."""
+    """Return the output of a command with colours, cut to the lines of the terminal."""
     terminal = {"FORCE_COLOR": "1", "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
     done = subprocess.run(command, env=os.environ | terminal, capture_output=True, text=True, check=True)
     return "\n".join([f"$ {' '.join(command)}", *done.stdout.splitlines()[: LINES - 1]])
 
 
 def drawn(text: str, title: str, theme: TerminalTheme) -> str:
-    """A terminal with a text in it."""
+    """Return an SVG of a terminal with a text."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi(text))
     return FETCHED_FONT.sub("", console.export_svg(title=title, theme=theme, unique_id="demo")).replace(

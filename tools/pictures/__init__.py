@@ -1,10 +1,10 @@
-"""The pictures of docs/concepts/overview.md, drawn by code: `python -m tools.pictures` writes them."""
+"""Pictures of docs/concepts/overview.md: `python -m tools.pictures` writes them."""
 
 from collections.abc import Callable, Mapping
 
 from tools.pictures import data_path, episode, moment, score
 
-# File in docs/images → what draws it.
+# File in docs/images → function that draws it.
 PICTURES: Mapping[str, Callable[[], str]] = {
     "data-path.svg": data_path.draw,
     "episode.svg": episode.draw,

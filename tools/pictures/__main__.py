@@ -1,4 +1,4 @@
-"""Writes the pictures: `python -m tools.pictures`."""
+"""Write the pictures: `python -m tools.pictures`."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Drawing a picture in SVG: boxes, lines and words on a card of its own, in light or dark colours as the reader's
-machine has them."""
+"""SVG pictures of boxes, lines and text on a card, in the light or dark colours of the reader's system."""
 
 from html import escape
 
@@ -24,17 +23,17 @@ STYLE = """
 
 
 class Canvas:
-    """A picture under way. `told`: what it shows, for those who cannot see it."""
+    """A picture. `description`: text for screen readers."""
 
-    def __init__(self, width: int, height: int, told: str) -> None:
-        self._size, self._told = (width, height), told
+    def __init__(self, width: int, height: int, description: str) -> None:
+        self._size, self._description = (width, height), description
         self._drawn: list[str] = []
 
     def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
         self._drawn.append(f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, *lines: str, kind: str = "box") -> None:
-        """A box with lines of text in its middle; the first is the name."""
+        """Draw a box with centred lines of text; the first is the name."""
         self._drawn.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7" class="{kind}"/>')
         top = y + height / 2 + 5 - 9 * (len(lines) - 1)
         for number, line in enumerate(lines):
@@ -50,7 +49,7 @@ class Canvas:
         self._drawn.append(f'<path d="{_path(points)}" class="line"/>')
 
     def arrow(self, *points: tuple[float, float]) -> None:
-        """A line with a head at its end, which is level or upright there."""
+        """Draw a line with an arrowhead at its end, which must be horizontal or vertical."""
         self.line(*points)
         (x0, y0), (x, y) = points[-2:]
         across, down = (x > x0) - (x < x0), (y > y0) - (y < y0)
@@ -68,7 +67,7 @@ class Canvas:
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">'
         card = f'<rect width="{width}" height="{height}" rx="10" class="card"/>'
         drawn = "\n".join([card, *self._drawn])
-        return f"{head}\n<title>{escape(self._told)}</title>\n<style>{STYLE}</style>\n{drawn}\n</svg>\n"
+        return f"{head}\n<title>{escape(self._description)}</title>\n<style>{STYLE}</style>\n{drawn}\n</svg>\n"
 
 
 def _path(points: tuple[tuple[float, float], ...]) -> str:

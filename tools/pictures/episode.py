@@ -1,16 +1,16 @@
-"""What makes an episode."""
+"""Two episodes of one session."""
 
 from tools.pictures.canvas import Canvas
 
-TOLD = (
-    "Seven messages of one session on a line of time. The first four, minutes apart, are one episode; after a gap "
-    "of more than 30 minutes the next three are another."
+DESCRIPTION = (
+    "Seven messages of one session on a timeline. The first four, minutes apart, are one episode. After a gap of more "
+    "than 30 minutes, the next three are another episode."
 )
-FIRST, SECOND = (70, 110, 170, 215), (560, 610, 675)  # places of the messages
+FIRST, SECOND = (70, 110, 170, 215), (560, 610, 675)  # positions of the messages
 
 
 def draw() -> str:
-    canvas = Canvas(760, 230, TOLD)
+    canvas = Canvas(760, 230, DESCRIPTION)
     canvas.text(20, 32, "One session", "strong")
     canvas.arrow((30, 130), (735, 130))
     canvas.text(740, 185, "event time", "small", "end")
@@ -27,7 +27,5 @@ def draw() -> str:
     canvas.text(42, 210, "Ann", "small")
     canvas.dot(90, 205, "b")
     canvas.text(102, 210, "the assistant", "small")
-    canvas.text(
-        735, 210, "episode.end closes one at once; a late message joins the episode of its time", "small", "end"
-    )
+    canvas.text(735, 210, "episode.end closes an episode; a late message joins the episode at its time", "small", "end")
     return canvas.svg()
