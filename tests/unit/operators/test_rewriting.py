@@ -119,10 +119,13 @@ def test_smaller_questions_are_embedded_at_once(open_harness: Callable[..., Harn
 
 @given(st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), min_size=1, max_size=4), st.integers(1, 12))
 def test_memory_takes_its_best_rank_of_all_answers(answers_given: list[list[int]], k: int) -> None:
-    merged = best_first(answers_given, key=lambda memory: memory)
+    named = [[(memory, number) for memory in one] for number, one in enumerate(answers_given)]
+    found = best_first(named, key=lambda one: one[0])
+    merged = [memory for memory, _ in found]
     assert sorted(merged) == sorted({memory for one in answers_given for memory in one})
-    places = [min(one.index(memory) for one in answers_given if memory in one) for memory in merged]
+    places = [min((one.index(memory), n) for n, one in enumerate(answers_given) if memory in one) for memory in merged]
     assert places == sorted(places)
+    assert [number for _, number in found] == [number for _, number in places]  # the answer where it ranks best
     if own := answers_given[0]:
         assert merged[0] == own[0]
     for one in answers_given:
