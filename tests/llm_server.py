@@ -58,8 +58,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Fault:
-    """`task`: of the calls that it strikes; None for any. `text`: stands in what is to be embedded; None for anything.
-    `seconds`: of a delay."""
+    """`task`: the struck task, or None for any. `text`: the embedded text, or None for any. `seconds`: of a delay."""
 
     kind: Kind
     task: str | None = None
@@ -112,7 +111,7 @@ class _Struck:
 
 @dataclass
 class Now:
-    """What goes on in the server; `changed` guards it."""
+    """The state of the server, guarded by `changed`."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     requests: list[Asked] = field(default_factory=list)
@@ -189,14 +188,14 @@ class LlmServer(ThreadingHTTPServer):
         return Counter(asked.task for asked in self.requests)
 
     def wait_for(self, come: Callable[[Now], bool]) -> None:
-        """Until it holds of what goes on: `server.wait_for(lambda now: now.held == 3)`."""
+        """Wait until a condition on the state holds: `server.wait_for(lambda now: now.held == 3)`."""
         with self.now.changed:
             assert self.now.changed.wait_for(lambda: come(self.now), GIVE_UP_S), "the server waits in vain"
 
     # ── within ──
 
     def begun(self, asked: Asked) -> Fault | None:
-        """Counts the call, and tells what strikes it."""
+        """Count the call, and return its fault."""
         with self.now.changed:
             self.now.requests.append(asked)
             self.now.under_way += 1

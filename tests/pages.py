@@ -20,7 +20,7 @@ RUN = ("bash", "python", "sh")  # `sh` needs a broker
 
 
 class Block(NamedTuple):
-    """One that is run. `shows`: lines that must be in what it prints."""
+    """A block of a page to run. `shows`: lines that its output must contain."""
 
     language: str
     code: str

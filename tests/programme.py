@@ -27,7 +27,7 @@ OF_THE_LOG = {"ingested_at", "query_id", "applied", "processing_time_ms", "sla_m
 
 
 def run(memory: Memory | RecallClient, user: str) -> dict[str, Any]:
-    """Every verb, each of them reading what those before it wrote."""
+    """Call every verb, and read the effects of earlier ones."""
     seen: dict[str, Any] = {}
     added = memory.add(
         "I live in Porto",
@@ -65,7 +65,7 @@ def run(memory: Memory | RecallClient, user: str) -> dict[str, Any]:
 
 
 def plain(answer: Any) -> Any:
-    """An answer as plain values, without what differs from run to run."""
+    """Return an answer as plain values, without parts that vary between runs."""
     if answer is None or isinstance(answer, str | int | float | bool):
         return answer
     if hasattr(answer, "model_dump"):

@@ -20,11 +20,11 @@ def spellings(text: str | bytes) -> Iterator[bytes]:
 
 
 def contains(content: bytes, text: str | bytes) -> bool:
-    """Return whether a text stands in bytes, in any spelling."""
+    """Return whether bytes contain a text in any encoding."""
     return any(spelling in content for spelling in spellings(text))
 
 
 def files_with(folder: Path, *texts: str) -> list[str]:
-    """Return the paths, relative to the folder, of the files in which one of the texts stands."""
+    """Return the files that contain one of the texts, by path relative to the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [str(path.relative_to(folder)) for path in files if any(contains(path.read_bytes(), one) for one in texts)]

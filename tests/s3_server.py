@@ -17,8 +17,8 @@ CREDENTIALS = {
 
 
 class S3Server:
-    """What it holds outlives its absence; all of a process hold the same buckets. `credentials` sets the variables for
-    clients in this process."""
+    """Buckets survive a pause of the server and are shared in the process. `credentials` sets the clients'
+    variables."""
 
     def __init__(self, credentials: pytest.MonkeyPatch, bucket: str = BUCKET) -> None:
         self._bucket = bucket

@@ -57,8 +57,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages, each in a context of its own. In the end none of them may have complained: of an error, or of
-    something that its security policy forbids."""
+    """Open pages in separate contexts. At teardown no page may have reported an error or a policy violation."""
     complaints: list[str] = []
     contexts: list[BrowserContext] = []
 
@@ -90,7 +89,7 @@ def explorer(gateway: str, open_page: Callable[..., Page]) -> Callable[..., Page
 
 
 def fill_in(page: Page, user: str) -> None:
-    """Says whose memories are to be shown."""
+    """Enter the tenant and user to show."""
     page.get_by_label("Tenant").fill("acme")
     page.get_by_label("User").fill(user)
     page.get_by_role("button", name="Show memories").click()

@@ -42,7 +42,7 @@ def close_up() -> Iterator[dict[str, Any]]:
 
 
 def wide() -> Iterator[dict[str, Any]]:
-    """Another person's memories, whose every name and text is one long word."""
+    """Memories of another user, whose names and texts are single long words."""
     owner = {"user_id": "wide"}
     for number, word in enumerate(("First", "Next")):
         said = f"{word}{LONG} swims"

@@ -14,8 +14,7 @@ CHUNK_BYTES = 65_536
 
 
 class Wire:
-    """Passes on what comes in at the broker's `wire_port`, until it is cut: then every connection ends, and no new one
-    is taken until it is mended."""
+    """A proxy of the broker's `wire_port`. While it is cut, all connections are closed and no new one is accepted."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -54,7 +54,7 @@ class Gateway:
 
     @contextmanager
     def running(self, log: Path | None = None) -> Iterator["subprocess.Popen[bytes]"]:
-        """The process, once it is ready. RuntimeError where it is not within READY_S. `log`: gets what it says."""
+        """Yield the process once it is ready; RuntimeError after READY_S. `log` gets its output."""
         with (log or Path(os.devnull)).open("ab") as said:
             command = [sys.executable, "-c", COMMAND, *self._words]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=said)
@@ -66,7 +66,7 @@ class Gateway:
                 process.wait()
 
     def is_ready(self) -> bool:
-        """What /readyz says."""
+        """Return whether /readyz reports readiness."""
         with suppress(URLError, ConnectionError):  # a status but 2xx is one of these, too
             urllib.request.urlopen(f"{self.url}/readyz").close()
             return True
@@ -86,7 +86,7 @@ class Gateway:
 
 
 class Person(NamedTuple):
-    """A user, and a word that stands in each of this user's memories and in nobody else's."""
+    """A user, and a word that only this user's memories contain."""
 
     user: str
     secret: str
@@ -102,7 +102,7 @@ class Person(NamedTuple):
 
 
 def people(cluster: Cluster, topics: TopicNames, count: int) -> list[Person]:
-    """So many, whose memories are applied."""
+    """Create this many users, whose memories are applied."""
     every = [Person(f"user{number}", uuid.uuid4().hex) for number in range(count)]
     last = produce(cluster, topics.memory, (event for person in every for event in person.events()))
     until_applied(cluster, topics, last)
@@ -111,7 +111,7 @@ def people(cluster: Cluster, topics: TopicNames, count: int) -> list[Person]:
 
 @dataclass
 class Tally:
-    """What people got. `lost`: questions without an answer; `crossed`: answers to somebody else's."""
+    """Answers to users. `lost`: questions without an answer; `crossed`: answers to somebody else's question."""
 
     times_ms: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)

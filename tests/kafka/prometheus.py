@@ -41,7 +41,7 @@ class Prometheus:
         self._url = f"http://{HOST}:{port}"
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """What an expression gives now: series with their `metric` and `value`."""
+        """Return the current result of an expression: series with `metric` and `value`."""
         found: list[dict[str, Any]] = self._get("/api/v1/query", query=expr)["result"]
         return found
 
@@ -93,7 +93,7 @@ def running_prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[Pro
 
 
 def until(true: Callable[[], bool], what: Callable[[], object] = lambda: None) -> None:
-    """Returns once something is true; fails where it does not come true in time, and says `what` there is."""
+    """Return once a condition is true; fail at the deadline, and show `what`."""
     deadline_s = time.monotonic() + GIVE_UP_S
     while not true():
         assert time.monotonic() < deadline_s, what()

@@ -23,7 +23,7 @@ KEY, UP = b"acme/ann", "up"
 
 
 def created(cli: Cli, broker: Cluster, topics: TopicNames) -> list[str]:
-    """Makes the topics, as operators do. Returns what the command says."""
+    """Create the topics as operators do, and return the output of the command."""
     flags = {
         "memory": topics.memory,
         "query": topics.queries,

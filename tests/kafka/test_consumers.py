@@ -40,7 +40,7 @@ def commands_of(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the examples, with the contract beside them: what is built in it is gone afterwards."""
+    """Return a copy of the examples and of the contract, for builds."""
     made = ("node_modules", "dist", "target", "response.d.ts")
     copy = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "examples", copy / "examples", ignore=shutil.ignore_patterns(*made))

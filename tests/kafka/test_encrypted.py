@@ -35,7 +35,7 @@ def answered(made: Deployment) -> dict[str, dict[str, Any]]:
 
 
 def readable(folder: Path) -> set[str]:
-    """What of all that was said stands in some file: as it is, in UTF-16, or in base64, wherever it begins."""
+    """Return the texts that a folder contains: plain, in UTF-16 or in base64, at any offset."""
     content = b"\0".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     return {said for said in SAID if contains(content, said)}
 

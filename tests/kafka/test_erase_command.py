@@ -51,7 +51,7 @@ def await_ready(engine: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def deployed(broker: Cluster, topics: Names, tmp_path: Path, cli: Cli, start: Start) -> Deployed:
-    """Two users told something and asked; then the engine was stopped, and a checkpoint taken. It runs again."""
+    """Two users with memories and questions, a checkpoint of the stopped engine, and the engine running again."""
     where = ["--bootstrap-servers", broker.bootstrap_servers, *flags(topics)]
     named = {name: flags(topics, flag)[1] for flag, name in FLAGS.items()}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

@@ -28,7 +28,7 @@ Member = subprocess.Popen[str]
 
 
 class Site:
-    """A deployment's topics, its members, and what these wrote."""
+    """The topics, members and notes of a deployment."""
 
     def __init__(self, broker: Cluster, topics: Callable[[str], str], directory: Path) -> None:
         self.memory, self.queries, self.group = topics("memory.events"), topics("queries"), topics("group")

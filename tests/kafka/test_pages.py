@@ -149,7 +149,7 @@ def test_chat_service_recalls_another_session(servers: str, tmp_path: Path) -> N
 
 
 def with_an_engine_that_ran(folder: Path, servers: str) -> None:
-    """Prepare what the runbook begins with: a stopped engine that has a memory and has refused a record."""
+    """Prepare the runbook's start: a stopped engine with a memory and a refused record."""
     run("sh", "recallflow topics create", folder, KAFKA_BOOTSTRAP_SERVERS=servers)
     with forked_engine(folder / "engine", servers), RecallClient(servers, "acme") as client:
         client.add("Ann is allergic to peanuts", user="ann")

@@ -32,7 +32,7 @@ ALLOWED = 4  # memories of a user
 
 @dataclass
 class Secure:
-    """The deployment, and who works with it."""
+    """A deployment, its configuration, and the commands and clients that use it."""
 
     engine: Deployment
     command: Command
@@ -106,7 +106,7 @@ def contents(found: Found) -> list[str]:
 
 
 def answered(client: RecallClient, user_id: str) -> list[str]:
-    """What is recalled of a user, once the engine is there and the key holds: that takes a second."""
+    """Return a user's memories once the engine answers and the key is valid."""
     found: list[list[str]] = []
 
     def is_answered() -> bool:
@@ -125,7 +125,7 @@ def answered(client: RecallClient, user_id: str) -> list[str]:
 
 
 def shows_only(wanted: list[str], found: Found) -> bool:
-    """Whether an answer shows what it should; one that is behind shows nothing yet, and none shows anything else."""
+    """Return whether an answer is current; one that is behind must be empty."""
     shown = contents(found)
     assert shown in ([], wanted)
     return shown == wanted

@@ -31,7 +31,7 @@ EVENTS = ("gain", "send", "give")
 
 
 class Line(NamedTuple):
-    """What happened: `gain`, `send` or `give`."""
+    """An event: `gain`, `send` or `give`."""
 
     event: str
     tenure: str
@@ -44,7 +44,7 @@ class Toy:
     """Sends of each partition that it owns, as fast as it may."""
 
     def __init__(self, path: Path, hold: Path | None = None) -> None:
-        """`hold`: what moves is handed over once this file is there."""
+        """`hold`: revoked partitions are handed over once this file exists."""
         self._hold = hold
         self.owned: dict[int, tuple[str, int]] = {}  # partition → tenure, and what was sent
         self.lock = threading.Lock()
@@ -84,7 +84,7 @@ def committed(count: int) -> Committed:
 
 
 def read(path: Path) -> list[Line]:
-    """What all members wrote, in order of time."""
+    """Return the notes of all members in order of time."""
     found = []
     for text in path.read_text().splitlines():
         if len(fields := text.split()) < len(Line._fields):
@@ -95,8 +95,8 @@ def read(path: Path) -> list[Line]:
 
 
 def silences(lines: list[Line]) -> dict[int, list[tuple[float, float]]]:
-    """Partition → when each of its tenures but the last ended, and how long nobody sent of it then; below 0 where two
-    did."""
+    """Partition → the end of each tenure but the last, and the time until the next send; negative when two members
+    sent."""
     spans: dict[int, dict[str, list[float]]] = {}
     for line in lines:
         if line.event == "send":

@@ -41,8 +41,7 @@ def applied(state_dir: Path) -> int:
 
 @pytest.fixture(scope="module")
 def replay(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., None]:
-    """Replay a log, of which some lines are refused. After several workers, Bytewax would print every later traceback
-    in the same process, so each replay has its own."""
+    """Replay a log with refused lines in a process of its own, because Bytewax would print later tracebacks again."""
 
     def run(state_dir: Path, log: Path, *options: str) -> None:
         engine = start("replay", log, "--embedded", "--create", "--state-dir", state_dir, *options)

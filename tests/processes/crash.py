@@ -43,7 +43,7 @@ CREATIONS = frozenset(("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 
 
 def child(life: Callable[[Say], object]) -> tuple[int, bytes]:
-    """Run a life in a child. Return 0, its exit code or its signal as a negative number, and what it said."""
+    """Run a life in a child. Return 0, its exit code or its negated signal, and its output."""
     reading, writing = os.pipe()
     if (number := os.fork()) == 0:
         code = life(lambda said: os.write(writing, said))
@@ -92,7 +92,7 @@ class Killing:
 def kill_each(
     life: Callable[[Killing, Say], object], begin: Callable[[], None], check: Callable[[int, bytes], None]
 ) -> int:
-    """Kill a life before each of its steps. `check` gets the number and what the life said. Return the count."""
+    """Kill a life before each of its steps, and pass number and output to `check`. Return the count."""
     for moment in range(1, AT_MOST):
         begin()
         code, said = child(partial(_lived, life, moment))
@@ -211,7 +211,7 @@ SECRET = b"walnut"
 
 
 def erasing_log() -> list[bytes]:
-    """Return a log in which Ann, who has two environments, is erased; late events of hers follow, and new ones."""
+    """Return a log in which a user with two environments is erased, followed by late and new events."""
     lines: list[bytes] = []
     for n in range(30):
         said = {"content": f"walnut number {n} in Porto", "session_id": f"walnut{n // 10}", "receipt": True}
@@ -240,7 +240,7 @@ def erasing(path: Path) -> tuple[int, int]:
     uncleaned = 0
 
     def state(say: Say) -> None:
-        """Say what the directory answers once the whole log was sent again, and which files hold erased text."""
+        """Return the answers after the whole log was sent again, and the files with erased text."""
         harness = Harness(path, one_log=True)
         harness.write(MEMORIES, *lines, *questions)
         outputs = harness.read(MEMORIES)

@@ -32,7 +32,7 @@ def get(number: int) -> bytes:
 
 
 def file_size_limit(limit_bytes: int) -> str:
-    """Return what a process runs first, so that files end at so many bytes as on a full disk."""
+    """Return a preparation of a process that limits file sizes like a full disk."""
     return (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))"

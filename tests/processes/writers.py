@@ -74,7 +74,7 @@ def print_receipts(_: int, outputs: list[Delivered]) -> None:
 
 
 def write_lines(state_dir: Path, run: str) -> None:
-    """Store memories through lines: endless new lines, or those of the log, which come again after a kill."""
+    """Store memories through lines: endless new ones, or those of a log that are sent again after a kill."""
     with EmbeddedEngine.open(SETTINGS, state_dir) as embedded:
         if run == LOG:
             run_lines(embedded, LOG, log_from, print_receipts, rewinds=True)

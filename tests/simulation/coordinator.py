@@ -76,7 +76,7 @@ class Group:
         return next((str(one.error.name()) for one in answers if one.error is not None), "")
 
     def committed(self, consumer: Any) -> tuple[int, str]:
-        """Return the committed offset of partition 0 and what stands beside it."""
+        """Return the committed offset of partition 0 and its metadata."""
         (found,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=10.0)
         return found.offset, found.metadata or ""
 
@@ -112,7 +112,7 @@ def member_that_does_not_poll_leaves(group: Group) -> list[object]:
 
 
 def static_twin_fences(group: Group) -> list[object]:
-    """A static member takes over what another process of its name owned, and fences it."""
+    """A static member takes over partitions of another process with its name, and fences it."""
     first = group.member("twin")
     group.poll_until_owned(first, of=first, count=2)
     second = group.member("twin")

@@ -199,7 +199,7 @@ class Broker:
         return answer
 
     def call(self, work: Callable[[], Any], timeout_s: float) -> Any:
-        """Return what the broker answers to a request of the current thread. Raises KafkaException."""
+        """Return the broker's response to the current thread, or raise KafkaException."""
         return self.send(work).get(timeout_s)
 
     # ------------------------------------------------------------------ logs
@@ -421,8 +421,8 @@ class Group:
 
 
 def assign(count: int, members: Mapping[str, Member]) -> dict[str, frozenset[int]]:
-    """Assign partitions as the cooperative-sticky assignor does: balanced, and what another member owns still is given
-    to nobody yet."""
+    """Assign partitions like the cooperative-sticky assignor: balanced; partitions that others still own stay
+    unassigned."""
     if all(not member.client.is_cooperative for member in members.values()):
         return dict.fromkeys(members, frozenset[int]())
     fewest, more = divmod(count, len(members))

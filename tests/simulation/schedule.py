@@ -130,7 +130,7 @@ def schedule_of(seed: int) -> Schedule:
 
 
 def _with_company(draw: random.Random, fault: Action) -> Iterator[Action]:
-    """A fault, with what makes it matter: records under way, and another fault soon after."""
+    """A fault with records under way and another fault soon after."""
     yield fault
     for _ in range(draw.choice((0, 1, 1, 2))):
         yield _drawn(draw, APPENDS, max(0.0, fault.at_s - draw.choice((0.003, 0.006, 0.012, 0.02, 0.04, 0.1, 0.5))))
@@ -282,7 +282,7 @@ class Watch(Watcher):
 
 @dataclass
 class Outcome:
-    """What a schedule led to. `broken`: the invariant that it broke; `trace`: a hash of all decisions."""
+    """The result of a schedule. `broken`: the broken invariant; `trace`: a hash of all decisions."""
 
     broken: str | None
     trace: int
@@ -556,7 +556,7 @@ def simulating() -> Iterator[None]:
 
 
 def _quick_options(real: Callable[[SharedMemory], Any]) -> Callable[[SharedMemory], Any]:
-    """RocksDB's options without what makes opening slow."""
+    """Return options of RocksDB for fast opening."""
 
     def options(self: SharedMemory) -> Any:
         found = real(self)

@@ -69,7 +69,7 @@ class Process:
             call()
 
     def kill(self) -> None:
-        """End all threads. What their `finally` clauses do has no effect: every simulated call raises."""
+        """End all threads; their `finally` clauses have no effect because every simulated call raises."""
         self.is_dead, self.is_paused = True, False
         for task in [*self.tasks]:
             task.kill()
@@ -262,7 +262,7 @@ _worlds: list[World] = []
 
 
 def world() -> World:
-    """The world whose schedule runs."""
+    """Return the running world."""
     return _worlds[-1]
 
 
@@ -626,7 +626,7 @@ class Patches:
 
 @contextlib.contextmanager
 def running(seed: int) -> Iterator[World]:
-    """A world whose calls the replaced names make."""
+    """A world that the replaced functions call."""
     made = World(seed)
     _worlds.append(made)
     try:

@@ -49,7 +49,7 @@ Found = tuple[bytes | None, Headers | None, bytes]
 
 
 def records(found: Found) -> list[Record]:
-    """A record of that key and those headers for each kind of event, and for the bytes, on either topic."""
+    """Records with this key and these headers, of each kind of event and of the bytes, on both topics."""
     key, own, value = found
     sent = [(topic, text) for topic in (MEMORIES, QUERIES) for text in (*map(orjson.dumps, EVENTS), value)]
     return [

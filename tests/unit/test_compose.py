@@ -43,7 +43,7 @@ def address(listeners: str, name: str) -> str:
 
 
 def created_by_compose(services: dict[str, Any], folder: Path) -> Made:
-    """The topics that the script makes, told by a kafka-topics.sh that notes what it is called with."""
+    """Return the topics that the script creates, by a kafka-topics.sh that records its arguments."""
     (script,) = commands(services["topics"])
     assert KAFKA_TOPICS in script
     notes = folder / "calls"

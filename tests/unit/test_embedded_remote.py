@@ -32,7 +32,7 @@ SETTINGS = Settings(partitions=1, embedder="openai")
 
 @pytest.fixture
 def run(llm_server: LlmServer, tmp_path: Path) -> Run:
-    """What comes of events; the state is in `tmp_path`."""
+    """Return the outputs for events; the state is in `tmp_path`."""
 
     def run(*events: dict[str, Any], **chosen: Any) -> Processed:
         fields: dict[str, Any] = {"model": "e-1", "dimension": 64, "base_url": llm_server.url, "attempts": 1} | chosen

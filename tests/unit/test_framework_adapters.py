@@ -39,7 +39,7 @@ PEANUTS = "Ann is allergic to peanuts"
 
 @dataclass
 class Asking:
-    """Whose run it is."""
+    """The dependencies of a run: its user."""
 
     user_id: str
 
@@ -175,7 +175,7 @@ def test_concurrent_new_items_read_newest_and_delete_both(client: Engine, store:
 
 
 class Deaf:
-    """A client whose questions get no answer in time: its writes are stored."""
+    """A client whose questions time out, while its writes are stored."""
 
     def __init__(self, memory: Engine | AsyncMemory, unanswered: tuple[str, ...]) -> None:
         self._memory, self._unanswered = memory, unanswered
@@ -379,7 +379,7 @@ Run = Callable[[str], dict[str, Any]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a snippet of the documentation as it stands, but for the address, and gives what it defines."""
+    """Run a snippet of the documentation with local clients, and return its globals."""
 
     def ran(extra: str) -> dict[str, Any]:
         [snippet] = re.findall(rf"^```python {extra}\n(.*?)^```", SERVICES.read_text(), re.MULTILINE | re.DOTALL)

@@ -45,7 +45,7 @@ def looks() -> Iterator[list[int]]:
 
 @pytest.fixture(autouse=True)
 def _nothing_before() -> Iterator[None]:
-    """Hide what earlier tests left: to look through it takes a second each time."""
+    """Freeze objects of earlier tests, which take a second to traverse."""
     gc.freeze()
     yield
     gc.unfreeze()

@@ -56,7 +56,7 @@ def leaves(kinds: set[str]) -> list[Leaf]:
 def walk(
     schema: dict[str, Any], known: dict[str, Any], within: frozenset[str] = frozenset()
 ) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
-    """The numbers, truth values, bounded lists and objects of a schema. What holds others of its kind: once."""
+    """Yield the numbers, truth values, bounded lists and objects of a schema; recursive ones once."""
     entered = [arm["$ref"] for arm in schema.get("anyOf", [schema]) if "$ref" in arm]
     if not within.isdisjoint(entered):
         return

@@ -71,7 +71,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 def printed(process: subprocess.Popen[bytes]) -> str:
-    """Return what a program prints that ends well and writes nothing to standard error."""
+    """Return the output of a program that ends with status 0 and an empty standard error."""
     out, errors = process.communicate()
     assert (process.returncode, errors) == (0, b"")
     return bytes(out).decode()

@@ -25,7 +25,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """Those with numbers."""
+    """Return the panels with numbers."""
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 

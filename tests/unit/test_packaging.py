@@ -44,7 +44,7 @@ def locked() -> dict[str, dict[str, Any]]:
 
 
 def wanted(requirements: Iterable[str], extra: str | None = None) -> set[tuple[str, str, str | None]]:
-    """Return name, versions and extra of requirements; those of our own extras mean what these list."""
+    """Return names, versions and extras of requirements; our own extras are expanded."""
     parsed = [Requirement(text) for text in requirements]
     return {(canonicalize_name(one.name), str(one.specifier), extra) for one in parsed if one.name != "recallflow"}
 

@@ -33,7 +33,7 @@ def umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def reachable(folder: Path) -> list[Path]:
-    """Return what another user can read or change below a folder, entering only what that user may enter."""
+    """Return the paths that another user can read or change below a folder."""
     found = [path for path in folder.iterdir() if path.stat().st_mode & OTHERS]
     return found + [deeper for path in found if path.is_dir() for deeper in reachable(path)]
 

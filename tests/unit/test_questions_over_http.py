@@ -33,7 +33,7 @@ def lines() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def ask(lines: list[dict[str, Any]], llm_server: LlmServer, tmp_path: Path) -> Ask:
-    """What questions are answered, one after the other, about those memories. Fields of the settings may be other."""
+    """Return the answers to questions about the memories, with these settings of the model."""
 
     def ask(*asked: dict[str, Any], **chosen: Any) -> Any:
         fields: dict[str, Any] = {"model": "m-1", "base_url": llm_server.url} | chosen

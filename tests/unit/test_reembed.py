@@ -24,7 +24,7 @@ SETTINGS = Settings(partitions=PARTITIONS)
 
 
 class Later(FlatEmbedder):
-    """A model behind an API, whose vectors come later."""
+    """A model behind an API with late vectors."""
 
     service: EmbeddingService = Mock(spec=EmbeddingService)  # nobody asks it here
 

@@ -47,7 +47,7 @@ def test_non_members_stand_by_for_no_partition(me: str | None) -> None:
 
 
 class Member:
-    """`me`, of the group that is described, with a source that says what it is asked for."""
+    """The member `me` of a group, with a source that records its calls."""
 
     def __init__(self, **assigned: Iterable[int]) -> None:
         self.applied: dict[int, int] = {}

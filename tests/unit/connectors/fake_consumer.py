@@ -15,7 +15,7 @@ GIVE_UP_S = 30.0
 
 @dataclass(frozen=True)
 class Message:
-    """What a consumer is given. An `offset` may be any: compaction leaves gaps."""
+    """A message for a consumer. Offsets may have gaps, as after compaction."""
 
     of_topic: str
     of_partition: int
@@ -108,7 +108,7 @@ class FakeKafka:
         return self.topics[topic][partition].end
 
     def await_(self, true: Callable[[], bool]) -> None:
-        """Returns once something is true that comes with what consumers read."""
+        """Return once a condition on the consumers' reads is true."""
         deadline_s = time.monotonic() + GIVE_UP_S
         with self.changed:
             while not true():

@@ -23,9 +23,8 @@ class Produced(NamedTuple):
 
 
 class FakeProducer:
-    """`fails`: value → the errors of its next deliveries; a record without one is acknowledged. `room`: how many
-    records its queue takes, of which the first `in_flight` are on their way. Reports come in `poll` and `flush`, or
-    where a test calls `acknowledge`, in any order."""
+    """`fails`: value → errors of its next deliveries. `room`: size of the queue; the first `in_flight` records are
+    being sent. Deliveries are reported in `poll`, `flush` and `acknowledge`, in any order."""
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = options or {}

@@ -194,7 +194,7 @@ WAITS: dict[str, tuple[list[list[Holder]], float]] = {
 
 
 def wait(me: Holder, *looks: list[Holder]) -> float:
-    """Return how long a newcomer waits, in seconds. `looks`: what members have committed at each look."""
+    """Return the waiting time of a newcomer in seconds. `looks`: commits of the members at each look."""
     pauses, left = Pauses(), [*looks]
     await_lively(lambda: left.pop(0) if left[1:] else left[0], me, Lease(SESSION_S, lambda: pauses.now_s), pauses)
     return pauses.now_s

@@ -52,7 +52,7 @@ class Told(threading.Event):
 
 @pytest.fixture
 def make_hub() -> Iterator[Callable[..., Hub]]:
-    """A hub of one part, whose readers read nothing."""
+    """Return a hub of one part without records."""
     made: list[Hub] = []
 
     def make(*arguments: Any, in_flight: Callable[[], int] = lambda: 0, **more: Any) -> Hub:
@@ -88,8 +88,7 @@ def test_empty_queue_alone_gives_a_short_rest(make_hub: Callable[..., Hub], queu
 
 
 def test_blocked_partition_is_paused(make_hub: Callable[..., Hub]) -> None:
-    """As much is in flight as may be, for as long as a call of a model takes: who looked again and again would take a
-    processor."""
+    """While a call fills the room in flight, polling again and again would use a whole processor."""
     wake, in_flight = Told(), [IN_FLIGHT_MAX]
     hub = make_hub(wake, in_flight=lambda: in_flight[0])
     add(hub.memories, "enrichment.requests").queue.append("a record")

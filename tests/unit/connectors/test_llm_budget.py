@@ -21,8 +21,7 @@ TENANTS = st.sampled_from([*LIMITS])
 
 @given(st.lists(st.tuples(TENANTS, st.integers(0, 60), st.floats(0, 1), st.integers(0, 3), st.booleans())))
 def test_no_tenant_spends_more_than_its_limit_in_a_day(calls: list[tuple[str, int, float, int, bool]]) -> None:
-    """Each call reserves its tokens and costs a share of them; some end at once, others when so many more have begun,
-    maybe the next day."""
+    """Calls reserve tokens and use a part of them; some end at once, others later, even the next day."""
     now_s = 0.0
     budget = Budget(LIMITS.get, lambda: now_s)
     spent: Counter[tuple[int, str]] = Counter()

@@ -27,7 +27,7 @@ SPENT = 13  # of a call that is answered, as the server counts
 
 
 class Time:
-    """Moves when somebody sleeps, `pace` times as far; `drawn` is all the chance there is."""
+    """A clock that advances by sleeping, times `pace`; `drawn` replaces random numbers."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

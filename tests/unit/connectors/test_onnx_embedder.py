@@ -50,7 +50,7 @@ def network(extra_input: str | None, pooled: bool) -> Any:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Makes a model's folder; what its configuration files say is given by their names."""
+    """Create a model folder; keyword arguments are the contents of configuration files."""
 
     def made(
         name: str = "tiny", *, extra_input: str | None = None, pooled: bool = False, inside: str = ".", **said: Any

@@ -26,7 +26,7 @@ Handler = Callable[[BaseHTTPRequestHandler], None]
 
 
 def make_model(folder: Path) -> Path:
-    """Scores a pair by what its words are worth: the sum of a column looked up by token."""
+    """A model that scores a pair by the sum of its tokens' values."""
     worth = np.array(WORTH, np.float32).reshape(-1, 1)
     nodes = [
         helper.make_node("Gather", ["worth", "input_ids"], ["each"], axis=0),

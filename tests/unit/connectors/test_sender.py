@@ -21,7 +21,7 @@ MOST_BYTES = 20_000
 
 
 class Reached:
-    """Everything a publisher told of its progress, and the producer it made."""
+    """The reported progress of a publisher, and its producer."""
 
     def __init__(self) -> None:
         self.told: list[int] = []

@@ -38,8 +38,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 class Engine:
-    """A service that notes what comes. `answer` and `refuse` are for a test to set; while `held`, nothing is
-    answered."""
+    """A service that records its calls. Tests set `answer` and `refuse`; while `held`, no call is answered."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[QueryEvent, Headers]] = []

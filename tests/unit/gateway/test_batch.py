@@ -160,7 +160,7 @@ def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
         return {"type": "http.request", "body": sent, "more_body": True}
 
     async def send(_: Message) -> None:
-        """Nobody reads either."""
+        """Send without reading."""
 
     async def run() -> None:
         answering = asyncio.create_task(app(scope, receive, send))

@@ -289,7 +289,7 @@ def test_liveness_ends_with_the_engine(engine: Engine, client: httpx.Client) -> 
 
 
 def paths_of(router: Any) -> Iterator[tuple[str, set[str]]]:
-    """Yield the path and the methods of every route, those that the API description leaves out too."""
+    """Yield path and methods of every route, also of undocumented ones."""
     for route in router.routes:
         if (included := getattr(route, "original_router", None)) is not None:
             yield from paths_of(included)

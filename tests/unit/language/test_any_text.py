@@ -75,8 +75,8 @@ def test_analysis_does_not_depend_on_the_hash_seed(seed: str) -> None:
 
 @pytest.mark.parametrize("piece", PIECES, ids=ascii)
 def test_analysis_size_is_linear_in_the_text(piece: str) -> None:
-    """The longest text that is read, of one piece over and over: a pattern that goes back over what it has seen would
-    not end. Of n characters, at most n words, and five parts of words each."""
+    """The longest text of one repeated piece, which a backtracking pattern would never finish: n characters give at
+    most n words, and five parts each."""
     text = (piece * READ_CHARACTERS)[:READ_CHARACTERS]
     every = range(len(LATIN))
     stems = read(text).stems

@@ -28,7 +28,7 @@ FIRST, SECOND = "member-00", "member-01"
 
 
 class Site:
-    """A folder with what members are to do, and what they noted; a supervisor of two, of which everything is read."""
+    """A supervisor of two members, with their instructions, notes and output."""
 
     def __init__(self, folder: Path, start: Start) -> None:
         self.folder, self._start = folder, start

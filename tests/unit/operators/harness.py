@@ -66,8 +66,8 @@ class ReadPlace(NamedTuple):
 
 
 class Harness:
-    """One state partition on a directory of its own. The logs `memories` and `queries` stay, whoever is killed; with
-    `one_log`, all is in `memories`, which ends."""
+    """One state partition on its own directory. The logs `memories` and `queries` survive kills; with `one_log`,
+    everything is in `memories`, which ends."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Harness:
         self._read[topic] = offset
 
     def read(self, topic: str, at_most: int | None = None, **record: Any) -> list[Output]:
-        """What comes out for a batch of what is in a log and was not read. `record`: fields of the records."""
+        """Return the outputs for a batch of unread lines. `record`: fields of the records."""
         first = self._read[topic]
         lines = self.lines[topic][first : None if at_most is None else first + at_most]
         self._read[topic] = first + len(lines)

@@ -72,7 +72,7 @@ class Reranker:
 
 
 class Service:
-    """An embedding service whose vectors are the counts of letters. `failure`: what it raises instead."""
+    """An embedding service whose vectors count letters. `failure`: the exception that it raises."""
 
     name, dimension = "letters", 26
 
@@ -91,7 +91,7 @@ class Service:
 
 
 class Remote:
-    """An embedder whose model is behind an API, with no copy of it here."""
+    """An embedder whose model is behind an API, without a local copy."""
 
     name, dimension = Service.name, Service.dimension
     kind: Kind = "contextual"

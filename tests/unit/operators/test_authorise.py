@@ -155,7 +155,7 @@ def b64(data: bytes) -> str:
 
 
 def hs256(secret: bytes, kid: str | None) -> str:
-    """A token signed with what PyJWT would take for no secret."""
+    """A token signed with a secret that PyJWT would refuse."""
     signed = ".".join(
         b64(json.dumps(part).encode()) for part in ({"alg": "HS256"} | ({"kid": kid} if kid else {}), CLAIMS)
     )
@@ -163,7 +163,7 @@ def hs256(secret: bytes, kid: str | None) -> str:
 
 
 def forged_claims(**claims: Any) -> str:
-    """A token whose issuer signs what no library would make, which only JSON's extensions can say."""
+    """A signed token with claims that no library would write."""
     signed = ".".join(b64(json.dumps(part).encode()) for part in ({"alg": "HS256", "kid": "o"}, CLAIMS | claims))
     return f"{signed}.{b64(hmac.digest(SECRET, signed.encode(), 'sha256'))}"
 

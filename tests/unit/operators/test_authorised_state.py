@@ -36,7 +36,7 @@ SECOND_MS = 1_000
 
 
 class Engine(Harness):
-    """A state partition behind the verdicts. A log's records keep their headers and times, whoever is killed."""
+    """A state partition behind authorisation. Records of the log keep headers and times across kills."""
 
     def __init__(self, path: Path, senders: Senders) -> None:
         self.senders = senders

@@ -230,7 +230,7 @@ def test_many_rules_are_read_as_far_as_they_are_wanted() -> None:
 
 
 def told() -> list[dict[str, Any]]:
-    """Memories of two categories and of every layer, and summaries of three, one of them told twice."""
+    """Memories of two categories and of every layer, and three summaries, one of them given twice."""
     return [
         make_event(
             "memory", 1_000, id="t", layer="rule", category="tea", content="Never boil green tea", importance=0.9

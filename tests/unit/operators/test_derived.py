@@ -218,8 +218,7 @@ def test_so_many_facts_are_made_of_one_message() -> None:
 
 
 def test_often_edited_message_gets_facts_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of an earlier text are not counted, up to a bound: one more has no effect. They go with the message, too,
-    and with what was read beside it."""
+    """Facts of earlier texts do not count, up to a bound; all are removed with the message or their other sources."""
     monkeypatch.setattr("recallflow.operators.derived.MADE_MAX", 2)
     monkeypatch.setattr("recallflow.operators.derived.MADE_EVER_MAX", 7)
     edits: list[Event] = []

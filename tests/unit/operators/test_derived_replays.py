@@ -81,7 +81,7 @@ def _logged(log: Sequence[Event]) -> list[Event]:
 
 
 def _read(path: Path, log: Sequence[Event], cuts: Sequence[int], wanted: Wanted | None) -> Harness:
-    """The log, read in batches; behind each the process is killed, and goes on with what was committed."""
+    """Read the log in batches, kill the process after each, and continue from the commit."""
     found = Harness(path, FlatEmbedder(), one_log=True, rules={"wanted": wanted})
     found.write(MEMORIES, *log)
     for at in sorted({cut for cut in cuts if cut < len(log)}):
@@ -114,8 +114,7 @@ def test_the_state_is_the_same_however_the_log_is_read(
 
 
 def _nothing_is_left_of_what_is_gone(engine: Harness) -> None:
-    """By the rows alone: of what says what it was made from, all of that is remembered, and what is current was made
-    from texts as they are."""
+    """Check by the rows that all sources are remembered and have the used text."""
     rows = {(row.id, row.version): row for row in map(MemoryRow.decode, engine.table(keys.ROW))}
     latest = {memory_id: max(version for one, version in rows if one == memory_id) for memory_id, _ in rows}
     now = {memory_id: rows[memory_id, version] for memory_id, version in latest.items()}

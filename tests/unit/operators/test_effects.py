@@ -51,7 +51,7 @@ def ask(**fields: Any) -> dict[str, Any]:
 
 
 def used(events: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
-    """Return what `memory.get` says of each memory's usage after events."""
+    """Return the usage of each memory by `memory.get` after events."""
     got = [make_event("memory.get", memory_id=name) for name in names]
     return [response["usage"] for response in run_flow([*events, *got]).responses[-len(names) :]]
 

@@ -179,7 +179,7 @@ def new_chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
 
 
 def cut_at_gaps(said: Sequence[tuple[str | None, int]]) -> list[list[int]]:
-    """Message numbers by session and time, cut where the gap is exceeded: what episodes are, by definition."""
+    """Return message numbers by session and time, cut at the gaps: the definition of episodes."""
     order = sorted(range(len(said)), key=lambda n: (str(said[n][0]), said[n][1], n))
     groups = [order[:1]]
     for before, number in pairwise(order):

@@ -58,7 +58,7 @@ class Deployment:
         self._steps = [open_step(number) for number in range(PARTITIONS)]
 
     def read(self, partition: int) -> list[Output]:
-        """Apply the rest of a partition, and append what is to be forwarded. Return the other outputs."""
+        """Apply the rest of a partition, append forwarded records, and return the other outputs."""
         records = self._log.parts[partition][self._next[partition] :]
         self._next[partition] += len(records)
         items = prepare(HASHING, [self._homes.judge(decode(record)) for record in records])

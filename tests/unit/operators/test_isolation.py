@@ -52,8 +52,7 @@ STEPS = st.lists(
 
 @dataclass
 class Shadow:
-    """What one owner should have: content and session of each current memory, all that was said of it, and which ids
-    are used up. An event is of the time that it is `at_ms`."""
+    """The expected state of one owner: current memories, all its texts, and used ids. Events have the time `at_ms`."""
 
     owner: Owner
     memories: dict[str, tuple[str, str]] = field(default_factory=dict)

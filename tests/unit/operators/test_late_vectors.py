@@ -167,8 +167,7 @@ def columns_of(entries: Sequence[Entry], vectors: dict[int, tuple[float, float]]
 
 @given(angles=DEGREES, words=st.data())
 def test_memory_without_vector_is_judged_by_words(angles: list[int], words: st.DataObject) -> None:
-    """Its columns of meaning are at the mean, whatever the others' vectors are; and these are what they would be
-    without it."""
+    """Its vector columns are at the mean, and those of others do not change."""
     texts = words.draw(st.lists(st.sampled_from(["tea", "cake", "bike"]), min_size=len(angles), max_size=len(angles)))
     entries = [make_entry(n, episode=0, created_ms=n, stems=text) for n, text in enumerate(["tea", *texts])]
     vectors = {n: unit(angle) for n, angle in enumerate(angles, 1)}

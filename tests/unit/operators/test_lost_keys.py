@@ -80,7 +80,7 @@ def of(engine: Harness, owner: Owner) -> bytes:
 
 
 def lose_key(engine: Harness, owner: Owner) -> dict[bytes, bytes]:
-    """Makes an owner's key another one; returns what to overwrite to have it back."""
+    """Replace an owner's key; return the records that restore it."""
     place = keys.owner_key(of(engine, owner))
     whole = stored(engine, place)
     overwrite(engine, {place: whole[place][:-1] + bytes([whole[place][-1] ^ 1])})

@@ -67,7 +67,7 @@ def story(tmp_path: Path) -> Story:
 
 
 def memory(project: str | None, number: int, **fields: Any) -> Event:
-    """A memory of a project, whose every name says so where that is another one than p."""
+    """A memory of a project; all its names contain the secret unless the project is p."""
     mark = "" if project == "p" else SECRET
     return {
         "type": "memory",

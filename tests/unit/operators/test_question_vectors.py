@@ -137,7 +137,7 @@ class Service:
 
 
 class Remote(Model):
-    """`error` is what the copy in this process raises."""
+    """`error` is the error of the local copy."""
 
     service = Service()
 

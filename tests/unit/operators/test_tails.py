@@ -47,7 +47,7 @@ def budgets() -> Iterator[list[int]]:
 
 
 class Log:
-    """Events out of drawn ones, each about what its owner said before."""
+    """Events made from drawn ones, about earlier memories of their owner."""
 
     def __init__(self, *users: str) -> None:
         self._said: dict[str, list[str]] = {user: [] for user in users or USERS}
@@ -147,7 +147,7 @@ EACH = 4  # events between two snapshots: receipts, and one that is refused by t
 
 
 def came(engine: Harness) -> list[tuple[int, str]]:
-    """What came out for the next events: the offset, and a receipt's outcome or an error's code."""
+    """Return offset and outcome or error code of the next outputs."""
     found = []
     for output in engine.read(MEMORIES, EACH):
         match output:

@@ -73,8 +73,8 @@ def make_engine(tmp_path: Path) -> Callable[[], Engine]:
 
 
 def said() -> list[dict[str, Any]]:
-    """Messages of a session that will be forgotten, between those of another; with versions, relations, tags, near
-    duplicates and edges."""
+    """Messages of a session to forget among those of another, with versions, relations, tags, near duplicates and
+    edges."""
 
     def message(n: int, session: str) -> dict[str, Any]:
         told = {"id": f"{session}{n % 50}", "session_id": session, "content": f"Bo likes #tea number {n % 3} in Porto"}

@@ -34,7 +34,7 @@ def run(calls: Callable[[], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def over_stdio(*flags: str | Path, errors: Path) -> AsyncIterator[Client]:
-    """A client of `recallflow mcp` in a process of its own. `errors`: where its standard error goes."""
+    """A client of `recallflow mcp` in a process of its own. `errors`: the file for standard error."""
     words = ["-c", COMMAND, "mcp", *map(str, flags)]
     with errors.open("w") as log:
         transport = stdio_client(StdioServerParameters(command=sys.executable, args=words), errlog=log)
@@ -66,8 +66,8 @@ def text(result: CallToolResult) -> str:
 
 
 class Recorded:
-    """A session as the documentation shows it: lines that begin with `→` are calls, the others what came of them. Ids,
-    times and probabilities differ with each run: those of the record stand for the ones of the same place."""
+    """A documented session: lines with `→` are calls, the others their results. Ids, times and probabilities may
+    differ."""
 
     def __init__(self, lines: list[str]) -> None:
         self._real: dict[str, str] = {}

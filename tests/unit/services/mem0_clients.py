@@ -18,7 +18,7 @@ LONG_AGO_MS = 60_000
 
 
 def import_mem0(folder: Path) -> ModuleType:
-    """mem0, without what it sends home. Both variables are read when it is imported, and by nothing else of ours."""
+    """Import mem0 without its telemetry, which two variables control at import."""
     os.environ["MEM0_TELEMETRY"], os.environ["MEM0_DIR"] = "False", str(folder)
     mem0 = importlib.import_module("mem0")
     from mem0.memory.telemetry import client_telemetry

@@ -35,7 +35,7 @@ def mem0(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve a gateway whose requests need a key, for any user or for Ann alone; give a tenant's URL."""
+    """Serve a gateway with a key for any user and one for Ann, and return a tenant's URL."""
     folder = tmp_path_factory.mktemp("gateway")
     decided = control_file(folder, (KEY, {}), (ANNS_KEY, {"end_users": ["ann"]}))
     with local_gateway(config_in(folder), decided) as url:

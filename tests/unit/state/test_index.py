@@ -98,7 +98,7 @@ class World:
     seq: int = 0
 
     def add(self, said: dict[str, Any], vectors: Vectors | None, pick: int) -> None:
-        """A new memory: outside any episode, opening one, or in one that stands."""
+        """A new memory: outside any episode, opening one, or in an open one."""
         seq, self.seq = self.seq, self.seq + 1
         standing = [e.number for e in self.episodes.values() if e.merged_into is None]
         episode = [-1, seq, *standing][pick % (2 + len(standing))]

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 def stop_member(
     path: Path, *numbers: int, generation: int = 1, known: int = 0, topic_id: str = "1", name: str = "d"
 ) -> None:
-    """Give partitions of a directory what `run` leaves in it: its topics, and a place for each partition."""
+    """Give partitions of a directory the topics and places that `run` leaves."""
     write_checked(path / TOPICS, {"read": {"--memory-topic": "log"}, "ids": {"log": topic_id}})
     with StateDirectory.existing(path, 2**20) as directory:
         for number in numbers:

@@ -22,7 +22,7 @@ BLOCK_BYTES = 8_192  # more than the first block, which is read when the databas
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Partition:
-    """A database in whose table, behind the first block, hardly a byte is right."""
+    """A database with a damaged table behind the first block."""
 
     def opened() -> Partition:
         return Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0)

@@ -39,7 +39,7 @@ def test_a_sound_directory_has_no_problems(state_dir: Path) -> None:
 
 @contextlib.contextmanager
 def damaging(state_dir: Path) -> Iterator[tuple[Partition, dict[bytes, bytes | None]]]:
-    """The open state partition that holds Ann, and what will be written to it."""
+    """The open state partition of Ann, and the records to write to it."""
     damages: dict[bytes, bytes | None] = {}
     with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
         partition = directory.partition(state_partition(ANN.tenant_id, ANN.user_id, 2))

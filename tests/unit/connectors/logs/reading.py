@@ -23,7 +23,7 @@ ANN = {"tenant_id": "acme", "user_id": "ann"}
 
 @dataclass
 class Read:
-    """`events` that the decode step takes, those it refuses as they came, and what was left out on purpose."""
+    """Decodable `events`, refused lines, and counts of skipped entries."""
 
     format: str
     lines: list[bytes]
@@ -44,7 +44,7 @@ class Read:
 
 
 def read(path: Path, **scope: Any) -> Read:
-    """Reads an export, whose format is recognised, twice: a reader says the same each time."""
+    """Read an export of a recognised format twice; both results must be equal."""
     logs, _ = Registry().logs_of(open_source(path))
     given = Scope(**ANN | scope)
     lines = [line for log in logs for line in log.read(given)]
@@ -88,7 +88,7 @@ def folder(path: Path, files: dict[str, bytes]) -> Path:
 
 @dataclass
 class Kept:
-    """What an engine holds after logs were read into it, one after the other. `outcomes` counts its receipts."""
+    """An engine that applies logs one after the other. `outcomes` counts its receipts."""
 
     state_dir: Path
 

@@ -29,7 +29,7 @@ def server() -> Iterator[LlmServer]:
 
 
 def obey(server: LlmServer, answer: dict[str, Any]) -> None:
-    """From now on the model gives the attacker's answer, wherever its shape is asked for."""
+    """Give the attacker's answer to every task of its shape from now on."""
     for task in TASKS:
         server.answer(task, lambda call: answer if answer.keys() == call.schema["properties"].keys() else nothing(call))
 

@@ -44,7 +44,7 @@ TASKS = ("classify", "extract", "resolve", "facts", "categorise", "summarise_cat
 
 
 def wanted(text: str) -> EnrichmentRequest:
-    """A request for everything, with a text wherever one is shown."""
+    """A request for all tasks, with this text in every place."""
     one = memory("a", text, name=None)
     known = ShownEntity(key="entity:x", name="X", told_by=text)
     fields = {"category": "travel", "episode_id": "ep_1", "entities": [known]}

@@ -62,8 +62,7 @@ class Engine:
         self._harness.restart(**{} if writer is None else {"graph_writer": writer})
 
     def kill(self, *events: dict[str, Any]) -> None:
-        """Applies events of which nothing reaches the disk, as in a process that is killed; then starts again. What is
-        on the disk is kept by the store itself: it drops files while it is open, and a copy by hand would miss them."""
+        """Apply events without a sync, as in a killed process, and start again from the synced files."""
         folder = partition_folder(self._harness.path, 0)
         before = folder.with_name("before")
         self.directory.partition(0).checkpoint(before)

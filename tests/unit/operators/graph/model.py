@@ -36,7 +36,7 @@ class ModelNode:
 
 @dataclass
 class ModelEdge:
-    """`given`: weight, confidence, archived, properties; `relations` and `evidence`: memory id → what it says."""
+    """`given`: weight, confidence, archived, properties; `relations` and `evidence`: memory id → its statement."""
 
     given: tuple[float, float, bool, dict[str, Any]] | None = None
     stands: bool = False
@@ -231,7 +231,7 @@ class Model:
         return edge.given[2] if edge.given else all(archived for archived, _ in edge.relations.values())
 
     def names(self, key: str) -> list[str]:
-        """All names of what a name stands for: URNs last, then by the first edge, its source before its target."""
+        """Return all names united with a name: URNs last, then by the first edge, source before target."""
         joining = sorted(
             (edge.number, source.text, target.text)
             for (source, target, kind), edge in self.edges.items()

@@ -32,7 +32,7 @@ def edge(source: str, kind: str, target: str, **fields: Any) -> Edge:
 
 
 class StubGraph(OwnerGraph):
-    """The graph of memories `m0`, `m1`, …, whose `seq` is their number. Links to entities are read from texts, others
+    """The graph of memories `m0`, `m1`, …, numbered by `seq`. Links to entities are read from texts, others are
     given."""
 
     def __init__(

@@ -21,7 +21,7 @@ OLD, NEW, CAT = message("old", LISBON), message("new", PORTO), message("cat", "M
 
 @pytest.fixture
 def do(tmp_path: Path) -> Do:
-    """Runs events, given as (type, fields), a minute apart; each asks for a receipt. What is left agrees."""
+    """Run events (type, fields) a minute apart, each with a receipt, and check consistency."""
 
     def run(*events: Event) -> Processed:
         made = [
@@ -36,7 +36,7 @@ def do(tmp_path: Path) -> Do:
 
 
 def between(source: str, target: str, kind: str = "supersedes", **fields: Any) -> Event:
-    """An edge between two memories, found out of the first of them as the other was read beside it."""
+    """An edge between two memories, derived from the first while the second was shown."""
     edge = {"source": f"memory:{source}", "target": f"memory:{target}", "type": kind, "evidence": source, **fields}
     return "graph.edges", {"edges": [edge], **of(source, None, target)}
 

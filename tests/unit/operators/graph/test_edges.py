@@ -161,7 +161,7 @@ UPDATE: tuple[str, dict[str, Any]] = ("memory.update", {"memory_id": "w0", "cont
 
 
 class Looked(dict[bytes, bytes | None]):
-    """What an event staged, which counts how many records are gone through. `all`: of every event so far."""
+    """The records read by an event; `all`: by every event so far."""
 
     all: list["Looked"] = []
 

@@ -51,7 +51,7 @@ def test_graph_at_a_moment_equals_a_replay_up_to_it(hour: int, kind: str, log: l
 
 
 def told(answer: dict[str, Any]) -> list[Any]:
-    """The memories of an answer, without what use adds to a score now and not then."""
+    """The memories of an answer, without the usage part of scores, which only the present has."""
     return [(memory["id"], [reason.get("edge") for reason in memory["why"]]) for memory in answer["memories"]]
 
 

@@ -93,8 +93,7 @@ def test_the_same_lines_give_the_same_answers_at_any_pace(
 
 
 def test_feedback_applies_at_the_same_line_at_any_pace() -> None:
-    """Of each tenant, Ann says ten times that what the graph added is of no use, and then Bob asks. Both are mostly in
-    different state partitions, of which now one, now the other has its turn first."""
+    """Ann's feedback blocks expansion before Bob asks; their partitions are processed in varying order."""
     lines = []
     for tenant in TENANTS:
         ann, bob = ({"tenant_id": tenant, "user_id": user} for user in ("ann", "bob"))

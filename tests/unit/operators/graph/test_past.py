@@ -91,7 +91,7 @@ KNOWS = {"source": "entity:ann", "target": "entity:bob", "type": "knows"}
 
 
 def marked(number: int, change: tuple[Any, ...]) -> dict[str, Any]:
-    """An event whose every text has the name of the memory that says it, as far as nobody else may say the same."""
+    """An event whose texts contain the name of its memory, where no other memory may say the same."""
     if change[0] == "fact":
         made = event("memory", id=f"f{number}", **change[2], derived_from={"memory_id": change[1]})
     elif change[0] == "found":

@@ -141,7 +141,7 @@ def test_shadow_mode_never_changes_the_answer() -> None:
 
 
 def play(expansions: Expansions, history: History, times: range, compared: Compared) -> list[tuple[int, bool]]:
-    """Asks at each time; verdicts come back through the history at once. When they came, and what they said."""
+    """Ask at each time, and apply verdicts at once. Return times and contents of the verdicts."""
     said = []
     for at_ms in times:
         run(expansions, at_ms, compared=compared)

@@ -21,7 +21,7 @@ from tests.unit.operators.graph.engine import Engine, event, memory, opened
 
 @dataclass
 class Faults:
-    """Makes writers that fail, after half of the work, at memories as often as told."""
+    """Writers that fail halfway, this often for each memory."""
 
     left: dict[str, int] = field(default_factory=dict)
     error: Callable[[], Exception] = lambda: RuntimeError("a fault put in by the test")

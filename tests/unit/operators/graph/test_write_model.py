@@ -214,7 +214,7 @@ def expected_edges(model: Model) -> dict[tuple[NodeKey, NodeKey, str], tuple[Any
 
 
 def merged(edges: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """What several names have in common, the newest first: as the strongest that is not archived says."""
+    """Edges of several united names, newest first; the strongest unarchived one decides."""
     weight, confidence, _, archived, told = min(edges, key=lambda edge: (edge[3], -edge[0]))
     return weight, confidence, list(dict.fromkeys(one for edge in edges for one in edge[2])), archived, told
 
@@ -233,7 +233,7 @@ def picture(edge: Edge) -> tuple[Any, ...]:
 
 
 def listed_at(end: NodeKey, found: dict[tuple[NodeKey, NodeKey, str], Any]) -> set[tuple[NodeKey, NodeKey, str]]:
-    """Edges out of it, and those into it; of a symmetric one, only the direction out of it."""
+    """Outgoing and incoming edges; of a symmetric one, only the outgoing direction."""
     return {ends for ends in found if ends[0] == end or (ends[1] == end and ends[2] not in SYMMETRIC)}
 
 
