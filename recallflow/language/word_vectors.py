@@ -67,6 +67,7 @@ class WordVectors:
         self.digest = hashlib.blake2b(self.codes.tobytes() + self.scales.tobytes(), digest_size=4).hexdigest()
         self._lexicons: dict[str, dict[str, Rows]] = {}
         self._rows_of_english: Kept[str, Rows] = Kept(self._english_rows, _CACHE_BYTES)
+        self._languages_of: Kept[str, tuple[int, ...]] = Kept(self._languages, _CACHE_BYTES)
         self._rows_of: dict[str, Kept[str, Rows]] = {}
 
     @property
@@ -99,7 +100,16 @@ class WordVectors:
         number, sure = detect(words, lowered, 0)
         if sure or all(map(self._rows_of_english.__getitem__, words)):
             return LATIN[number]
-        return max(LATIN, key=lambda table: sum(self._knows(table, folded(word)) for word in words))
+        known = [0] * len(LATIN)
+        for word in words:
+            for number in self._languages_of[word]:
+                known[number] += 1
+        return LATIN[known.index(max(known))]
+
+    def _languages(self, word: str) -> tuple[int, ...]:
+        """Return the places in `LATIN` of the languages that know a word."""
+        plain = folded(word)
+        return tuple(number for number, table in enumerate(LATIN) if self._knows(table, plain))
 
     def _knows(self, table: Table, word: str) -> bool:
         if word in table.function_words:
