@@ -47,7 +47,8 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         expansions=asked.engine.expansions,
         request=asked.request,
     )
-    graph.warn_of_unknown(query.entity_urns)
+    if query.entity_urns:
+        graph.warn_of_unknown(query.entity_urns)
     asked.laps.lap("score")
     spend_scan(index)
     session_id = query.session_id if moment.is_now else None

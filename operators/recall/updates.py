@@ -311,10 +311,9 @@ def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.ND
     every = np.concatenate([one.words for one in read])
     order = every.argsort()
     rising = every[order]
-    number = np.empty(len(every), np.int64)
-    number[order] = np.concatenate([[0], (rising[1:] != rising[:-1]).cumsum()])[: len(every)]
-    count = int(number.max(initial=-1)) + 1
-    holds = np.zeros((len(read), count))
+    number = np.zeros(len(every), np.int64)
+    number[order[1:]] = (rising[1:] != rising[:-1]).cumsum()
+    holds = np.zeros((len(read), int(number.max(initial=-1)) + 1))
     holds[np.repeat(np.arange(len(read)), [len(one.words) for one in read]), number] = 1
     is_asked, holds = holds[-1] > 0, holds[:-1]
     holders = np.maximum(holds.sum(axis=0), 1)
