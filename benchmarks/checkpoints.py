@@ -1,6 +1,6 @@
 """How fast a state partition goes to a store of checkpoints and comes back, beside a plain copy of its files.
 
-    python -m benchmarks.checkpoints [--memories N] [--rounds N]
+    python -m benchmarks.checkpoints [--memories N] [--rounds N] [--quick]
 
 A state directory of one partition is filled with messages, and its RocksDB checkpoint is saved in a folder and behind
 S3's protocol: moto's server, a single process of Python, which takes its share of the same cores. Each round saves to a
@@ -142,7 +142,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memories", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="2,000 memories, one round")
     options = parser.parse_args()
+    if options.quick:
+        options.memories, options.rounds = 2_000, 1
     for kind, one in measure(options.memories, options.rounds).items():
         mb, plain = one["mb"], one["mb"] / one["copy_s"]
         print(f"{kind}: {mb:.1f} MB of {options.memories} memories; a plain copy {plain:.0f} MB/s")

@@ -8,11 +8,13 @@ the whole of `run`: reading, applying or answering, and sending, of which the en
 """
 
 import argparse
+import multiprocessing
 import os
 import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing import active_children
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,9 +25,8 @@ import orjson
 
 from benchmarks.broker import Cluster, connect_or_start
 from benchmarks.engine import events
-from benchmarks.kafka_flow import create, own_topics, run_flow, running_flow
+from benchmarks.kafka_flow import STOP_S, create, own_topics, run_flow, running_flow
 from benchmarks.kafka_load import WARM_UP, Way, ask, produce, recalls, remember_all, until_applied
-from benchmarks.kafka_throughput import answer_of
 from benchmarks.locomo import load, shared
 from recallflow.flows.embedded import EmbeddedEngine
 from recallflow.flows.gc_policy import computing
@@ -47,9 +48,28 @@ USERS = 8
 EVENTS_TOPIC, QUERY_TOPIC = "events", "queries"
 ONE_PARTITION = Settings(partitions=1, cache_bytes=8 * 1024 * 1024 * 1024)  # nobody leaves memory
 MIB = 1024 * 1024
+ANSWER_S = 300.0
 
 
 # ---------------------------------------------------------------------- the engine's share
+
+
+def answer_of(work: Callable[..., None], *arguments: Any) -> Any:
+    """Return what a process of its own sends back. Raise RuntimeError where it sends nothing."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(*arguments, theirs), daemon=True)
+    with ours:
+        process.start()
+        theirs.close()  # so that a process that dies is the end of ours
+        try:
+            if not ours.poll(ANSWER_S):
+                raise RuntimeError(f"{work.__name__} was not through within {ANSWER_S:.0f} s")
+            return ours.recv()
+        except EOFError as error:
+            raise RuntimeError(f"{work.__name__} has ended without an answer") from error
+        finally:
+            process.join(STOP_S)
+            process.kill()
 
 
 def fill(folder: Path, memories: int, owners: int, answer: Connection) -> None:

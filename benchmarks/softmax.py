@@ -1,18 +1,18 @@
 """Softmax regression over each question's memories, and how well weights rank.
 
 The weights make the evidence most probable among all memories of its conversation, p(memory) = exp(w·x) / Σ exp(w·x),
-with an L2 penalty on columns scaled to unit spread. The optimum is one (the loss is convex), and Newton's method finds
-it in a few steps. What speaks for a memory never counts against it: a column whose weight would fall below its least is
-held there, and the others are fitted again. Of a question's other memories those that a first guess ranks best are
+with an L2 penalty on columns scaled to unit spread. The loss is convex. What speaks for a memory never counts against
+it: weights have least values as bounds. Of a question's other memories those that a first guess ranks best are
 looked at, and a random few of the rest, each of which stands for many.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize
 
 from benchmarks.examples import Examples
 from benchmarks.locomo import measure
@@ -24,8 +24,7 @@ PENALTY = 1.0
 DRAWN = 20.0  # the penalty on what a pair's weights differ from those of people
 # Not fitted: ten questions of the data give a date to an assistant, and few of its assistants ask anything.
 GIVEN: Mapping[Chat, Mapping[str, float]] = {"assistant": {"date": 1.0, "borrowed": 1.0}}
-STEPS = 30
-ENOUGH = 1e-6
+STEPS = 500
 SHOWN = ("any@10", "all@10", "nDCG@10")
 BEST, OTHERS = 50, 40  # of a question's memories
 # A first guess, of columns that there are whatever is fitted.
@@ -74,91 +73,36 @@ def sampled(one: Examples, counts: float = 1.0) -> Sample:
 
 
 def fit(training: Sequence[Sample], names: Sequence[str], chat: Chat) -> Weights:
-    """The weights of this chat's columns with these names. Those of a pair are drawn towards what is fitted to all
-    people, of whom pairs are some."""
-    given = {name: weight for name, weight in GIVEN.get(chat, {}).items() if name in names}
-    everyone = _bounded(training, names, given, dict.fromkeys(names, 0.0), PENALTY)
+    """Return the weights of this chat's columns with these names. Those of a pair are drawn towards what is fitted to
+    all people, of whom pairs are some."""
+    weights = _fit(training, names, chat, np.zeros(len(names)), PENALTY)
     pairs = [one for one in training if one.chat == "pair"]
-    if chat == "pair" and pairs:
-        everyone = _bounded(pairs, names, given, everyone, DRAWN)
-    return np.array([everyone[name] for name in names])
+    return _fit(pairs, names, chat, weights, DRAWN) if chat == "pair" and pairs else weights
 
 
-def _bounded(
-    training: Sequence[Sample],
-    names: Sequence[str],
-    given: Mapping[str, float],
-    near: Mapping[str, float],
-    penalty: float,
-) -> dict[str, float]:
-    """By column: what is given, and fitted weights, none below its least; `penalty` is on what they differ from
-    `near`."""
-    held = dict(given)
-    while True:
-        free = [name for name in names if name not in held]
-        centre = np.array([near[name] for name in free])
-        fitted = _fit([_holding(one, held) for one in training], free, centre, penalty)
-        found = dict(zip(free, fitted.tolist(), strict=True))
-        low = {name: LEAST[name] for name, weight in found.items() if weight < LEAST.get(name, -np.inf)}
-        if not low:
-            return found | held
-        held |= low
-
-
-def _holding(one: Sample, held: Mapping[str, float]) -> Sample:
-    """The sample with what some columns add to the scores for sure."""
-    added = sum((weight * one.features[one.names.index(name)] for name, weight in held.items() if weight), 0.0)
-    return replace(one, log_counts=one.log_counts + np.float32(added))
-
-
-def _fit(training: Sequence[Sample], names: Sequence[str], near: Weights, penalty: float) -> Weights:
+def _fit(training: Sequence[Sample], names: Sequence[str], chat: Chat, near: Weights, penalty: float) -> Weights:
+    """Return the weights of the least loss within their bounds, by L-BFGS-B on columns of unit spread."""
     rows = [training[0].names.index(name) for name in names]
     spread = np.concatenate([one.spread[rows] for one in training], axis=1).mean(axis=1).astype(np.float64)
     spread = np.maximum(spread, 1e-3)
-    scaled = [
-        (one.features[rows] / spread[:, None, None].astype(np.float32), one.log_counts, one.share, one.counts)
-        for one in training
-    ]
-    questions = sum(one.share.shape[0] for one in training)
-    centre = near * spread
-    weights = centre
-    loss = _loss(scaled, weights, centre, penalty)
-    for _ in range(STEPS):
-        step = _newton(scaled, weights, centre, penalty)
-        while (stepped := _loss(scaled, weights + step, centre, penalty)) > loss and np.abs(step).max() > ENOUGH:
-            step /= 2
-        weights = weights + step
-        if loss - stepped < ENOUGH * questions:
-            break
-        loss = stepped
-    fitted: Weights = weights / spread
+    scaled = [(one, one.features[rows] / spread[:, None, None].astype(np.float32)) for one in training]
+    given, centre = GIVEN.get(chat, {}), near * spread
+
+    def loss(weights: Weights) -> tuple[float, Weights]:
+        apart = weights - centre
+        total, gradient = penalty * float(apart @ apart) / 2, penalty * apart
+        for one, features in scaled:
+            logs = log_shares(np.tensordot(weights.astype(np.float32), features, 1) + one.log_counts)
+            total -= one.counts * float((one.share * np.where(one.share > 0, logs, 0)).sum())
+            gradient -= one.counts * np.einsum("kqn,qn->k", features, one.share - np.exp(logs))
+        return total, gradient
+
+    least = {name: (LEAST.get(name), None) for name in names} | {name: (one, one) for name, one in given.items()}
+    bounds = [tuple(side and side * size for side in least[name]) for name, size in zip(names, spread, strict=True)]
+    start = np.clip(centre, [-np.inf if low is None else low for low, _ in bounds], np.inf)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
+    fitted: Weights = found.x / spread
     return fitted
-
-
-Scaled = Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32], float]]
-
-
-def _loss(scaled: Scaled, weights: Weights, centre: Weights, penalty: float) -> float:
-    loss = penalty * float((weights - centre) @ (weights - centre)) / 2
-    for features, log_counts, share, counts in scaled:
-        logs = log_shares(np.tensordot(weights.astype(np.float32), features, 1) + log_counts)
-        loss -= counts * float((share * np.where(share > 0, logs, 0)).sum())
-    return loss
-
-
-def _newton(scaled: Scaled, weights: Weights, centre: Weights, penalty: float) -> Weights:
-    """-H⁻¹·gradient of the loss."""
-    count = len(weights)
-    gradient: npt.NDArray[Any] = penalty * (weights - centre)
-    hessian: npt.NDArray[Any] = penalty * np.eye(count)
-    for features, log_counts, share, counts in scaled:
-        odds = np.exp(log_shares(np.tensordot(weights.astype(np.float32), features, 1) + log_counts))
-        mean = np.einsum("kqn,qn->kq", features, odds)
-        gradient -= counts * np.einsum("kqn,qn->k", features, share - odds)
-        held = (features * odds).reshape(count, -1) @ features.reshape(count, -1).T
-        hessian += counts * (held - mean @ mean.T)
-    step: Weights = -np.linalg.solve(hessian, gradient)
-    return step
 
 
 def log_shares(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import regex
+from scipy.sparse.linalg import LinearOperator, cg
 
 from benchmarks.locomo import shared
 from recallflow.language import plain, stemming
@@ -279,19 +280,12 @@ class Trainer:
 
 
 def ridge(means: Any, wanted: Floats, start: Floats) -> Floats:
-    """Return the table nearest to `start` whose means are the wanted vectors, by conjugate gradients."""
-    across = means.T.tocsr()
-    table = start.copy()
-    rest = across @ wanted + RIDGE * start - (across @ (means @ table) + RIDGE * table)
-    step, error = rest.copy(), (rest * rest).sum(0)
-    for _ in range(RIDGE_STEPS):
-        image = across @ (means @ step) + RIDGE * step
-        length = error / ((step * image).sum(0) + 1e-12)
-        table += length * step
-        rest -= length * image
-        before, error = error, (rest * rest).sum(0)
-        step = rest + (error / (before + 1e-12)) * step
-    return table
+    """Return the table nearest to `start` whose means are the wanted vectors."""
+    size = means.shape[1]
+    normal = LinearOperator((size, size), matvec=lambda table: means.T @ (means @ table) + RIDGE * table)
+    aim = means.T @ wanted + RIDGE * start
+    columns = [cg(normal, aim[:, one], x0=start[:, one], maxiter=RIDGE_STEPS)[0] for one in range(aim.shape[1])]
+    return np.stack(columns, axis=1).astype(np.float32)
 
 
 def hypernyms(at: Mapping[str, int]) -> Ints:
