@@ -25,6 +25,7 @@ LOCK_RETRY_S = 0.05
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 WRITE_BUFFERS_BYTES = 64 * 1024 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+BLOCK_BYTES = 16 * 1024  # of tables: smaller ones compress worse, and a read decompresses a whole one
 
 
 class SharedMemory:
@@ -42,10 +43,11 @@ class SharedMemory:
         options.set_max_open_files(self._files)
         options.set_write_buffer_manager(self._buffers)
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-        options.set_compression_type(DBCompressionType.lz4())
+        options.set_compression_type(DBCompressionType.zstd())
         options.set_keep_log_file_num(2)
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
+        table.set_block_size(BLOCK_BYTES)
         table.set_bloom_filter(10, False)
         options.set_block_based_table_factory(table)
         return options

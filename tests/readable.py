@@ -4,6 +4,8 @@ import base64
 from collections.abc import Iterator
 from pathlib import Path
 
+from recallflow.state.database_files import table_records
+
 LEAST_BYTES = 6  # shorter texts occur by chance in a few megabytes of encrypted bytes
 
 
@@ -27,4 +29,10 @@ def contains(content: bytes, text: str | bytes) -> bool:
 def files_with(folder: Path, *texts: str) -> list[str]:
     """Return the files that contain one of the texts, by path relative to the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [str(path.relative_to(folder)) for path in files if any(contains(path.read_bytes(), one) for one in texts)]
+    return [str(path.relative_to(folder)) for path in files if any(contains(_content(path), one) for one in texts)]
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file; of a table also its values, which it compresses."""
+    values = (value for _, value in table_records(path)) if path.suffix == ".sst" else ()
+    return b"\0".join((path.read_bytes(), *values))

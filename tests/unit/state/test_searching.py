@@ -36,7 +36,7 @@ def searched(folder: Path, *pieces: bytes, known: Known = NOTHING) -> dict[str, 
 def database(path: Path) -> Any:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    options.set_compression_type(DBCompressionType.lz4())
+    options.set_compression_type(DBCompressionType.zstd())
     options.set_disable_auto_compactions(True)
     return Rdict(str(path), options)
 
