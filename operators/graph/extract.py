@@ -62,7 +62,8 @@ def _all_links(row: MemoryRow, episode_id: str | None, named: Named) -> Iterator
     if row.project_id is not None:
         yield _link("repo", row.project_id)
     if episode_id is not None:
-        yield _link(EPISODE_KIND, episode_id)
+        # Hardly any episode comes twice: the cache is for names.
+        yield Link(f"{EPISODE_KIND}:{episode_id}", EPISODE_KIND, episode_id, EPISODE_KIND)
     if row.name is not None:
         yield _link(ENTITY_KIND, row.name, "author")
     yield from _given_entities(row)
