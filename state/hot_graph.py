@@ -6,8 +6,11 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import TypeVar
 
+import numpy as np
+
 from recallflow.embedder import Matrix
 from recallflow.state import keys
+from recallflow.state.arrays import Ints
 from recallflow.state.caseless import decode_names
 from recallflow.state.entity_names import NAMES_MOST, EntityNames
 from recallflow.state.graph_codec import NodeKey, NodeRow, Superseded, Unsynced, is_entity, sketch_of
@@ -20,6 +23,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 KNOWN_NODES = KNOWN_VECTORS = 1_024
+_FEWEST_VECTORS = 16
+_NOBODY = -1  # where a `seq` would be
 _NODE_BYTES = 250
 
 
@@ -62,8 +67,10 @@ class HotGraph:
         self._owner = owner
         self._window = SketchWindow() if was_empty else None
         self.has_all_nodes = was_empty
-        self._wholes: dict[int, Matrix] = {}  # whole vectors of one model, by `seq`, of some memories
+        # Whole vectors of one model, of some of the newest memories: each in the place `seq % KNOWN_VECTORS`.
         self._model = ""
+        self._wholes: Matrix = np.empty((0, 0), np.float32)
+        self._whole_seqs: Ints = np.empty(0, np.int64)
         self._caseless: list[str] | None = None
         self._names: EntityNames | None = None
         self.nodes: dict[str, bytes] = {}
@@ -103,32 +110,52 @@ class HotGraph:
                     self._window.put(keys.sequence(key), sketch)
         return self._window
 
-    def wholes(self, seqs: Sequence[int], model: str, dimension: int) -> list[Matrix | None]:
-        """Return the whole vector of each memory that has one of this model, as it was before the event at hand."""
-        if model != self._model:
-            self._wholes, self._model = {}, model
-        known = self._wholes
-        missing = [seq for seq in seqs if seq not in known]
-        if not missing:
-            return [known[seq] for seq in seqs]
-        stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in missing])
-        read = [None if value is None else Vectors.read_whole(value, model, dimension) for value in stored]
-        found = known | dict(zip(missing, read, strict=True))
-        for seq, whole in zip(missing, read, strict=True):
-            if whole is not None:
-                self._keep_whole(seq, whole)
-        return [found[seq] for seq in seqs]
+    def wholes(self, seqs: Sequence[int], model: str, dimension: int) -> tuple[list[int], Matrix]:
+        """Return the memories among `seqs` that have a vector of a model, and these vectors, (memories, dimension), as
+        they were before the event at hand."""
+        if model != self._model or dimension != self._wholes.shape[1]:
+            self._model, self._wholes = model, np.empty((0, dimension), np.float32)
+            self._whole_seqs = np.empty(0, np.int64)
+        asked = np.array(seqs, np.int64)
+        if len(self._whole_seqs) < KNOWN_VECTORS:
+            self._make_room(max(seqs, default=_NOBODY))
+        places = asked % KNOWN_VECTORS
+        rows = self._wholes.take(places, axis=0)
+        (missing,) = (self._whole_seqs.take(places) != asked).nonzero()
+        if not len(missing):
+            return [*seqs], rows
+        has_vector = np.ones(len(asked), np.bool_)
+        stored = self._partition.get_many([keys.vectors(self._owner, seqs[at]) for at in missing])
+        for at, value in zip(missing.tolist(), stored, strict=True):
+            whole = None if value is None else Vectors.read_whole(value, model, dimension)
+            if whole is None:
+                has_vector[at] = False
+            else:
+                rows[at] = whole
+                self._keep_whole(seqs[at], whole)
+        return asked[has_vector].tolist(), rows[has_vector]
 
     def put_vectors(self, seq: int, vectors: Vectors | None) -> None:
         """Take in the vectors that a memory has now; None where it has none."""
-        self._wholes.pop(seq, None)
         if vectors is not None and vectors.model == self._model:
-            self._keep_whole(seq, vectors.whole.copy())  # alone: it is a row of those that were made with it
+            self._keep_whole(seq, vectors.whole)
+        elif (place := seq % KNOWN_VECTORS) < len(self._whole_seqs) and self._whole_seqs[place] == seq:
+            self._whole_seqs[place] = _NOBODY
 
     def _keep_whole(self, seq: int, whole: Matrix) -> None:
-        if len(self._wholes) >= KNOWN_VECTORS:
-            self._wholes.clear()
-        self._wholes[seq] = whole
+        self._make_room(seq)
+        place = seq % KNOWN_VECTORS
+        if self._whole_seqs[place] <= seq:  # the newest are kept
+            self._wholes[place], self._whole_seqs[place] = whole, seq
+
+    def _make_room(self, seq: int) -> None:
+        held = len(self._whole_seqs)
+        if (wanted := min(seq + 1, KNOWN_VECTORS)) <= held:
+            return
+        size = min(max(wanted, 2 * held, _FEWEST_VECTORS), KNOWN_VECTORS)
+        wholes, whole_seqs = np.zeros((size, self._wholes.shape[1]), np.float32), np.full(size, _NOBODY, np.int64)
+        wholes[:held], whole_seqs[:held] = self._wholes, self._whole_seqs
+        self._wholes, self._whole_seqs = wholes, whole_seqs
 
     def publish(self, staged: Staged) -> None:
         """Takes in what an event changed."""
@@ -158,8 +185,7 @@ class HotGraph:
     def size_bytes(self) -> int:
         window = self._window.size_bytes() if self._window is not None else 0
         names = self._names.size_bytes() if self._names is not None else 0
-        wholes = next((whole.nbytes + _NODE_BYTES for whole in self._wholes.values()), 0) * len(self._wholes)
-        return window + names + wholes + _NODE_BYTES * (len(self.nodes) + len(self.absent))
+        return window + names + self._wholes.nbytes + _NODE_BYTES * (len(self.nodes) + len(self.absent))
 
 
 def _put(kept: dict[K, V], key: K, value: V | None) -> None:

@@ -24,6 +24,7 @@ SKETCH_BYTES = BITS // 8
 _SURE = 4  # standard deviations: of pairs just at the threshold, three in 100,000 are missed
 _SMALLEST = 64
 _NOBODY = -1  # where a `seq` would be
+_SEQ_BITS = 48  # of a sequence number
 _products = faiss.fvec_inner_products_ny  # type: ignore[attr-defined]
 _hammings = faiss.hammings  # type: ignore[attr-defined]
 
@@ -90,7 +91,9 @@ class SketchWindow:
         seqs = self._numbers.take(places)
         in_window = seqs > max(newest - WINDOW, _NOBODY)
         places, seqs = places[in_window], seqs[in_window]
-        found: list[int] = seqs[np.lexsort((-seqs, self._differs.take(places)))].tolist()
+        # One sort of one number each: of two numbers it would be two.
+        order = (self._differs.take(places).astype(np.int64) << _SEQ_BITS) - seqs
+        found: list[int] = seqs[order.argsort()].tolist()
         return found
 
     def size_bytes(self) -> int:

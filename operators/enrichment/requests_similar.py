@@ -63,10 +63,9 @@ def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
 
 def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: Wanted) -> list[_Pair]:
     near = _near(view, own, sketch, wanted.similarity_min)
-    known = zip(near, view.graph.hot_graph.wholes(near, vectors.model, len(vectors.whole)), strict=True)
-    compared = [(seq, whole) for seq, whole in known if whole is not None]
-    weights = cosines(vectors.whole, [whole for _, whole in compared])
-    found = [(round(weight, DIGITS), seq) for weight, (seq, _) in zip(weights, compared, strict=True)]
+    seqs, wholes = view.graph.hot_graph.wholes(near, vectors.model, len(vectors.whole))
+    weights = cosines(vectors.whole, wholes)
+    found = [(round(weight, DIGITS), seq) for weight, seq in zip(weights, seqs, strict=True)]
     ambiguous = sorted((-weight, -seq) for weight, seq in found if wanted.similarity_min <= weight)
     ambiguous = [one for one in ambiguous if -one[0] <= wanted.similarity_max]
     entries = {entry.seq: entry for entry in view.entries_of([-seq for _, seq in ambiguous])}

@@ -4,7 +4,6 @@ Both ends keep at most so many neighbours: a memory that is closer than the weak
 both directions. Equally close ones stay who they are.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,24 +62,24 @@ def unlink_similar(changes: Changes, seq: int) -> None:
 def _closest(changes: Changes, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
     """Cosine, to 4 digits, and `seq` of those that are close enough, the closest first, then the newest."""
     vector = vectors.whole
-    wholes = zip(near, changes.hot_graph.wholes(near, vectors.model, len(vector)), strict=True)
+    seqs, wholes = changes.hot_graph.wholes(near, vectors.model, len(vector))
     # The exact cosine costs much more than a product in single precision, and few are close enough.
-    rough = at_least - _ROUGH
-    compared = [(seq, whole) for seq, whole in wholes if whole is not None and np.dot(whole, vector) >= rough]
-    if not compared:
+    (close,) = (wholes @ vector >= at_least - _ROUGH).nonzero()
+    if not len(close):
         return []
-    weights = cosines(vector, [whole for _, whole in compared])
-    rounded = [(round(weight, DIGITS), seq) for weight, (seq, _) in zip(weights, compared, strict=True)]
+    weights = zip(cosines(vector, wholes[close]), close.tolist(), strict=True)
+    rounded = [(round(weight, DIGITS), seqs[at]) for weight, at in weights]
     found = [one for one in rounded if one[0] >= at_least]
     return sorted(found, key=lambda one: (-one[0], -one[1]))
 
 
-def cosines(vector: Matrix, others: Sequence[Matrix]) -> list[float]:
-    """The cosine of a unit vector with each of others, in double precision, where a product of two numbers is exact.
-    Each row is summed up alone, so that a cosine is the same in whatever company, and from both ends: a product of
-    matrices would round by where a row lies."""
-    rows = np.array(others, np.float64).reshape(len(others), len(vector))
-    found: list[float] = (rows * vector).sum(axis=1).tolist()
+def cosines(vector: Matrix, others: Matrix) -> list[float]:
+    """Return the cosine of a unit vector with each of others, (others, dimension), in double precision.
+
+    A product of two numbers is exact there. Each row is summed up alone, so that a cosine is the same in whatever
+    company, and from both ends: a product of matrices would round by where a row lies.
+    """
+    found: list[float] = (others.astype(np.float64) * vector).sum(axis=1).tolist()
     return found
 
 

@@ -97,10 +97,11 @@ def test_a_forgotten_memory_is_nobodys_neighbour(engine: Engine) -> None:
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 20), dimension=st.sampled_from([1, 4, 130, 384]))
 def test_cosine_is_bit_identical_in_any_batch_and_direction(seed: int, count: int, dimension: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((count + 1, dimension)).astype(np.float32)
-    vector, *others = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    vector, others = rows[0], rows[1:]
     together = cosines(vector, others)
-    assert together == [cosines(vector, [other])[0] for other in others]
-    assert together == [cosines(other, [vector])[0] for other in others]
+    assert together == [cosines(vector, other[np.newaxis])[0] for other in others]
+    assert together == [cosines(other, vector[np.newaxis])[0] for other in others]
     assert np.allclose(together, [np.dot(vector, other) for other in others], atol=1e-5)
 
 
