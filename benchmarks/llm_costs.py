@@ -31,9 +31,8 @@ from recallflow.flows.settings import Settings
 from recallflow.flows.state_loop import StateLoop
 from recallflow.llm import Spent
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.plan import Thresholds
-from recallflow.operators.enrichment.results import Asked
+from recallflow.operators.enrichment.enrich import Thresholds, enrich
+from recallflow.operators.enrichment.results import PositionedRequest
 from recallflow.outputs import Output, Requested
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
@@ -90,7 +89,7 @@ def show(figures: dict[str, Any]) -> None:
         print(f"    {name:<32}{one['calls']:10,.0f}{one['texts']:14,.0f}")
 
 
-def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSettings) -> list[Asked]:
+def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSettings) -> list[PositionedRequest]:
     """What the main flow asks the enrichment flow, as if the messages came when they were said."""
     settings = Settings(partitions=1)
     decisions, outputs = History(), list[Output]()
@@ -110,12 +109,12 @@ def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSetti
         loop.end()
     bodies = [output.body for output in outputs if isinstance(output, Requested)]
     parsed = map(EnrichmentRequest.model_validate_json, bodies)
-    return [Asked(Position("enrichment.requests", 0, number), one) for number, one in enumerate(parsed)]
+    return [PositionedRequest(Position("enrichment.requests", 0, number), one) for number, one in enumerate(parsed)]
 
 
-def batches(asked: list[Asked], size: int) -> Iterator[list[Asked]]:
+def batches(asked: list[PositionedRequest], size: int) -> Iterator[list[PositionedRequest]]:
     """Requests of a session, so many together, as those of a backlog are."""
-    waiting = defaultdict[tuple[str, str | None], list[Asked]](list)
+    waiting = defaultdict[tuple[str, str | None], list[PositionedRequest]](list)
     for one in asked:
         # What an embedding service reads has nothing to do with what it reads beside.
         session = one.request.user_id, None if one.request.tasks == ["embed"] else one.request.session_id
@@ -125,14 +124,14 @@ def batches(asked: list[Asked], size: int) -> Iterator[list[Asked]]:
     yield from waiting.values()
 
 
-async def spent(url: str, grouped: list[list[Asked]]) -> dict[str, Spent]:
+async def spent(url: str, grouped: list[list[PositionedRequest]]) -> dict[str, Spent]:
     """What it costs to have everything asked, by task. Raises RuntimeError where anything fails: what it cost would
     mean nothing."""
     endpoint = Endpoint(url, timeout_s=TIMEOUT_S)
     model, service = load_language_model("m", endpoint), load_embedding_service("m", DIMENSION, endpoint)
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(batch: list[Asked]) -> None:
+    async def ask(batch: list[PositionedRequest]) -> None:
         async with places:
             results = await enrich(batch, model, service, Thresholds(), CATEGORIES)
         if failures := [failure.detail for result in results for failure in result.failures]:

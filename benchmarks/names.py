@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from recallflow.operators.graph.known import with_known
-from recallflow.operators.graph.names import read_names
+from recallflow.operators.graph.names import read_names, with_known
 from recallflow.state.caseless import is_caseless
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 

@@ -29,10 +29,9 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.decode import decode
-from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.events import Batch
 from recallflow.operators.prepare import prepare
-from recallflow.operators.rules import Rules
+from recallflow.operators.rules import EnrichmentTasks, Rules
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Answer, DeadLetter, Output
 from recallflow.parsing import QUERY_TYPES
@@ -86,7 +85,7 @@ class Worker:
 
     def enrich(self) -> None:
         """From here on, events ask for all that the enrichment flow does."""
-        wanted = Wanted(relationships=True, facts=True, categories=True, summaries=True)
+        wanted = EnrichmentTasks(relationships=True, facts=True, categories=True, summaries=True)
         self._open(replace(self._rules, wanted=wanted))
 
     def take(self, *events: Event) -> tuple[list[float], list[Output]]:

@@ -33,10 +33,9 @@ from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, Re
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
 from recallflow.marks import Signal
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.plan import Thresholds
-from recallflow.operators.enrichment.results import Asked
-from recallflow.operators.enrichment.step import Enricher, EnrichmentItem, PartitionEnrichment, Request, ToEnrich
+from recallflow.operators.enrichment.enrich import Thresholds, enrich
+from recallflow.operators.enrichment.results import PositionedRequest
+from recallflow.operators.enrichment.step import Enricher, EnrichmentItem, PartitionEnrichment, PendingRequest, ToEnrich
 from recallflow.operators.guard import twice
 from recallflow.operators.routing import key_of_partition
 from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted
@@ -97,7 +96,7 @@ class RequestReader:
         try:
             if is_request:
                 request = twice(READ, position, parse_request, record.value)
-                return Request(Asked(position, request), record.append_ms, _key(request))
+                return PendingRequest(PositionedRequest(position, request), record.append_ms, _key(request))
             return (*_sent(record, twice(READ, position, parse_result, record.value)), done)
         except InvalidRecord as error:
             return DeadLetter(record, 0, error, READ), done
@@ -154,7 +153,7 @@ class EnrichmentModels(NamedTuple):
     thresholds: Thresholds
     decisions: History
 
-    async def enrich(self, asked: Sequence[Asked], at_ms: int) -> Sequence[EnrichmentResult]:
+    async def enrich(self, asked: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:
         """Return one result per request, in order, by the tenant's categories at a time."""
         known = categories(self.decisions, asked[0].request.tenant_id, at_ms)
         described = {one.name: one.description for one in known}

@@ -32,9 +32,8 @@ from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.llm import Spent
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
-from recallflow.operators.enrichment.claims import REFUSALS
-from recallflow.operators.enrichment.failures import LACKS, PARTIAL_DEGRADE, RELATIONSHIPS
 from recallflow.operators.enrichment.requests import TASKS
+from recallflow.operators.enrichment.results import LACKS, PARTIAL_DEGRADE, REFUSALS, RELATIONSHIPS
 from recallflow.outputs import DeadLetter, Derived, Enriched, EnrichmentOutput, Receipted
 from recallflow.ranges import ranges_of
 from recallflow.state.directory import StateDirectory

@@ -12,7 +12,7 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
 from recallflow.llm import RemoteEmbedder
-from recallflow.operators.enrichment.wanted import Wanted
+from recallflow.operators.rules import EnrichmentTasks
 from recallflow.quota_names import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY
 
 if TYPE_CHECKING:
@@ -192,10 +192,10 @@ class EnrichmentSettings:
         tasks = ("relationships", "facts", "categories", "summaries")
         return [f"enrichment.{task}" for task in tasks if getattr(self, task)]
 
-    def wanted(self, embedder: Embedder) -> Wanted | None:
+    def wanted(self, embedder: Embedder) -> EnrichmentTasks | None:
         """Return the tasks of the main flow; None if there are none. A remote embedder embeds in the enrichment
         flow."""
-        found = Wanted(
+        found = EnrichmentTasks(
             embed=isinstance(embedder, RemoteEmbedder),
             by_meaning=embedder.kind != "spelling",
             relationships=self.relationships,

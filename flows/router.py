@@ -22,7 +22,7 @@ from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.settings import AuthSettings, TopicNames
 from recallflow.masking import mask
 from recallflow.operators.answers import fit
-from recallflow.operators.enrichment.requests_fit import fitted_request
+from recallflow.operators.enrichment.requests import fitted_request
 from recallflow.operators.events import Decoded, Item, Misrouted, Refused
 from recallflow.outputs import (
     Answer,

@@ -14,7 +14,7 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.master_key import MasterKey
-from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.graph.write import Similarity
 from recallflow.operators.rules import Rules
 from recallflow.records import Position
 from recallflow.reranker import Reranker

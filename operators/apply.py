@@ -27,8 +27,7 @@ from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived, episode_summaries
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time
-from recallflow.operators.graph.archive import archive
-from recallflow.operators.graph.given import check_relations, relate
+from recallflow.operators.graph.graph_events import archive, check_relations, relate
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.memory_rows import changed_columns, entry_of, new_row, vectors_of
 from recallflow.operators.passages import passages

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from recallflow.embedder import Matrix
 from recallflow.errors import InvalidRecord
 from recallflow.events import MemoryEvent
-from recallflow.operators.graph.names import Named
+from recallflow.operators.graph.names import TextNames
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
@@ -27,7 +27,7 @@ class Analysis(NamedTuple):
     flags: int
     vectors: Matrix | None
     tokens: Bytes = NO_TOKENS
-    named: Named = Named()
+    named: TextNames = TextNames()
     sketch: bytes = b""
     cut: bool = False
     sure: bool = False

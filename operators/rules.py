@@ -3,12 +3,34 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from recallflow.decisions import History
-from recallflow.operators.enrichment.wanted import Wanted
-from recallflow.operators.graph.similar import Similarity
-from recallflow.operators.graph.write import GraphWriter, MakeWriter
+from recallflow.operators.graph.write import GraphWriter, MakeWriter, Similarity
 from recallflow.records import Position
+
+
+class EnrichmentTasks(NamedTuple):
+    """The enrichment tasks of a deployment, and their limits.
+
+    Attributes:
+        embed: An embedding service supplies the vectors.
+        by_meaning: Vectors express meaning, not only spelling; then cosines within `similarity_min` and
+            `similarity_max` are ambiguous.
+        min_chars: The least length of a text for the extraction of relations.
+        recent: The number of recent memories as context.
+    """
+
+    embed: bool = False
+    by_meaning: bool = True
+    relationships: bool = False
+    facts: bool = False
+    categories: bool = False
+    summaries: bool = False
+    similarity_min: float = 0.70
+    similarity_max: float = 0.90
+    min_chars: int = 20
+    recent: int = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +51,6 @@ class Rules:
     graph_writer: MakeWriter = GraphWriter
     graph_enabled: bool = True
     skips: frozenset[Position] = frozenset()
-    wanted: Wanted | None = None
+    wanted: EnrichmentTasks | None = None
     audited: bool = False
     comes_again: bool = True

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
-from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.write import Forgotten, Remembered
+from recallflow.operators.graph.changes import GraphChanges
+from recallflow.operators.graph.write import ForgottenMemory, RememberedMemory
 from recallflow.operators.scoped import Changed, follow_change
 from recallflow.operators.user_limits import NO_LIMITS
 from recallflow.owner import Owner
@@ -48,9 +48,9 @@ class View:
         self._embedded: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
         self._ends: list[EpisodeMark] = []
-        self.touched: list[Remembered | Forgotten] = []
+        self.touched: list[RememberedMemory | ForgottenMemory] = []
         self.unfit: str | None = None  # why the event has no effect, where it does not fit what is remembered
-        self._graph: Changes | None = None
+        self._graph: GraphChanges | None = None
         self._episodes: dict[str | None, list[Episode]] = {}
         self._usage: dict[int, Usage] = {}
         self.ingested_ms, self.ingested_logged, self._clock_ms = _ingestion(write, hot.clock_ms)
@@ -60,11 +60,11 @@ class View:
         return self._hot.owner
 
     @property
-    def graph(self) -> Changes:
+    def graph(self) -> GraphChanges:
         """What the event changes of the owner's graph."""
         if self._graph is None:
             edges_most = self.limits.edges
-            self._graph = Changes(self._partition, self._hot, self.change, self.ingested_ms, edges_most)
+            self._graph = GraphChanges(self._partition, self._hot, self.change, self.ingested_ms, edges_most)
         return self._graph
 
     @property
@@ -219,7 +219,7 @@ class View:
         self._added.append((entry, vectors))
         known = row.seq < self._hot.next_seq
         compared = None if ended else vectors
-        self.touched.append(Remembered(row, entry.episode, compared, content_changed, known, ended=ended))
+        self.touched.append(RememberedMemory(row, entry.episode, compared, content_changed, known, ended=ended))
 
     def forget(self, entry: Entry) -> None:
         """Removes every version of a memory. Its id leads to a tombstone, so that a replay does not bring it back, and
@@ -242,7 +242,7 @@ class View:
         self._staged[keys.usage(key, current.seq)] = None
         self._usage[current.seq] = Usage()
         self._removed.append(current.seq)
-        self.touched.append(Forgotten(entry.id, current.seq))
+        self.touched.append(ForgottenMemory(entry.id, current.seq))
 
     def forget_versions(self, entry: Entry, at_most: int) -> bool:
         """Removes so many of a memory's versions between the first and the current one. Returns whether there were
@@ -272,7 +272,7 @@ class View:
         self._staged[keys.vectors(key, row.seq)] = vectors.encode()
         self._staged[keys.renewed(key, row.seq)] = b""
         self._embedded.append((entry, vectors))
-        self.touched.append(Remembered(row, entry.episode, vectors, content_changed=False, embedded=True))
+        self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, embedded=True))
 
     def put_made(self, seq: int, made: Made) -> None:
         """Stores what was made of a memory."""

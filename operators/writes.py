@@ -17,14 +17,13 @@ from recallflow.events import UserErase
 from recallflow.operators import audit, erase, outbox, projects, redaction
 from recallflow.operators.apply import apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
-from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.erase import Forget, LargeErasures, is_erased
 from recallflow.operators.events import Decoded, Item, Refused, Write, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
-from recallflow.operators.rules import Rules
+from recallflow.operators.rules import EnrichmentTasks, Rules
 from recallflow.operators.view import View
 from recallflow.outputs import Audited, DeadLetter, Receipted, Requested
 from recallflow.owner import Owner
@@ -220,7 +219,7 @@ class Writes:
                 outputs += once("enrichment", write.record.position, self._requested, view, write, self._rules.wanted)
         return view, outputs
 
-    def _requested(self, view: View, write: Write, wanted: Wanted) -> list[Requested]:
+    def _requested(self, view: View, write: Write, wanted: EnrichmentTasks) -> list[Requested]:
         asked = requests(view, write, wanted, self._rules.decisions)
         position, key = write.record.position, write.owner.record_key
         encoded = ((number, one.model_dump_json(exclude_none=True).encode(), tuple(one.tasks)) for number, one in asked)

@@ -15,12 +15,11 @@ from recallflow.operators.answers import listing, lookups
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.erase import erasure_state
 from recallflow.operators.events import Ask, Request
-from recallflow.operators.graph import whole
+from recallflow.operators.graph import explore as explorer
 from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.facts import FactSearch
-from recallflow.operators.graph.rollout import Expansions
-from recallflow.operators.graph.status import status
-from recallflow.operators.graph.trace import trace
+from recallflow.operators.graph.query_graph import trace
+from recallflow.operators.graph.rollout import Expansions, status
 from recallflow.operators.recall import llm_steps
 from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.pipeline import (
@@ -195,7 +194,7 @@ class Answerer:
                 index, graph = self._engine.at(hot, moment)
                 rows = partial(self._rows, hot, index)
                 if query.whole:
-                    subgraph = whole.page(hot, index, graph, rows, query, moment)
+                    subgraph = explorer.page(hot, index, graph, rows, query, moment)
                 else:
                     subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)

@@ -6,7 +6,7 @@ from recallflow.cursors import MemoryCursor
 from recallflow.fields import format_time
 from recallflow.graphs import Mark
 from recallflow.operators.graph.explore import memory_marks
-from recallflow.operators.graph.superseded import superseded
+from recallflow.operators.graph.reader import superseded
 from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.filters import Filtering, Linked
 from recallflow.operators.recall.moment import Moment

@@ -5,10 +5,20 @@ from typing import Any
 
 from recallflow.enrichment import EnrichmentRequest, ShownMemory
 from recallflow.fields import written_time
-from recallflow.operators.enrichment.claims import Draft, Found, Refusal, Step, check_confidence
-from recallflow.operators.enrichment.prompts import NUMBER, TEXT, fields, listed, one_of, prompt
+from recallflow.operators.enrichment.prompts import (
+    BESIDE_CHARACTERS,
+    NUMBER,
+    TEXT,
+    as_data,
+    cut,
+    fields,
+    listed,
+    numbered,
+    one_of,
+    prompt,
+)
 from recallflow.operators.enrichment.questions import described, offer
-from recallflow.operators.enrichment.shown import BESIDE_CHARACTERS, as_data, cut, numbered
+from recallflow.operators.enrichment.results import AnswerClaims, Draft, ModelCall, RejectedClaim, check_confidence
 
 VERSION = "categorise-1"
 _DUTY = (
@@ -20,7 +30,7 @@ _DUTY = (
 
 def categorise(
     numbers: Sequence[int], requests: Sequence[EnrichmentRequest], categories: Mapping[str, str], confidence: float
-) -> Step:
+) -> ModelCall:
     """Return the model call for the categories of the memories of these requests. `categories` maps names to
     descriptions, and is not empty."""
     memories = numbered(cut(one.memories[0], BESIDE_CHARACTERS) for one in requests)
@@ -28,22 +38,22 @@ def categorise(
     data = {"categories": described(offered), "texts": [as_data(*one) for one in memories.items()]}
     answer = fields(assigned=listed(fields(memory=TEXT, category=one_of([*offered]), confidence=NUMBER)))
     asked = prompt("categorise", VERSION, _DUTY, data, answer, len(memories))
-    return Step(numbers, asked, lambda answer: _read(answer, memories, offered, confidence))
+    return ModelCall(numbers, asked, lambda answer: _read(answer, memories, offered, confidence))
 
 
 def _read(
     answer: Mapping[str, Any], memories: Mapping[str, ShownMemory], categories: Mapping[str, str], least: float
-) -> list[Found]:
-    all_found = {number: Found() for number in memories}
+) -> list[AnswerClaims]:
+    all_found = {number: AnswerClaims() for number in memories}
     for claim in all_found["m1"].first(answer["assigned"]):
         found = all_found.get(claim["memory"], all_found["m1"])
         with found.claim():
             memory = memories.get(claim["memory"])
             if memory is None or claim["category"] not in categories:
-                raise Refusal("unknown_id")
+                raise RejectedClaim("unknown_id")
             check_confidence(claim, least)
             if found.drafts:
-                raise Refusal("duplicate")
+                raise RejectedClaim("duplicate")
             found.drafts.append(_assigned(memory, claim["category"]))
     return [*all_found.values()]
 

@@ -1,28 +1,121 @@
-"""The conversion of requests to results. All models are called concurrently, and a failed call does not affect other
-calls."""
+"""The conversion of requests to results: the plan of model calls, and their concurrent execution.
+
+Facts and categories of many messages can be found in one call, which pays for instructions and schema once.
+Relationships are classified one memory per call: each memory needs its own neighbours in the prompt, and verdicts on
+other pairs would influence the answer. A failed call does not affect other calls."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
 from recallflow.embedder import Matrix
-from recallflow.enrichment import EnrichmentResult
+from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import EmbedderError, InvalidRecord, ModelError
 from recallflow.fields import written_time
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
-from recallflow.operators.enrichment.claims import Draft, Found, Step
-from recallflow.operators.enrichment.failures import failure
-from recallflow.operators.enrichment.plan import Thresholds, alone, plan
-from recallflow.operators.enrichment.results import Asked, Part, result
+from recallflow.operators.enrichment.categorise import categorise
+from recallflow.operators.enrichment.facts import facts
+from recallflow.operators.enrichment.prompts import CHARACTERS
+from recallflow.operators.enrichment.relationships import classify, extract, resolve
+from recallflow.operators.enrichment.results import (
+    AnswerClaims,
+    Draft,
+    ModelCall,
+    PositionedRequest,
+    TaskResult,
+    failure,
+    result,
+)
+from recallflow.operators.enrichment.summarise import summarise_category, summarise_episode
 from recallflow.operators.guard import once
+
+BATCH_MAX = 16  # messages per call; the answers for more would be truncated
+BATCH_CHARACTERS = 24_000  # of all messages of a call
+_BATCHED: tuple[Task, ...] = ("facts", "categorise")
+
+
+class Thresholds(NamedTuple):
+    """The least confidence of relationships and resolved entities, and of other results."""
+
+    relationship_confidence: float = 0.70
+    semantic_confidence: float = 0.60
+
+
+def plan(
+    requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]
+) -> list[ModelCall]:
+    """Return the calls for the requests of one owner and session, in a deterministic order."""
+    steps = [
+        step
+        for number, request in enumerate(requests)
+        for task in request.tasks
+        if (step := _of_one(task, number, request, thresholds)) is not None
+    ]
+    for task in _BATCHED:
+        for numbers in _batches(task, requests):
+            steps += _of_many(task, numbers, requests, thresholds, categories)
+    return steps
+
+
+def alone(
+    step: ModelCall, requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]
+) -> list[ModelCall]:
+    """Return one call per request in place of a call for several."""
+    task = step.prompt.task
+    return [one for number in step.requests for one in _of_many(task, [number], requests, thresholds, categories)]
+
+
+def _of_one(task: Task, number: int, request: EnrichmentRequest, thresholds: Thresholds) -> ModelCall | None:
+    match task:
+        case "classify":
+            return classify(number, request, thresholds.relationship_confidence)
+        case "extract":
+            return extract(number, request, thresholds.semantic_confidence)
+        case "resolve":
+            return resolve(number, request, thresholds.relationship_confidence)
+        case "summarise_category":
+            return summarise_category(number, request)
+        case "summarise_episode":
+            return summarise_episode(number, request)
+    return None
+
+
+def _of_many(
+    task: Task,
+    numbers: Sequence[int],
+    requests: Sequence[EnrichmentRequest],
+    thresholds: Thresholds,
+    categories: Mapping[str, str],
+) -> list[ModelCall]:
+    chosen = [requests[number] for number in numbers]
+    if task == "facts":
+        return [facts(numbers, chosen, thresholds.semantic_confidence)]
+    return [categorise(numbers, chosen, categories, thresholds.semantic_confidence)] if categories else []
+
+
+def _batches(task: Task, requests: Sequence[EnrichmentRequest]) -> Iterator[list[int]]:
+    """Yield the numbers of the requests for a task, in groups of one call."""
+    batch, room = list[int](), BATCH_CHARACTERS
+    for number, request in enumerate(requests):
+        if task not in request.tasks:
+            continue
+        size = min(len(request.memories[0].content), CHARACTERS)
+        if batch and (size > room or len(batch) == BATCH_MAX):
+            yield batch
+            batch, room = [], BATCH_CHARACTERS
+        batch.append(number)
+        room -= size
+    if batch:
+        yield batch
+
 
 _NO_COST = Spent()
 
 
 async def enrich(
-    asked: Sequence[Asked],
+    asked: Sequence[PositionedRequest],
     model: LanguageModel | None,
     embeddings: EmbeddingService | None,
     thresholds: Thresholds,
@@ -45,7 +138,7 @@ class _Work:
 
     def __init__(
         self,
-        asked: Sequence[Asked],
+        asked: Sequence[PositionedRequest],
         model: LanguageModel | None,
         embeddings: EmbeddingService | None,
         thresholds: Thresholds,
@@ -54,7 +147,7 @@ class _Work:
         self._asked, self._model, self._embeddings = asked, model, embeddings
         self._thresholds, self._categories = thresholds, categories
 
-    async def ask(self, step: Step) -> list[Part]:
+    async def ask(self, step: ModelCall) -> list[TaskResult]:
         """Call a language model, and return the results for each request of the call."""
         if self._model is None:
             return self._failed(step.prompt.task, step.requests, "no language model is configured")
@@ -72,11 +165,11 @@ class _Work:
         except InvalidRecord as error:
             return self._failed(step.prompt.task, step.requests, str(error), completion.spent)
         return [
-            Part(number, step.prompt.task, one, spent, self._model.name, step.prompt.version)
+            TaskResult(number, step.prompt.task, one, spent, self._model.name, step.prompt.version)
             for number, one, spent in zip(step.requests, found, _shared(completion.spent, len(found)), strict=True)
         ]
 
-    async def embed(self, numbers: Sequence[int]) -> list[Part]:
+    async def embed(self, numbers: Sequence[int]) -> list[TaskResult]:
         """Embed the memories of these requests."""
         if not numbers:
             return []
@@ -94,7 +187,7 @@ class _Work:
             return self._failed("embed", numbers, str(error), cost)
         spent = _shared(embedded.spent, len(numbers))
         return [
-            Part(number, "embed", Found([self._vector(number, embedded.vectors, row)]), spent[row])
+            TaskResult(number, "embed", AnswerClaims([self._vector(number, embedded.vectors, row)]), spent[row])
             for row, number in enumerate(numbers)
         ]
 
@@ -113,10 +206,10 @@ class _Work:
         }
         return Draft(fields, None)
 
-    def _failed(self, task: Task, numbers: Sequence[int], why: str, spent: Spent = _NO_COST) -> list[Part]:
+    def _failed(self, task: Task, numbers: Sequence[int], why: str, spent: Spent = _NO_COST) -> list[TaskResult]:
         shares = _shared(spent, len(numbers))
         return [
-            Part(number, task, Found(), share, failure=failure(task, why))
+            TaskResult(number, task, AnswerClaims(), share, failure=failure(task, why))
             for number, share in zip(numbers, shares, strict=True)
         ]
 

@@ -7,27 +7,33 @@ from typing import Any
 from recallflow.enrichment import EnrichmentRequest, ShownMemory
 from recallflow.fields import format_time, written_time
 from recallflow.language import plain
-from recallflow.operators.enrichment.claims import (
-    Draft,
-    Found,
-    Refusal,
-    Step,
-    check_confidence,
-    check_text,
-    check_time,
-)
-from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TEXT_OR_NONE, fields, listed, one_of, prompt
-from recallflow.operators.enrichment.shown import (
+from recallflow.operators.enrichment.prompts import (
     BESIDE_CHARACTERS,
     CHARACTERS,
+    NUMBER,
+    TEXT,
+    TEXT_OR_NONE,
     as_data,
     author,
     cut,
     date_words,
+    fields,
+    listed,
     names_it,
     numbered,
+    one_of,
+    prompt,
     sources_of,
     stands_in,
+)
+from recallflow.operators.enrichment.results import (
+    AnswerClaims,
+    Draft,
+    ModelCall,
+    RejectedClaim,
+    check_confidence,
+    check_text,
+    check_time,
 )
 from recallflow.operators.graph.names import NAME_CHARACTERS
 
@@ -69,7 +75,7 @@ _ANSWER = fields(
 )
 
 
-def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> Step:
+def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> ModelCall:
     """Return the model call for the facts in the messages of these requests."""
     messages = numbered(cut(one.memories[0], CHARACTERS) for one in requests)
     read = {one.memory_id for one in messages.values()}
@@ -84,7 +90,7 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
     }
     asked = prompt("facts", VERSION, _DUTY, data, _ANSWER, len(messages))
     context = [*earlier.values()]
-    return Step(numbers, asked, lambda answer: _Reading(messages, context, requests, confidence).read(answer))
+    return ModelCall(numbers, asked, lambda answer: _Reading(messages, context, requests, confidence).read(answer))
 
 
 class _Reading:
@@ -99,12 +105,12 @@ class _Reading:
     ) -> None:
         self._messages, self._before, self._least = messages, before, confidence
         self._requests = dict(zip(messages, requests, strict=True))
-        self._found = {number: Found() for number in messages}
+        self._found = {number: AnswerClaims() for number in messages}
         self._seen = set[str]()
         self._leaning = Counter[str]()
         self._authors = [author(one) for one in (*messages.values(), *before)]
 
-    def read(self, answer: Mapping[str, Any]) -> list[Found]:
+    def read(self, answer: Mapping[str, Any]) -> list[AnswerClaims]:
         """Return the kept facts of each message. A claim about an unknown message is counted with the first message."""
         with_none = self._found["m1"]
         for claim in with_none.first(answer["facts"]):
@@ -113,23 +119,23 @@ class _Reading:
                 found.drafts.append(self._fact(claim, found))
         return [*self._found.values()]
 
-    def _fact(self, claim: Mapping[str, Any], found: Found) -> Draft:
+    def _fact(self, claim: Mapping[str, Any], found: AnswerClaims) -> Draft:
         """Return the draft of a fact event. Raise an error for an invalid fact."""
         message = self._messages.get(claim["message"])
         if message is None:
-            raise Refusal("unknown_id")
+            raise RejectedClaim("unknown_id")
         confidence = check_confidence(claim, self._least)
         content = check_text(claim["content"], FACT_CHARACTERS)
         if not stands_in(claim["evidence"], message.content):
-            raise Refusal("no_evidence")
+            raise RejectedClaim("no_evidence")
         since, until = check_time(claim["valid_from"]), check_time(claim["valid_to"])
         if since is not None and until is not None and until < since:
-            raise Refusal("wrong_date")
+            raise RejectedClaim("wrong_date")
         others = self._others(content, message, [since, until])
         if plain(content) in self._seen:
-            raise Refusal("duplicate")
+            raise RejectedClaim("duplicate")
         if len(found.drafts) == FACTS_MAX or any(self._leaning[one.memory_id] == LEANING_MAX for one in others):
-            raise Refusal("too_many")
+            raise RejectedClaim("too_many")
         self._seen.add(plain(content))
         self._leaning.update(one.memory_id for one in others)
         request = self._requests[claim["message"]]
@@ -156,21 +162,21 @@ class _Reading:
         own = [message.content, *self._authors, date_words(times), year]
         used = sources_of(content, own, [one.content for one in context])
         if used is None:
-            raise Refusal("not_in_texts")
+            raise RejectedClaim("not_in_texts")
         return [context[number] for number in used]
 
 
-def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: Found) -> list[dict[str, str]]:
+def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: AnswerClaims) -> list[dict[str, str]]:
     """Return the entities that a fact names. Invalid entities are counted as rejected, and the fact is kept."""
     kept = dict[str, dict[str, str]]()
     for one in found.first(claimed):
         with found.claim():
             name = check_text(one["name"], NAME_CHARACTERS)
             if not names_it(content, name):
-                raise Refusal("not_in_texts")
+                raise RejectedClaim("not_in_texts")
             if plain(name) in kept:
-                raise Refusal("duplicate")
+                raise RejectedClaim("duplicate")
             if len(kept) == ENTITIES_MAX:
-                raise Refusal("too_many")
+                raise RejectedClaim("too_many")
             kept[plain(name)] = {"name": name, "type": one["type"]}
     return [*kept.values()]

@@ -1,4 +1,4 @@
-"""Prompts with untrusted texts, and schemas of answers.
+"""Prompts with untrusted texts, schemas of answers, and the verification of quotes and names in a model's claims.
 
 Texts are values of one JSON object between two markers. JSON strings escape quotes and line breaks, and `<` and Unicode
 line breaks are escaped in addition. So a text cannot close its marker, open another one, or appear as a separate line.
@@ -7,10 +7,18 @@ All schema fields are required and no others are allowed, as strict modes of all
 counts are stated in words and checked here, because services refuse schemas with such limits."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
+import regex
+
+from recallflow.enrichment import ShownMemory
+from recallflow.fields import format_time
+from recallflow.language import plain
 from recallflow.llm import Prompt, Task
+from recallflow.operators.graph.names import read_names
 
 Schema = Mapping[str, Any]
 # Limits of an answer. Only used tokens are charged, and reasoning models count their reasoning.
@@ -53,3 +61,109 @@ def listed(items: Schema) -> Schema:
 def one_of(names: Sequence[str]) -> Schema:
     """Return the schema of an enumeration."""
     return {"type": "string", "enum": [*names]}
+
+
+CHARACTERS = 8_000  # of the memory of a prompt
+BESIDE_CHARACTERS = 1_500  # of each memory in its context
+EVIDENCE_CHARACTERS = 3  # the least letters and digits of a quote; shorter ones occur in any text
+
+TEXTS_KEPT = 256  # cached normal forms; all claims of an answer are compared with the same texts
+
+_NUMBER = regex.compile(r"\p{Nd}+")
+_WORD = regex.compile(r"[\p{L}\p{M}\p{Nd}]+")
+_CASELESS = regex.compile(r"\p{Lo}")
+_ENDING = 3  # the longest inflection ending of a name
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def cut(memory: ShownMemory, characters: int) -> ShownMemory:
+    """Return a memory with a shortened text."""
+    return memory.model_copy(update={"content": memory.content[:characters]})
+
+
+def numbered(memories: Iterable[ShownMemory], prefix: str = "m", begin: int = 1) -> dict[str, ShownMemory]:
+    """Return memories by number."""
+    return {f"{prefix}{number}": one for number, one in enumerate(memories, begin)}
+
+
+def as_data(number: str, memory: ShownMemory) -> dict[str, Any]:
+    """Return a memory in the form of a prompt."""
+    day = datetime.fromtimestamp(memory.created_at / 1000, UTC).weekday()
+    time = f"{format_time(memory.created_at)} {_DAYS[day]}"
+    return {"number": number, "by": author(memory), "time": time, "text": memory.content}
+
+
+def author(memory: ShownMemory) -> str:
+    """Return the author of a memory."""
+    return memory.name or memory.role or "unknown"
+
+
+def stands_in(quote: str, text: str) -> bool:
+    """Return whether a quote occurs in a text word for word. Blanks, case, accents and punctuation may differ, because
+    models normalise them."""
+    if len(quote) > 2 * len(text) + EVIDENCE_CHARACTERS:
+        return False
+    words, flat = _flat(quote), _flat(text)
+    long_enough = sum(character.isalnum() for character in words) >= EVIDENCE_CHARACTERS
+    return (long_enough or words == flat) and bool(words) and words in flat
+
+
+def names_it(text: str, name: str) -> bool:
+    """Return whether a text contains a name as whole words. Scripts without blanks between words match parts of
+    words."""
+    found, flat = _flat(name), _flat(text)
+    if _CASELESS.search(found):
+        return found in flat
+    return bool(found) and f" {found} " in f" {flat} "
+
+
+def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int] | None:
+    """Return the numbers of other texts that supply names and numbers of a text that are missing in its own sources.
+    Return None if one of them is in no text."""
+    used: list[int] = []
+    words, known = [_words(one) for one in others], frozenset[str]().union(*map(_words, own))
+    for wanted in _telling(text):
+        if not _has(known, wanted):
+            found = next((number for number, one in enumerate(words) if _has(one, wanted)), None)
+            if found is None:
+                return None
+            used.append(found)
+    return sorted({*used})
+
+
+def date_words(times_ms: Iterable[int | None]) -> str:
+    """Return the numbers that a text may contain for these computed times."""
+    moments = [datetime.fromtimestamp(one / 1000, UTC) for one in times_ms if one is not None]
+    return " ".join(
+        f"{m.year} {m.month} {m.month:02} {m.day} {m.day:02} {m.hour} {m.hour:02} {m.minute:02}" for m in moments
+    )
+
+
+def _telling(text: str) -> list[str]:
+    """Return the words of a text that need a source: names and numbers."""
+    named = " ".join(read_names(text).entities)
+    return [*_WORD.findall(plain(named)), *_NUMBER.findall(plain(text))]
+
+
+@lru_cache(TEXTS_KEPT)
+def _words(text: str) -> frozenset[str]:
+    flat = plain(text)
+    return frozenset([*_WORD.findall(flat), *_NUMBER.findall(flat)])
+
+
+def _has(words: frozenset[str], wanted: str) -> bool:
+    """Return whether a word, or an inflected form, is among others."""
+    if wanted in words or wanted.isdecimal():
+        return wanted in words
+    return any(_same_stem(wanted, one) for one in words)
+
+
+def _same_stem(one: str, other: str) -> bool:
+    shorter = min(len(one), len(other))
+    stem = max(shorter - 1, _ENDING)
+    return shorter >= _ENDING and abs(len(one) - len(other)) <= _ENDING and one[:stem] == other[:stem]
+
+
+@lru_cache(TEXTS_KEPT)
+def _flat(text: str) -> str:
+    return " ".join(_WORD.findall(plain(text)))

@@ -4,21 +4,309 @@ A new memory, or one with a new text, makes one request for all its tasks. A der
 similar ones, to find contradictions; nothing is derived from it again. Facts are extracted from messages of users and
 of the assistant, which may promise or recommend, but not from texts of systems and tools."""
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from pydantic import ValidationError
 
 from recallflow.decisions import History, categories
-from recallflow.enrichment import EnrichmentRequest, text_to_embed
-from recallflow.events import Event, MemoryAdd, MemoryEmbedding, MemoryUpdate, Message
+from recallflow.enrichment import EnrichmentRequest, ShownEntity, ShownMemory, content_hash, text_to_embed
+from recallflow.events import EpisodeEnd, Event, MemoryAdd, MemoryEmbedding, MemoryUpdate, Message
+from recallflow.language import sentences, stems
 from recallflow.llm import Task
-from recallflow.operators.enrichment.requests_entities import NO_ENTITIES, entities
-from recallflow.operators.enrichment.requests_shown import OWN_CHARACTERS, is_blank, recent, shown
-from recallflow.operators.enrichment.requests_similar import similar
-from recallflow.operators.enrichment.requests_summaries import ended_episode, grown_category, messages, of_category
-from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.events import Write
-from recallflow.operators.graph.write import Remembered
+from recallflow.operators.graph.write import DIGITS, RememberedMemory, cosines
+from recallflow.operators.rules import EnrichmentTasks
 from recallflow.operators.view import View
-from recallflow.state.rows import MemoryRow
+from recallflow.outputs import Requested
+from recallflow.state.graph_codec import EPISODE_KIND, NodeKey, is_entity, node_key
+from recallflow.state.rows import Entry, Episode, MemoryRow, Vectors
+from recallflow.state.window import most_different
+
+OWN_CHARACTERS = 8_000  # of the memory of a request
+SHOWN_CHARACTERS = 2_000  # of each memory in its context
+EPISODES_BACK = 2  # episodes of a session that are searched for its newest memories
+
+
+def shown(row: MemoryRow, characters: int = SHOWN_CHARACTERS, similarity: float | None = None) -> ShownMemory:
+    """Return a memory in the form of a request. Stored fields are valid, so they are not validated again."""
+    return ShownMemory.model_construct(
+        memory_id=row.id,
+        content=row.content[:characters],
+        content_hash=content_hash(row.content),
+        kind=row.kind,
+        role=row.role,
+        name=row.name,
+        category=row.category,
+        created_at=row.created_ms,
+        similarity=similarity,
+        derived_from=None if row.derived_from is None else row.derived_from["memory_id"],
+    )
+
+
+def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
+    """Return the owner's newest memories of the same project, with the same session first. Restricting the context to
+    one project keeps derived memories in that project."""
+    if not most:
+        return []
+    entries = _newest(view, row, most)
+    return [shown(one) for one in view.rows(entries) if not is_blank(one.content)]
+
+
+def is_blank(content: str) -> bool:
+    return not content or content.isspace()
+
+
+def _newest(view: View, row: MemoryRow, most: int) -> list[Entry]:
+    seqs = dict.fromkeys(_of_session(view, row, most + 1))
+    seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
+    seqs.pop(row.seq, None)
+    return [one for one in view.entries_of([*seqs][: 2 * most]) if one.project_id == row.project_id][:most]
+
+
+def _of_session(view: View, row: MemoryRow, most: int) -> Iterable[int]:
+    if row.session_id is None and row.role is None:  # a fact without a conversation
+        return
+    for episode in view.episodes(row.session_id)[: -EPISODES_BACK - 1 : -1]:
+        yield from view.graph.members(node_key(EPISODE_KIND, episode.id), most)
+
+
+_CONTEXT = ("recent", "entities", "similar")  # in the order of removal
+_LEAST_CHARACTERS = 100
+
+
+def fitted_request(requested: Requested, most_bytes: int) -> Requested:
+    """Return the request with a body of at most `most_bytes`, if possible. First the context of the memory is cut, then
+    its text."""
+    if len(requested.body) <= most_bytes:
+        return requested
+    request = EnrichmentRequest.model_validate_json(requested.body)
+    while len(body := request.model_dump_json(exclude_none=True).encode()) > most_bytes:
+        smaller = _without_the_last(request) or _with_half_of_the_texts(request)
+        if smaller is None:
+            break
+        request = smaller
+    return replace(requested, body=body)
+
+
+def _without_the_last(request: EnrichmentRequest) -> EnrichmentRequest | None:
+    """Return the request without half of its least important context; None without context."""
+    for name in _CONTEXT:
+        if context := getattr(request, name):
+            return request.model_copy(update={name: context[: len(context) // 2]})
+    if len(request.memories) > 1:
+        return request.model_copy(update={"memories": request.memories[len(request.memories) // 2 :]})
+    return None
+
+
+def _with_half_of_the_texts(request: EnrichmentRequest) -> EnrichmentRequest | None:
+    (memory,) = request.memories
+    half = len(memory.content) // 2
+    if half < _LEAST_CHARACTERS:
+        return None
+    text = None if request.text is None else request.text[:half]
+    summary = None if request.summary is None else request.summary[:half]
+    cut = memory.model_copy(update={"content": memory.content[:half]})
+    return request.model_copy(update={"memories": [cut], "text": text, "summary": summary})
+
+
+ENTITIES_MOST = 20
+_NAMES = 8  # per text
+_TOLD_CHARACTERS = 300
+
+
+class KnownEntities(NamedTuple):
+    """Known entities, the ones in the text first. `in_doubt`: a new name may mean one of them."""
+
+    shown: list[ShownEntity]
+    in_doubt: bool
+
+
+NO_ENTITIES = KnownEntities([], False)
+
+
+def entities(view: View, row: MemoryRow) -> KnownEntities:
+    """Return the known entities that a memory's text may mean: entities that it names, and entities whose name contains
+    a new name or is part of it. A name is resolved when it first appears: `Ana` if `Ana García` is known, or the other
+    way round. Later texts use the result in the graph."""
+    links = view.graph.links(row.seq)
+    named = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_NAMES]
+    tellers = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
+    others = dict.fromkeys(
+        other for key, told_by in tellers.items() if told_by is None for other in view.graph.alike(key)
+    )
+    tellers |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MOST]}
+    known = [(key, told_by) for key, told_by in tellers.items() if told_by is not None]
+    found = [_shown(view, key, told_by) for key, told_by in known[:ENTITIES_MOST]]
+    return KnownEntities([one for one in found if one is not None], bool(others))
+
+
+def _shown(view: View, key: str, told_by: int) -> ShownEntity | None:
+    node = view.graph.node(NodeKey(key))
+    if node is None or node.archived:
+        return None
+    kind, sentence = (node.properties or {}).get("type"), _sentence(view, told_by, node.name)
+    try:
+        return ShownEntity(key=key, name=node.name, type=kind, urn=node.urn, told_by=sentence)
+    except ValidationError:  # names in texts are not validated like names in events
+        return None
+
+
+def _sentence(view: View, seq: int, name: str) -> str | None:
+    """Return the sentence of a memory that names an entity, or else its first sentence."""
+    for row in view.rows(view.entries_of([seq])):
+        found = sentences(row.content[:SHOWN_CHARACTERS])
+        naming = (one for one in found if name.casefold() in one.casefold())
+        return next((one[:_TOLD_CHARACTERS] for one in (*naming, *found)), None)
+    return None
+
+
+EPISODE_MESSAGES = 50  # the newest messages of an episode
+EPISODE_CHARACTERS = 20_000
+LEAST_MESSAGES = 2  # a single message needs no summary
+CATEGORY_MEMORIES = 40  # the newest memories of a category
+GROWN = (5, 10, 20, 40)
+
+
+def ended_episode(view: View, event: Event) -> Episode | None:
+    """Return the episode that an event ended, either explicitly or by starting the next one of its session."""
+    for session_id, (changed, *_) in view.changed_episodes.items():
+        if isinstance(event, EpisodeEnd):
+            return changed
+        before = next(iter(view.episodes(session_id)[-1:]), None)
+        is_opened = changed.number == view.newest and not changed.of_facts
+        if is_opened and before is not None and before.last_ms < changed.start_ms:
+            return None if before.ended_ms is not None or before.of_facts else before
+    return None
+
+
+def messages(view: View, episode: Episode) -> list[ShownMemory]:
+    """Return the newest messages of an episode in order, within limits; none if there are too few."""
+    seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)
+    spoken = [entry for entry in view.entries_of(seqs) if entry.role is not None]
+    spoken.sort(key=lambda entry: (-entry.created_ms, -entry.seq))
+    kept = [*_within(view.rows(spoken[:EPISODE_MESSAGES]), EPISODE_CHARACTERS)]
+    return kept[::-1] if len(kept) >= LEAST_MESSAGES else []
+
+
+def grown_category(view: View, memory: RememberedMemory) -> str | None:
+    """Return the category that the memory joined, if a summary is due: at 5, 10, 20 and 40 memories. Larger categories
+    are not counted; then the hash of the memory's id triggers a summary for one memory in 40."""
+    row = memory.row
+    if row.category is None or (row.version and view.row(row.id, row.version - 1).category == row.category):
+        return None
+    others = [seq for seq in _members(view, row.category, GROWN[-1] + 1) if seq != row.seq]
+    count = 1 + len(others)
+    due = count in GROWN or (count > GROWN[-1] and crc32(row.id.encode()) % GROWN[-1] == 0)
+    return row.category if due else None
+
+
+def of_category(view: View, category: str, newest: MemoryRow) -> list[ShownMemory]:
+    """Return the newest memories of a category, newest first."""
+    seqs = [seq for seq in _members(view, category, CATEGORY_MEMORIES) if seq != newest.seq]
+    rows = [newest, *view.rows(view.entries_of(seqs[: CATEGORY_MEMORIES - 1]))]
+    return [shown(row, SHOWN_CHARACTERS) for row in rows if not is_blank(row.content)]
+
+
+def _members(view: View, category: str, at_most: int) -> list[int]:
+    return view.graph.members(node_key("category", category), at_most)
+
+
+def _within(rows: list[MemoryRow], characters: int) -> Iterator[ShownMemory]:
+    for row in rows:
+        one = shown(row, min(SHOWN_CHARACTERS, characters))
+        characters -= len(one.content)
+        if not is_blank(one.content):
+            yield one
+        if characters <= 0:
+            return
+
+
+SIMILAR_MOST = 10
+LOOKED_AT = 32  # memories compared by sketch
+_ENTITIES, _MEMBERS = 8, 8  # entities, and the newest memories of each
+_KNOWN_MEMBERS = 64  # memories per entity that are known to be about it
+_FACTS = 16  # the newest facts of a kind
+_SPEAKERS = frozenset(stems("user assistant"))  # the names of speakers in facts
+_IN_COMMON = 2  # common words of two messages of one author; one less for the same entity, and one less for facts
+_SPELT_ALIKE = 0.3  # the least cosine of spellings; texts with a common word exceed it
+
+
+class _Pair(NamedTuple):
+    entry: Entry
+    similarity: float | None
+
+
+def similar(view: View, memory: RememberedMemory, wanted: EnrichmentTasks) -> list[ShownMemory]:
+    """Return the memories that a new memory may agree with, refine or contradict; none while its vector is missing.
+
+    With semantic vectors, these are memories whose cosine is in the ambiguous range, the closest first. Vectors of
+    spellings are less reliable. Then memories are compared that share a subject and further words. A subject is an
+    entity, the user that facts are about, or the author. The author is the subject of all their messages, so two common
+    words are needed; one is enough for other subjects. Facts are short and need one word less. Most common words come
+    first, then the newest.
+
+    The number of compared memories is limited: the closest by sketch among the newest, the newest of each named entity,
+    and for a fact the newest of its kind."""
+    if wanted.by_meaning and memory.vectors is None:
+        return []
+    links = view.graph.links(memory.seq)
+    sketch = b"" if links is None else links.sketch
+    if wanted.by_meaning and sketch and memory.vectors is not None:
+        pairs = _by_meaning(view, memory.seq, memory.vectors, sketch, wanted)
+    else:
+        about = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_ENTITIES]
+        pairs = _by_words(view, memory, sketch, about)
+    current = [*islice((one for one in pairs if not view.graph.is_superseded(one.entry.seq)), SIMILAR_MOST)]
+    rows = zip(view.rows([one.entry for one in current]), current, strict=True)
+    return [shown(row, similarity=one.similarity) for row, one in rows if not _is_kin(memory.row, row)]
+
+
+def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
+    """Return whether one memory was derived from the other, or both from the same. Such memories cannot contradict each
+    other."""
+    sources = [row.id if row.derived_from is None else row.derived_from["memory_id"] for row in (one, other)]
+    return sources[0] == sources[1]
+
+
+def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: EnrichmentTasks) -> list[_Pair]:
+    near = _near(view, own, sketch, wanted.similarity_min)
+    seqs, wholes = view.graph.hot_graph.wholes(near, vectors.model, len(vectors.whole))
+    weights = cosines(vectors.whole, wholes)
+    found = [(round(weight, DIGITS), seq) for weight, seq in zip(weights, seqs, strict=True)]
+    ambiguous = sorted((-weight, -seq) for weight, seq in found if wanted.similarity_min <= weight)
+    ambiguous = [one for one in ambiguous if -one[0] <= wanted.similarity_max]
+    entries = {entry.seq: entry for entry in view.entries_of([-seq for _, seq in ambiguous])}
+    return [_Pair(entries[-seq], -weight) for weight, seq in ambiguous if -seq in entries]
+
+
+def _by_words(view: View, memory: RememberedMemory, sketch: bytes, about: list[str]) -> list[_Pair]:
+    own, members = view.entry(memory.seq), view.graph.members
+    near = _near(view, memory.seq, sketch, _SPELT_ALIKE) if sketch else []
+    by_entity = [members(key, _KNOWN_MEMBERS) for key in about]
+    of_entity, newest = ({seq for each in by_entity for seq in each[:most]} for most in (_KNOWN_MEMBERS, _MEMBERS))
+    facts = members(node_key("type", own.kind), _FACTS) if own.role is None else []
+    stemmed = {*own.stems.split()}
+    words = stemmed - _SPEAKERS - {stem for key in about for stem in stems(key.partition(":")[2])}
+    found = []
+    for entry in view.entries_of(sorted({*near, *newest, *facts} - {memory.seq})):
+        theirs = {*entry.stems.split()}
+        is_about = entry.seq in of_entity or not _SPEAKERS.isdisjoint(stemmed & theirs)
+        in_common = len(words & theirs)
+        are_facts = own.role is entry.role is None
+        if in_common >= _IN_COMMON - is_about - are_facts and (is_about or entry.author == own.author):
+            found.append((in_common, entry))
+    found.sort(key=lambda one: (-one[0], -one[1].seq))
+    return [_Pair(entry, None) for _, entry in found]
+
+
+def _near(view: View, own: int, sketch: bytes, cosine: float) -> list[int]:
+    found = view.graph.hot_graph.window(view.newest).near(sketch, most_different(cosine), view.newest)
+    return [seq for seq in found[: LOOKED_AT + 1] if seq != own][:LOOKED_AT]
+
 
 # Tasks of requests. Further tasks belong to queries, which wait for them.
 TASKS: tuple[Task, ...] = (
@@ -36,9 +324,11 @@ SPEAKERS = frozenset(("user", "assistant"))
 _IN_CONTEXT = frozenset(("extract", "facts", "resolve"))
 
 
-def requests(view: View, write: Write, wanted: Wanted, decisions: History) -> list[tuple[int, EnrichmentRequest]]:
+def requests(
+    view: View, write: Write, wanted: EnrichmentTasks, decisions: History
+) -> list[tuple[int, EnrichmentRequest]]:
     """Return the requests of an applied event, each with its output number."""
-    memory = next((one for one in view.touched if isinstance(one, Remembered)), None)
+    memory = next((one for one in view.touched if isinstance(one, RememberedMemory)), None)
     made: list[tuple[int, EnrichmentRequest | None]] = []
     if memory is not None:
         made.append((MEMORY, _of_memory(view, write, memory, wanted, decisions)))
@@ -50,7 +340,7 @@ def requests(view: View, write: Write, wanted: Wanted, decisions: History) -> li
 
 
 def _of_memory(
-    view: View, write: Write, memory: Remembered, wanted: Wanted, decisions: History
+    view: View, write: Write, memory: RememberedMemory, wanted: EnrichmentTasks, decisions: History
 ) -> EnrichmentRequest | None:
     event, row = write.event, memory.row
     is_embedded = isinstance(event, MemoryEmbedding)
@@ -91,7 +381,7 @@ def _of_episode(view: View, write: Write) -> EnrichmentRequest | None:
     return EnrichmentRequest.model_construct(**scope, tasks=["summarise_episode"], memories=shown_ones)
 
 
-def _of_category(view: View, write: Write, memory: Remembered) -> EnrichmentRequest | None:
+def _of_category(view: View, write: Write, memory: RememberedMemory) -> EnrichmentRequest | None:
     category = grown_category(view, memory)
     shown_ones = [] if category is None else of_category(view, category, memory.row)
     if category is None or not shown_ones:

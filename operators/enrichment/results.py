@@ -1,44 +1,209 @@
-"""The result of a request, with events that the main flow accepts."""
+"""The result of a request: claims in a model's answer, the events derived from them, rejected claims, and failed tasks.
+
+Result events are valid for the main flow."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownMemory, TaskFailure
 from recallflow.errors import InvalidRecord
-from recallflow.llm import Spent, Task
-from recallflow.operators.enrichment.claims import Draft, Found
-from recallflow.operators.enrichment.failures import failure
+from recallflow.fields import parse_time
+from recallflow.llm import Prompt, Spent, Task
 from recallflow.parsing import parse
 from recallflow.records import Position
+
+CLAIMS_MAX = 200  # per answer; prompts ask for fewer
+
+Reason = Literal[
+    "unknown_id",
+    "own_memory",
+    "wrong_end",
+    "no_evidence",
+    "not_in_texts",
+    "out_of_bounds",
+    "low_confidence",
+    "wrong_date",
+    "empty",
+    "too_long",
+    "too_many",
+    "duplicate",
+    "unfit",
+]
+REFUSALS: Mapping[Reason, str] = MappingProxyType(
+    {
+        "unknown_id": "it names a memory, an entity or a category that the model was not shown",
+        "own_memory": "it relates a memory to itself, or to what it was made from or together with",
+        "wrong_end": "it is of a type that does not lead from, or to, such a thing, or leaves the memory out",
+        "no_evidence": "the quote that should bear it out does not stand in the memory",
+        "not_in_texts": "it has a name or a number that no text shown has",
+        "out_of_bounds": "a confidence or a weight is outside 0 to 1",
+        "low_confidence": "the model is less sure of it than the settings ask for",
+        "wrong_date": "a date in it is none, or ends before it begins",
+        "empty": "it has no text",
+        "too_long": "its text is longer than such a text may be",
+        "too_many": "the answer has more of its kind than are kept of one memory",
+        "duplicate": "the same answer says it twice, or says two things of one",
+        "unfit": "no valid event can be made of it",
+    }
+)
+
+
+class Draft(NamedTuple):
+    """An event without its owner and id. Its provenance names the memory `about`, and `others` that the model read with
+    it. `about` is None for events whose own fields name their source."""
+
+    fields: dict[str, Any]
+    about: ShownMemory | None
+    others: Sequence[ShownMemory] = ()
+
+
+class RejectedClaim(Exception):
+    """A rejected claim, with the reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class AnswerClaims:
+    """The event drafts and rejected claims of one answer for one request."""
+
+    drafts: list[Draft] = field(default_factory=list)
+    refused: Counter[Reason] = field(default_factory=Counter)
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Guard the reading of one claim: count a rejection, and continue with the next claim."""
+        try:
+            yield
+        except RejectedClaim as refusal:
+            self.refused[refusal.reason] += 1
+
+    def first(self, claims: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return the claims to read, up to a limit that bounds the time of an answer. Count the rest as rejected."""
+        if len(claims) > CLAIMS_MAX:
+            self.refused["too_many"] += len(claims) - CLAIMS_MAX
+        return claims[:CLAIMS_MAX]
+
+
+class ModelCall(NamedTuple):
+    """One call of a language model for the requests with these numbers. `read` converts an answer of the prompt's
+    schema to one result per request."""
+
+    requests: Sequence[int]
+    prompt: Prompt
+    read: Callable[[Mapping[str, Any]], list[AnswerClaims]]
+
+
+def check_share(number: float) -> float:
+    """Return a confidence or weight. Raise an error outside of 0 to 1."""
+    if not 0 <= number <= 1:  # NaN is outside too
+        raise RejectedClaim("out_of_bounds")
+    return float(number)
+
+
+def check_confidence(claim: Mapping[str, Any], least: float) -> float:
+    """Return the confidence of a claim. Raise an error below the least one."""
+    confidence = check_share(claim["confidence"])
+    if confidence < least:
+        raise RejectedClaim("low_confidence")
+    return confidence
+
+
+def check_text(text: str, most: int) -> str:
+    """Return a text on one line. Raise an error if it is empty or too long."""
+    found = " ".join(text.split())
+    if not found:
+        raise RejectedClaim("empty")
+    if len(found) > most:
+        raise RejectedClaim("too_long")
+    if not found.isprintable():
+        raise RejectedClaim("unfit")
+    return found
+
+
+def check_time(text: str | None) -> int | None:
+    """Return a model's date or time in epoch milliseconds. Raise an error for an invalid one."""
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError):
+        raise RejectedClaim("wrong_date") from None
+
+
+PARTIAL_DEGRADE = "GRAPH_RELATIONSHIP_PARTIAL_DEGRADE"  # metric code of each failure of these tasks
+RELATIONSHIPS = frozenset[Task](("classify", "extract", "resolve"))
+
+
+class MissingResult(NamedTuple):
+    """The code of a failed task in receipts, and the text about its missing result."""
+
+    code: str
+    text: str
+
+
+LACKS: Mapping[Task, MissingResult] = MappingProxyType(
+    {
+        "classify": MissingResult(
+            "GRAPH_LLM_CLASSIFICATION_FAILED", "whether the memory contradicts or replaces similar ones is not known"
+        ),
+        "extract": MissingResult(
+            "GRAPH_LLM_SEMANTIC_EXTRACTION_FAILED", "the graph has no relations that the text states"
+        ),
+        "resolve": MissingResult(
+            "GRAPH_LLM_SEMANTIC_EXTRACTION_FAILED", "other names of entities that are known stay entities of their own"
+        ),
+        "facts": MissingResult(
+            "FACT_EXTRACTION_FAILED", "the message is remembered as it stands, without facts beside it"
+        ),
+        "categorise": MissingResult(
+            "CATEGORY_ASSIGNMENT_FAILED", "the memory has the category that rules give it, or none"
+        ),
+        "summarise_category": MissingResult("CATEGORY_SUMMARY_FAILED", "the category keeps the summary it had"),
+        "summarise_episode": MissingResult("EPISODE_SUMMARY_FAILED", "the episode keeps the summary it had"),
+        "embed": MissingResult("EMBEDDING_FAILED", "the memory is found by its words, and not by its meaning"),
+    }
+)
+
+
+def failure(task: Task, why: str) -> TaskFailure:
+    """Return the failure of a task with its reason."""
+    return TaskFailure(task=task, code=LACKS[task].code, detail=f"{LACKS[task].text} ({why})")
+
 
 _ID_DIGITS = 32
 
 
-class Asked(NamedTuple):
+class PositionedRequest(NamedTuple):
     """A request and its position in the topic."""
 
     position: Position
     request: EnrichmentRequest
 
 
-class Part(NamedTuple):
+class TaskResult(NamedTuple):
     """The result of one call for the request with a number, or its failure. `model` and `version` name the model and
     the prompt."""
 
     number: int
     task: Task
-    found: Found
+    found: AnswerClaims
     spent: Spent
     model: str = ""
     version: str = ""
     failure: TaskFailure | None = None
 
 
-def result(asked: Asked, parts: Sequence[Part]) -> EnrichmentResult:
+def result(asked: PositionedRequest, parts: Sequence[TaskResult]) -> EnrichmentResult:
     """Return the result of a request. Equal parts give equal bytes."""
     request = asked.request
     events, refused = list[dict[str, Any]](), Counter[str]()
@@ -70,13 +235,13 @@ def result(asked: Asked, parts: Sequence[Part]) -> EnrichmentResult:
     )
 
 
-def unanswered(asked: Asked, why: str) -> EnrichmentResult:
+def unanswered(asked: PositionedRequest, why: str) -> EnrichmentResult:
     """Return the result of a request whose tasks all failed."""
     tasks = asked.request.tasks
-    return result(asked, [Part(0, task, Found(), Spent(), failure=failure(task, why)) for task in tasks])
+    return result(asked, [TaskResult(0, task, AnswerClaims(), Spent(), failure=failure(task, why)) for task in tasks])
 
 
-def _event(asked: Asked, draft: Draft, part: Part, number: int) -> dict[str, Any]:
+def _event(asked: PositionedRequest, draft: Draft, part: TaskResult, number: int) -> dict[str, Any]:
     request = asked.request
     owner = {"tenant_id": request.tenant_id, "user_id": request.user_id, "environment": request.environment}
     event = {"id": _event_id(asked.position, number), **owner, **draft.fields}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, Runtime, numbers
-from recallflow.operators.enrichment.results import Asked, unanswered
+from recallflow.operators.enrichment.results import PositionedRequest, unanswered
 from recallflow.operators.guard import report
 from recallflow.operators.routing import key_of_partition
 from recallflow.outputs import Done, Enriched, EnrichmentOutput, Marked
@@ -20,19 +20,19 @@ from recallflow.records import Position
 
 ASK = "ask"  # the step in reports of internal errors
 
-AskModels = Callable[[Sequence[Asked], int], Awaitable[Sequence[EnrichmentResult]]]
+AskModels = Callable[[Sequence[PositionedRequest], int], Awaitable[Sequence[EnrichmentResult]]]
 """Calls the models, with the decisions of a time (epoch ms), and returns one result per request, in order."""
 
 
-class Request(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request that waits for a model. Requests with an equal `key` may share a call."""
 
-    asked: Asked
+    asked: PositionedRequest
     append_ms: int
     key: Hashable
 
 
-EnrichmentItem = Request | tuple[EnrichmentOutput, ...]
+EnrichmentItem = PendingRequest | tuple[EnrichmentOutput, ...]
 """A request, or the outputs of a record that needs no model."""
 
 ToEnrich = EnrichmentItem | CallCompletion | Signal
@@ -61,7 +61,7 @@ class _Batch(NamedTuple):
     """Requests that wait for more requests of their key."""
 
     due_ms: int
-    requests: list[Request]
+    requests: list[PendingRequest]
 
 
 class PartitionEnrichment:
@@ -71,7 +71,7 @@ class PartitionEnrichment:
         self._enricher = enricher
         self._partition: int | None = None  # None while it is closed
         self._batches: dict[Hashable, _Batch] = {}  # in order of due time, because all wait equally long
-        self._calls: dict[int, AsyncCall[tuple[Request, ...], Sequence[EnrichmentResult]]] = {}
+        self._calls: dict[int, AsyncCall[tuple[PendingRequest, ...], Sequence[EnrichmentResult]]] = {}
 
     def on_batch(self, values: list[ToEnrich]) -> tuple[list[EnrichmentOutput | Marked], bool]:
         """Process values in order. Return outputs, and whether the partition is closed."""
@@ -84,7 +84,7 @@ class PartitionEnrichment:
                     outputs += self._mark(value)
                 case CallCompletion():
                     outputs += self._results(value.call)
-                case Request():
+                case PendingRequest():
                     self._add(value)
                 case _:
                     outputs += value
@@ -104,7 +104,7 @@ class PartitionEnrichment:
     def on_eof(self) -> list[EnrichmentOutput | Marked]:
         return []
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: PendingRequest) -> None:
         due_ms = self._enricher.now_ms() + self._enricher.batch_wait_ms
         batch = self._batches.setdefault(request.key, _Batch(due_ms, []))
         batch.requests.append(request)
@@ -160,7 +160,7 @@ class PartitionEnrichment:
         return self._partition
 
 
-async def _ask(enricher: Enricher, requests: tuple[Request, ...]) -> Sequence[EnrichmentResult]:
+async def _ask(enricher: Enricher, requests: tuple[PendingRequest, ...]) -> Sequence[EnrichmentResult]:
     asked = [request.asked for request in requests]
     try:
         with enricher.within(asked[0].position):
@@ -172,7 +172,7 @@ async def _ask(enricher: Enricher, requests: tuple[Request, ...]) -> Sequence[En
     return results
 
 
-def _check_all_answered(asked: Sequence[Asked], results: Sequence[EnrichmentResult]) -> None:
+def _check_all_answered(asked: Sequence[PositionedRequest], results: Sequence[EnrichmentResult]) -> None:
     if [result.request for result in results] != [str(one.position) for one in asked]:
         raise ValueError("the results do not match the requests one to one")
 

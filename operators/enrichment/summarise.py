@@ -7,17 +7,19 @@ from recallflow.enrichment import EnrichmentRequest, ShownMemory
 from recallflow.fields import written_time
 from recallflow.limits import SOURCES_MAX
 from recallflow.llm import Task
-from recallflow.operators.enrichment.claims import Draft, Found, Refusal, Step, check_text
-from recallflow.operators.enrichment.prompts import TEXT, fields, prompt
-from recallflow.operators.enrichment.shown import (
+from recallflow.operators.enrichment.prompts import (
     BESIDE_CHARACTERS,
+    TEXT,
     as_data,
     author,
     cut,
     date_words,
+    fields,
     numbered,
+    prompt,
     sources_of,
 )
+from recallflow.operators.enrichment.results import AnswerClaims, Draft, ModelCall, RejectedClaim, check_text
 
 CATEGORY_VERSION, EPISODE_VERSION = "summarise-category-1", "summarise-episode-1"
 SUMMARY_CHARACTERS, ASKED_CHARACTERS = 1_200, 800
@@ -39,14 +41,14 @@ _EPISODE_DUTY = (
 _ANSWER = fields(summary=TEXT)
 
 
-def summarise_category(number: int, request: EnrichmentRequest) -> Step:
+def summarise_category(number: int, request: EnrichmentRequest) -> ModelCall:
     """Return the model call for the summary of a request's category."""
     fields = {"type": "category.summary", "category": request.category}
     about = {"category": request.category}
     return _summarise("summarise_category", CATEGORY_VERSION, _CATEGORY_DUTY, number, request, about, fields)
 
 
-def summarise_episode(number: int, request: EnrichmentRequest) -> Step:
+def summarise_episode(number: int, request: EnrichmentRequest) -> ModelCall:
     """Return the model call for the summary of a request's episode."""
     fields = {"type": "episode.summary", "episode_id": request.episode_id}
     return _summarise("summarise_episode", EPISODE_VERSION, _EPISODE_DUTY, number, request, {}, fields)
@@ -60,11 +62,11 @@ def _summarise(
     request: EnrichmentRequest,
     about: Mapping[str, Any],
     fields: Mapping[str, Any],
-) -> Step:
+) -> ModelCall:
     memories = _fitting(request.memories)
     data = {**about, "texts": [as_data(*one) for one in numbered(memories).items()]}
     asked = prompt(task, version, duty, data, _ANSWER, 4)
-    return Step([number], asked, lambda answer: [_read(answer, memories, [*about.values()], fields)])
+    return ModelCall([number], asked, lambda answer: [_read(answer, memories, [*about.values()], fields)])
 
 
 def _fitting(memories: Sequence[ShownMemory]) -> list[ShownMemory]:
@@ -81,14 +83,14 @@ def _fitting(memories: Sequence[ShownMemory]) -> list[ShownMemory]:
 
 def _read(
     answer: Mapping[str, Any], memories: Sequence[ShownMemory], about: Sequence[str], fields: Mapping[str, Any]
-) -> Found:
-    found = Found()
+) -> AnswerClaims:
+    found = AnswerClaims()
     with found.claim():
         summary = check_text(answer["summary"], SUMMARY_CHARACTERS)
         texts = [f"{author(one)}\n{one.content}" for one in memories]
         times = date_words(one.created_at for one in memories)
         if sources_of(summary, [*about, *texts, times], []) is None:
-            raise Refusal("not_in_texts")
+            raise RejectedClaim("not_in_texts")
         first, *others = memories
         at = written_time(max(one.created_at for one in memories))
         found.drafts.append(Draft({**fields, "timestamp": at, "summary": summary}, first, others))

@@ -1,1 +1,1 @@
-"""The memory graph: writing it with each memory event, and following its edges for a query."""
+"""The memory graph: writes for each memory event, and traversal for queries."""

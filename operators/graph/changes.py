@@ -1,39 +1,86 @@
-"""What one event changes of its owner's graph: read through, and staged or dropped as a whole.
+"""Changes of one event to its owner's graph. They are readable at once, and staged or dropped as a whole.
 
-Nodes and links are read and written as records (edges: `edge_changes.py`); `write.py` knows what they mean. Every
-record is read as the event leaves it so far. After a removal, `prune` deletes the nodes that nothing leads to any more.
-"""
+This module reads and writes records of nodes, links and names (edges: `edge_changes.py`); `write.py` knows their
+meaning. Reads include the event's own changes. After removals, `prune` deletes unreachable nodes."""
 
 from collections.abc import Iterable
+from itertools import islice
 
-from recallflow.operators.graph import orphans
+from recallflow.limits import DESCRIBERS_MAX
 from recallflow.operators.graph.edge_changes import EdgeChanges
 from recallflow.operators.graph.extract import Link
-from recallflow.operators.graph.name_changes import NameChanges
-from recallflow.operators.graph.past import Past
-from recallflow.state import keys
+from recallflow.operators.graph.past import GraphHistory
+from recallflow.state import caseless, keys, unions
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
+    SAME_AS,
     Description,
+    EdgeRow,
     LinksRow,
     Neighbour,
     NodeKey,
     NodeRow,
     Unsynced,
+    decode_member,
     decode_neighbours,
     decode_superseded,
     encode_member,
     encode_rows,
+    is_entity,
 )
 from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
+from recallflow.state.unions import Joined
+
+Nodes = dict[bytes, NodeKey]  # by stored name
+
+# Keys of a node share the owners' prefix, owner, table and node name.
+_SHARED_BYTES = keys.TABLE_BYTES + keys.NAME_BYTES
 
 
-class Changes:
-    """One event's changes. `change` numbers the event among its owner's; `ingested_ms`: when it came in. `forgetting`:
-    the `seq` of the memory that is being forgotten, of which nothing is kept for questions about then. `edges_most`:
-    how many edges the owner may have, None for any number."""
+def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, undescribed: Nodes) -> list[NodeKey]:
+    """Stage the deletion of unreachable `detached` nodes, and new descriptions of `undescribed` nodes, which lost the
+    link of the memory that described them: the oldest other memory with a description replaces it. Return the deleted
+    nodes."""
+    added: dict[bytes, list[tuple[bytes, bytes]]] = {}  # records that the event added, by prefix of the node
+    for stored, value in staged.effects.items():
+        if value is not None:
+            added.setdefault(stored[:_SHARED_BYTES], []).append((stored, value))
+
+    def is_reachable(name: bytes) -> bool:
+        return any(
+            prefix in added or any(stored not in staged.effects for stored, _ in partition.scan(prefix))
+            for prefix in (keys.members(owner, name), keys.adjacency_of(owner, name))
+        )
+
+    def oldest_description(name: bytes) -> tuple[int | None, Description | None]:
+        prefix = keys.members(owner, name)
+        left = (member for member in partition.scan_back(prefix) if member[0] not in staged.effects)
+        members = (sorted(added.get(prefix, []), reverse=True), islice(left, DESCRIBERS_MAX))
+        found = [one for one in map(_first_description, members) if one is not None]
+        return min(found, key=lambda one: one[0], default=(None, None))
+
+    orphans = {name for name in detached if not is_reachable(name)}
+    for name in orphans:
+        staged.effects[keys.node(owner, name)] = None
+        staged.nodes[detached[name].text] = None
+    for name in undescribed.keys() - orphans:
+        if (row := staged.get(partition, keys.node(owner, name))) is not None:
+            seq, description = oldest_description(name)
+            staged.effects[keys.node(owner, name)] = NodeRow.decode(row).describe(description, seq).encode()
+    return [detached[name] for name in orphans]
+
+
+def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, Description] | None:
+    described = ((stored, decode_member(value)[1]) for stored, value in members)
+    return next(((keys.reversed_sequence(stored), found) for stored, found in described if found is not None), None)
+
+
+class GraphChanges:
+    """The graph changes of one event. `change` is the event's number among its owner's, `ingested_ms` its ingestion
+    time. `forgetting` is the `seq` of a memory in removal, whose history is not kept. `edges_most` limits the owner's
+    edges."""
 
     def __init__(
         self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edges_most: int | None = None
@@ -47,50 +94,50 @@ class Changes:
         self.ingested_ms = ingested_ms
         self.edges_most = edges_most
         self.forgetting: int | None = None
-        self._detached: orphans.Nodes = {}  # nodes that lost a link or an edge
-        self._undescribed: orphans.Nodes = {}  # nodes whose describing memory lost its link
+        self._detached: Nodes = {}  # nodes that lost a link or an edge
+        self._undescribed: Nodes = {}  # nodes that lost the link of the memory that describes them
 
     @property
     def edges(self) -> EdgeChanges:
-        """What the event changes of edges. Made for each use: kept, it would be a cycle, which only Python's collector
-        frees, for every event."""
+        """The changes to edges. Created per use: a stored one would be a reference cycle per event, for the garbage
+        collector."""
         return EdgeChanges(self, self._partition, self._owner, self._change)
 
     @property
-    def past(self) -> Past:
-        """What the event leaves as it was. Made for each use, as `edges`."""
-        return Past(self, self._partition, self._owner, self._change)
+    def past(self) -> GraphHistory:
+        """The history of the event's changes. Created per use, as `edges`."""
+        return GraphHistory(self, self._partition, self._owner, self._change)
 
     @property
-    def names(self) -> NameChanges:
-        """What the event changes of what entities are called. Made for each use, as `edges` is."""
+    def names(self) -> "NameChanges":
+        """The changes to entity names. Created per use, as `edges`."""
         return NameChanges(self, self._owner)
 
     def get(self, key: bytes) -> bytes | None:
-        """A record as the event leaves it so far."""
+        """Return a record, including this event's changes."""
         return self.staged.get(self._partition, key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Writes a record; None deletes it."""
+        """Write a record; None deletes it."""
         self.staged.effects[key] = value
 
     def seq(self, memory_id: str) -> int | None:
-        """The sequence number of a memory that was remembered before this event, and still is."""
+        """Return the sequence number of a memory that existed before this event and still exists."""
         current = self._hot.current(memory_id)
         return None if current is None or current.forgotten else current.seq
 
     def has_room(self) -> bool:
-        """Whether the owner may have one more edge."""
+        """Return whether the owner may have another edge."""
         return self.edges_most is None or self._hot.held.edges + self.staged.more_edges < self.edges_most
 
     # ------------------------------------------------------------------ nodes
 
     def name(self, key: NodeKey) -> bytes:
-        """What stands for a node in stored keys."""
+        """Return the stored name of a node."""
         return (None if key.memory else self._known(key.text)) or self._hot.graph.name(key)
 
     def node(self, key: NodeKey) -> NodeRow | None:
-        """A node's record; a memory has one only while it is archived."""
+        """Return the record of a node. A memory has one only while it is archived."""
         stored = self.get(keys.node(self._owner, self.name(key)))
         return None if stored is None else NodeRow.decode(stored)
 
@@ -101,7 +148,7 @@ class Changes:
         self.put(keys.node(self._owner, self.name(key)), None)
 
     def ensure_node(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
-        """Creates a node that is no memory, if it is missing. Returns what stands for it in stored keys."""
+        """Create a node other than a memory, if it is missing. Return its stored name."""
         known = self._known(key)
         if known is not None:
             return known
@@ -115,7 +162,7 @@ class Changes:
         return found
 
     def has_node(self, key: str) -> bool:
-        """Whether a node that is no memory is there."""
+        """Return whether a node other than a memory exists."""
         if self._known(key) is not None:
             return True
         if key in self.staged.nodes or key in self.hot_graph.absent or self.hot_graph.has_all_nodes:
@@ -128,18 +175,17 @@ class Changes:
         return False
 
     def alike(self, key: str) -> list[str]:
-        """Keys of entities that earlier events left whose names the name of this one is part of, or that are part of
-        it; none that is known to be the same."""
+        """Return keys of earlier entities whose name contains this one's or is part of it, except known synonyms."""
         same = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
         return [other for other in self.hot_graph.names().alike(key) if other not in same]
 
     def is_superseded(self, seq: int) -> bool:
-        """Whether a memory is superseded by another."""
+        """Return whether another memory supersedes a memory."""
         stored = self.get(keys.superseded(self._owner, seq))
         return stored is not None and any(one.until_ms is None for one in decode_superseded(stored))
 
     def forget_memory(self, key: NodeKey, seq: int) -> None:
-        """Takes away what is stored of a memory as a node: that it is archived, and by what it is superseded."""
+        """Delete the stored state of a memory as a node: its archive mark, and the memories that supersede it."""
         if self.node(key) is not None:
             self.remove_node(key)
         if self.get(keys.superseded(self._owner, seq)) is not None:
@@ -147,27 +193,27 @@ class Changes:
             self.staged.superseded[seq] = []
 
     def detach(self, key: NodeKey) -> None:
-        """A node lost a link or an edge: `prune` deletes it where that was the last."""
+        """Note that a node lost a link or an edge. `prune` deletes it if that was its last."""
         self._detached[self.name(key)] = key
 
     def _known(self, key: str) -> bytes | None:
-        """What stands for a node that is surely stored; None of others."""
+        """Return the stored name of a node that certainly exists; None for others."""
         return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
 
     # ------------------------------------------------------------------ links
 
     def links(self, seq: int) -> LinksRow | None:
-        """What a memory brought into the graph; None where it is not in it."""
+        """Return the graph contributions of a memory; None if it is not in the graph."""
         stored = self.get(keys.links(self._owner, seq))
         return None if stored is None else LinksRow.decode(stored)
 
     def put_links(self, seq: int, row: LinksRow | None) -> None:
-        """Writes what a memory brought into the graph; None deletes it."""
+        """Write the graph contributions of a memory; None deletes them."""
         self.put(keys.links(self._owner, seq), None if row is None else row.encode())
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
-        """Links a memory to nodes that it was not linked to."""
+        """Link a memory to new nodes."""
         (before, behind), effects = keys.member_of(self._owner, seq), self.staged.effects
         staged, stored = self.staged.nodes, self.hot_graph.nodes
         for key, kind, name, role, description, is_urn in links:
@@ -178,7 +224,7 @@ class Changes:
                 self._describe(NodeKey(key), seq, description)
 
     def relink(self, seq: int, link: Link) -> None:
-        """The same link once more, in another role or with another word on the node."""
+        """Update an existing link with another role or description."""
         key, node = NodeKey(link.key), self.name(NodeKey(link.key))
         member, value = keys.member(self._owner, node, seq), encode_member(link.role, link.description)
         if self.get(member) == value:
@@ -190,14 +236,14 @@ class Changes:
             self._lose_description(key, seq)
 
     def unlink(self, seq: int, key: str) -> None:
-        """Takes a memory's link to a node away."""
+        """Remove the link of a memory to a node."""
         node = NodeKey(key)
         self.put(keys.member(self._owner, self.name(node), seq), None)
         self.detach(node)
         self._lose_description(node, seq)
 
     def members(self, key: str, at_most: int | None = None) -> list[int]:
-        """So many of the memories linked to a node by earlier events, or all, the newest first."""
+        """Return the memories linked to a node by earlier events, newest first, optionally limited."""
         prefix = keys.members(self._owner, self.name(NodeKey(key)))
         if at_most is not None:
             return [*map(keys.reversed_sequence, self._partition.first_keys(prefix, at_most))]
@@ -216,35 +262,34 @@ class Changes:
     # ------------------------------------------------------------------ similar memories
 
     def neighbours(self, seq: int) -> list[Neighbour]:
-        """A memory's similar ones, the closest first."""
+        """Return the similar memories of a memory, closest first."""
         stored = self.get(keys.similar(self._owner, seq))
         return decode_neighbours(stored) if stored else []
 
     def put_neighbours(self, seq: int, neighbours: list[Neighbour]) -> None:
-        """Writes a memory's similar ones, the closest first."""
+        """Write the similar memories of a memory, closest first."""
         self.put(keys.similar(self._owner, seq), encode_rows(neighbours) if neighbours else None)
 
-    # ------------------------------------------------------------------ memories out of step
+    # ------------------------------------------------------------------ memories with a failed graph write
 
     def unsynced(self) -> dict[int, Unsynced]:
-        """The memories whose graph is still to be written, by their sequence number."""
+        """Return the memories whose graph write failed, by sequence number."""
         if not self.hot_graph.unsynced and not self.staged.unsynced:
             return {}
         now = {**self.hot_graph.unsynced, **self.staged.unsynced}
         return {seq: marker for seq, marker in now.items() if marker is not None}
 
     def put_unsynced(self, seq: int, marker: Unsynced | None) -> None:
-        """Marks a memory whose graph is still to be written; None takes the mark away."""
+        """Mark a memory whose graph write failed; None removes the mark."""
         self.put(keys.unsynced(self._owner, seq), None if marker is None else marker.encode())
         self.staged.unsynced[seq] = marker
 
     # ------------------------------------------------------------------ end
 
     def prune(self) -> None:
-        """Deletes the nodes that nothing leads to any more, and looks for the next description of those that lost
-        theirs."""
+        """Delete unreachable nodes, and find new descriptions for nodes that lost theirs."""
         if self._detached or self._undescribed:
-            gone = orphans.prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
+            gone = prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
             for key in gone:
                 stored = self._partition.get(keys.node(self._owner, self.name(key)))
                 self.past.keep_orphan(key, None if stored is None else NodeRow.decode(stored))
@@ -252,12 +297,81 @@ class Changes:
             self._detached, self._undescribed = {}, {}
 
     def drop(self, staged: Staged | None) -> None:
-        """Goes back to what was staged before; None is nothing."""
+        """Restore earlier staged changes."""
         self.staged = staged or Staged()
         self.forgetting = None
         self._detached, self._undescribed = {}, {}
 
     def publish(self) -> None:
-        """Takes what was staged into the owner's memory."""
+        """Apply the staged changes to the owner's in-memory graph."""
         self.hot_graph.publish(self.staged)
         self._hot.graph.publish(self.staged.superseded, self.staged.joined)
+
+
+class NameChanges:
+    """The changes of one event to synonyms, and to names in scripts without case that texts are searched for."""
+
+    def __init__(self, changes: "GraphChanges", owner: bytes) -> None:
+        self._changes = changes
+        self._owner = owner
+
+    # ------------------------------------------------------------------ synonyms
+
+    def of(self, key: NodeKey) -> list[NodeKey]:
+        """Return all names of an entity."""
+        return [NodeKey(name) for name in unions.names_of(key.text, self._joined)] if is_entity(key) else [key]
+
+    def join(self, row: EdgeRow, joins: bool) -> None:
+        """Join the ends of a `same_as` edge as synonyms, or separate them. Groups beyond the size limit are not
+        joined."""
+        if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
+            return
+        if not joins:
+            self._changes.past.keep_joined(row.source, row.target, row.number)
+        source, target = row.source.text, row.target.text
+        one = Joined(target, row.number, True)
+        if joins == (one in self._joined(source)):
+            return
+        if joins:
+            names = {*unions.names_of(source, self._joined), *unions.names_of(target, self._joined)}
+            if len(names) > unions.NAMES_MAX:
+                return
+        for key, other in ((source, one), (target, Joined(source, row.number, False))):
+            rest = [found for found in self._joined(key) if found.number != row.number]
+            self._put_joined(key, [*rest, other] if joins else rest)
+
+    def _joined(self, key: str) -> list[Joined]:
+        stored = self._changes.get(keys.joined(self._owner, self._changes.name(NodeKey(key))))
+        return [] if stored is None else unions.decode_joined(stored)[1]
+
+    def _put_joined(self, key: str, joined: list[Joined]) -> None:
+        stored = keys.joined(self._owner, self._changes.name(NodeKey(key)))
+        self._changes.put(stored, unions.encode_joined(key, joined) if joined else None)
+        self._changes.staged.joined[key] = joined
+
+    # ------------------------------------------------------------------ scripts without case
+
+    def caseless(self) -> list[str]:
+        """Return names in scripts without case that texts are searched for."""
+        staged = self._changes.staged.caseless
+        return self._changes.hot_graph.caseless() if staged is None else staged
+
+    def keep(self, key: str) -> None:
+        """Add a new entity's name to the searched names, if it is in such a script and there is room."""
+        name, names = _name(key), self.caseless()
+        if caseless.is_caseless(name) and len(names) < caseless.NAMES_MAX:
+            self._put_caseless([*names, name])
+
+    def drop(self, gone: Iterable[NodeKey]) -> None:
+        """Remove the names of deleted nodes."""
+        names = {_name(key.text) for key in gone if is_entity(key) and not key.text.isascii()}
+        if names and not names.isdisjoint(before := self.caseless()):
+            self._put_caseless([name for name in before if name not in names])
+
+    def _put_caseless(self, names: list[str]) -> None:
+        self._changes.put(keys.caseless(self._owner), caseless.encode_names(names) if names else None)
+        self._changes.staged.caseless = names
+
+
+def _name(key: str) -> str:
+    return key.partition(":")[2]

@@ -1,4 +1,4 @@
-"""What one event changes of its owner's edges: each at both its ends, with what it makes of what it replaces."""
+"""Changes of one event to its owner's edges, stored at both ends, with the history of replaced states."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -20,22 +20,22 @@ from recallflow.state.partition import Partition
 from recallflow.state.past_edge import Life
 
 if TYPE_CHECKING:
-    from recallflow.operators.graph.changes import Changes
+    from recallflow.operators.graph.changes import GraphChanges
 
-_EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
+_EDGE_NUMBERS = 2**16  # per event; a record has no room for more edges
 
 
 class EdgeChanges:
-    """What one event changes of its owner's edges."""
+    """The changes of one event to its owner's edges."""
 
-    def __init__(self, changes: "Changes", partition: Partition, owner: bytes, change: int) -> None:
+    def __init__(self, changes: "GraphChanges", partition: Partition, owner: bytes, change: int) -> None:
         self._changes = changes
         self._partition = partition
         self._owner = owner
         self._first_number = change * _EDGE_NUMBERS
 
     def name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
-        """What stands for an edge in stored keys; one of a symmetric type is the same from both ends."""
+        """Return the stored name of an edge. An edge of a symmetric type has the same name from both ends."""
         first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
         return self._partition.keyring.edge(self._owner, self._changes.name(first), self._changes.name(second), kind)
 
@@ -44,21 +44,21 @@ class EdgeChanges:
         return None if stored is None else EdgeRow.decode(stored)
 
     def new(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
-        """An edge that nothing states yet, still to be put."""
+        """Return a new edge without statements. The caller stores it."""
         number = self._first_number + self._changes.staged.edges
         self._changes.staged.edges += 1
         first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
         return EdgeRow(first, second, kind, number, added_ms=self._changes.ingested_ms)
 
     def add(self, name: bytes, row: EdgeRow) -> None:
-        """Writes an edge that was not there, at both its ends."""
+        """Write a new edge, at both ends."""
         for end in (row.source, row.target):
             self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), name)
         self._changes.staged.more_edges += 1
         self.put(name, row)
 
     def put(self, name: bytes, row: EdgeRow) -> None:
-        """Writes an edge that is at its ends already."""
+        """Write an existing edge."""
         before = self.get(name)
         if before is not None:
             self._changes.past.keep_parts(name, before, row)
@@ -67,8 +67,7 @@ class EdgeChanges:
         self._changes.names.join(row, joins=row.joins)
 
     def remove(self, name: bytes, row: EdgeRow) -> None:
-        """Deletes an edge, at both its ends. What was said of it is kept, but for what forgotten memories said:
-        where that was all, nothing is."""
+        """Delete an edge at both ends. Its statements stay in the history, except statements of forgotten memories."""
         past = self._changes.past
         past.keep_parts(name, row, None)
         self._take_out(name, row)
@@ -78,18 +77,18 @@ class EdgeChanges:
             past.forget_traces(Life.of_row(row))
 
     def erase(self, name: bytes, row: EdgeRow) -> None:
-        """Deletes an edge, with all that was ever said of it."""
+        """Delete an edge with its history."""
         self._take_out(name, row)
         self._changes.past.forget_edge(name)
         self._changes.past.forget_traces(Life.of_row(row))
 
     def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
-        """Names of so many of the edges that earlier events left at a node, or of all."""
+        """Return names of edges that earlier events left at a node, optionally limited."""
         stored = self._partition.scan(keys.adjacency_of(self._owner, self._changes.name(key)))
         return [name for _, name in islice(stored, at_most)]
 
     def at(self, key: NodeKey, at_most: int | None = None) -> Iterator[tuple[bytes, EdgeRow]]:
-        """Names and records of those of them that stand so far."""
+        """Yield names and records of those edges that still exist."""
         for name in self.names_at(key, at_most):
             if (row := self.get(name)) is not None:
                 yield name, row
@@ -125,12 +124,12 @@ class EdgeChanges:
         if before is not None:
             others.append(before._replace(until_ms=ingested_ms))
         past = [one for one in others if one.until_ms is not None][-SUPERSEDED_MAX:]
-        standing = [one for one in others if one.until_ms is None]
-        if after is not None and len(standing) == SUPERSEDED_MAX:
+        current = [one for one in others if one.until_ms is None]
+        if after is not None and len(current) == SUPERSEDED_MAX:
             problem = (
                 f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
             )
             raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
-        by = [*past, *standing, *([] if after is None else [after])]
+        by = [*past, *current, *([] if after is None else [after])]
         self._changes.put(key, encode_rows(by) if by else None)
         self._changes.staged.superseded[seq] = by

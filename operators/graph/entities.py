@@ -1,4 +1,4 @@
-"""Which of an owner's entities a query is about, and what the graph knows of them."""
+"""Entities of a query, and the graph's knowledge about them."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +9,12 @@ from recallflow.operators.graph.reader import is_live, other_end
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
 
-QUESTION_WORDS = 100  # looked through for names; a text that goes on is no question any more
+QUESTION_WORDS = 100  # words of a question that are searched for names
 NAME_WORDS = 5
 CONTEXT_HOPS = 2
 CONTEXT_ENTRIES = 20
-RELATIONSHIPS = 24  # of one entity, the newest first
-TELLING_MOST = 1_000  # memories of an entity that are looked through for one that the filters let through
+RELATIONSHIPS = 24  # the newest relationships of an entity
+TELLING_MOST = 1_000  # memories of an entity that are checked against the filters
 
 _WORD = re.compile(r"\w+")
 _SYMBOLS = re.compile(r"[^\w\s]*")
@@ -23,17 +23,17 @@ _OPENING = "([{\"'‘“«¿¡@#"
 
 
 def given(graph: OwnerGraph, wanted: Sequence[str]) -> list[NodeKey]:
-    """What URNs stand for, unless it is archived; a name or a node's key counts as one."""
+    """Return the nodes of URNs, unless archived. Names and node keys are accepted too."""
     found: list[NodeKey] = []
     for text in wanted:
         own = graph.find(text)
         found += graph.by_urn(text) or ([] if own is None else [own])
-    return [key for key in dict.fromkeys(found) if _stands(graph, key)]
+    return [key for key in dict.fromkeys(found) if _is_current(graph, key)]
 
 
 def named(graph: OwnerGraph, question: str) -> list[NodeKey]:
-    """Entities that are not archived and whose names stand in the question as whole words, in the order of the
-    question. A longer name goes before the shorter ones in it."""
+    """Return the entities whose names occur in the question as whole words, in order, unless archived. Longer names
+    take precedence over names within them."""
     words = [match.span() for match in _WORD.finditer(question)][:QUESTION_WORDS]
     used = [False] * len(words)
     found: dict[int, NodeKey] = {}
@@ -49,9 +49,9 @@ def named(graph: OwnerGraph, question: str) -> list[NodeKey]:
 
 
 def _called(graph: OwnerGraph, question: str, start: int, end: int) -> NodeKey | None:
-    """The entity that a part of the question names, with the symbols around it (C++) or without."""
+    """Return the entity that a part of the question names, with adjacent symbols (C++) or without."""
     for spelling in _spellings(question, start, end):
-        # An ordinary word is a name only with a capital that no beginning explains.
+        # A function word counts as a name only if it is capitalised within the sentence.
         if spelling.lower() in FUNCTION_WORDS and (start == 0 or spelling.islower()):
             continue
         node = graph.node(NodeKey(node_key(ENTITY_KIND, spelling)))
@@ -60,7 +60,7 @@ def _called(graph: OwnerGraph, question: str, start: int, end: int) -> NodeKey |
     return None
 
 
-def _stands(graph: OwnerGraph, key: NodeKey) -> bool:
+def _is_current(graph: OwnerGraph, key: NodeKey) -> bool:
     node = graph.node(key)
     return node is not None and not node.archived
 
@@ -75,22 +75,24 @@ def _spellings(question: str, start: int, end: int) -> Iterator[str]:
         yield question[start:end]
 
 
-class Known(NamedTuple):
-    """What the graph knows of entities, and how many of them the query's filters keep out."""
+class EntityContext(NamedTuple):
+    """The graph's knowledge about entities, and the number of entities that the query's filters exclude."""
 
     entries: list[dict[str, Any]]
     kept_out: int
 
 
-NOTHING_KNOWN = Known([], 0)
+NOTHING_KNOWN = EntityContext([], 0)
 
 
 def context(
     graph: OwnerGraph, entities: Sequence[NodeKey], now_ms: int, permitted: Callable[[int], bool] | None = None
-) -> Known:
-    """The entities and those within two relations of them, at most 20: name, type, properties, and their relationships
-    ({type, target}) in the direction in which they hold. `permitted`: where the query filters, which memories (`seq`)
-    may tell of them; one that no such memory is linked to is kept out, and so is a relation that none states."""
+) -> EntityContext:
+    """Return the entities and those within two relations, at most 20: name, type, properties, and outgoing
+    relationships ({type, target}).
+
+    `permitted` decides which memories (`seq`) pass the query's filters. Entities without a link to such a memory are
+    excluded, and relations that no such memory states."""
     entries: list[dict[str, Any]] = []
     reached, at, kept_out = list(dict.fromkeys(entities)), 0, 0
     hops = dict.fromkeys(reached, 0)
@@ -113,16 +115,17 @@ def context(
             if edge.source == key and (target := graph.node(other)) is not None and not target.archived:
                 relationships.append({"type": edge.type, "target": target.name})
         entries.append(_entry(node, relationships))
-    return Known(entries, kept_out)
+    return EntityContext(entries, kept_out)
 
 
 def _is_told(graph: OwnerGraph, key: NodeKey, permitted: Callable[[int], bool] | None) -> bool:
-    """Whether a permitted memory is linked to a node."""
+    """Return whether a permitted memory is linked to a node."""
     return permitted is None or any(map(permitted, graph.members(key, TELLING_MOST)))
 
 
 def _is_stated(graph: OwnerGraph, edge: Edge, permitted: Callable[[int], bool] | None) -> bool:
-    """Whether a permitted memory states an edge; of one that no memory states, whether its ends are told of."""
+    """Return whether a permitted memory states an edge; without evidence, whether both its ends have permitted
+    memories."""
     if permitted is None:
         return True
     if not edge.evidence:
@@ -134,7 +137,7 @@ def _is_stated(graph: OwnerGraph, edge: Edge, permitted: Callable[[int], bool] |
 def _entry(node: Node, relationships: list[dict[str, str]]) -> dict[str, Any]:
     properties = dict(node.properties)
     entry = {
-        "name": properties.pop("name", node.name),  # a URN's node has the name that was given with it
+        "name": properties.pop("name", node.name),  # the node of a URN stores its name as a property
         "type": properties.pop("type", node.kind),
         "properties": properties,
         "relationships": relationships,

@@ -1,37 +1,43 @@
-"""A bounded subgraph, for a page that shows it."""
+"""Parts of the graph for the memory explorer: a bounded subgraph, and the whole graph in pages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 
+from pydantic_core import to_json
+
+from recallflow.cursors import EdgeCursor, MemoryCursor
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.extras import way_out
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
-from recallflow.operators.graph.reader import Bounds, Scope, marks
-from recallflow.operators.graph.superseded import superseded
+from recallflow.operators.graph.reader import Caps, LoadBounds, TraversalScope, marks, superseded
+from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.redaction import RowsReader
+from recallflow.queries import GraphExplore
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
+from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 from recallflow.stepped import spend
 
-BOUNDS = Bounds(visited=200, opened=64)  # more than that no page can show
-VERTICES_A_READ = 20  # that cost as much to count hops to as to read a record
-NEWEST = 10  # memories that are begun with where no node is asked for
+BOUNDS = LoadBounds(visited=200, opened=64)  # the limits of a page
+VERTICES_A_READ = 20  # vertices whose hops can be counted at the cost of reading one record
+NEWEST = 10  # initial memories, if the query names no node
 
 
 def explore(
     graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int, moment: Moment
 ) -> Subgraph:
-    """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name; of the
-    moment. What does not count then is shown too, and marked. Raises InvalidRecord where a node is not there."""
+    """Return the subgraph within `hops` (1 to 3) of the given nodes: keys, memory ids, URNs, or entity names. Nodes and
+    edges that do not count at the moment are included with marks. Raise InvalidRecord for a missing node."""
 
     now_ms = moment.now_ms
     begin = _begin(graph, wanted) if wanted else newest(index, moment)[:NEWEST]
-    scope = Scope(graph, allowed=lambda seq: index.slot(seq) is not None, bounds=BOUNDS)
+    scope = TraversalScope(graph, allowed=lambda seq: index.slot(seq) is not None, bounds=BOUNDS)
     around = Neighbourhood(scope, begin, hops)
     slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
     own = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}
@@ -41,7 +47,7 @@ def explore(
     for vertex, neighbours in around.out.items():
         for other, joined in neighbours.items():
             if any(isinstance(end, int) and end not in own for end in (vertex, other)):
-                continue  # a memory that is forgotten, which the graph could not be told yet
+                continue  # a forgotten memory whose graph write failed
             edges += [explored_edge(edge, now_ms) for edge in joined.values() if edge is not None]
             if "" in joined and isinstance(vertex, int) and isinstance(other, NodeKey):
                 role = dict(graph.links(vertex))[other]
@@ -83,7 +89,7 @@ def _nodes(
     if not around.out:
         return
     try:
-        import networkx as nx  # takes long to import, and nothing else needs it
+        import networkx as nx  # a slow import that only this function needs
     except ModuleNotFoundError as error:
         raise InvalidRecord("invalid_event", [FieldProblem("type", way_out(error) or str(error))]) from None
     whole = nx.Graph(around.out)
@@ -105,12 +111,12 @@ def _nodes(
 
 
 def _hops(source: Vertex, target: Vertex, _: object) -> int:
-    """From a memory to a node it shares it is no hop; see `neighbourhood`."""
+    """Return the hops of a step: none from a memory to a shared node; see `neighbourhood`."""
     return 0 if isinstance(source, int) and isinstance(target, NodeKey) else 1
 
 
 def explored_node(key: NodeKey, node: Node) -> ExploredNode:
-    """A node as a response shows it, by itself."""
+    """Return a single node in the form of a response."""
     return ExploredNode(
         key=str(key),
         kind=node.kind,
@@ -126,7 +132,7 @@ def explored_node(key: NodeKey, node: Node) -> ExploredNode:
 
 
 def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
-    """An edge as a response shows it, with the marks it has at a time (epoch ms)."""
+    """Return an edge in the form of a response, with its marks at a time (epoch ms)."""
     return ExploredEdge(
         source=str(edge.source),
         target=str(edge.target),
@@ -145,7 +151,7 @@ def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
 
 
 def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
-    """Why a memory does not count at a time (epoch ms), where it does not."""
+    """Return the reasons why a memory does not count at a time (epoch ms)."""
     found: list[Mark] = ["archived"] if graph.is_archived(NodeKey(row.id, memory=True)) else []
     if row.valid_from_ms is not None and now_ms < row.valid_from_ms:
         found.append("not_yet_valid")
@@ -157,7 +163,7 @@ def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int
 
 
 def explored_memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
-    """A memory as a page shows it."""
+    """Return a memory in the form of a response."""
     return ExploredMemory(
         id=row.id,
         key=str(NodeKey(row.id, memory=True)),
@@ -168,3 +174,120 @@ def explored_memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
         created_at=format_time(row.created_ms),
         marks=found,
     )
+
+
+NODES_MAX = 500  # shared nodes of a page of memories, unless the first memory has more
+LOOKED_AT = 4  # edges examined per edge of a page, because filters of time or project may exclude most
+PAIRS_MAX = 20_000  # pairs of names examined per page; synonyms multiply the possible edges
+FIRST_EDGE = EdgeCursor(b"", b"")
+
+
+def page(
+    hot: HotOwner, index: OwnerIndex, graph: OwnerGraph, rows: RowsReader, query: GraphExplore, moment: Moment
+) -> Subgraph:
+    """Return the page after `query.after`, as of the moment: first memories, newest first, with their links; then
+    edges. `rows` reads by slot.
+
+    A page is limited by its reads: memories with links and similar memories, or edges with ends. Shared nodes are
+    repeated on each page with one of their memories, so each page is self-contained."""
+    made = _Page(graph, moment.now_ms)
+    behind = None if query.after is None else EdgeCursor.parse(query.after)
+    ended: MemoryCursor | EdgeCursor | None
+    if behind is not None:
+        ended = _edges(made, behind, query.limit)
+    else:
+        after = None if query.after is None else MemoryCursor.parse(query.after)
+        ended = _memories(made, hot, index, rows, after, query.limit, moment)
+    return Subgraph(
+        nodes=[*made.nodes.values()],
+        edges=made.edges,
+        links=made.links,
+        memories=made.memories,
+        caps=asdict(Caps()),
+        after=None if ended is None else str(ended),
+    )
+
+
+class _Page:
+    """The contents of a page."""
+
+    def __init__(self, graph: OwnerGraph, now_ms: int) -> None:
+        self.nodes: dict[NodeKey, ExploredNode] = {}
+        self.edges: list[ExploredEdge] = []
+        self.links: list[ExploredLink] = []
+        self.memories: list[ExploredMemory] = []
+        self.graph, self.now_ms = graph, now_ms
+
+    def add_node(self, key: NodeKey) -> None:
+        if key in self.nodes or (node := self.graph.described(key)) is None:
+            return
+        self.nodes[key] = explored_node(key, node)
+
+    def add_memory(self, seq: int, memory: ExploredMemory) -> None:
+        own = NodeKey(memory.id, memory=True)
+        self.memories.append(memory)
+        self.add_node(own)
+        for key, role in self.graph.links(seq)[1:]:
+            self.add_node(key)
+            self.links.append(ExploredLink(memory=str(own), node=str(key), role=role))
+        # Both memories store the edge; the page of the newer one shows it.
+        self.edges += [
+            explored_edge(edge, self.now_ms)
+            for edge in self.graph.similar(seq)
+            if any(other < seq for other in self.graph.members(edge.target, 1))
+        ]
+
+    def add_edge(self, edge: Edge) -> None:
+        for end in (edge.source, edge.target):
+            self.add_node(end)
+        self.edges.append(explored_edge(edge, self.now_ms))
+
+
+def _memories(
+    made: _Page,
+    hot: HotOwner,
+    index: OwnerIndex,
+    rows: RowsReader,
+    after: MemoryCursor | None,
+    limit: int,
+    moment: Moment,
+) -> MemoryCursor | EdgeCursor:
+    """Add memories to a page. Return its end."""
+    graph, facts = made.graph, index.conversation.facts
+    hidden = superseded(graph, moment.now_ms)
+    places = newest_first(hot, index, there(index, moment), after, limit + 1).tolist()
+    room, last = Room(), None
+    for place, row in read(index, places[:limit], rows):
+        if row is not None:
+            memory = explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))
+            if not room.take(len(to_json(memory))) or len(made.nodes) > NODES_MAX:
+                break
+            made.add_memory(int(facts["seq"][place]), memory)
+        last = place
+    return FIRST_EDGE if last is None or last == places[-1] else cursor(index, last)
+
+
+def _edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:
+    """Add edges to a page. Return its end; None after the last edge. Raise InvalidRecord."""
+    mark = made.graph.mark
+    if behind.mark not in (b"", mark):
+        problem = "the state was rebuilt since that page: leave it out, and start with the first page"
+        raise InvalidRecord("invalid_event", [FieldProblem("after", problem)])
+    found = made.graph.edges_behind(behind.name)
+    edges: list[Edge] = []
+    alone: set[NodeKey] = set()
+    last, pairs = b"", 0
+    for name, one, looked_at in islice(found, LOOKED_AT * limit):
+        last, pairs = name, pairs + looked_at
+        if isinstance(one, Edge):
+            edges.append(one)
+        elif one is not None:
+            alone.add(one)
+        if len(edges) == limit or pairs >= PAIRS_MAX:
+            break
+    # The order of the store differs between directories.
+    for key in sorted(alone, key=str):
+        made.add_node(key)
+    for edge in sorted(edges, key=lambda one: (str(one.source), str(one.target), one.type)):
+        made.add_edge(edge)
+    return EdgeCursor(mark, last) if next(found, None) is not None else None

@@ -1,26 +1,26 @@
-"""Which nodes a memory belongs to, and which edges it states: by its fields, and what its text names."""
+"""Nodes and edges of a memory, from its fields and the names in its text."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from recallflow.caching import Kept
-from recallflow.operators.graph.names import Named
+from recallflow.operators.graph.names import TextNames
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, SAME_AS, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 
 class Link(NamedTuple):
-    """That a memory belongs to a node, what the node is called, and how the memory describes it."""
+    """The membership of a memory in a node, with the node's name and the memory's description of it."""
 
     key: str
     kind: str
     name: str
     role: str
     description: Description | None = None
-    is_urn: bool = False  # the name is one
+    is_urn: bool = False  # the name is a URN
 
 
-class Relation(NamedTuple):
+class StatedRelation(NamedTuple):
     """An edge that a memory states."""
 
     source: NodeKey
@@ -34,24 +34,24 @@ class Relation(NamedTuple):
     valid_to_ms: int | None = None
 
 
-_NOBODY = node_key(ENTITY_KIND, "")  # what a blank name comes to
+_NOBODY = node_key(ENTITY_KIND, "")  # the key of a blank name
 
 
-def links(row: MemoryRow, episode_id: str | None, named: Named) -> dict[str, Link]:
-    """Node key → link, for every node that the memory belongs to. Where it names one node several times, the first
-    gives the role, and the first that describes the node gives the name."""
+def links(row: MemoryRow, episode_id: str | None, named: TextNames) -> dict[str, Link]:
+    """Return the links of a memory by node key. If it names a node several times, the first gives the role, and the
+    first with a description gives the name."""
     found: dict[str, Link] = {}
     for link in _all_links(row, episode_id, named):
         before = found.get(link.key)
         if before is None:
-            if len(link.key) > len(link.kind) + 1:  # a blank name is none
+            if len(link.key) > len(link.kind) + 1:  # blank names are skipped
                 found[link.key] = link
         elif link.description is not None and before.description is None:
             found[link.key] = before._replace(name=link.name, description=link.description)
     return found
 
 
-def _all_links(row: MemoryRow, episode_id: str | None, named: Named) -> Iterator[Link]:
+def _all_links(row: MemoryRow, episode_id: str | None, named: TextNames) -> Iterator[Link]:
     yield _link("type", row.kind)
     if row.category is not None:
         yield _link("category", row.category)
@@ -74,8 +74,8 @@ def _all_links(row: MemoryRow, episode_id: str | None, named: Named) -> Iterator
 
 
 def _given_entities(row: MemoryRow) -> Iterator[Link]:
-    """A URN and each alias is a node beside that of the name given with it, as texts say the one or the other; a
-    relation says that they are one."""
+    """Yield links of a memory's entities. URNs and aliases are separate nodes, because texts use either; a relation
+    connects them."""
     for entity in row.entities:
         name, urn = entity["name"], entity.get("urn")
         properties = {field: value for field, value in entity.items() if field not in ("name", "urn", "aliases")}
@@ -97,16 +97,16 @@ def _make_link(link: tuple[str, str, str, bool]) -> Link:
     return Link(node_key(kind, name), kind, name, role, None, is_urn)
 
 
-_links = Kept(_make_link, 4 * 1024 * 1024)  # the same few are named over and over
+_links = Kept(_make_link, 4 * 1024 * 1024)  # few distinct links occur often
 
 
 def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -> Link:
     return _links[kind, name, role or kind, is_urn]
 
 
-def relations(row: MemoryRow) -> list[Relation]:
-    """The edges between entities that a memory states, `same_as` its aliases and its URN among them. An end given as a
-    URN is the entity named with it."""
+def relations(row: MemoryRow) -> list[StatedRelation]:
+    """Return the stated edges between entities, including `same_as` for aliases and URNs. An end given as a URN is the
+    entity named with it."""
     names = {node_key(ENTITY_KIND, e["urn"]): node_key(ENTITY_KIND, e["name"]) for e in row.entities if e.get("urn")}
 
     def end(name: str) -> NodeKey:
@@ -114,7 +114,7 @@ def relations(row: MemoryRow) -> list[Relation]:
         return NodeKey(names.get(key, key))
 
     found = [
-        Relation(
+        StatedRelation(
             end(r["source"]),
             end(r["target"]),
             r["type"],
@@ -127,14 +127,14 @@ def relations(row: MemoryRow) -> list[Relation]:
         )
         for r in row.relations
     ]
-    said = [one for one in found if one.type != SAME_AS or one.source != one.target]
-    return [one for one in (*said, *_others(row)) if _NOBODY not in (one.source.text, one.target.text)]
+    stated = [one for one in found if one.type != SAME_AS or one.source != one.target]
+    return [one for one in (*stated, *_others(row)) if _NOBODY not in (one.source.text, one.target.text)]
 
 
-def _others(row: MemoryRow) -> Iterator[Relation]:
-    """That the URN and each alias of an entity given with a memory are the entity."""
+def _others(row: MemoryRow) -> Iterator[StatedRelation]:
+    """Yield `same_as` relations for URNs and aliases."""
     for entity in row.entities:
         own = NodeKey(node_key(ENTITY_KIND, entity["name"]))
         for other in (entity.get("urn"), *entity.get("aliases", ())):
             if other is not None and (key := NodeKey(node_key(ENTITY_KIND, other))) != own:
-                yield Relation(own, key, SAME_AS, False, None)
+                yield StatedRelation(own, key, SAME_AS, False, None)

@@ -1,9 +1,8 @@
-"""Search over relations: the stated edges around some nodes and memories, with the memories that state them.
+"""Search over relations: stated edges around nodes and memories, with the memories that state them.
 
-Without an entity, what lies at the memories that fit the words best is searched, what lies at the newest, and then what
-lies at any entity. A fact's score is the share of the question's content words that it has: in its ends, type and
-properties they count whole, in its evidence half.
-"""
+Without given entities, the search covers the edges at the memories that match the words best, at the newest memories,
+and at all entities. A fact's score is the share of the question's content words that it contains: words in its ends,
+type and properties count fully, words in its evidence count half."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -15,8 +14,7 @@ from recallflow.graphs import Evidence, Fact, Facts, Mark
 from recallflow.language import FUNCTION_WORDS, stems
 from recallflow.language.places import find_stems
 from recallflow.operators.graph import entities
-from recallflow.operators.graph.reader import has_weight, is_form, marks, read_once
-from recallflow.operators.graph.superseded import superseded
+from recallflow.operators.graph.reader import has_weight, is_form, marks, read_once, superseded
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.recall.phrases import short
 from recallflow.operators.redaction import RowsReader, is_readable
@@ -27,17 +25,17 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 from recallflow.stepped import spend
 
-FACT_COST = 10  # of one edge: to read what it says, or to show it
-EDGES_OF_ONE = 200  # of one node, the newest
+FACT_COST = 10  # work units per edge to read or to show
+EDGES_OF_ONE = 200  # the newest edges per node
 OPENED = 400  # nodes and memories whose edges are read
 READ = 1_000  # edges
-MEMORIES = 200  # the newest, beside those that fit the words best
-QUOTED = 3  # memories of a fact, the newest
+MEMORIES = 200  # the newest memories, in addition to the best matches
+QUOTED = 3  # the newest memories of a fact
 _EVIDENCE_COUNTS = 0.5
 
 
-class _Found(NamedTuple):
-    """A fact, the words that it has, and why it does not count at the moment."""
+class _ScoredFact(NamedTuple):
+    """A fact with its score, and the reasons why it does not count at the moment."""
 
     edge: Edge
     score: float
@@ -45,7 +43,7 @@ class _Found(NamedTuple):
 
     @property
     def order(self) -> tuple[float, float, int, str, str, str]:
-        """Sorts the best first; of equal ones the surest, then the newest."""
+        """The sort key: the best score first, then the highest confidence, then the newest."""
         edge = self.edge
         return (
             -self.score,
@@ -58,7 +56,7 @@ class _Found(NamedTuple):
 
 
 class FactSearch:
-    """One query's search, in the graph and among the memories of its moment."""
+    """The search of one query, in the graph and memories of its moment."""
 
     def __init__(self, graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, query: GraphFacts, moment: Moment):
         self._graph, self._index, self._query, self._moment = read_once(graph), index, query, moment
@@ -69,7 +67,7 @@ class FactSearch:
         self._wanted = _words(query.query or "")
 
     def run(self, best: Sequence[int]) -> Facts:
-        """The facts; `best`: `seq` of the memories that fit the question best."""
+        """Return the facts. `best` are the memories (`seq`) that match the question best."""
         candidates = self._candidates(self._begin(best))
         self._read_evidence(candidates)
         found = []
@@ -80,7 +78,7 @@ class FactSearch:
                 continue
             score = self._score(edge)
             if score > 0 or not self._wanted:
-                found.append(_Found(edge, score, why_not))
+                found.append(_ScoredFact(edge, score, why_not))
         found.sort(key=lambda one: one.order)
         return Facts(facts=[self._fact(one) for one in found[: self._query.limit]], complete=self._complete)
 
@@ -108,7 +106,7 @@ class FactSearch:
         return found
 
     def _around(self, named: Sequence[NodeKey], seqs: dict[int, None]) -> Iterator[NodeKey]:
-        """The entities named, each memory with what it is linked to, and the entities that no memory is linked to."""
+        """Yield the named entities, the nodes of each memory, and the entities without memories."""
         yield from named
         for seq in seqs:
             for key, _ in self._graph.links(seq):
@@ -117,7 +115,7 @@ class FactSearch:
         yield from self._graph.entities()
 
     def _candidates(self, begin: Iterator[NodeKey]) -> list[Edge]:
-        """The edges at the nodes, each once, within the bounds."""
+        """Return the edges at the nodes without duplicates, within the limits."""
         found: dict[tuple[str, frozenset[NodeKey] | tuple[NodeKey, NodeKey]], Edge] = {}
         opened: set[NodeKey] = set()
         for key in begin:
@@ -139,7 +137,7 @@ class FactSearch:
         types = self._query.types
         return edge.type in types if types else edge.type != SIMILAR_TO
 
-    # ------------------------------------------------------------------ what is known of one
+    # ------------------------------------------------------------------ one fact
 
     def _read_evidence(self, edges: Sequence[Edge]) -> None:
         ids = dict.fromkeys(one for edge in edges for one in edge.evidence[-QUOTED:])
@@ -151,7 +149,7 @@ class FactSearch:
         return self._index.slot(seqs[0]) if seqs else None
 
     def _marks(self, edge: Edge) -> list[Mark]:
-        """Why a fact does not count: by itself, or since that is so of all that tells it."""
+        """Return the reasons why a fact does not count: its own, or those shared by all its evidence."""
         found = marks(edge, self._moment.now_ms)
         if any(self._graph.is_archived(end) for end in (edge.source, edge.target)) and "archived" not in found:
             found.append("archived")
@@ -169,8 +167,8 @@ class FactSearch:
     def _score(self, edge: Edge) -> float:
         if not self._wanted:
             return 0.0
-        said = [self._name(edge.source), edge.type, self._name(edge.target), *map(str, edge.properties.values())]
-        own = _stems(" ".join(said).replace("_", " ").replace("-", " "))
+        texts = [self._name(edge.source), edge.type, self._name(edge.target), *map(str, edge.properties.values())]
+        own = _stems(" ".join(texts).replace("_", " ").replace("-", " "))
         rows = (self._read.get(one) for one in edge.evidence[-QUOTED:])
         evident = {stem for row in rows if is_readable(row) for stem in _stems(row.content)}
         points = (1.0 if stem in own else _EVIDENCE_COUNTS if stem in evident else 0.0 for stem in self._wanted)
@@ -180,7 +178,7 @@ class FactSearch:
         node = self._graph.node(key)
         return str(key) if node is None else node.name
 
-    def _fact(self, found: _Found) -> Fact:
+    def _fact(self, found: _ScoredFact) -> Fact:
         spend(FACT_COST)
         edge = found.edge
         rows = [self._read.get(one) for one in reversed(edge.evidence[-QUOTED:])]
@@ -205,7 +203,7 @@ class FactSearch:
 
 
 def _quote(content: str, wanted: Sequence[str]) -> str:
-    """Of the sentence in which a word of the question stands first, or of the first."""
+    """Quote the first sentence with a word of the question, or the first sentence."""
     (found,) = find_stems([content], [wanted], 0)
     return short(content, *found[0][1:]) if found else short(content)
 
@@ -215,7 +213,7 @@ def _time(at_ms: int | None) -> str | None:
 
 
 def _words(query: str) -> list[str]:
-    """The stems of a question's content words; of all its words, where it has no others."""
+    """Return the stems of a question's content words, or of all words if it has none."""
     content = [word for word in query.split() if word.strip("?!.,;:'\"").lower() not in FUNCTION_WORDS]
     return list(dict.fromkeys(stems(" ".join(content)) or stems(query)))
 

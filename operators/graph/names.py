@@ -1,29 +1,226 @@
-"""What a text names: names, mentions, tags and URNs, read by rule in any language.
+"""Names, mentions, tags and URNs in a text, found by rule in any language.
 
-A name in a text is a run of capitalised words. Titles, words of the calendar and of grammar are none, and part a run. A
-single word counts only inside a sentence: at the beginning of one every word is capitalised, and so is every word of a
-heading. What the capitals do not tell is `doubtful`: it is a name if the owner's graph has it already (`known.py`).
-"""
+A name is a run of capitalised words. Titles and words of calendar and grammar are not names, and split a run. A single
+word counts only within a sentence, because the first word of a sentence and all words of a heading are capitalised.
+Ambiguous words are `doubtful`: they are names if the owner's graph already knows them (`with_known`)."""
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
 import regex
 
-from recallflow.language import Reading, read
-from recallflow.operators.graph.name_words import UPPER, NameWords, name_words
+from recallflow.caching import Kept
+from recallflow.language import LATIN, RUSSIAN, Reading, Table, read
+from recallflow.state.caseless import names_in
+from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
-READ_CHARACTERS = 20_000  # a pasted document is about what its beginning names
-NAMES_MAX = 16  # of each kind: a text that names more is a list
-DOUBTFUL_MAX = 32  # looked up in the graph
+_KEPT_BYTES = 1024 * 1024  # few distinct runs occur often
+_NOUN_CHARACTERS = 6  # the shortest word whose ending identifies a noun
+_CYRILLIC = re.compile("[\u0400-\u04ff]")
+_PLAIN_WORD = re.compile(r"\w+")
+_CASED_MAX = 0x1_F000  # no script with case has larger code points
+
+
+class NamePart(NamedTuple):
+    """A part of a run of capitalised words that may be a name. `begins`: it starts a sentence, which may explain its
+    capital."""
+
+    name: str
+    words: int
+    begins: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameWords:
+    """A language's words that are not names, and its patterns.
+
+    Attributes:
+        no_names: Words that are never a name on their own.
+        grammar: Words that split a run.
+        dating: Words that mark the following word as a month.
+        any_run: Finds runs of capitalised words.
+        ascii_run: The same for letters without accents.
+        parts: Splits a run into possible names.
+    """
+
+    no_names: frozenset[str]
+    grammar: frozenset[str]
+    calendar: frozenset[str]
+    months: frozenset[str]
+    titles: frozenset[str]
+    ordinary: frozenset[str]
+    dating: frozenset[str]
+    english: bool
+    table: Table
+    any_run: re.Pattern[str]
+    ascii_run: re.Pattern[str]
+    parts: Kept[tuple[str, bool], tuple[NamePart, ...]]
+
+    def unbent(self, name: str) -> Iterator[str]:
+        """Yield a name without each possible ending."""
+        return (name.removesuffix(ending) for ending in self.table.name_endings if name.endswith(ending))
+
+    def is_noun(self, word: str, before: str) -> bool:
+        """Return whether a word is more likely a noun than a name, by the word before it or its ending."""
+        table = self.table
+        return before in table.determiners or (len(word) >= _NOUN_CHARACTERS and word.endswith(table.noun_endings))
+
+
+def name_words(text: str, reading: Reading) -> NameWords:
+    """Return the word tables for the language of a text. If the language is uncertain, choose the table with the most
+    matching words."""
+    if not text.isascii() and _CYRILLIC.search(text):
+        return _of(-1)
+    if reading.sure:
+        return _of(reading.language)
+    words = {*_PLAIN_WORD.findall(text.lower())}
+    return max(map(_of, range(len(LATIN))), key=lambda known: len(known.no_names & words))
+
+
+@cache
+def _of(language: int) -> NameWords:
+    """Return the tables of a language by its index in `LATIN`; -1 is Russian."""
+    table = LATIN[language] if language >= 0 else RUSSIAN
+    grammar = table.function_words & table.written
+    calendar = (table.time_words & table.written) | table.months.keys() | table.short_months.keys()
+    ordinary = (table.common_words & table.written) | table.ordinary_words | table.nouns
+    parts: Kept[tuple[str, bool], tuple[NamePart, ...]] = Kept(
+        lambda run: tuple(_Parts(words, *run).found), _KEPT_BYTES
+    )
+    words = NameWords(
+        no_names=grammar | table.titles | calendar | ordinary,
+        grammar=grammar,
+        calendar=calendar,
+        months=frozenset(table.months),
+        titles=table.titles,
+        ordinary=ordinary,
+        dating=calendar | ({word.strip() for word in table.before_months} or grammar),
+        english=language == 0,
+        table=table,
+        any_run=_run(rf"(?<!{_INSIDE})[A-Z{UPPER}]", f"A-Z{UPPER}", table),
+        # Three times as fast, because the pattern starts with one of a few letters.
+        ascii_run=_run(rf"[A-Z](?<!{_INSIDE}.)", "A-Z", table),
+        parts=parts,
+    )
+    return words
+
+
+# ---------------------------------------------------------------------- patterns
+
+
+def _upper() -> str:
+    """Return the non-ASCII letters that start capitalised words, as ranges of a regular expression."""
+    ranges: list[list[int]] = []
+    for code in range(0x80, _CASED_MAX):
+        if unicodedata.category(chr(code)) not in ("Lu", "Lt"):
+            continue
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+
+
+UPPER = _upper()
+_INSIDE = r"[\w@#/:.'’-]"  # a letter after one of these does not start a word
+
+
+def _run(first: str, upper: str, table: Table) -> re.Pattern[str]:
+    rest = r"(?:[\w'’-]*\w)?"
+    blank = r"[ \u00a0]{1,2}"
+    within = f"(?:(?:{'|'.join(sorted(table.within_names))}){blank}){{0,2}}" if table.within_names else ""
+    no_address = r"(?![\w@]|[./:]\w)"
+    return re.compile(rf"{first}{rest}(?:\.?{blank}{within}[{upper}]{rest})*{no_address}")
+
+
+# ---------------------------------------------------------------------- a run of capitalised words
+
+
+class _Word(NamedTuple):
+    text: str
+    lowered: str
+    bent: bool  # with an apostrophe ending, which ends the name
+    dotted: bool
+
+
+def _words(run: str) -> Iterator[_Word]:
+    for given in run.split():
+        word = given.removesuffix(".")
+        stem, apostrophe, rest = word.replace("’", "'").rpartition("'")
+        bent = bool(apostrophe) and rest.islower()
+        yield _Word(stem if bent else word, (stem if bent else word).lower(), bent, word != given)
+
+
+class _Parts:
+    """The splitting of a run, word by word. `begins`: the next word starts a sentence."""
+
+    def __init__(self, known: NameWords, run: str, begins: bool) -> None:
+        self._known = known
+        self._begins = begins
+        self._held: list[str] = []
+        self._within: list[str] = []  # lower-case words, kept if the name continues
+        self.found: list[NamePart] = []
+        words = [*_words(run)]
+        self._heading = any(word.lowered in known.grammar and not word.text.islower() for word in words[1:])
+        for at, word in enumerate(words):
+            self._take(word, leads=at == 0 and not begins, last=at == len(words) - 1)
+        self._cut()
+
+    def _take(self, word: _Word, leads: bool, last: bool) -> None:
+        """Process a word. `leads`: it is the first of a run within a sentence."""
+        known, lowered = self._known, word.lowered
+        is_title = lowered in known.titles and (word.dotted or len(word.text) > 1)
+        if word.text.islower():
+            self._within += [word.text] if self._held else []
+        elif len(word.text) == 1 and not is_title:
+            if not word.dotted:  # an initial continues the name, as in George W. Bush
+                self._cut()
+            return
+        elif self._within:  # Rio de Janeiro
+            self._hold(word)
+        elif is_title or (word.bent and len(word.text) < 3) or lowered in known.calendar:
+            self._cut()
+        elif lowered in known.grammar:
+            # The article belongs to the name in Los Angeles and La Paz, but not in English.
+            if leads and not (known.english or last or word.bent or self._heading):
+                self._hold(word)
+            else:
+                self._cut(joined=lowered in known.table.joining)
+        elif lowered in known.ordinary and (self._heading or not (self._held or leads) or lowered in known.table.nouns):
+            self._cut()
+        else:
+            self._hold(word)
+        if word.dotted and not is_title:
+            self._cut()
+            self._begins = True
+
+    def _hold(self, word: _Word) -> None:
+        self._held += [*self._within, word.text]
+        self._within = []
+        if word.bent:
+            self._cut()
+
+    def _cut(self, joined: bool = False) -> None:
+        """End the current part. `joined`: a conjunction follows, so it is an element of a list."""
+        if self._held:
+            self.found.append(NamePart(" ".join(self._held), len(self._held), self._begins and not joined))
+        self._held, self._within = [], []
+        self._begins = False
+
+
+READ_CHARACTERS = 20_000  # the searched beginning of a text
+NAMES_MAX = 16  # names per kind
+DOUBTFUL_MAX = 32  # names to look up in the graph
 NAME_CHARACTERS = 80
 
 
-class Named(NamedTuple):
-    """What a text names, in its own spelling. `doubtful`: what it names if that is known."""
+class TextNames(NamedTuple):
+    """The names in a text, in its spelling. `doubtful` ones count if the graph knows them."""
 
     entities: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -31,8 +228,8 @@ class Named(NamedTuple):
     doubtful: tuple[str, ...] = ()
 
 
-def read_names(text: str, reading: Reading | None = None) -> Named:
-    """What a text names. `reading`: its own, which tells the language; made unless it is given."""
+def read_names(text: str, reading: Reading | None = None) -> TextNames:
+    """Return the names in a text. `reading` identifies its language, and is computed if missing."""
     text = text[:READ_CHARACTERS]
     names: Sequence[str] = ()
     doubtful: Sequence[str] = ()
@@ -43,7 +240,7 @@ def read_names(text: str, reading: Reading | None = None) -> Named:
     entities = _distinct([*mentions, *names])
     tags = _distinct(_TAG.findall(text)) if "#" in text else ()
     urns = _distinct(_urns(text)) if ":" in text or "/" in text else ()
-    return Named(entities, tags, urns, _distinct(doubtful, DOUBTFUL_MAX) if doubtful else ())
+    return TextNames(entities, tags, urns, _distinct(doubtful, DOUBTFUL_MAX) if doubtful else ())
 
 
 # ---------------------------------------------------------------------- patterns
@@ -52,13 +249,13 @@ _CASED = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}]")
 _BEYOND_ASCII = re.compile(f"[{UPPER}]")
 # The rest of a list of names.
 _LIST = re.compile(rf"(?:, ?[A-Z{UPPER}][\w'’-]*(?: [A-Z{UPPER}][\w'’-]*)?)*,? ([\w&]+) [A-Z{UPPER}]")
-# What may stand between the end of a sentence and its first word.
+# Characters between the end of a sentence and the first word of the next.
 _OPENING = " \t\u00a0\"'“”„«»‘’()[]{}*_-–—>#¿¡"
 _ENDS = frozenset(".!?…。！？:;\n\r")
 _LOOK_BACK = 12
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _LAST_WORD = re.compile(r"(\w+)\W*\Z")
-_MENTION = re.compile(r"(?<![a-zA-Z0-9_.+@/-])@(\w+(?:[.-]\w+)*)")  # no part of an address
+_MENTION = re.compile(r"(?<![a-zA-Z0-9_.+@/-])@(\w+(?:[.-]\w+)*)")  # excludes e-mail addresses
 _TAG = re.compile(r"(?<![a-zA-Z0-9_&#/])#(\w*[^\W\d_]\w*(?:-\w+)*)")
 _URN = re.compile(r"\burn:[a-z0-9][a-z0-9-]{0,31}:[^\s\"'<>()\[\]{}]*[^\s\"'<>()\[\]{}.,;:!?…。！？]", re.IGNORECASE)
 _REPOSITORY = re.compile(
@@ -77,7 +274,7 @@ def _urns(text: str) -> Iterator[str]:
 
 
 class _Names:
-    """Finds the names of one text, and what is doubtful."""
+    """The search for names in one text."""
 
     def __init__(self, text: str, words: NameWords) -> None:
         self._text, self._words = text, words
@@ -85,9 +282,9 @@ class _Names:
         self._doubtful: list[str] = []
 
     def read(self) -> tuple[list[str], list[str]]:
-        """The names, and what is one only if it is known."""
+        """Return the names, and the doubtful ones."""
         text, words = self._text, self._words
-        if text.islower() or text.isupper():  # capitals tell nothing here
+        if text.islower() or text.isupper():  # case carries no information
             self._doubtful += _plain_words(text, words)
         else:
             plain = text.isascii() or not _BEYOND_ASCII.search(text)
@@ -112,7 +309,7 @@ class _Names:
         words, lowered = self._words, name.lower()
         if lowered in words.no_names:
             if not begins and not self._is_dated(lowered, match):
-                self._doubtful.append(name)  # people are called Will, or April
+                self._doubtful.append(name)  # some names are ordinary words, such as Will or April
         elif len(name) <= NAME_CHARACTERS:
             if words.table.determiners and self._is_noun(lowered, match.start()):
                 self._doubtful.append(name)
@@ -122,7 +319,7 @@ class _Names:
                 self._names.append(name)
 
     def _is_dated(self, lowered: str, match: re.Match[str]) -> bool:
-        """Whether a word of the calendar stands in a date, or can only be of the calendar."""
+        """Return whether a calendar word is part of a date, or can only be a calendar word."""
         words = self._words
         if lowered not in words.calendar:
             return False
@@ -130,25 +327,24 @@ class _Names:
         return lowered not in words.months or before in words.dating or before.isdecimal() or after.isdecimal()
 
     def _is_listed(self, end: int) -> bool:
-        """Whether a list of names goes on here."""
+        """Return whether a list of names continues here."""
         if self._text[end : end + 1] not in (",", " "):
             return False
         found = _LIST.match(self._text, end)
         return found is not None and found[1].lower() in self._words.table.joining
 
     def _is_noun(self, lowered: str, start: int) -> bool:
-        """Whether a word is rather a noun than a name, in a language that writes all nouns with a capital."""
+        """Return whether a word is more likely a noun than a name, in a language that capitalises nouns."""
         return self._words.is_noun(lowered, self._before(start))
 
     def _before(self, start: int) -> str:
-        """The word before, in small letters."""
+        """Return the previous word in lower case."""
         found = _LAST_WORD.search(self._text, max(0, start - 24), start)
         return found[1].lower() if found else ""
 
 
 def _plain_words(text: str, words: NameWords) -> Iterator[str]:
-    """What may be names in a text whose words are all written alike: those that are no ordinary ones, and each two of
-    them side by side."""
+    """Yield possible names in a text without case: uncommon words, and pairs of adjacent ones."""
     found = islice(_WORD.finditer(text), 2 * DOUBTFUL_MAX)
     plain = (match[0].lower().removesuffix("'s").removesuffix("’s") for match in found)
     telling = [word if word not in words.no_names and len(word) > 2 else "" for word in plain]
@@ -167,5 +363,26 @@ def _begins_sentence(text: str, start: int) -> bool:
 
 
 def _distinct(names: Iterable[str], at_most: int = NAMES_MAX) -> tuple[str, ...]:
-    """In order, each spelling of a name once, not too many."""
+    """Return distinct names in order, up to a limit."""
     return tuple(islice(dict.fromkeys(names), at_most))
+
+
+def with_known(named: TextNames, is_known: Callable[[str], bool], text: str, caseless: Sequence[str]) -> TextNames:
+    """Return the names of a text with known ones added, up to a limit.
+
+    Args:
+        named: The names found by rule, and the doubtful ones.
+        is_known: Looks up the node key of a doubtful name in constant time.
+        text: The text, which is also searched for `caseless` names.
+        caseless: The owner's known names in scripts without case, limited in number.
+    """
+    found: list[str] = []
+    for name in named.doubtful:
+        # A part of a longer known name is not a separate name.
+        if not any(name in longer for longer in found) and is_known(node_key(ENTITY_KIND, name)):
+            found.append(name)
+    if caseless:
+        there = [*names_in(text[:READ_CHARACTERS], caseless)]
+        found += [name for name in there if not any(name in other and name != other for other in there)]
+    entities = tuple(dict.fromkeys([*named.entities, *found]))[:NAMES_MAX]
+    return named._replace(entities=entities, doubtful=()) if found else named

@@ -1,21 +1,19 @@
-"""The part of a memory graph around a few vertices, loaded for one query into plain dictionaries, within bounds.
+"""The part of a memory graph around a few vertices, loaded for one query into dictionaries, within limits.
 
-A vertex is a memory, named by its `seq`, or a node that memories share, named by its key. Hops count from the vertices
-that a query begins with: memory → shared node → memory is one hop, an edge between two memories is one, and so is an
-edge between two shared nodes. An edge between a memory and a shared node (`conditional_on` to `time:morning`) counts
-like a link.
+A vertex is a memory, identified by its `seq`, or a shared node, identified by its key. Hops count from the initial
+vertices: memory → shared node → memory is one hop, as is an edge between two memories or between two shared nodes. An
+edge between a memory and a shared node (`conditional_on` to `time:morning`) counts like a link.
 
-A vertex is open if its edges and links were loaded; of a shared node with many memories, links to those that the
-question prefers. A bound may keep it from that, or that it is archived, or that it is `type:…`, which says what form a
-memory has and not what it is about.
+A vertex is open if its edges and links were loaded; for a shared node with many memories, only the links preferred by
+the query. A vertex stays closed at a limit, if it is archived, or if it is a `type:…` node, which describes the form of
+a memory and not its subject.
 
-Edges that do not hold are loaded too, since a trace and an explorer show them, but nothing is loaded behind them.
-"""
+Edges that do not hold are loaded for traces and the explorer, but nothing is loaded behind them."""
 
 from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
-from recallflow.operators.graph.reader import Caps, Scope, is_form, other_end
+from recallflow.operators.graph.reader import Caps, TraversalScope, is_form, other_end
 from recallflow.queries import HOPS_MAX, HOPS_MIN
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import SYMMETRIC, NodeKey
@@ -23,21 +21,24 @@ from recallflow.stepped import spend
 
 Vertex: TypeAlias = int | NodeKey
 Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]
-"""Vertex → neighbour → what joins them, by type: an edge, or None for a link, whose type is empty."""
+"""Vertex → neighbour → edge type → edge; None for a link, whose type is empty."""
 
 
-OPENING_COST = 10  # of one vertex, beside the records that are read of it
+OPENING_COST = 10  # work units per vertex, in addition to its reads
 
 
 class Neighbourhood:
-    """What lies within 1 to 3 hops of the vertices to begin with, in the order in which it was found. A form to begin
-    with is opened.
+    """The vertices within 1 to 3 hops of the initial ones, in the order of discovery. An initial `type:…` node is
+    opened.
 
-    `out` and `into` have every vertex as a key, and hold each edge and link once, at its source and at its target.
-    `opened` has the key of each open vertex, `closed` says why a vertex is not open where no bound is the reason.
+    Attributes:
+        out: Each edge and link at its source. All vertices are keys.
+        into: Each edge and link at its target. All vertices are keys.
+        opened: The key of each open vertex.
+        closed: The reason why a vertex is closed, other than a limit.
     """
 
-    def __init__(self, scope: Scope, begin: Collection[Vertex], hops: int) -> None:
+    def __init__(self, scope: TraversalScope, begin: Collection[Vertex], hops: int) -> None:
         self.out: Adjacency = {}
         self.into: Adjacency = {}
         self.opened: dict[Vertex, NodeKey] = {}
@@ -49,7 +50,7 @@ class Neighbourhood:
         self._queued: set[Vertex] = set()
         self._reads = 0
         self._hop = HOPS_MIN
-        # In each hop memories are opened first, and then the shared nodes, those that these memories led to among them.
+        # Each hop opens memories first, then shared nodes, including those found from these memories.
         memories: list[int] = []
         nodes: list[NodeKey] = []
         for vertex in begin:
@@ -65,7 +66,7 @@ class Neighbourhood:
             memories, nodes = next_memories, next_nodes
 
     def around(self, vertex: Vertex) -> Iterator[tuple[Vertex, Edge | None]]:
-        """Each neighbour, whatever the direction, with the edge to it, or None for a link."""
+        """Yield each neighbour in either direction, with the edge; None for a link."""
         for adjacency in (self.out, self.into):
             for other, joined in adjacency[vertex].items():
                 for edge in joined.values():
@@ -102,7 +103,7 @@ class Neighbourhood:
         self._add_edges(key, key, memories, nodes)
 
     def _add_edges(self, vertex: Vertex, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
-        """Adds the edges of a vertex and what they lead to. Only what edges that hold lead to is to be opened."""
+        """Add the edges of a vertex and their ends. Only ends of edges that hold are opened later."""
         for edge in self._first(own, self._graph.edges(own, self._bounds.fan_out + 1)):
             other = other_end(edge, own)
             queue: list[Any] = memories if other.memory else nodes
@@ -119,7 +120,7 @@ class Neighbourhood:
         self.into[target][source] = joined
 
     def _add(self, vertex: Vertex, queue: list[Any] | None) -> bool:
-        """Adds a vertex, if it is new, and puts it into the queue of those to open; returns whether there was room."""
+        """Add a vertex if it is new, and queue it for opening. Return whether there was room."""
         if vertex not in self.out:
             if not self._fits(len(self.out) < self._bounds.visited):
                 return False
@@ -131,7 +132,7 @@ class Neighbourhood:
         return True
 
     def _first(self, own: NodeKey, found: list[Any]) -> list[Any]:
-        """As many links or edges of a vertex as the fan-out allows."""
+        """Return the links or edges of a vertex within the fan-out limit."""
         if len(found) > self._bounds.fan_out and str(own) not in self.caps.fan_out[-1:]:
             self.caps.fan_out.append(str(own))
         return found[: self._bounds.fan_out]
@@ -142,7 +143,7 @@ class Neighbourhood:
         return self._fits(self._reads <= self._bounds.opened)
 
     def _fits(self, fits: bool) -> bool:
-        """The same, having noted the hop at which a bound was reached first."""
+        """Return `fits`, and note the hop at which a limit was reached first."""
         if not fits and self.caps.visited_at_hop is None:
             self.caps.visited_at_hop = self._hop
         return fits

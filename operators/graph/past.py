@@ -1,9 +1,7 @@
-"""What an event takes out of the graph, kept for questions about then (`state/past_graph.py` reads it).
+"""The history of removed graph state, for queries about earlier times (`state/past_graph.py` reads it).
 
-What is added says itself since when it is there. Only what is lost or replaced is kept here: the links that an update
-took away, what was said of an edge, edges, neighbours and archive marks. Of a forgotten memory nothing is kept, and
-what was kept of it goes.
-"""
+Current records contain the time of their addition. Only lost or replaced state is kept here: links removed by updates,
+edge statements, edges, neighbours and archive marks. The history of a forgotten memory is deleted."""
 
 from __future__ import annotations
 
@@ -31,20 +29,20 @@ from recallflow.state.graph_codec import (
 from recallflow.state.past_edge import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life
 
 if TYPE_CHECKING:
-    from recallflow.operators.graph.changes import Changes
+    from recallflow.operators.graph.changes import GraphChanges
     from recallflow.state.partition import Partition
 
-# What takes so many times as long as a link: an edge with both its ends, an edge that 200 memories state, and a
-# replaced version beside what it brought.
+# Costs in units of a link: an edge with both ends, an edge with 200 statements, and a replaced version without its
+# links.
 EDGE_WEIGHT = 4
 STATED_WEIGHT = 6
 VERSION_WEIGHT = 6
 
 
-class Past:
-    """What one event leaves of its owner's graph as it was."""
+class GraphHistory:
+    """The history that one event adds to its owner's graph."""
 
-    def __init__(self, changes: Changes, partition: Partition, owner: bytes, change: int) -> None:
+    def __init__(self, changes: GraphChanges, partition: Partition, owner: bytes, change: int) -> None:
         self._changes = changes
         self._partition = partition
         self._owner = owner
@@ -53,15 +51,15 @@ class Past:
     # ------------------------------------------------------------------ keeping
 
     def keep_links(self, seq: int, version: int, row: LinksRow) -> None:
-        """Keeps what a version that is replaced brought into the graph."""
+        """Keep the links and edges of a replaced version."""
         self._changes.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
 
     def keep_member(self, seq: int, node: NodeKey) -> None:
-        """Keeps that a memory was linked to a node."""
+        """Keep the link of a memory to a node."""
         self._put(keys.past_member(self._owner, self._changes.name(node), seq), b"")
 
     def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
-        """Keeps what is said of an edge and will not be any more, unless a memory said it that is being forgotten."""
+        """Keep the replaced statements of an edge, except by a memory in removal."""
         stated = {} if after is None else {(one.seq, one.relation): one for one in after.statements}
         for statement in before.statements:
             if statement.seq == self._changes.forgetting:
@@ -75,7 +73,7 @@ class Past:
             self._keep(name, None, OVERRIDE, before.archived)
 
     def keep_life(self, name: bytes, row: EdgeRow) -> None:
-        """Keeps that an edge was there, at both its ends."""
+        """Keep the existence of an edge, at both ends."""
         life = Life.of_row(row)
         self._keep(name, None, LIFE, life)
         stored = orjson.dumps([self._changes.ingested_ms, name.hex(), life], default=tuple)
@@ -83,26 +81,25 @@ class Past:
             self._put(keys.past_adjacency(self._owner, self._changes.name(end), row.number), stored)
 
     def keep_neighbour(self, seq: int, neighbour: Neighbour) -> None:
-        """Keeps that a memory had a neighbour, or one with another archive mark, as it was before the event, which may
-        part two memories more than once."""
+        """Keep a neighbour of a memory with its earlier archive mark. The first state within the event counts."""
         key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
         if self._changes.get(key) is None:
             self._changes.put(key, orjson.dumps([self._changes.ingested_ms, tuple(neighbour)]))
 
     def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:
-        """Keeps a node as it was; None: a memory without a record. What describes a node is not kept: the memory that
-        does may be forgotten."""
+        """Keep an earlier node; None for a memory without a record. Descriptions are not kept, because the describing
+        memory may be forgotten."""
         plain = None if row is None else tuple(row.describe(None, None))
         stored = orjson.dumps([self._changes.ingested_ms, plain], default=tuple)
         self._put(keys.past_node(self._owner, self._changes.name(key), self._change), stored)
 
     def keep_joined(self, source: NodeKey, target: NodeKey, number: int) -> None:
-        """Keeps that an edge may have joined two names: whether it did is asked of what is kept of it."""
+        """Keep that an edge may have joined two names. The kept history of the edge decides whether it did."""
         key = keys.past_joined(self._owner, self._changes.name(source), number)
         self._changes.put(key, orjson.dumps([source.text, target.text]))
 
     def keep_orphan(self, key: NodeKey, row: NodeRow | None) -> None:
-        """Keeps a node that is deleted, if something led to it once; else drops what is kept of it."""
+        """Keep a deleted node if an earlier edge or link led to it; otherwise delete its history."""
         name = self._changes.name(key)
         once = (keys.past_adjacency_of(self._owner, name), keys.past_members(self._owner, name))
         if all(next(self._standing(prefix), None) is None for prefix in once):
@@ -110,21 +107,21 @@ class Past:
         elif row is not None:
             self.keep_node(key, row)
 
-    def _is_word(self, key: bytes) -> bool:
-        """Whether an edge would be there by what is kept under a key alone."""
+    def _supports_edge(self, key: bytes) -> bool:
+        """Return whether the record under a key is sufficient for an edge to exist."""
         part, _ = keys.edge_part(key)
         if part == GIVEN:
             return Given(*orjson.loads(self._changes.get(key) or b"")[1]).stands
         return part in (RELATION, EVIDENCE)
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:
-        """Keeps a part of what was said of an edge, as it was before the event, which may replace it more than once."""
+        """Keep the state of an edge's part before the event. The first state within the event counts."""
         key = keys.past_edge(self._owner, name, seq, part, self._change)
         if self._changes.get(key) is None:
             self._put(key, orjson.dumps([self._changes.ingested_ms, content], default=tuple))
 
     def _put(self, key: bytes, value: bytes) -> None:
-        """Keeps a record that is looked for by what its key begins with."""
+        """Write a record that is searched by key prefix."""
         self._changes.put(key, value)
         kept, stretch = self._changes.staged.kept, key[: keys.GROUP_BYTES]
         kept[stretch] = (*kept.get(stretch, ()), key)
@@ -132,7 +129,7 @@ class Past:
     # ------------------------------------------------------------------ forgetting
 
     def weigh(self, key: NodeKey, seq: int, at_most: int) -> int:
-        """Estimates what it costs to drop what is kept of a memory, in links; counts up to so many."""
+        """Estimate the cost of deleting a memory's history, in links, up to a limit."""
         weight = 0
         for _, value in self._partition.scan(keys.past_links_of(self._owner, seq)):
             weight += _weight(LinksRow.decode(value))
@@ -143,19 +140,19 @@ class Past:
         return weight + len(self._partition.first_keys(keys.past_similar_of(self._owner, seq), at_most))
 
     def forget_memory(self, key: NodeKey, seq: int) -> None:
-        """Drops all that is kept of a memory as a node."""
+        """Delete the history of a memory as a node."""
         self.thin(key, seq, maxsize)
         self._drop(keys.past_nodes(self._owner, self._changes.name(key)))
 
     def thin(self, key: NodeKey, seq: int, at_most: int) -> int:
-        """Drops what is kept of a memory's replaced versions, and of its edges and neighbours that are gone: about so
-        much. Returns what it weighed."""
+        """Delete about `at_most` units of a memory's history: replaced versions, removed edges and neighbours. Return
+        the deleted units."""
         weight = self._forget_versions(seq, at_most)
         weight += self._forget_lives(key, at_most - weight)
         return weight + self._forget_neighbours(seq, at_most - weight)
 
     def forget_statements(self, name: bytes, seq: int) -> None:
-        """Drops what a memory said of an edge before, with what was given of the edge on the word of such memories."""
+        """Delete a memory's earlier statements on an edge, and values given with only such memories as evidence."""
         self._drop(keys.past_edge_of(self._owner, name, seq))
         row = self._changes.edges.get(name)
         if row is None and not self.forget_unless_said(name):
@@ -166,17 +163,17 @@ class Past:
             self._ask_of_superseding(life)
 
     def forget_unless_said(self, name: bytes) -> bool:
-        """Drops what is kept of an edge where no word of anybody is. Returns whether one is."""
+        """Delete the history of an edge that has no statement left. Return whether it has one."""
         parts = []
         for key in self._standing(keys.past_edges(self._owner, name)):
-            if self._is_word(key):
+            if self._supports_edge(key):
                 return True
             parts.append(key)
         self._forget_parts(parts)
         return False
 
     def forget_edge(self, name: bytes) -> None:
-        """Drops all that was said of an edge before."""
+        """Delete the history of an edge."""
         self._forget_parts(self._standing(keys.past_edges(self._owner, name)))
 
     def _forget_versions(self, seq: int, at_most: int) -> int:
@@ -216,9 +213,9 @@ class Past:
         return weight
 
     def _forget_given(self, name: bytes, row: EdgeRow | None) -> None:
-        """Drops what was given of an edge with memories as evidence, where no word of any of them is left."""
+        """Delete given values whose evidence was only memories, if no statement of them is left."""
         standing = self._standing(self._parts_of(name, GIVEN))
-        given = takewhile(lambda key: not self._is_word(key), standing)  # what stands, stands from then on
+        given = takewhile(lambda key: not self._supports_edge(key), standing)  # without evidence it lasts
         first = next(given, None)
         if first is None or (row is not None and not all(one.relation for one in row.statements)):
             return
@@ -227,7 +224,7 @@ class Past:
             self._forget_parts([first, *given])
 
     def _last_life(self, name: bytes) -> Life | None:
-        """What is kept of an edge that is gone."""
+        """Return the last kept existence of a removed edge."""
         lives = [orjson.loads(self._changes.get(key) or b"")[1] for key in self._standing(self._parts_of(name, LIFE))]
         return Life.of(lives[-1]) if lives else None
 
@@ -249,7 +246,7 @@ class Past:
         self.forget_traces(life)
 
     def forget_traces(self, life: Life) -> None:
-        """Drops that an edge joined two names, or that a memory superseded another by it."""
+        """Delete the record that an edge joined two names, or made a memory supersede another."""
         if life.type == SAME_AS:
             joined = keys.past_joined(self._owner, self._changes.name(life.source), life.number)
             if self._changes.get(joined) is not None:
@@ -257,12 +254,12 @@ class Past:
         self._put_superseding(life, [])
 
     def _ask_of_superseding(self, life: Life) -> None:
-        """Lets questions about then ask the edge when a memory was superseded by it: somebody's word of it is gone."""
+        """Mark a superseding whose times must be derived from the edge, because a statement is gone."""
         until_ms = self._changes.ingested_ms
         self._put_superseding(life, [Superseded(life.source.text, until_ms, None, until_ms=until_ms, asks=True)])
 
     def _put_superseding(self, life: Life, past: list[Superseded]) -> None:
-        """Replaces what is kept of when a memory was superseded by an edge."""
+        """Replace the kept times at which an edge superseded a memory."""
         superseding = life.type == SUPERSEDES and life.source.memory and life.target.memory
         seq = self._changes.seq(life.target.text) if superseding else None
         if seq is None:
@@ -276,8 +273,8 @@ class Past:
             self._changes.staged.superseded[seq] = left
 
     def _standing(self, prefix: bytes) -> Iterator[bytes]:
-        """The keys under a prefix, which begins with a node or an edge, as the event leaves them so far: first those
-        that it brought. It may have brought thousands of others."""
+        """Yield the keys under a prefix of a node or edge, including the event's changes. Its own keys come first,
+        found by group, because there may be thousands."""
         staged = self._changes.staged
         brought = staged.kept.get(prefix[: keys.GROUP_BYTES], ())
         now = (key for key in brought if key.startswith(prefix) and staged.effects[key] is not None)
@@ -289,5 +286,5 @@ class Past:
 
 
 def _weight(row: LinksRow) -> int:
-    """What it costs to drop what a replaced version brought in."""
+    """Return the cost of deleting the links and edges of a replaced version."""
     return VERSION_WEIGHT + len(row.links) + STATED_WEIGHT * (len(row.relations) + len(row.evidence))

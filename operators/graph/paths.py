@@ -1,22 +1,22 @@
-"""Paths from seed memories along the edges, and the score of each memory that one of them reaches.
+"""Paths from seed memories along edges, and the score of each reached memory.
 
     score = type weight · weight · confidence / hops · fit
 
-of the last edge. Where a memory is linked to a shared node, the last edge is the one that led from another node to that
-node; without such an edge it is the link itself, of type `shared_node` and with weight and confidence 1. `fit` is 1
-for an edge that somebody stated, whatever it leads to. Links and likeness count as the scope has it.
+of the last edge. For a memory linked to a shared node, the last edge is the one that led to that node from another
+node. Without such an edge it is the link itself, with type `shared_node`, weight 1 and confidence 1. `fit` is 1 for
+stated edges; the scope defines it for links and similarity.
 
-Each hop extends the paths that reached a vertex in the hop before, at first or, at a shared node, with a stronger edge.
-Of several the best is extended, and the next best to what the best has passed, as no path passes a vertex twice. Of all
-paths to a memory the best counts: by score, then by fewer hops, then by the key of the vertex before the memory.
-"""
+Each hop extends the paths that first reached a vertex in the previous hop, or reached a shared node with a stronger
+edge. The best path is extended, and the second best to vertices on the best, because a path visits no vertex twice. The
+best path to a memory counts: by score, then fewer hops, then the key of the vertex before the memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
-from recallflow.operators.graph.reader import Scope, has_weight
+from recallflow.operators.graph.reader import Caps, TraversalScope, has_weight
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 from recallflow.stepped import spend
@@ -37,28 +37,35 @@ TYPE_WEIGHTS: Mapping[str, float] = MappingProxyType(
 )
 
 WORKED_OUT, GIVEN, STATED = range(3)
-"""What joins two vertices: nobody's word (who said it, in which episode, names in its text, likeness), a link that a
-memory was given (topics, tags, a category, a project, entities), or a stated edge."""
+"""The grounds of a connection: derived (author, episode, names in a text, similarity), a link given with a memory
+(topics, tags, category, project, entities), or a stated edge."""
 
 Seeds: TypeAlias = Mapping[int, str]
-"""`seq` → id of the memories that paths begin with, best first."""
+"""`seq` → id of the initial memories, best first."""
 
 
 class Way(NamedTuple):
-    """The vertices from a seed on, and between each two of them the edge that joins them (None: a link)."""
+    """A path: the vertices from a seed on, and the edges between them (None: a link)."""
 
     vertices: tuple[Vertex, ...]
     edges: tuple[Edge | None, ...] = ()
 
     def to(self, vertex: Vertex, edge: Edge | None) -> "Way":
-        """The way with one more vertex."""
+        """Return the path with another vertex."""
         return Way((*self.vertices, vertex), (*self.edges, edge))
 
 
-class Reached(NamedTuple):
-    """A memory at the end of a path: `seed` is the id of where the path begins, `node` the vertex before the memory,
-    and `edge` the one that gives the score (None: a link). `way`: the whole path. `score` has `fit` in it; where that
-    is 0, nobody's word leads there."""
+class ReachedMemory(NamedTuple):
+    """A memory at the end of a path.
+
+    Attributes:
+        score: The score, including `fit`.
+        fit: 0 if only derived connections lead there.
+        seed: The id of the first memory of the path.
+        node: The vertex before the memory.
+        edge: The edge of the score (None: a link).
+        way: The whole path.
+    """
 
     seq: int
     score: float
@@ -71,12 +78,12 @@ class Reached(NamedTuple):
 
     @property
     def order(self) -> tuple[float, int, str]:
-        """Sorts the best path first."""
+        """The sort key, best path first."""
         return -self.score, self.hops, str(self.node)
 
 
-class Step(NamedTuple):
-    """An edge (None: a link) that was looked at, and the outcome. `score` is given where it leads to a memory."""
+class WalkStep(NamedTuple):
+    """An edge (None: a link) that the walk examined, with the outcome. `score` is set for an edge to a memory."""
 
     source: Vertex
     target: Vertex
@@ -87,8 +94,13 @@ class Step(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The way from a seed to a vertex. `second`: another way to that one, through another last but one. `edge`: the one
-    that led to it, if it is a shared node, from another node. `grounds`: on what it led there (see `Walk._grounds`)."""
+    """The path from a seed to a vertex.
+
+    Attributes:
+        second: Another path to the vertex, with another second-last vertex.
+        edge: The edge that led from another node to this shared node.
+        grounds: The grounds of the last connection (see `Walk._grounds`).
+    """
 
     way: Way
     second: Way | None = None
@@ -97,17 +109,17 @@ class _Path(NamedTuple):
 
     @property
     def strength(self) -> tuple[float, int]:
-        """Orders paths to a shared node: of equal strength, the one on better grounds is the better."""
+        """The sort key of paths to a shared node: strength, then better grounds."""
         return strength(self.edge), self.grounds
 
     def avoiding(self, vertex: Vertex) -> Way | None:
-        """The better of both ways that does not pass a vertex."""
+        """Return the better of both paths that does not visit a vertex."""
         if vertex not in self.way.vertices:
             return self.way
         return self.second if self.second is not None and vertex not in self.second.vertices else None
 
     def merged(self, other: "_Path", better: bool) -> "_Path":
-        """With another path to the same vertex, which goes first if it is better."""
+        """Return this path with another path to the same vertex, the better one first."""
         if better:
             return other._replace(second=self.way)
         if self.second is None and self.way.vertices[-2] != other.way.vertices[-2]:
@@ -116,22 +128,23 @@ class _Path(NamedTuple):
 
 
 def strength(edge: Edge | None) -> float:
-    """Type weight · weight · confidence; a link, and a type without a weight, have the weight of `shared_node`."""
+    """Return type weight · weight · confidence. Links and types without a weight have the weight of `shared_node`."""
     if edge is None:
         return TYPE_WEIGHTS[SHARED_NODE]
     return TYPE_WEIGHTS.get(edge.type, TYPE_WEIGHTS[SHARED_NODE]) * edge.weight * edge.confidence
 
 
 class Walk:
-    """`best`: the best path to each memory within 1 to 3 hops of the seeds, by `seq`; seeds that other seeds reach are
-    among them. Each edge that is looked at is appended to `steps`, unless that is None."""
+    """The traversal from the seeds. `best` is the best path to each memory within 1 to 3 hops, by `seq`, including
+    seeds reached from other seeds. Examined edges are appended to `steps`, unless that is None."""
 
-    def __init__(self, scope: Scope, seeds: Seeds, hops: int, steps: list[Step] | None = None) -> None:
+    def __init__(self, scope: TraversalScope, seeds: Seeds, hops: int, steps: list[WalkStep] | None = None) -> None:
         self.scope, self.seeds, self._steps = scope, seeds, steps
         self.around = Neighbourhood(scope, seeds.keys(), hops)
-        self.best: dict[int, Reached] = {}
+        self.best: dict[int, ReachedMemory] = {}
         self._ids: Mapping[Any, str] = seeds
-        # Strength / hops of the paths extended from a node, by grounds: on better ones, less strength may score more.
+        # Strength / hops of the paths extended from a node, by grounds. Better grounds may score more with less
+        # strength.
         self._strongest: dict[tuple[NodeKey, int], float] = {}
         memories = {seq: _Path(Way((seq,))) for seq in seeds}
         nodes: dict[NodeKey, _Path] = {}
@@ -141,8 +154,8 @@ class Walk:
     def _run_hop(
         self, hops: int, memories: dict[int, _Path], nodes: dict[NodeKey, _Path]
     ) -> tuple[dict[int, _Path], dict[NodeKey, _Path]]:
-        """Extends the paths to what the hop before reached. Returns those to memories that were not reached before,
-        best first, and those to nodes that an edge from another node led to."""
+        """Extend the paths of the previous hop. Return the paths to new memories, best first, and the paths to nodes
+        reached by an edge from another node."""
         found: dict[int, _Path] = {}
         beyond: dict[NodeKey, _Path] = {}
         for seq, path in memories.items():
@@ -159,7 +172,7 @@ class Walk:
     def _extend(
         self, hops: int, vertex: Vertex, path: _Path, memories: dict[int, _Path], nodes: dict[NodeKey, _Path]
     ) -> None:
-        """Extends the path to a vertex by each neighbour: to `memories` and `nodes` whose paths are extended next."""
+        """Extend the path to a vertex to each neighbour. New paths go into `memories` and `nodes`."""
         for other, edge in self.around.around(vertex):
             spend(1)
             score = None
@@ -176,7 +189,7 @@ class Walk:
                     fit = 1.0 if grounds == STATED else self.scope.fit(other, grounds == GIVEN)
                     score = strength(by) / hops * fit
                     way, node = before.to(other, edge), self.around.opened[vertex]
-                    found = Reached(other, score, fit, hops, self._ids[before.vertices[0]], node, by, way)
+                    found = ReachedMemory(other, score, fit, hops, self._ids[before.vertices[0]], node, by, way)
                     outcome = self._keep(found, _Path(way), memories)
                 else:
                     outcome = "followed"
@@ -185,10 +198,10 @@ class Walk:
                     known = nodes.get(other)
                     nodes[other] = known.merged(longer, longer.strength > known.strength) if known else longer
             if self._steps is not None:
-                self._steps.append(Step(vertex, other, edge, hops, score, outcome))
+                self._steps.append(WalkStep(vertex, other, edge, hops, score, outcome))
 
     def _grounds(self, vertex: Vertex, other: Vertex, edge: Edge | None) -> int:
-        """On what a path goes from one vertex to another: by an edge, or by a link, which has a memory at one end."""
+        """Return the grounds of a connection: an edge, or a link with a memory at one end."""
         if edge is not None:
             return STATED if edge.is_stated else WORKED_OUT
         given = False
@@ -199,7 +212,7 @@ class Walk:
         return GIVEN if given else WORKED_OUT
 
     def _refusal(self, other: Vertex, edge: Edge | None) -> str | None:
-        """Why no path may go along an edge, or to what it leads to."""
+        """Return the reason why no path may use an edge or reach its end."""
         if edge is not None and not self.scope.holds(edge):
             if not has_weight(edge):
                 return "edge without weight"
@@ -208,8 +221,8 @@ class Walk:
             return self.around.closed.get(other)
         return None if self.scope.allowed(other) else "not permitted"
 
-    def _keep(self, found: Reached, path: _Path, memories: dict[int, _Path]) -> str:
-        """Keeps the best path to a memory; those of the hop that reached it first are extended, unless it is a seed."""
+    def _keep(self, found: ReachedMemory, path: _Path, memories: dict[int, _Path]) -> str:
+        """Keep the best path to a memory. Paths of the hop that first reached it are extended, unless it is a seed."""
         before = self.best.get(found.seq)
         better = before is None or found.order < before.order
         if before is None and found.seq not in self.seeds:
@@ -222,3 +235,104 @@ class Walk:
         if not found.fit:
             return "worked out alone"
         return "reached a seed" if found.seq in self.seeds else "reached"
+
+
+EXPANSION_K = 5
+STRENGTH = 0.5  # the boost of an edge with score 1
+
+
+class Related(NamedTuple):
+    """A memory that the graph adds, with the path to it."""
+
+    seq: int
+    id: str
+    score: float
+    why: dict[str, Any]
+
+
+class Expansion(NamedTuple):
+    """The result of an expansion.
+
+    Attributes:
+        items: The added memories, best first.
+        considered: The number of reached memories.
+        worked_out: The number of memories reached only over derived links, which are not added.
+    """
+
+    items: tuple[Related, ...]
+    considered: int
+    caps: Caps
+    worked_out: int = 0
+
+
+def expand(walk: Walk, limit: int = EXPANSION_K, besides: Collection[int] = ()) -> Expansion:
+    """Return the memories with the best relation to a walk's seeds, except those in `besides` (by `seq`)."""
+    reached = [found for found in walk.best.values() if found.seq not in walk.seeds and found.seq not in besides]
+    others = [found for found in reached if found.fit > 0]
+    items: list[Related] = []
+    for found in sorted(others, key=lambda found: _order(walk.scope, found)):
+        if len(items) == limit:
+            break
+        if (own := walk.scope.own_key(found.seq)) is not None:
+            items.append(Related(found.seq, own.text, found.score, _why(found, own, walk.scope)))
+    return Expansion(tuple(items), len(reached), walk.around.caps, len(reached) - len(others))
+
+
+def boosts(walk: Walk, limit: int) -> dict[int, float]:
+    """Return the strength, 0 to 1, of the best edge to each of a walk's seeds and nearest neighbours, by `seq`.
+
+    strength = min(1, 0.5 · type weight · weight · confidence / hops) of the best edge that leads to a memory from
+    another candidate. With weight and confidence 1, one hop away:
+
+    caused_by 0.75, contradicts 0.65, supersedes 0.60, similar_to 0.50, depends_on 0.45, prefers_over 0.40, specializes
+    0.35, conditional_on 0.30, any other type and shared_node 0.125
+
+    `limit` is the largest number of neighbours."""
+    candidates = set(walk.seeds)
+    for found in sorted(walk.best.values(), key=lambda found: (found.hops, *_order(walk.scope, found))):
+        if len(candidates) == len(walk.seeds) + limit:
+            break
+        if found.seq not in walk.seeds and walk.scope.own_key(found.seq) is not None:
+            candidates.add(found.seq)
+    return {seq: min(1.0, STRENGTH * found.score) for seq, found in walk.best.items() if seq in candidates}
+
+
+def _order(scope: TraversalScope, found: ReachedMemory) -> tuple[float, int, float, str, int]:
+    """Return the sort key: score, hops, preference of the query, key of the previous vertex, newest first."""
+    score, hops, node = found.order
+    return score, hops, -scope.prefer(found.seq), node, -found.seq
+
+
+def _why(found: ReachedMemory, own: NodeKey, scope: TraversalScope) -> dict[str, Any]:
+    """Return the path to an expanded memory: the edge of the score, and every step from the seed."""
+    edge = found.edge
+    kind = edge.type if edge else SHARED_NODE
+    return {
+        "reason": "graph_expansion",
+        "from": found.seed,
+        "node": str(found.node),
+        "edge_type": kind,
+        "hops": found.hops,
+        "fit": round(found.fit, 6),
+        "edge": {
+            "source": str(edge.source if edge else found.node),
+            "target": str(edge.target if edge else own),
+            "type": kind,
+            "weight": edge.weight if edge else 1.0,
+            "confidence": edge.confidence if edge else 1.0,
+        },
+        "path": [*_steps(found.way, scope)],
+    }
+
+
+def _steps(way: Way, scope: TraversalScope) -> Iterator[dict[str, Any]]:
+    """Yield each step of a path in order."""
+    keys = [str(scope.graph.links(one)[0][0] if isinstance(one, int) else one) for one in way.vertices]
+    for (source, target), edge in zip(pairwise(keys), way.edges, strict=True):
+        yield {
+            "source": source,
+            "target": target,
+            "type": edge.type if edge else SHARED_NODE,
+            "weight": edge.weight if edge else 1.0,
+            "confidence": edge.confidence if edge else 1.0,
+        }

@@ -1,30 +1,29 @@
-"""An owner's graph as one recall query uses it: nearness to entities, boosts, expansion, and what it knows of entities.
+"""An owner's graph for one recall query: nearness to entities, boosts, expansion, and knowledge about entities.
 
-All of these are extras: where our own code fails in one, the answer goes without it and says so in a warning. A storage
-error is no such failure; it stops the flow, as everywhere.
+All of these are optional: after an internal error, the answer lacks the result and has a warning. A storage error stops
+the flow, as everywhere.
 
-The ranking names a memory by its place (in conversation order), the graph by its `seq`; both meet here.
-"""
+The ranking identifies a memory by its place (in conversation order), the graph by its `seq`; this module converts."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from recallflow.errors import InvalidRecord
+from recallflow.graphs import Trace, TracedMemory, TracedStep
 from recallflow.operators.events import Request
 from recallflow.operators.graph import entities
-from recallflow.operators.graph.entities import Known
-from recallflow.operators.graph.expand import Expansion, Related, boosts, expand
-from recallflow.operators.graph.gate import Compared, compare
-from recallflow.operators.graph.paths import Seeds, Step, Walk
-from recallflow.operators.graph.proximity import proximity
-from recallflow.operators.graph.reader import Scope, read_once
-from recallflow.operators.graph.rollout import STEP, Applied, Expansions
+from recallflow.operators.graph.entities import EntityContext
+from recallflow.operators.graph.neighbourhood import Vertex
+from recallflow.operators.graph.paths import SHARED_NODE, Expansion, Related, Seeds, Walk, WalkStep, boosts, expand
+from recallflow.operators.graph.quality_gate import BaselineComparison, compare
+from recallflow.operators.graph.reader import TraversalScope, is_form, other_end, read_once
+from recallflow.operators.graph.rollout import STEP, AppliedExpansion, Expansions, Fallback
 from recallflow.operators.guard import once
 from recallflow.queries import HOPS_MIN
 from recallflow.responses import Warn
@@ -32,28 +31,109 @@ from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
+from recallflow.stepped import spend
+
+HOPS = 3
+MEMBERS = 2_000  # the newest memories of an entity; older ones do not count as near
+OPENED = 16  # nodes and memories that are read, the nearest first; a limit of the cost of a query
+
+
+def proximity(scope: TraversalScope, index: OwnerIndex, entities: Sequence[NodeKey]) -> npt.NDArray[np.floating[Any]]:
+    """Return (n,) in conversation order: 1 / (1 + hops), with 0 hops for memories linked to one of the entities; 0
+    beyond three hops or beyond the limits."""
+    seqs = index.conversation.facts["seq"]
+    near = np.zeros(int(seqs.max(initial=-1)) + 1)
+    for seq, hops in _Search(scope).hops(entities).items():
+        if seq < len(near):  # an index of an earlier moment is shorter
+            near[seq] = 1 / (1 + hops)
+    found: npt.NDArray[np.floating[Any]] = near[seqs]
+    return found
+
+
+class _Search:
+    """A breadth-first search that counts hops as `neighbourhood` does, but starts at shared nodes and keeps only
+    distances."""
+
+    def __init__(self, scope: TraversalScope) -> None:
+        self._scope, self._graph = scope, scope.graph
+        self._reads = 0
+        self._hops: dict[int, int] = {}
+        self._nodes: set[NodeKey] = set()
+
+    def hops(self, entities: Sequence[NodeKey]) -> dict[int, int]:
+        """Return the hops of each memory (`seq`)."""
+        memories: list[int] = []
+        nodes: list[NodeKey] = []
+        self._add_nodes(entities, nodes)
+        for hop in range(HOPS + 1):
+            next_memories: list[int] = []
+            next_nodes: list[NodeKey] = []
+            for key in nodes:
+                if self._may_read():
+                    self._add_memories(hop, self._members(key, hop), memories)
+                    self._add_edges(hop, key, memories, next_nodes)
+            for seq in memories if hop < HOPS else ():
+                if self._may_read() and (links := self._graph.links(seq)):
+                    self._add_nodes([key for key, _ in links], next_nodes)
+                    self._add_edges(hop + 1, links[0][0], next_memories, next_nodes)
+            memories, nodes = next_memories, next_nodes
+        return self._hops
+
+    def _members(self, key: NodeKey, hop: int) -> list[int]:
+        if hop == 0:
+            return self._graph.members(key, MEMBERS)
+        return self._scope.linked(key)[: self._scope.bounds.fan_out]
+
+    def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
+        """Add the ends of a vertex's edges."""
+        edges = self._graph.edges(own, self._scope.bounds.fan_out)
+        others = [other_end(edge, own) for edge in edges if self._scope.holds(edge)]
+        self._add_memories(hop, [seq for key in others if key.memory for seq in self._graph.members(key, 1)], memories)
+        self._add_nodes(others, nodes)
+
+    def _add_memories(self, hop: int, found: Iterable[int], memories: list[int]) -> None:
+        for seq in found:
+            if seq not in self._hops:
+                self._hops[seq] = hop
+                memories.append(seq)
+
+    def _add_nodes(self, found: Iterable[NodeKey], nodes: list[NodeKey]) -> None:
+        """Add shared nodes that paths may visit."""
+        for key in found:
+            if not key.memory and key not in self._nodes:
+                self._nodes.add(key)
+                if not is_form(key) and not self._graph.is_archived(key):
+                    nodes.append(key)
+
+    def _may_read(self) -> bool:
+        self._reads += 1
+        return self._reads <= OPENED
+
 
 NOWHERE = -1
 SEEDS = 10
-# The signal is log-odds: paths begin with memories whose odds of being evidence are at least a twentieth of the best
-# one's. What is not about the question leads to more of that.
+# The signal is log-odds: paths start at memories whose odds of being evidence are at least a twentieth of the best
+# one's. Irrelevant memories would lead to more irrelevant ones.
 SEED_ODDS = 3.0
-BOOSTED_MAX = 50  # neighbours of the seeds that edges add to the scores of
-# What names in texts, authors, episodes and likeness alone lead to is no better than what is ranked next: a larger k
-# brings as much on every kind of chat. So it adds nothing.
+BOOSTED_MAX = 50  # boosted neighbours of the seeds
+# Memories reached only over names in texts, authors, episodes and similarity are no better than the next ranked ones:
+# a larger k has the same effect on every kind of chat. So they add nothing.
 WORKED_OUT_COUNTS = 0.0
-LOOKED_AT = 100  # memories that fit best, whose links are read for those of common nodes
+LOOKED_AT = 100  # best memories whose links are read, for shared nodes with many memories
 
 T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
 class QueryGraph:
-    """The graph at a query's moment, through the memories that the query permits.
+    """The graph at a query's moment, restricted to the memories that the query permits.
 
-    `semantic`: (n,) the signal of each place. `permitted`: the places that may be in the answer. `now_ms`: the time at
-    which edges must hold. `warnings`: those for the response. `ran`: whether its links and edges were followed, which
-    makes an answer one of the tier `graph`.
+    Attributes:
+        semantic: (n,) the signal of each place.
+        permitted: The places that may be in the answer.
+        now_ms: The time at which edges must hold.
+        warnings: Warnings for the response.
+        ran: Whether links and edges were followed; then the answer has the tier `graph`.
     """
 
     graph: OwnerGraph
@@ -67,11 +147,11 @@ class QueryGraph:
     ran: bool = False
     _entities: list[NodeKey] | None = None
 
-    # ------------------------------------------------------------------ what a recall query asks
+    # ------------------------------------------------------------------ operations of a recall query
 
     def proximity(self, urns: Sequence[str], question: str) -> Column | None:
-        """(n,) 1 / (1 + hops) of each place to the entities that the query gives or names, 0 where there is no way;
-        None where the graph is off or failed."""
+        """Return (n,) 1 / (1 + hops) of each place to the entities that the query gives or names, 0 without a path;
+        None if the graph is off or failed."""
 
         def near() -> Column:
             about = self._about(urns, question)
@@ -81,7 +161,7 @@ class QueryGraph:
         return self._guarded(near, "nearness to entities")
 
     def warn_of_unknown(self, urns: Sequence[str]) -> None:
-        """Warns of those URNs of a query that stand for nothing: they cannot change the answer."""
+        """Warn of URNs of a query that no node has: they have no effect."""
 
         def unknown() -> list[str]:
             return [urn for urn in urns if not entities.given(self._reader, [urn])]
@@ -90,10 +170,8 @@ class QueryGraph:
             self.warnings.append(Warn(code="unknown_entity", detail=f"entity_urns: nobody knows {', '.join(found)}"))
 
     def boosts(self, hops: int) -> dict[int, float]:
-        """Return the strength of edges, by place, to the memories that fit best by the signal and to their neighbours.
-
-        A query that asks for one hop has none.
-        """
+        """Return the strength of edges, by place, to the memories with the best signal and to their neighbours; none
+        for a query with one hop."""
         if hops <= HOPS_MIN:
             return {}
 
@@ -104,18 +182,18 @@ class QueryGraph:
         self.ran |= found is not None
         return {int(self._place[seq]): boost for seq, boost in (found or {}).items()}
 
-    def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> Known:
-        """What an assembled context says of the entities that the query gives or names, and of those near them.
-        `filtered`: whether only what permitted memories tell is told."""
+    def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> EntityContext:
+        """Return the knowledge about entities that the query gives or names, and entities near them, for an assembled
+        context. `filtered`: only from permitted memories."""
 
-        def known() -> Known:
+        def known() -> EntityContext:
             permitted = self._scope.allowed if filtered else None
             return entities.context(self._reader, self._about(urns, question), self.now_ms, permitted)
 
         return self._guarded(known, "what it knows of entities") or entities.NOTHING_KNOWN
 
     def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
-        """The names of the entities that the query gives or names; of those alone that a memory is linked to."""
+        """Return the names of the entities that the query gives or names; optionally only those linked to a memory."""
 
         def known() -> list[str]:
             linked = None if seq is None else {key for key, _ in self._reader.links(seq)}
@@ -127,9 +205,9 @@ class QueryGraph:
 
     def expand(
         self, ranked: Places, hops: int, *, no_time: bool, is_late: Callable[[], bool]
-    ) -> tuple[Applied, Places]:
-        """What goes behind the ranked memories, as far as the rollout lets it, and the places of that. `no_time`:
-        whether the query has none for it; `is_late`: whether the answer is, by now."""
+    ) -> tuple[AppliedExpansion, Places]:
+        """Return the expansion after the ranked memories, subject to the rollout, and its places. `no_time`: the
+        query's deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
         applied = self.expansions.run(self.request, partial(self.measured, ranked, hops), no_time, is_late)
         self.warnings += applied.warnings
         self.ran |= applied.ran and not no_time
@@ -137,9 +215,11 @@ class QueryGraph:
 
     # ------------------------------------------------------------------ parts
 
-    def measured(self, ranked: Places, hops: int, steps: list[Step] | None = None) -> tuple[Expansion, Compared | None]:
-        """What the graph adds behind the ranked memories, whatever the rollout lets through, and how that compares with
-        the baseline; `steps` as in `Walk`."""
+    def measured(
+        self, ranked: Places, hops: int, steps: list[WalkStep] | None = None
+    ) -> tuple[Expansion, BaselineComparison | None]:
+        """Return the expansion after the ranked memories regardless of the rollout, and its comparison with the
+        baseline. `steps`: see `Walk`."""
         seqs = self.index.conversation.facts["seq"]
         answered = np.zeros(len(self._place), np.bool_)
         answered[seqs[ranked]] = True
@@ -155,14 +235,14 @@ class QueryGraph:
         return np.array([self._place[item.seq] for item in items], np.int64)
 
     def seeds(self, ranked: Places) -> Seeds:
-        """The ranked memories that paths begin with, the best by the signal first."""
+        """Return the ranked memories at which paths start, best signal first."""
         near = ranked[self.semantic[ranked] >= self.semantic[ranked].max(initial=-np.inf) - SEED_ODDS][:SEEDS]
         near = near[np.lexsort((near, -self.semantic[near]))]
         seqs, slots = self.index.conversation.facts["seq"][near], self.index.conversation.slots[near]
         return {int(seq): self.index.ids[slot] for seq, slot in zip(seqs, slots, strict=True)}
 
     def _about(self, urns: Sequence[str], question: str) -> list[NodeKey]:
-        """The entities that the query's URNs stand for, and those that its words name."""
+        """Return the entities of the query's URNs, and those named in its text."""
         if self._entities is None:
             given, named = entities.given(self._reader, urns), entities.named(self._reader, question)
             self._entities = list(dict.fromkeys([*given, *named]))
@@ -183,15 +263,15 @@ class QueryGraph:
 
     @cached_property
     def _place(self) -> npt.NDArray[np.int64]:
-        """By `seq`. Of several versions of a memory (a history) the last permitted one counts."""
+        """The place of each `seq`. Of several versions of a memory (a history), the last permitted one counts."""
         seqs = self.index.conversation.facts["seq"]
         table = np.full(int(seqs.max(initial=-1)) + 1, NOWHERE)
         table[seqs[self.permitted]] = self.permitted
         return table
 
     @cached_property
-    def _scope(self) -> Scope:
-        return Scope(
+    def _scope(self) -> TraversalScope:
+        return TraversalScope(
             graph=self._reader,
             now_ms=self.now_ms,
             allowed=lambda seq: self._place_of(seq) != NOWHERE,
@@ -207,7 +287,7 @@ class QueryGraph:
         return -np.inf if place == NOWHERE else float(self.semantic[place])
 
     def _fit(self, seq: int, given: bool) -> float:
-        """The odds of a permitted memory to be evidence, beside the best one's; of links that were given."""
+        """Return the odds of a memory relative to the best permitted one, for given or derived links."""
         return math.exp(self._preference(seq) - self._highest) * (1.0 if given else WORKED_OUT_COUNTS)
 
     @cached_property
@@ -216,7 +296,7 @@ class QueryGraph:
 
     @cached_property
     def _best_linked(self) -> dict[NodeKey, list[int]]:
-        """Of the memories that fit the question best, those linked to each shared node."""
+        """The best memories by signal, by shared node."""
         linked: dict[NodeKey, list[int]] = {}
         best = _best(self.semantic, self.permitted, LOOKED_AT)
         for seq in self.index.conversation.facts["seq"][best].tolist():
@@ -226,9 +306,52 @@ class QueryGraph:
 
 
 def _best(signal: Column, places: Places, count: int) -> Places:
-    """So many of the places, those with the highest signal, best first; earlier places first among equals."""
+    """Return the places with the highest signal, best first, ties by earlier place."""
     values = signal[places]
-    # Not all are sorted: an owner may have very many.
+    # A partition avoids sorting all places of a large owner.
     floor = np.partition(values, -count)[-count] if len(values) > count else -np.inf
     fit = places[values >= floor]
     return fit[np.argsort(-signal[fit], kind="stable")][:count]
+
+
+STEPS = 1_000
+
+
+def trace(graph: QueryGraph, ranked: Places, scores: Column, hops: int, fallback: Fallback | None) -> Trace:
+    """Return the trace of an expansion after the ranked memories, given as places and scores, best first."""
+    steps: list[WalkStep] = []
+    expansion, _ = graph.measured(ranked, hops, steps)
+    score = dict(zip(graph.index.conversation.facts["seq"][ranked], scores, strict=True))
+    return Trace(
+        seeds=[TracedMemory(id=id_, score=round(float(score[seq]), 6)) for seq, id_ in graph.seeds(ranked).items()],
+        steps=[_traced(graph, step) for step in steps[:STEPS]],
+        left_out=max(0, len(steps) - STEPS),
+        expanded=[TracedMemory(id=item.id, score=round(item.score, 6), why=item.why) for item in expansion.items],
+        caps=asdict(expansion.caps),
+        fallback=fallback,
+    )
+
+
+def _traced(graph: QueryGraph, step: WalkStep) -> TracedStep:
+    edge = step.edge
+    spend(1)
+    return TracedStep(
+        hop=step.hops,
+        source=_name(graph, step.source),
+        target=_name(graph, step.target),
+        type=edge.type if edge else SHARED_NODE,
+        weight=edge.weight if edge else 1.0,
+        confidence=edge.confidence if edge else 1.0,
+        score=None if step.score is None else round(step.score, 6),
+        outcome=step.outcome,
+    )
+
+
+def _name(graph: QueryGraph, vertex: Vertex) -> str:
+    """Return the key of a vertex. The index knows memories whose graph write failed; the graph knows memories missing
+    in the index of an earlier moment."""
+    if not isinstance(vertex, int):
+        return str(vertex)
+    if (slot := graph.index.slot(vertex)) is not None:
+        return str(NodeKey(graph.index.ids[slot], memory=True))
+    return str(graph.graph.links(vertex)[0][0])

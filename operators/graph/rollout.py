@@ -1,27 +1,37 @@
-"""Whether what the graph adds may be in an answer: per tenant off, measured only (`shadow`), or applied (`canary`).
+"""The rollout of graph expansions per tenant: off, measured only (`shadow`), or applied (`canary`); and its status.
 
-What decides it are control events of the name `default`: the mode (`graph.rollout`), and the verdict of the tenant's
-quality gate (`gate.verdict`), both as of the query's append time.
-"""
+Control events named `default` decide, as of the query's append time: the mode (`graph.rollout`), and the verdict of the
+tenant's quality gate (`gate.verdict`)."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import compress
+from itertools import compress, islice
 from typing import Any, Literal, NamedTuple
 
 from recallflow.control import DEFAULT, GateVerdict, Rollout, RolloutMode
 from recallflow.decisions import Decision, History
 from recallflow.errors import InvalidRecord
+from recallflow.fields import format_time
+from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
 from recallflow.operators.events import Request
-from recallflow.operators.graph.expand import Expansion, Related
-from recallflow.operators.graph.gate import Compared, Outcome, Part, Seen
-from recallflow.operators.graph.gates import Failure, Gates, Watched, blocks
+from recallflow.operators.graph.paths import Expansion, Related
+from recallflow.operators.graph.quality_gate import (
+    BaselineComparison,
+    ExpansionOutcome,
+    Failure,
+    GateObservations,
+    Outcome,
+    Part,
+    QualityGates,
+    blocks,
+)
 from recallflow.operators.guard import once
 from recallflow.owner import Owner
 from recallflow.responses import Warn
+from recallflow.state.graph import OwnerGraph
 
 STEP = "graph"
-FEEDBACK_MAX = 10_000  # memories of answers that feedback is waited for
+FEEDBACK_MAX = 10_000  # memories of answers that may receive feedback
 
 Fallback = Literal[
     "feature_flag_disabled",
@@ -33,16 +43,16 @@ Fallback = Literal[
 ]
 
 
-class Applied(NamedTuple):
-    """What becomes of an expansion: `items` go behind the ranked memories; without any, `fallback` may say why."""
+class AppliedExpansion(NamedTuple):
+    """The applied part of an expansion. Without items, `fallback` gives the reason."""
 
     items: tuple[Related, ...]
     fallback: Fallback | None
     warnings: tuple[Warn, ...] = ()
     routing: dict[str, Any] | None = None
 
-    def only(self, chosen: Iterable[bool]) -> "Applied":
-        """With some of its items."""
+    def only(self, chosen: Iterable[bool]) -> "AppliedExpansion":
+        """Return it with some of its items."""
         return self._replace(items=tuple(compress(self.items, chosen)))
 
     @property
@@ -52,9 +62,9 @@ class Applied(NamedTuple):
 
 
 class Expansions:
-    """The expansions of one state partition. What it remembers of answers goes with the process."""
+    """The expansions of one state partition. Its memory of answers is lost with the process."""
 
-    def __init__(self, decisions: History, gates: Gates, *, enabled: bool = True) -> None:
+    def __init__(self, decisions: History, gates: QualityGates, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self._decisions = decisions
         self._gates = gates
@@ -63,20 +73,26 @@ class Expansions:
     def run(
         self,
         request: Request,
-        expand: Callable[[], tuple[Expansion, Compared | None]],
+        expand: Callable[[], tuple[Expansion, BaselineComparison | None]],
         no_time: bool = False,
         is_late: Callable[[], bool] = lambda: False,
-    ) -> Applied:
-        """Expands, unless the tenant's rollout is `off` or the query has `no_time` for it, and shows the gate what came
-        of it. `expand` returns an expansion, and how it compares with the baseline; where it fails, the answer only
-        goes without what it would have added. `is_late`: whether the answer is, by now."""
+    ) -> AppliedExpansion:
+        """Expand the graph unless the tenant's rollout is `off`, and report the outcome to the quality gate.
+
+        Args:
+            request: The query.
+            expand: Returns the expansion and its comparison with the baseline. Its failure only leaves out the
+                expansion.
+            no_time: The query's deadline leaves no time for an expansion.
+            is_late: Returns whether the deadline has passed.
+        """
         tenant_id, at_ms = request.owner.tenant_id, request.at_ms
         held_back = self.held_back(tenant_id, at_ms)
         if not self.is_on(tenant_id, at_ms):
-            return Applied((), held_back)
+            return AppliedExpansion((), held_back)
         outcome: Outcome = "stopped"
         compared, failure = None, None
-        applied = Applied((), "rollout_guardrail")
+        applied = AppliedExpansion((), "rollout_guardrail")
         if not no_time:
             try:
                 expansion, compared = once(STEP, request.position, expand)
@@ -84,19 +100,18 @@ class Expansions:
                 outcome = "failed"
                 failure = Failure(at_ms, request.query_id, error.fields[0].problem, request.owner)
                 warning = Warn(code="graph_expansion_error", detail="the graph added nothing: its expansion failed")
-                applied = Applied((), "graph_expansion_error", (warning,))
+                applied = AppliedExpansion((), "graph_expansion_error", (warning,))
             else:
                 outcome = "late" if is_late() else "expanded"
                 counts = {"reached": expansion.considered, "worked_out": expansion.worked_out}
                 routing = {**counts, "caps": expansion.caps.counts()}
-                applied = Applied(expansion.items, None, (), routing)
+                applied = AppliedExpansion(expansion.items, None, (), routing)
         blocked = blocks(self.verdict_held(tenant_id, at_ms))
-        self._gates.observe(tenant_id, Seen(at_ms, outcome, compared), blocked, failure)
-        return applied if held_back is None else Applied((), held_back)
+        self._gates.observe(tenant_id, ExpansionOutcome(at_ms, outcome, compared), blocked, failure)
+        return applied if held_back is None else AppliedExpansion((), held_back)
 
     def answered(self, request: Request, ranked: Sequence[str], added: Sequence[str]) -> None:
-        """Waits for feedback on the memories of an answer, by their ids: those ranked, and those that the graph added.
-        Where the rollout is `off`, nothing is to be compared."""
+        """Expect feedback on the memories of an answer, by id. With the rollout `off`, there is no comparison."""
         if not self.is_on(request.owner.tenant_id, request.at_ms):
             return
         parts: dict[str, Part] = dict.fromkeys(ranked, "beside" if added else "without") | dict.fromkeys(added, "added")
@@ -107,22 +122,22 @@ class Expansions:
             self._answered.popitem(last=False)
 
     def is_on(self, tenant_id: str, at_ms: int) -> bool:
-        """Whether the graph is followed for the tenant at a time, be it to measure only."""
+        """Return whether the graph is followed for the tenant at a time, at least for measurement."""
         return self.enabled and self.mode(tenant_id, at_ms)[0] != "off"
 
     def mode(self, tenant_id: str, at_ms: int) -> tuple[RolloutMode, Decision | None]:
-        """The tenant's rollout mode at a time, and the decision that it comes from."""
+        """Return the tenant's rollout mode at a time, and its decision."""
         decision = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, at_ms)
         if decision is None or not isinstance(decision.event, Rollout):
             return "off", None
         return decision.event.mode, decision
 
     def verdict_held(self, tenant_id: str, at_ms: int) -> Decision | None:
-        """The verdict on the tenant that holds at a time, if there was one yet."""
+        """Return the verdict in force at a time, if any."""
         return self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, at_ms)
 
     def held_back(self, tenant_id: str, at_ms: int) -> Fallback | None:
-        """Why nothing that the graph adds may be in the tenant's answers at a time, whatever it is."""
+        """Return the reason why expansions may not be in the tenant's answers at a time; None if they may."""
         mode, _ = self.mode(tenant_id, at_ms)
         if not self.enabled:
             return "feature_flag_disabled"
@@ -131,20 +146,65 @@ class Expansions:
         return "quality_gate_blocked" if blocks(self.verdict_held(tenant_id, at_ms)) else None
 
     def feedback(self, owner: Owner, memory_id: str, useful: bool, at_ms: int) -> None:
-        """What a user said of a memory; it counts for the last answer that had it, once."""
+        """Count a user's feedback on a memory, once, for the last answer that contained it."""
         if (part := self._answered.pop((owner, memory_id), None)) is not None:
             self._gates.feedback(owner.tenant_id, at_ms, useful, part)
 
     def forget(self, owners: Collection[Owner]) -> None:
-        """Forgets the answers of owners who are erased, and the queries that failed."""
+        """Forget the answers and failed queries of erased owners."""
         for answered in [answered for answered in self._answered if answered[0] in owners]:
             del self._answered[answered]
         self._gates.forget(owners)
 
     def verdict(self, tenant_id: str) -> GateVerdict | None:
-        """The verdict of the tenant's gate, where another one holds."""
+        """Return a new verdict of the tenant's gate, if it differs from the one in force."""
         return self._gates.verdict(tenant_id, lambda at_ms: self.verdict_held(tenant_id, at_ms))
 
-    def watched(self, tenant_id: str) -> Watched:
-        """What was seen of a tenant."""
+    def watched(self, tenant_id: str) -> GateObservations:
+        """Return the observations of a tenant."""
         return self._gates.watched(tenant_id)
+
+
+COUNTED = 5_000  # counted nodes, and as many edges; more would delay other queries
+
+
+def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:
+    """Return the report for `graph.status` at a time (epoch ms). Edges of a symmetric type are counted in both
+    directions."""
+    nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED))
+    edges = Counter(edge.type for edge in islice(graph.all_edges(), COUNTED))
+    watched = expansions.watched(tenant_id)
+    return GraphReport(
+        nodes=dict(sorted(nodes.items())),
+        edges=dict(sorted(edges.items())),
+        complete=max(nodes.total(), edges.total()) < COUNTED,
+        rollout=_rollout(expansions, tenant_id, at_ms),
+        gate=_gate(expansions, watched, tenant_id, at_ms),
+        failures=[
+            GraphFailure(at=format_time(failure.at_ms), query_id=failure.query_id, error=failure.error)
+            for failure in watched.failures
+        ],
+    )
+
+
+def _gate(expansions: Expansions, watched: GateObservations, tenant_id: str, at_ms: int) -> GateState:
+    held = expansions.verdict_held(tenant_id, at_ms)
+    return GateState(
+        blocked=blocks(held),
+        since=None if held is None else format_time(held.append_ms),
+        by=None if held is None else held.event.by,
+        why=None if held is None else held.event.why,
+        windows=watched.figures,
+        edge_types=watched.types,
+    )
+
+
+def _rollout(expansions: Expansions, tenant_id: str, at_ms: int) -> RolloutState:
+    mode, decision = expansions.mode(tenant_id, at_ms)
+    return RolloutState(
+        mode=mode,
+        enabled=expansions.enabled,
+        since=None if decision is None else format_time(decision.append_ms),
+        by=None if decision is None else decision.event.by,
+        why=None if decision is None else decision.event.why,
+    )

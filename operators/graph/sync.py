@@ -1,24 +1,23 @@
-"""A memory event's part of the graph, and what becomes of it where our own code fails there.
+"""The graph write of a memory event, and retries after internal errors.
 
-The memory is stored all the same. What was to be written of the graph is dropped as a whole, and the memory is marked
-as out of step. Each later event of its owner, whatever it is, tries again from what is stored, the oldest mark first;
-after some failures only an event about the memory itself does. Nothing is embedded again.
-"""
+A failed graph write does not affect the memory. Its changes are dropped as a whole, and the memory is marked as
+unsynced. Later events of the owner retry from stored data, oldest mark first. After several failures, only events of
+the memory itself retry. Nothing is embedded again."""
 
 from collections.abc import Callable
 from functools import partial
 
 from recallflow.errors import InvalidRecord
 from recallflow.operators.events import Analysis
-from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.write import Forgotten, GraphWriter, Remembered
+from recallflow.operators.graph.changes import GraphChanges
+from recallflow.operators.graph.write import ForgottenMemory, GraphWriter, RememberedMemory
 from recallflow.operators.guard import once
 from recallflow.operators.view import View
 from recallflow.records import Position
 from recallflow.state.graph_codec import Unsynced
 
 STEP = "graph"
-RETRIES = 4  # marks tried again with one event
+RETRIES = 4  # retries per event
 FAILURES_MAX = 5
 SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 
@@ -26,8 +25,8 @@ SYNC_FAILED = "GRAPH_RELATIONSHIP_SYNC_FAILED"
 def sync(
     view: View, writer: GraphWriter, analysis: Analysis | None, position: Position, retries: int = RETRIES
 ) -> bool:
-    """Brings the graph up to date with an event, and with so many earlier ones that failed. Returns False where it
-    failed with this one. `analysis`: of the text that the event brought, if it brought one."""
+    """Write the graph of an event, and retry earlier failures. Return False if this event's write failed. `analysis` is
+    of the event's text, if it has one."""
     changes, touched = view.graph, view.touched
     unsynced = changes.unsynced()
     synced = True
@@ -45,8 +44,8 @@ def sync(
     return synced
 
 
-def attempt(changes: Changes, position: Position, work: Callable[[], object]) -> bool:
-    """Whether the work succeeded; where it did not, it left nothing."""
+def attempt(changes: GraphChanges, position: Position, work: Callable[[], object]) -> bool:
+    """Run work on the graph. Return whether it succeeded; after a failure its changes are dropped."""
     before = changes.staged.copied() if changes.staged.effects else None
     try:
         once(STEP, position, work, undo=partial(changes.drop, before))
@@ -61,35 +60,37 @@ def _write(view: View, writer: GraphWriter, analysis: Analysis | None, unsynced:
     for pair in view.merged_episodes():
         writer.merge_episodes(*pair)
     for one in view.touched:
-        own = analysis if isinstance(one, Remembered) and one.content_changed else None
+        own = analysis if isinstance(one, RememberedMemory) and one.content_changed else None
         _write_memory(view, writer, one, own, unsynced.get(one.seq))
     view.graph.prune()
 
 
 def _write_stored(view: View, writer: GraphWriter, seq: int, marker: Unsynced) -> None:
-    """Writes a memory that is out of step, as it is stored."""
+    """Write an unsynced memory from stored data."""
     current = view.current(marker.id)
     if current is None or current.forgotten:
-        _write_memory(view, writer, Forgotten(marker.id, seq), None, marker)
+        _write_memory(view, writer, ForgottenMemory(marker.id, seq), None, marker)
     else:
         row, episode = view.row(marker.id, current.version), view.entry(seq).episode
-        _write_memory(view, writer, Remembered(row, episode, view.vectors(seq), content_changed=True), None, marker)
+        _write_memory(
+            view, writer, RememberedMemory(row, episode, view.vectors(seq), content_changed=True), None, marker
+        )
     view.graph.prune()
 
 
 def _write_memory(
     view: View,
     writer: GraphWriter,
-    memory: Remembered | Forgotten,
+    memory: RememberedMemory | ForgottenMemory,
     analysis: Analysis | None,
     marker: Unsynced | None,
 ) -> None:
-    """Writes a memory. One that was out of step is not any more; what was to be done beside it is done first."""
+    """Write a memory. For an unsynced one, complete its pending episode merges first."""
     if marker is not None:
         view.graph.put_unsynced(memory.seq, None)
         for pair in marker.merged:
             writer.merge_episodes(*pair)
-    if isinstance(memory, Forgotten):
+    if isinstance(memory, ForgottenMemory):
         writer.forget(memory.memory_id, memory.seq)
         return
     if marker is not None:
@@ -101,7 +102,7 @@ def _write_memory(
 
 
 def _mark(view: View, unsynced: dict[int, Unsynced]) -> None:
-    """Marks the memories of an event as out of step."""
+    """Mark the memories of an event as unsynced."""
     merged = view.merged_episodes()
     for one in view.touched:
         before = unsynced.get(one.seq, Unsynced(one.memory_id, 0, []))

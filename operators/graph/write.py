@@ -1,37 +1,144 @@
-"""A memory's part of its owner's graph: put in when it is remembered, brought up to date when it changes, taken out
-when it is forgotten."""
+"""A memory's part of its owner's graph: creation, updates, removal, and `similar_to` links between memories with close
+vectors.
 
-from collections.abc import Callable, Iterable
+Each memory has a limited number of similar ones. A closer newcomer replaces the weakest of a full memory, in both
+directions. On ties, the existing one stays."""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
+from recallflow.embedder import Matrix
 from recallflow.limits import STATEMENTS_MAX
 from recallflow.operators.events import Analysis
-from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.extract import Link, Relation, links, relations
-from recallflow.operators.graph.known import with_known
-from recallflow.operators.graph.names import Named, read_names
+from recallflow.operators.graph.changes import GraphChanges
+from recallflow.operators.graph.extract import Link, StatedRelation, links, relations
+from recallflow.operators.graph.names import TextNames, read_names, with_known
 from recallflow.operators.graph.past import EDGE_WEIGHT, STATED_WEIGHT
-from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
-from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, Neighbour, NodeKey, Statement, node_key
 from recallflow.state.rows import MemoryRow, Vectors
-from recallflow.state.window import sketches
+from recallflow.state.window import most_different, sketches
 
-_DESCRIBED_WEIGHT = 6  # a search for the next description of a node, in links
+DIGITS = 4
+_ROUNDED_UP = 0.5 * 10**-DIGITS
+_ROUGH = 1e-3  # more than a product of unit vectors in single precision can be off, of up to 10,000 numbers
 
 
-class Forgotten(NamedTuple):
+class Similarity(NamedTuple):
+    """The settings of similarity links. `threshold`: the least cosine. `max_k`: the number of closest memories to
+    compare. `max_per_memory`: the largest number of links of a memory; 0 for none."""
+
+    threshold: float = 0.85
+    max_k: int = 20
+    max_per_memory: int = 5
+
+
+def link_similar(
+    changes: GraphChanges, row: MemoryRow, vectors: Vectors, sketch: bytes, newest: int, limits: Similarity
+) -> None:
+    """Link a memory without neighbours to the closest of its owner's newest memories."""
+    own: list[Neighbour] = []
+    most = most_different(limits.threshold - _ROUNDED_UP)  # the least cosine that rounds up to the threshold
+    near = changes.hot_graph.window(newest).near(sketch, most, newest)
+    others = [seq for seq in near if seq != row.seq][: limits.max_k]
+    if not others:
+        return
+    for weight, seq in _closest(changes, vectors, others, limits.threshold):
+        if len(own) == limits.max_per_memory:
+            break
+        memory_id = _accepted(changes, seq, Neighbour(row.seq, row.id, weight, row.ingested_ms), limits.max_per_memory)
+        if memory_id is not None:
+            own.append(Neighbour(seq, memory_id, weight, row.ingested_ms))
+    if own:
+        changes.put_neighbours(row.seq, own)
+
+
+def unlink_similar(changes: GraphChanges, seq: int) -> None:
+    """Remove a memory from its neighbours, and its neighbours from it."""
+    neighbours = changes.neighbours(seq)
+    for neighbour in neighbours:
+        _part(changes, neighbour.seq, seq)
+        if changes.forgetting is None:
+            changes.past.keep_neighbour(seq, neighbour)
+    if neighbours:
+        changes.put_neighbours(seq, [])
+
+
+def _closest(changes: GraphChanges, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
+    """Return cosine (4 digits) and `seq` of sufficiently close memories, closest first, then newest."""
+    vector = vectors.whole
+    seqs, wholes = changes.hot_graph.wholes(near, vectors.model, len(vector))
+    # The exact cosine costs much more than a product in single precision, and few are close enough.
+    (close,) = (wholes @ vector >= at_least - _ROUGH).nonzero()
+    if not len(close):
+        return []
+    weights = zip(cosines(vector, wholes[close]), close.tolist(), strict=True)
+    rounded = [(round(weight, DIGITS), seqs[at]) for weight, at in weights]
+    found = [one for one in rounded if one[0] >= at_least]
+    return sorted(found, key=lambda one: (-one[0], -one[1]))
+
+
+def cosines(vector: Matrix, others: Matrix) -> list[float]:
+    """Return the cosine of a unit vector with each of others, (others, dimension), in double precision.
+
+    Each row is summed separately, so that a cosine does not depend on the other rows or on the direction, as it would
+    in a matrix product.
+    """
+    found: list[float] = (others.astype(np.float64) * vector).sum(axis=1).tolist()
+    return found
+
+
+def _accepted(changes: GraphChanges, seq: int, newcomer: Neighbour, at_most: int) -> str | None:
+    """Return the memory's id if it accepts the newcomer as a neighbour."""
+    neighbours = changes.neighbours(seq)
+    full = len(neighbours) >= at_most
+    if full and newcomer.weight <= neighbours[-1].weight:
+        return None
+    links = changes.links(seq)
+    if links is None:  # its graph write failed earlier; the retry will find the newcomer
+        return None
+    if full:
+        weakest = neighbours.pop()
+        _part(changes, weakest.seq, seq)
+        changes.past.keep_neighbour(seq, weakest)
+    neighbours.append(newcomer)
+    changes.put_neighbours(seq, sorted(neighbours, key=lambda one: (-one.weight, -one.seq)))
+    return links.id
+
+
+def _part(changes: GraphChanges, seq: int, other: int) -> None:
+    """Remove one memory from the neighbours of another."""
+    left = []
+    for neighbour in changes.neighbours(seq):
+        if neighbour.seq != other:
+            left.append(neighbour)
+        elif changes.forgetting is None:
+            changes.past.keep_neighbour(seq, neighbour)
+    changes.put_neighbours(seq, left)
+
+
+_DESCRIBED_WEIGHT = 6  # the cost of finding a node's next description, in links
+
+
+class ForgottenMemory(NamedTuple):
     """A memory that an event forgot."""
 
     memory_id: str
     seq: int
 
 
-class Remembered(NamedTuple):
-    """The version of a memory that an event made the current one. `episode`: the number of the episode that it joined.
-    `content_changed`: its text or its vector is another than before. `known`: the graph may have an earlier version.
-    `embedded`: nothing is new but that it has a vector, or another one. `ended`: it holds no longer, and is linked to
-    nothing that its text names."""
+class RememberedMemory(NamedTuple):
+    """The current version of a memory after an event.
+
+    Attributes:
+        episode: The number of its episode.
+        content_changed: Its text or vector changed.
+        known: The graph may have an earlier version.
+        embedded: Only its vector is new.
+        ended: It no longer holds, so names in its text are not linked.
+    """
 
     row: MemoryRow
     episode: int
@@ -53,19 +160,26 @@ class Remembered(NamedTuple):
 class GraphWriter:
     """Writes memories into a graph, through the changes of one event."""
 
-    def __init__(self, changes: Changes, limits: Similarity) -> None:
+    def __init__(self, changes: GraphChanges, limits: Similarity) -> None:
         self._changes = changes
         self._limits = limits
 
     # ------------------------------------------------------------------ memories
 
-    def remember(self, memory: Remembered, analysis: Analysis | None, episode_id: str | None, newest: int) -> None:
-        """Puts a memory's nodes, links and edges in, and takes out those it has no more. `analysis`: of its text, where
-        there is one; `episode_id`: of the standing episode that it belongs to; `newest`: the sequence number of its
-        owner's newest memory."""
+    def remember(
+        self, memory: RememberedMemory, analysis: Analysis | None, episode_id: str | None, newest: int
+    ) -> None:
+        """Write a memory's nodes, links and edges, and remove outdated ones.
+
+        Args:
+            memory: The memory.
+            analysis: The analysis of its text, if available.
+            episode_id: The id of its current episode.
+            newest: The sequence number of its owner's newest memory.
+        """
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
-        wanted = links(row, episode_id, Named() if memory.ended else self._named(row, analysis))
+        wanted = links(row, episode_id, TextNames() if memory.ended else self._named(row, analysis))
         self._put_links(row.seq, before.links if before else {}, wanted)
         edges = relations(row) if row.relations or row.entities else []
         stated = [name.hex() for one in edges if (name := self._state(row, one)) is not None]
@@ -84,15 +198,15 @@ class GraphWriter:
             changes.past.keep_links(row.seq, row.version - 1, before)
         changes.put_links(row.seq, after)
 
-    def embed(self, memory: Remembered, newest: int) -> None:
-        """Finds the memories that are similar to one by the vector that it has now."""
+    def embed(self, memory: RememberedMemory, newest: int) -> None:
+        """Update the similar memories of a memory with a new vector."""
         changes, before = self._changes, self._changes.links(memory.seq)
         if before is not None and self._limits.max_per_memory:
             known = memory._replace(row=replace(memory.row, ingested_ms=changes.ingested_ms))
             changes.put_links(memory.seq, before._replace(sketch=self._find_similar(known, b"", newest)))
 
     def forget(self, memory_id: str, seq: int) -> None:
-        """Takes out all that a memory brought in, and every edge at it."""
+        """Remove a memory's contributions, and every edge at it."""
         changes, key = self._changes, NodeKey(memory_id, memory=True)
         changes.forgetting = seq
         before = changes.links(seq)
@@ -112,7 +226,7 @@ class GraphWriter:
         changes.forgetting = None
 
     def weigh(self, memory_id: str, seq: int, at_most: int) -> int:
-        """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
+        """Estimate the number of records that forgetting a memory touches, up to a limit."""
         changes = self._changes
         row = changes.links(seq)
         key = NodeKey(memory_id, memory=True)
@@ -125,8 +239,7 @@ class GraphWriter:
         return weight + len(row.links) + _DESCRIBED_WEIGHT * described + STATED_WEIGHT * stated
 
     def thin(self, memory_id: str, seq: int, at_most: int) -> None:
-        """Takes out so many of the edges at a memory, of those that it is evidence of, and of what is kept of its
-        past."""
+        """Remove about `at_most` units of a memory's edges, evidence and history."""
         changes, row, key = self._changes, self._changes.links(seq), NodeKey(memory_id, memory=True)
         changes.forgetting = seq
         edges = [*changes.edges.at(key, at_most // EDGE_WEIGHT)]
@@ -145,7 +258,7 @@ class GraphWriter:
         changes.prune()
 
     def merge_episodes(self, merged_id: str, into_id: str, at_most: int | None = None) -> int:
-        """Makes so many members of one episode, or all, members of another. Returns how many there were."""
+        """Move members of one episode to another, optionally limited. Return their number."""
         changes, merged = self._changes, node_key(EPISODE_KIND, merged_id)
         into = Link(node_key(EPISODE_KIND, into_id), EPISODE_KIND, into_id, EPISODE_KIND)
         members = changes.members(merged, at_most)
@@ -160,16 +273,16 @@ class GraphWriter:
 
     # ------------------------------------------------------------------ parts
 
-    def _named(self, row: MemoryRow, analysis: Analysis | None) -> Named:
-        """What a memory's text names, by itself or by what the graph knows."""
+    def _named(self, row: MemoryRow, analysis: Analysis | None) -> TextNames:
+        """Return the names in a memory's text, including names that only the graph identifies."""
         named = read_names(row.content) if analysis is None else analysis.named
         caseless = self._changes.names.caseless() if not row.content.isascii() else []
         if named.doubtful or caseless:
             return with_known(named, self._changes.has_node, row.content, caseless)
         return named
 
-    def _find_similar(self, memory: Remembered, sketch: bytes, newest: int) -> bytes:
-        """Brings the memory's neighbours up to date. Returns the sketch of its vector, made unless it is given."""
+    def _find_similar(self, memory: RememberedMemory, sketch: bytes, newest: int) -> bytes:
+        """Update the memory's neighbours. Return the sketch of its vector."""
         row, vectors = memory.row, memory.vectors
         if memory.known:
             unlink_similar(self._changes, row.seq)
@@ -191,9 +304,9 @@ class GraphWriter:
                 self._changes.unlink(seq, key)
                 self._changes.past.keep_member(seq, NodeKey(key))
 
-    def _state(self, row: MemoryRow, relation: Relation) -> bytes | None:
-        """Makes the memory evidence of the relation's edge. Returns what stands for the edge in stored keys; None where
-        the owner may have no more edges."""
+    def _state(self, row: MemoryRow, relation: StatedRelation) -> bytes | None:
+        """Make the memory evidence of the relation's edge. Return the edge's stored name; None if the owner may have no
+        more edges."""
         changes = self._changes
         name = changes.edges.name(relation.source, relation.target, relation.type)
         edge = changes.edges.get(name)
@@ -213,7 +326,7 @@ class GraphWriter:
         return name
 
     def _withdraw(self, names: list[str], memory_id: str, relation: bool) -> None:
-        """The memory is evidence of these edges no more; an edge that nothing states goes. Some may be gone before,
+        """Withdraw the memory as evidence of these edges. Edges without evidence are removed; some may be gone already
         with one of their ends."""
         for name in map(bytes.fromhex, names):
             edge = self._changes.edges.get(name)
@@ -233,7 +346,7 @@ class GraphWriter:
 
 
 def with_statement(others: Iterable[Statement], statement: Statement) -> tuple[Statement, ...]:
-    """Statements in the order of their memories, the newest ones: an edge that everybody states says it once."""
+    """Return the newest statements in order of their memories, up to a limit."""
     return tuple(sorted([*others, statement], key=lambda one: (one.seq, one.relation)))[-STATEMENTS_MAX:]
 
 
@@ -241,4 +354,4 @@ def _is_of(statement: Statement, memory_id: str, relation: bool) -> bool:
     return statement.memory_id == memory_id and statement.relation == relation
 
 
-MakeWriter = Callable[[Changes, Similarity], GraphWriter]
+MakeWriter = Callable[[GraphChanges, Similarity], GraphWriter]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from recallflow.fields import format_time
 from recallflow.operators import redaction
-from recallflow.operators.graph.expand import Related
+from recallflow.operators.graph.paths import Related
 from recallflow.operators.graph.reader import is_live
 from recallflow.operators.recall import rerank
 from recallflow.operators.recall.moment import Moment

@@ -18,7 +18,7 @@ from recallflow.embedder import TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
-from recallflow.operators.graph.entities import Known
+from recallflow.operators.graph.entities import EntityContext
 from recallflow.operators.recall.budget import Budget
 from recallflow.operators.recall.category_summaries import summed_up
 from recallflow.operators.recall.moment import Moment
@@ -49,7 +49,7 @@ class About:
     permitted: Permitted
     memories: Sequence[RecalledMemory]
     summaries: Mapping[str, str]
-    graph: Known
+    graph: EntityContext
 
 
 def read_summaries(

@@ -7,7 +7,7 @@ import numpy as np
 
 from recallflow.limits import FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX
 from recallflow.operators.graph.entities import given
-from recallflow.operators.graph.superseded import superseded as refined
+from recallflow.operators.graph.reader import superseded as refined
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.responses import Warn

@@ -21,7 +21,7 @@ import numpy as np
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, QuestionEmbedder, TextVectors, TokenCounter, TokenEmbedder
 from recallflow.errors import ModelError
 from recallflow.llm import EmbeddingService, RemoteEmbedder
-from recallflow.operators.graph.gates import Gates
+from recallflow.operators.graph.quality_gate import QualityGates
 from recallflow.operators.recall.budget import token_counter
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.deadline import Costs
@@ -234,7 +234,7 @@ class Shared:
     candidates: CandidatesCache
     tokens: Callable[[], TokenCounter]
     costs: Costs
-    gates: Gates
+    gates: QualityGates
     rotation: Rotation
 
     @classmethod
@@ -250,4 +250,4 @@ class Shared:
         other = None if fallback is None or fallback.name == embedder.name else fallback
         questions = QuestionVectors(embedder, other, timer)
         counter = cache(lambda: token_counter(exact_tokens(), embedder))
-        return cls(questions, CandidatesCache(), counter, Costs(), Gates(), Rotation())
+        return cls(questions, CandidatesCache(), counter, Costs(), QualityGates(), Rotation())

@@ -9,9 +9,9 @@ from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.language import Intent
 from recallflow.operators.events import Request
-from recallflow.operators.graph.entities import Known
+from recallflow.operators.graph.entities import EntityContext
 from recallflow.operators.graph.query_graph import QueryGraph
-from recallflow.operators.graph.rollout import Applied, Expansions
+from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question
@@ -170,7 +170,7 @@ class Expanded(NamedTuple):
     places: Places
     relevance: Column
     rows: list[MemoryRow | None]
-    applied: Applied | None
+    applied: AppliedExpansion | None
 
 
 class Told(NamedTuple):
@@ -197,13 +197,13 @@ class Found:
     graph_ran: bool
     tiebreak_applied: bool
     answerable: float | None
-    applied: Applied | None
+    applied: AppliedExpansion | None
     memories: list[RecalledMemory]
     seqs: Mapping[str, int]
     added: frozenset[str]
     episodes: list[RecalledEpisode] | None
     summaries: Told
-    entities: Known
+    entities: EntityContext
     warnings: list[Warn]
     change: int
 

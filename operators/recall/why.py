@@ -14,7 +14,7 @@ import numpy as np
 
 from recallflow.embedder import Kind
 from recallflow.language import PlacedStems, find_stems
-from recallflow.operators.graph.expand import Related
+from recallflow.operators.graph.paths import Related
 from recallflow.operators.recall import people, phrases
 from recallflow.operators.recall.bm25 import counted, idf
 from recallflow.operators.recall.columns import Columns

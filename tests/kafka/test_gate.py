@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.broker import Cluster
 from recallflow.control import DEFAULT, GateVerdict, Rollout
-from recallflow.operators.graph.gate import Window
+from recallflow.operators.graph.quality_gate import Window
 from recallflow.owner import state_partition
 from recallflow.parsing import parse_control
 from recallflow.state.folders import partition_folder

@@ -34,8 +34,8 @@ from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.enrichment.failures import failure
 from recallflow.operators.enrichment.requests import TASKS
+from recallflow.operators.enrichment.results import failure
 from recallflow.outputs import Answer, DeadLetter, Derived, Done, Receipted, Requested
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position, Record

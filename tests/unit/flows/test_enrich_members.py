@@ -34,7 +34,7 @@ from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import Loop
 from recallflow.flows.settings import TopicNames
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.enrichment.results import Asked, result
+from recallflow.operators.enrichment.results import PositionedRequest, result
 from recallflow.operators.enrichment.step import Enricher
 from tests.unit.connectors.fake_consumer import FakeKafka
 
@@ -69,7 +69,7 @@ class Brokers:
             key = f"acme/u{number % 5}".encode()
             self.kafka.append(TOPICS.enrichment, number % PARTITIONS, orjson.dumps(value), key, append_ms=number + 1)
 
-    async def ask(self, asked: Sequence[Asked], at_ms: int) -> Sequence[EnrichmentResult]:  # noqa: ARG002
+    async def ask(self, asked: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:  # noqa: ARG002
         self.asked.update(str(one.position) for one in asked)
         gate = asyncio.Event()
         if self.holds:

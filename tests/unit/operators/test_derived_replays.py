@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from recallflow.enrichment import content_hash
 from recallflow.operators import work
-from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.episodes import episode_id
+from recallflow.operators.rules import EnrichmentTasks
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.rows import CategorySummary, Current, Entry, EpisodeSummary, MemoryRow
@@ -24,7 +24,7 @@ Event = dict[str, Any]
 ANN = Owner("acme", "prod", "ann")
 TOLD, MADE = ("a", "b", "c", "d"), ("x", "y", "z")
 TEXTS = ("I live in Lisbon", "I moved to Porto", "tea")
-EVERYTHING = Wanted(embed=True, relationships=True, facts=True, categories=True, summaries=True)
+EVERYTHING = EnrichmentTasks(embed=True, relationships=True, facts=True, categories=True, summaries=True)
 
 ids = st.sampled_from((*TOLD, *MADE))
 told = st.sampled_from(TOLD)
@@ -80,7 +80,7 @@ def _logged(log: Sequence[Event]) -> list[Event]:
     return [event | common | {"timestamp": 60_000 * at} for at, event in enumerate(log)]
 
 
-def _read(path: Path, log: Sequence[Event], cuts: Sequence[int], wanted: Wanted | None) -> Harness:
+def _read(path: Path, log: Sequence[Event], cuts: Sequence[int], wanted: EnrichmentTasks | None) -> Harness:
     """Read the log in batches, kill the process after each, and continue from the commit."""
     found = Harness(path, FlatEmbedder(), one_log=True, rules={"wanted": wanted})
     found.write(MEMORIES, *log)

@@ -9,8 +9,7 @@ import pytest
 from recallflow.operators import erase, large, work
 from recallflow.operators.answers import turns, waiting
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.graph.gate import Seen
-from recallflow.operators.graph.gates import Failure, Gates
+from recallflow.operators.graph.quality_gate import ExpansionOutcome, Failure, QualityGates
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.shared import Shared
 from recallflow.outputs import Output
@@ -152,9 +151,11 @@ def test_nothing_of_an_erased_user_is_cached(make_engine: MakeEngine, monkeypatc
 
 
 def test_erasure_removes_owner_from_gate_failures_and_keeps_figures() -> None:
-    gates, ann, bo = Gates(), Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
+    gates, ann, bo = QualityGates(), Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
     for owner in (ann, bo):
-        gates.observe("acme", Seen(1, "failed", None), False, Failure(1, f"of {owner.user_id}", "KeyError", owner))
+        gates.observe(
+            "acme", ExpansionOutcome(1, "failed", None), False, Failure(1, f"of {owner.user_id}", "KeyError", owner)
+        )
     figures = gates.watched("acme").figures
     gates.forget([ann, Owner("other", "prod", "ann")])
     assert [one.query_id for one in gates.watched("acme").failures] == ["of bo"]

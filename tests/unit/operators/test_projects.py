@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recallflow.control import Rollout
 from recallflow.decisions import History
 from recallflow.enrichment import content_hash
-from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.graph.write import Similarity
 from recallflow.operators.recall import moment
 from recallflow.outputs import Output
 from recallflow.records import Principal

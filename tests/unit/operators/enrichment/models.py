@@ -13,9 +13,8 @@ from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import Event
 from recallflow.fields import parse_time
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt, Spent
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.plan import Thresholds
-from recallflow.operators.enrichment.results import Asked
+from recallflow.operators.enrichment.enrich import Thresholds, enrich
+from recallflow.operators.enrichment.results import PositionedRequest
 from recallflow.parsing import parse
 from recallflow.records import Position
 
@@ -38,9 +37,9 @@ def request(tasks: Sequence[str], *memories: ShownMemory, **fields: Any) -> Enri
     return EnrichmentRequest.model_validate({**OWNER, **given, "tasks": [*tasks], "memories": [*memories], **fields})
 
 
-def asked(*requests: EnrichmentRequest) -> list[Asked]:
+def asked(*requests: EnrichmentRequest) -> list[PositionedRequest]:
     """Requests, one after the other in their topic."""
-    return [Asked(Position("enrichment.requests", 0, 40 + n), one) for n, one in enumerate(requests)]
+    return [PositionedRequest(Position("enrichment.requests", 0, 40 + n), one) for n, one in enumerate(requests)]
 
 
 class Scripted:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from recallflow.embedder import Matrix
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownEntity
 from recallflow.llm import Completion, Embedded, Prompt, Spent
-from recallflow.operators.enrichment.claims import CLAIMS_MAX, REFUSALS
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.plan import Thresholds, plan
+from recallflow.operators.enrichment.enrich import Thresholds, enrich, plan
+from recallflow.operators.enrichment.results import CLAIMS_MAX, REFUSALS
 from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
 
 RESULT_BYTES = 900_000

@@ -6,8 +6,8 @@ import pytest
 
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.events import GraphEdges
-from recallflow.operators.enrichment.classify import REPLACED_MAX
-from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.enrich import Thresholds
+from recallflow.operators.enrichment.relationships import REPLACED_MAX
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
 
 LISBON = memory("old", "I live in Lisbon.", "2026-01-01")

@@ -11,9 +11,8 @@ import pytest
 
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.llm import Embedded, Prompt, Task
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.failures import LACKS, RELATIONSHIPS
-from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.enrich import Thresholds, enrich
+from recallflow.operators.enrichment.results import LACKS, RELATIONSHIPS
 from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
 
 PORTO = memory("new", "I moved to Porto.")

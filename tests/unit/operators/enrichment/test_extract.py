@@ -6,7 +6,7 @@ import pytest
 
 from recallflow.events import GraphEdges
 from recallflow.fields import parse_time
-from recallflow.operators.enrichment.extract import CONDITIONS, RELATIONS_MAX
+from recallflow.operators.enrichment.relationships import CONDITIONS, RELATIONS_MAX
 from recallflow.state.graph_codec import MEMORY_KIND, NODE_KINDS
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
 

@@ -9,9 +9,8 @@ import pytest
 from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
 from recallflow.enrichment import EnrichmentResult
 from recallflow.llm import Task
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.failures import LACKS
-from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.enrich import Thresholds, enrich
+from recallflow.operators.enrichment.results import LACKS
 from tests.llm_server import Asked, Fault, LlmServer, least
 from tests.unit.operators.enrichment.models import asked, memory, request
 

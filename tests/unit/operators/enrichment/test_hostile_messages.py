@@ -9,8 +9,7 @@ import pytest
 
 from recallflow.connectors.llm import Endpoint, load_language_model
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownEntity, ShownMemory
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from tests.llm_server import Asked, LlmServer, least
 from tests.unit.operators.enrichment.models import asked, memory, request, texts

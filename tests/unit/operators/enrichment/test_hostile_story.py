@@ -11,11 +11,10 @@ import pytest
 from recallflow.connectors.llm import Endpoint, load_language_model
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.model_settings import EnrichmentSettings
-from recallflow.operators.enrichment.classify import REPLACED_MAX
-from recallflow.operators.enrichment.enrich import enrich
-from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
-from recallflow.operators.enrichment.results import Asked as Request
+from recallflow.operators.enrichment.relationships import REPLACED_MAX
+from recallflow.operators.enrichment.results import PositionedRequest as Request
 from recallflow.outputs import Output, Requested
 from recallflow.records import Position
 from tests.llm_server import Asked, LlmServer

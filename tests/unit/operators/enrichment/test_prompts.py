@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from recallflow.enrichment import EnrichmentRequest, ShownEntity
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment.plan import Thresholds, plan
-from recallflow.operators.enrichment.prompts import DATA, DATA_END
+from recallflow.operators.enrichment.enrich import Thresholds, plan
+from recallflow.operators.enrichment.prompts import DATA, DATA_END, names_it, sources_of, stands_in
 from recallflow.operators.enrichment.questions import (
     CATEGORIES_MAX,
     NAMES_CHARACTERS,
@@ -24,7 +24,6 @@ from recallflow.operators.enrichment.questions import (
     rewrite,
     select_categories,
 )
-from recallflow.operators.enrichment.shown import names_it, sources_of, stands_in
 from tests.unit.operators.enrichment.models import memory, request, texts
 
 # Whoever changes what a prompt says gives it a new version, and its digest here: what came of it names the version.

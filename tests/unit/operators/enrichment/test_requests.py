@@ -16,11 +16,11 @@ from recallflow.embedder import Kind, Matrix
 from recallflow.enrichment import EnrichmentRequest, content_hash
 from recallflow.llm import EmbeddingService
 from recallflow.operators.enrichment.requests import EPISODE, MEMORY
-from recallflow.operators.enrichment.wanted import Wanted
+from recallflow.operators.rules import EnrichmentTasks
 from recallflow.outputs import Output, Requested
 from tests.unit.operators.harness import MEMORIES, Harness
 
-ALL = Wanted(relationships=True, facts=True, categories=True, summaries=True)
+ALL = EnrichmentTasks(relationships=True, facts=True, categories=True, summaries=True)
 UPDATE = {"type": "memory.update", "tenant_id": "acme", "user_id": "ann"}
 LONG = "My sister Ana visits us in Lisbon on Friday."
 
@@ -46,7 +46,7 @@ def memory(number: int, content: str = LONG, **fields: Any) -> dict[str, Any]:
 def make(tmp_path: Path) -> Iterable[Callable[..., Harness]]:
     made: list[Harness] = []
 
-    def start(wanted: Wanted | None = ALL, **rules: Any) -> Harness:
+    def start(wanted: EnrichmentTasks | None = ALL, **rules: Any) -> Harness:
         made.append(Harness(tmp_path / str(len(made)), rules={"wanted": wanted, **rules}))
         return made[-1]
 
@@ -98,8 +98,8 @@ def test_tasks_requested_for_each_event(make: Callable[..., Harness], event: dic
 
 def test_disabled_tasks_are_not_requested(make: Callable[..., Harness]) -> None:
     assert requests(make(None).run(MEMORIES, message(0))) == []
-    assert requests(make(Wanted(summaries=True)).run(MEMORIES, message(0))) == []
-    (request,) = requests(make(Wanted(facts=True)).run(MEMORIES, message(0)))
+    assert requests(make(EnrichmentTasks(summaries=True)).run(MEMORIES, message(0))) == []
+    (request,) = requests(make(EnrichmentTasks(facts=True)).run(MEMORIES, message(0)))
     assert request.tasks == ["facts"]
 
 
@@ -119,7 +119,7 @@ def test_uncategorised_memory_requests_a_category_if_any_exist(make: Callable[..
     for at_ms, name, removed in ((1, "family", False), (3, "family", True)):
         event = Category(type="category", tenant_id="acme", name=name, description="Kin.", removed=removed)
         decisions.add(at_ms, event)
-    engine = make(Wanted(categories=True), decisions=decisions)
+    engine = make(EnrichmentTasks(categories=True), decisions=decisions)
     found = [
         requests(engine.run(MEMORIES, event)) for event in (memory(0), memory(1), memory(2, category="x"), memory(3))
     ]
@@ -202,7 +202,9 @@ class AngleEmbedder:
 
 
 def test_ambiguous_memories_are_compared_closest_first(tmp_path: Path) -> None:
-    engine = Harness(tmp_path / "s", AngleEmbedder(), rules={"wanted": Wanted(relationships=True, min_chars=99)})
+    engine = Harness(
+        tmp_path / "s", AngleEmbedder(), rules={"wanted": EnrichmentTasks(relationships=True, min_chars=99)}
+    )
     engine.run(MEMORIES, *(memory(angle, f"{angle} degrees") for angle in (3, 20, 26, 30, 45, 46, 90)))
     (request,) = requests(engine.run(MEMORIES, memory(0, "0 degrees")))
     assert request.tasks == ["classify"]
@@ -235,7 +237,7 @@ def test_derived_memory_requests_only_classification(make: Callable[..., Harness
 
 
 def test_new_name_within_a_known_one_is_requested_once(make: Callable[..., Harness]) -> None:
-    engine = make(Wanted(relationships=True))
+    engine = make(EnrichmentTasks(relationships=True))
     engine.run(MEMORIES, memory(0, "It rained. My neighbour Ana García paints. She is nice."))
     (request,) = requests(engine.run(MEMORIES, message(1, "Yesterday Ana came to see us in Braga")))
     assert "resolve" in request.tasks
@@ -248,7 +250,7 @@ def test_new_name_within_a_known_one_is_requested_once(make: Callable[..., Harne
 
 
 def test_united_names_are_not_requested(make: Callable[..., Harness]) -> None:
-    engine = make(Wanted(relationships=True))
+    engine = make(EnrichmentTasks(relationships=True))
     same = {"name": "Ana García", "aliases": ["Anita"], "type": "person", "urn": "urn:person:7"}
     engine.run(MEMORIES, memory(0, "Ana García paints.", entities=[same]))
     (request,) = requests(engine.run(MEMORIES, message(1, "Yesterday Ana came to see us")))
@@ -259,7 +261,7 @@ def test_united_names_are_not_requested(make: Callable[..., Harness]) -> None:
 
 
 def test_names_match_after_restart_and_deleted_ones_do_not(make: Callable[..., Harness]) -> None:
-    engine = make(Wanted(relationships=True))
+    engine = make(EnrichmentTasks(relationships=True))
     engine.run(MEMORIES, message(0, "I met Ana García today"), message(1, "I met Ana Lima today, too"))
     engine.run(MEMORIES, message(2, "and so did Maria, I think"))
     forget = {"type": "memory.forget", "tenant_id": "acme", "user_id": "ann", "memory_id": "m0"}
@@ -270,7 +272,7 @@ def test_names_match_after_restart_and_deleted_ones_do_not(make: Callable[..., H
 
 
 HOUR_MS = 3_600_000
-SUMMARIES = Wanted(summaries=True)
+SUMMARIES = EnrichmentTasks(summaries=True)
 
 
 def test_an_episode_is_summed_up_when_the_next_one_begins(make: Callable[..., Harness]) -> None:
@@ -339,7 +341,7 @@ class RemoteAngles(AngleEmbedder):
 
 
 def test_comparison_waits_for_late_vectors(tmp_path: Path) -> None:
-    wanted = Wanted(embed=True, relationships=True, facts=True, min_chars=99)
+    wanted = EnrichmentTasks(embed=True, relationships=True, facts=True, min_chars=99)
     engine = Harness(tmp_path / "s", RemoteAngles(), rules={"wanted": wanted})
 
     def embed(angle: int) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from recallflow.enrichment import EnrichmentRequest, content_hash
-from recallflow.operators.enrichment.wanted import Wanted
+from recallflow.operators.rules import EnrichmentTasks
 from recallflow.outputs import Output, Requested
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, Harness
 
-ALL = Wanted(embed=True, by_meaning=False, relationships=True, facts=True, summaries=True, min_chars=0)
+ALL = EnrichmentTasks(embed=True, by_meaning=False, relationships=True, facts=True, summaries=True, min_chars=0)
 OWNERS = ("ann", "bob")
 WORDS = st.sampled_from([
     "Ana", "Ana García", "tea", "likes", "Lisbon", "moved to", ". ", "\n", "\x01", "日本", "🙂", "@", "x" * 3_000,

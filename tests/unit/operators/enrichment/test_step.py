@@ -11,8 +11,8 @@ import pytest
 from recallflow.enrichment import EnrichmentResult
 from recallflow.marks import Mark, Open
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
-from recallflow.operators.enrichment.results import Asked, result
-from recallflow.operators.enrichment.step import Enricher, PartitionEnrichment, Request, has_nothing_to_sync
+from recallflow.operators.enrichment.results import PositionedRequest, result
+from recallflow.operators.enrichment.step import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync
 from recallflow.outputs import Done, Enriched, Marked
 from recallflow.parsing import parse_request
 from recallflow.records import Position
@@ -23,11 +23,13 @@ SIZE, WAIT_MS = 2, 1_000
 OPENED = Open(PARTITION)
 
 
-def request(offset: int, key: str = "session") -> Request:
+def request(offset: int, key: str = "session") -> PendingRequest:
     memory = {"memory_id": f"m{offset}", "content": "x", "content_hash": "h", "kind": "message", "created_at": 0}
     value: dict[str, Any] = {"type": "enrichment.request", "tenant_id": "acme", "user_id": "ann", "tasks": ["facts"]}
     value |= {"source": f"memory.events:0:{offset}", "memories": [memory]}
-    return Request(Asked(Position(TOPIC, PARTITION, offset), parse_request(orjson.dumps(value))), 0, (key,))
+    return PendingRequest(
+        PositionedRequest(Position(TOPIC, PARTITION, offset), parse_request(orjson.dumps(value))), 0, (key,)
+    )
 
 
 class Models:
@@ -50,7 +52,7 @@ class Models:
             lambda: self.now_ms,
         )
 
-    async def ask(self, asked: Sequence[Asked], at_ms: int) -> Sequence[EnrichmentResult]:  # noqa: ARG002
+    async def ask(self, asked: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:  # noqa: ARG002
         self.batches.append([one.position.offset for one in asked])
         self._gate = self._gate or asyncio.Event()
         await self._gate.wait()

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from recallflow.operators.graph.extract import Link, links, relations
-from recallflow.operators.graph.known import with_known
-from recallflow.operators.graph.names import read_names
-from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.graph.names import read_names, with_known
+from recallflow.operators.graph.write import Similarity
 from recallflow.state.caseless import is_caseless
 from recallflow.state.graph_codec import NODE_KINDS, SAME_AS, SYMMETRIC, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow

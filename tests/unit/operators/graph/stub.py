@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from recallflow.operators.graph.paths import Walk
-from recallflow.operators.graph.reader import Scope
+from recallflow.operators.graph.reader import TraversalScope
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import SELF_ROLE, SYMMETRIC, NodeKey
 
@@ -100,10 +100,10 @@ class StubGraph(OwnerGraph):
             yield from (one for one in edges if one.source == node_key)
 
 
-def scope(graph: StubGraph, **fields: Any) -> Scope:
+def scope(graph: StubGraph, **fields: Any) -> TraversalScope:
     """All of a graph, at `NOW_MS`."""
     given: dict[str, Any] = {"now_ms": NOW_MS}
-    return Scope(graph, **given | fields)
+    return TraversalScope(graph, **given | fields)
 
 
 def walk(graph: StubGraph, *begin: str, hops: int = 1, **fields: Any) -> Walk:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.entities import CONTEXT_ENTRIES, context
-from recallflow.operators.graph.proximity import OPENED, proximity
+from recallflow.operators.graph.query_graph import OPENED, proximity
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex

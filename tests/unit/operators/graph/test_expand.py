@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.graph.expand import boosts, expand
-from recallflow.operators.graph.paths import SHARED_NODE, TYPE_WEIGHTS, strength
-from recallflow.operators.graph.reader import Bounds
+from recallflow.operators.graph.paths import SHARED_NODE, TYPE_WEIGHTS, boosts, expand, strength
+from recallflow.operators.graph.reader import LoadBounds
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 from tests.unit.operators.graph.reference import ANY_EDGES, LINKS, MEMORIES, MEMORY, NODES, edges_between, reference
@@ -279,7 +278,7 @@ def test_a_hub_is_not_read_beyond_its_newest(hops: int) -> None:
 
     graph = Counted({f"m{n}": ["topic:all", f"tag:{n % 5}"] for n in range(5_000)})
     assert len(scores(graph, "m0", hops=hops)) >= 24
-    assert graph.most == Bounds().linked
+    assert graph.most == LoadBounds().linked
 
 
 def test_hubs_of_edges_and_links_are_cut_and_reported() -> None:
@@ -288,8 +287,8 @@ def test_hubs_of_edges_and_links_are_cut_and_reported() -> None:
     expansion = expand(walk(graph, "m0", hops=3), 1_000)
     assert {"m0", "topic:0"} <= {*expansion.caps.fan_out}
     assert expansion.caps.visited_at_hop == 2
-    assert expansion.considered < Bounds().visited
-    assert len(graph.read) < 5 * Bounds().visited
+    assert expansion.considered < LoadBounds().visited
+    assert len(graph.read) < 5 * LoadBounds().visited
 
 
 def test_hub_of_edges_is_cut_and_reported() -> None:
@@ -302,9 +301,9 @@ def test_hub_of_edges_is_cut_and_reported() -> None:
 def test_visited_nodes_are_bounded_and_the_hop_reported() -> None:
     tree = [edge(f"m{(n - 1) // 10}", "x", f"m{n}") for n in range(1, 2_000)]
     graph = StubGraph({f"m{n}": [] for n in range(2_000)}, tree)
-    met = expand(walk(graph, "m0", hops=3, bounds=Bounds(visited=50)), 100)
+    met = expand(walk(graph, "m0", hops=3, bounds=LoadBounds(visited=50)), 100)
     assert (met.considered, met.caps.visited_at_hop) == (49, 2)
-    opened = expand(walk(graph, "m0", hops=3, bounds=Bounds(opened=3)), 100)
+    opened = expand(walk(graph, "m0", hops=3, bounds=LoadBounds(opened=3)), 100)
     assert (opened.considered, opened.caps.visited_at_hop) == (30, 2)
 
 

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.graph.gate import BOUNDS, TYPES_MOST, Compared, Gate, Outcome, Seen, Window, compare
+from recallflow.operators.graph.quality_gate import (
+    BOUNDS,
+    TYPES_MOST,
+    BaselineComparison,
+    ExpansionOutcome,
+    Outcome,
+    QualityGate,
+    Window,
+    compare,
+)
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
 from tests.unit.operators.graph.harness import DAY_MS, rolled_out
@@ -17,22 +26,22 @@ from tests.unit.operators.harness import make_event, run_flow
 
 SPAN_MS = 1_000
 WINDOW = Window(span_ms=SPAN_MS, most=100, answers=10, feedback=4)
-GOOD, BAD = Compared(0.2, {"similar_to": 0.8}, 30), Compared(0.0, {"similar_to": 0.1}, 30)
-HUGE = Compared(0.0, {}, 5_000)
+GOOD, BAD = BaselineComparison(0.2, {"similar_to": 0.8}, 30), BaselineComparison(0.0, {"similar_to": 0.1}, 30)
+HUGE = BaselineComparison(0.0, {}, 5_000)
 
 
-def gate(*outcomes: tuple[int, Outcome], compared: Compared | None = None) -> Gate:
-    watching = Gate(WINDOW)
+def gate(*outcomes: tuple[int, Outcome], compared: BaselineComparison | None = None) -> QualityGate:
+    watching = QualityGate(WINDOW)
     for count, outcome in outcomes:
         for _ in range(count):
-            watching.observe(Seen(0, outcome, compared))
+            watching.observe(ExpansionOutcome(0, outcome, compared))
     return watching
 
 
 def test_figures() -> None:
     watching = gate((15, "expanded"), compared=GOOD)
     for outcome in ("failed", "stopped", "stopped", "late", "expanded"):
-        watching.observe(Seen(0, outcome))
+        watching.observe(ExpansionOutcome(0, outcome))
     for part, said in (("added", "1011"), ("beside", "1111"), ("without", "1110")):
         for useful in said:
             watching.feedback(0, useful == "1", part)  # type: ignore[arg-type]
@@ -66,9 +75,9 @@ def test_too_little_is_unknown() -> None:
 def test_the_windows_roll_over_the_time_of_the_queries() -> None:
     watching = gate((10, "failed"))
     for at_ms in (SPAN_MS, SPAN_MS + 1):
-        watching.observe(Seen(at_ms, "expanded"))
+        watching.observe(ExpansionOutcome(at_ms, "expanded"))
     assert watching.figures()["answers"] == 2  # of 11 until the second came
-    watching.observe(Seen(500, "expanded"))  # late, as another source may be
+    watching.observe(ExpansionOutcome(500, "expanded"))  # late, as another source may be
     assert watching.figures()["answers"] == 3
 
 
@@ -81,15 +90,15 @@ def test_the_windows_roll_over_the_time_of_the_queries() -> None:
         (gate((20, "expanded"), compared=HUGE), "added_words 5000"),
     ],
 )
-def test_a_regression_blocks(watching: Gate, reason: str) -> None:
+def test_a_regression_blocks(watching: QualityGate, reason: str) -> None:
     assert watching.blocks(False)
     assert watching.reason(False) == reason
 
 
 def test_additions_without_common_words_are_no_regression() -> None:
-    watching = gate((100, "expanded"), compared=Compared(0.0, {"caused_by": 0.0}, 30))
+    watching = gate((100, "expanded"), compared=BaselineComparison(0.0, {"caused_by": 0.0}, 30))
     for _ in range(200):
-        watching.observe(Seen(0, "expanded", Compared(0.0, {"caused_by": 0.0}, 30)))
+        watching.observe(ExpansionOutcome(0, "expanded", BaselineComparison(0.0, {"caused_by": 0.0}, 30)))
     assert watching.figures()["relevance_loss"] == 0
     assert not watching.blocks(False)
 
@@ -97,7 +106,9 @@ def test_additions_without_common_words_are_no_regression() -> None:
 def test_edge_type_is_compared_with_its_earlier_gain() -> None:
     watching = gate((100, "expanded"), compared=GOOD)
     for _ in range(100):
-        watching.observe(Seen(0, "expanded", Compared(0.0, {"similar_to": 0.1, "caused_by": 0.1}, 30)))
+        watching.observe(
+            ExpansionOutcome(0, "expanded", BaselineComparison(0.0, {"similar_to": 0.1, "caused_by": 0.1}, 30))
+        )
     assert watching.blocks(False)
     assert watching.reason(False) == "relevance_loss 0.7 (similar_to)"
     told = {kind: (of.answers, of.relevance, of.before) for kind, of in watching.types().items()}
@@ -107,23 +118,23 @@ def test_edge_type_is_compared_with_its_earlier_gain() -> None:
 def test_figures_while_blocked_are_not_compared_later() -> None:
     watching = gate((100, "expanded"), compared=GOOD)
     for _ in range(100):
-        watching.observe(Seen(0, "expanded", BAD))
+        watching.observe(ExpansionOutcome(0, "expanded", BAD))
     for _ in range(1_000):
-        watching.observe(Seen(0, "expanded", BAD), blocked=True)
+        watching.observe(ExpansionOutcome(0, "expanded", BAD), blocked=True)
         assert watching.blocks(True)
     for _ in range(100):
-        watching.observe(Seen(0, "expanded", GOOD), blocked=True)
+        watching.observe(ExpansionOutcome(0, "expanded", GOOD), blocked=True)
     assert not watching.blocks(True)
 
 
 def test_only_so_many_types_of_edges_are_remembered() -> None:
-    watching = Gate(WINDOW)
+    watching = QualityGate(WINDOW)
     for number in range(10 * TYPES_MOST):
-        watching.observe(Seen(0, "expanded", Compared(0.0, {f"type {number}": 0.5}, 1)))
+        watching.observe(ExpansionOutcome(0, "expanded", BaselineComparison(0.0, {f"type {number}": 0.5}, 1)))
     assert len(watching.types()) == WINDOW.most + TYPES_MOST
 
 
-def told(**said: str) -> Gate:
+def told(**said: str) -> QualityGate:
     """A gate that saw enough answers, and heard so much: 1 for useful, 0 for not."""
     watching = gate((20, "expanded"), compared=GOOD)
     for part, word in said.items():
@@ -165,7 +176,7 @@ def test_feedback_blocks_and_time_frees() -> None:
     assert watching.blocks(False)
     assert watching.blocks(True)
     for at_ms in range(SPAN_MS - 10, SPAN_MS + 10):
-        watching.observe(Seen(at_ms, "expanded"))
+        watching.observe(ExpansionOutcome(at_ms, "expanded"))
     assert not watching.blocks(True)
     assert watching.reason(True) == "recovered"
 
@@ -173,10 +184,10 @@ def test_feedback_blocks_and_time_frees() -> None:
 def test_a_restart_forgets_and_counts_from_then_on() -> None:
     watching = told(added="0000")
     watching.restart(500)
-    watching.observe(Seen(499, "failed"))
+    watching.observe(ExpansionOutcome(499, "failed"))
     watching.feedback(499, False, "added")
     assert (watching.figures()["answers"], watching.figures()["feedback"]) == (0, 0)
-    watching.observe(Seen(500, "failed"))
+    watching.observe(ExpansionOutcome(500, "failed"))
     assert watching.figures()["answers"] == 1
 
 
@@ -190,7 +201,7 @@ def test_state_persists_between_block_and_free_bounds(failed: int) -> None:
 @given(
     st.lists(
         st.builds(
-            Seen,
+            ExpansionOutcome,
             st.integers(0, 3 * SPAN_MS),
             st.sampled_from(["expanded", "failed", "stopped", "late"]),
             st.sampled_from([None, GOOD, BAD, HUGE]),
@@ -198,8 +209,8 @@ def test_state_persists_between_block_and_free_bounds(failed: int) -> None:
         max_size=60,
     )
 )
-def test_figures_that_block_do_not_free(seen: list[Seen]) -> None:
-    watching = Gate(WINDOW)
+def test_figures_that_block_do_not_free(seen: list[ExpansionOutcome]) -> None:
+    watching = QualityGate(WINDOW)
     for one in seen:
         watching.observe(one)
         assert not watching.blocks(False) or watching.blocks(True)
@@ -215,16 +226,16 @@ LEFT_OUT = np.arange(2, 10)  # the first two were answered
 
 def test_each_type_of_edge_has_the_relevance_of_its_own() -> None:
     found = compare(SIGNAL, LEFT_OUT, np.array([2, 9, 3]), ["a", "b", "a"], [1, 2, 3])
-    assert found == Compared(2 / 3, {"a": 0.875, "b": 0.0625}, 6)
+    assert found == BaselineComparison(2 / 3, {"a": 0.875, "b": 0.0625}, 6)
 
 
 @pytest.mark.parametrize(
     ("expanded", "signal", "expected"),
     [
-        ([2, 3], SIGNAL, Compared(1.0, {"t": 0.875}, 14)),  # what the baseline ranks next
-        ([8, 9], SIGNAL, Compared(0.0, {"t": 0.125}, 14)),  # the worst of all
-        ([*range(2, 10)], SIGNAL, Compared(1.0, {"t": 0.5}, 56)),
-        ([9], np.zeros(10), Compared(1.0, {"t": 0.5}, 7)),
+        ([2, 3], SIGNAL, BaselineComparison(1.0, {"t": 0.875}, 14)),  # what the baseline ranks next
+        ([8, 9], SIGNAL, BaselineComparison(0.0, {"t": 0.125}, 14)),  # the worst of all
+        ([*range(2, 10)], SIGNAL, BaselineComparison(1.0, {"t": 0.5}, 56)),
+        ([9], np.zeros(10), BaselineComparison(1.0, {"t": 0.5}, 7)),
         ([], SIGNAL, None),
     ],
 )

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from benchmarks.names import score, sentences
 from recallflow.language import LATIN
 from recallflow.operators.graph.extract import links, relations
-from recallflow.operators.graph.known import with_known
 from recallflow.operators.graph.names import (
     DOUBTFUL_MAX,
     NAME_CHARACTERS,
     NAMES_MAX,
     READ_CHARACTERS,
-    Named,
+    TextNames,
     read_names,
+    with_known,
 )
 from recallflow.state.caseless import is_caseless
 from recallflow.state.graph_codec import Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 
-def told(text: str) -> Named:
+def told(text: str) -> TextNames:
     return read_names(text)._replace(doubtful=())
 
 
@@ -60,26 +60,26 @@ def entities(text: str, *known: str) -> set[str]:
     ],
 )
 def test_capitalised_names_inside_sentences(text: str, names: tuple[str, ...]) -> None:
-    assert told(text) == Named(names)
+    assert told(text) == TextNames(names)
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("ask @ann and @bob.k, not x@y.com", Named(("ann", "bob.k"))),
-        ("今天我见了@王小明 #旅行", Named(("王小明",), ("旅行",))),
-        ("سافرت مع @ليلى #سفر", Named(("ليلى",), ("سفر",))),
-        ("more #Tea, #green-tea and #2fast, but issue #12 and a&#b;", Named((), ("Tea", "green-tea", "2fast"))),
-        ("it is urn:isbn:0451450523.", Named((), (), ("urn:isbn:0451450523",))),
-        ("(URN:matih:model:acme:churn)", Named((), (), ("URN:matih:model:acme:churn",))),
+        ("ask @ann and @bob.k, not x@y.com", TextNames(("ann", "bob.k"))),
+        ("今天我见了@王小明 #旅行", TextNames(("王小明",), ("旅行",))),
+        ("سافرت مع @ليلى #سفر", TextNames(("ليلى",), ("سفر",))),
+        ("more #Tea, #green-tea and #2fast, but issue #12 and a&#b;", TextNames((), ("Tea", "green-tea", "2fast"))),
+        ("it is urn:isbn:0451450523.", TextNames((), (), ("urn:isbn:0451450523",))),
+        ("(URN:matih:model:acme:churn)", TextNames((), (), ("URN:matih:model:acme:churn",))),
         (
             "see https://github.com/Jane/side-project.git and gitlab.com/a/b/-/issues",
-            Named((), (), ("github.com/Jane/side-project", "gitlab.com/a/b")),
+            TextNames((), (), ("github.com/Jane/side-project", "gitlab.com/a/b")),
         ),
-        ("notgithub.com/a/b and a burn:it:down", Named()),
+        ("notgithub.com/a/b and a burn:it:down", TextNames()),
     ],
 )
-def test_mentions_tags_and_urns(text: str, named: Named) -> None:
+def test_mentions_tags_and_urns(text: str, named: TextNames) -> None:
     assert told(text) == named
 
 
@@ -257,7 +257,7 @@ def test_role_of_the_author_precedes_a_mention() -> None:
 
 def test_a_urn_is_a_node_beside_its_name() -> None:
     memory = row(entities=[{"name": "Churn model", "type": "model", "urn": "urn:x:churn"}])
-    found = links(memory, None, Named())
+    found = links(memory, None, TextNames())
     assert found["entity:churn model"].description == Description("urn:x:churn", {"type": "model"})
     assert found["entity:urn:x:churn"].description == Description(
         "urn:x:churn", {"name": "Churn model", "type": "model"}

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph import query_graph
-from recallflow.operators.graph.gate import Compared
+from recallflow.operators.graph.quality_gate import BaselineComparison
 from recallflow.outputs import Answer
 from tests.groups import share
 from tests.unit.operators.graph.harness import DAY_MS, rolled_out
 from tests.unit.operators.harness import make_event
 
 TENANTS = [f"tenant-{number}" for number in range(4)]
-BAD = Compared(0.0, {}, 30_000)
+BAD = BaselineComparison(0.0, {}, 30_000)
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "routing_info")
 
 

@@ -10,17 +10,16 @@ from recallflow.decisions import History
 from recallflow.errors import StorageError
 from recallflow.operators.events import Request
 from recallflow.operators.graph import rollout
-from recallflow.operators.graph.expand import Expansion, Related
-from recallflow.operators.graph.gate import Compared, Window
-from recallflow.operators.graph.gates import REPEAT_MS, Gates
+from recallflow.operators.graph.paths import Expansion, Related
+from recallflow.operators.graph.quality_gate import REPEAT_MS, BaselineComparison, QualityGates, Window
 from recallflow.operators.graph.reader import Caps
-from recallflow.operators.graph.rollout import Applied, Expansions, Fallback
+from recallflow.operators.graph.rollout import AppliedExpansion, Expansions, Fallback
 from recallflow.owner import Owner
 from recallflow.records import Position
 
 TENANT, OTHER = "acme", "other"
 ADDED = Related(7, "m7", 0.25, {"reason": "graph_expansion"})
-GOOD, BAD = Compared(0.0, {"caused_by": 0.1}, 30), Compared(0.0, {"caused_by": 0.1}, 30_000)
+GOOD, BAD = BaselineComparison(0.0, {"caused_by": 0.1}, 30), BaselineComparison(0.0, {"caused_by": 0.1}, 30_000)
 WINDOW = Window(span_ms=1_000, most=100, answers=10, feedback=3)
 
 
@@ -35,8 +34,8 @@ def decided(history: History, blocked: bool, at_ms: int, name: str = DEFAULT) ->
     history.add(at_ms, GateVerdict(type="gate.verdict", tenant_id=TENANT, name=name, blocked=blocked, by="ops"))
 
 
-def expansions_of(history: History, gates: Gates | None = None, *, enabled: bool = True) -> Expansions:
-    return Expansions(history, gates or Gates(WINDOW), enabled=enabled)
+def expansions_of(history: History, gates: QualityGates | None = None, *, enabled: bool = True) -> Expansions:
+    return Expansions(history, gates or QualityGates(WINDOW), enabled=enabled)
 
 
 def request(at_ms: int = 0, tenant_id: str = TENANT, user_id: str = "ann") -> Request:
@@ -56,11 +55,11 @@ def run(
     at_ms: int = 0,
     *,
     expand: Callable[[], Expansion] | None = None,
-    compared: Compared = GOOD,
+    compared: BaselineComparison = GOOD,
     no_time: bool = False,
     is_late: bool = False,
     tenant_id: str = TENANT,
-) -> Applied:
+) -> AppliedExpansion:
     work = expand or found()
     return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), no_time, lambda: is_late)
 
@@ -81,7 +80,7 @@ def test_reached_bounds_are_reported() -> None:
     ],
 )
 def test_expansion_without_rollout_is_not_applied(expansions: Expansions, fallback: Fallback) -> None:
-    assert run(expansions) == Applied((), fallback)
+    assert run(expansions) == AppliedExpansion((), fallback)
 
 
 @pytest.mark.parametrize("mode", ["off", "feature"])
@@ -130,17 +129,19 @@ def test_a_storage_error_is_no_fallback() -> None:
 
 def test_a_query_out_of_time_goes_without() -> None:
     expansions = expansions_of(rolled_out("canary"))
-    assert run(expansions, expand=fails, no_time=True) == Applied((), "rollout_guardrail")
+    assert run(expansions, expand=fails, no_time=True) == AppliedExpansion((), "rollout_guardrail")
 
 
 def test_shadow_mode_never_changes_the_answer() -> None:
     expansions = expansions_of(rolled_out("shadow"))
-    assert run(expansions) == Applied((), "shadow_mode")
-    assert run(expansions, expand=fails) == Applied((), "shadow_mode")
-    assert run(expansions, no_time=True) == Applied((), "shadow_mode")
+    assert run(expansions) == AppliedExpansion((), "shadow_mode")
+    assert run(expansions, expand=fails) == AppliedExpansion((), "shadow_mode")
+    assert run(expansions, no_time=True) == AppliedExpansion((), "shadow_mode")
 
 
-def play(expansions: Expansions, history: History, times: range, compared: Compared) -> list[tuple[int, bool]]:
+def play(
+    expansions: Expansions, history: History, times: range, compared: BaselineComparison
+) -> list[tuple[int, bool]]:
     """Ask at each time, and apply verdicts at once. Return times and contents of the verdicts."""
     said = []
     for at_ms in times:
@@ -156,7 +157,7 @@ def test_a_planted_regression_blocks_and_recovery_frees() -> None:
     expansions = expansions_of(history)
     assert play(expansions, history, range(20), GOOD) == []
     assert play(expansions, history, range(20, 120), BAD) == [(21, True)]
-    assert run(expansions, 120, compared=BAD) == Applied((), "quality_gate_blocked")
+    assert run(expansions, 120, compared=BAD) == AppliedExpansion((), "quality_gate_blocked")
     # Blocked, it is measured all the same: that is how it comes back.
     ((freed_at_ms, blocked),) = play(expansions, history, range(121, 400), GOOD)
     assert not blocked
@@ -192,7 +193,7 @@ def test_graph_answer_past_its_deadline_counts_as_without_time() -> None:
 
 
 def test_partitions_judge_by_their_common_figures() -> None:
-    history, gates = rolled_out("canary"), Gates(WINDOW)
+    history, gates = rolled_out("canary"), QualityGates(WINDOW)
     partitions = [expansions_of(history, gates) for _ in range(5)]
     said = [play(one, history, range(2 * n, 2 * n + 2), BAD) for n, one in enumerate(partitions)]
     assert said == [[], [], [], [], [(9, True)]]
@@ -200,7 +201,7 @@ def test_partitions_judge_by_their_common_figures() -> None:
 
 
 def test_no_single_partition_blocks_a_tenant() -> None:
-    history, gates = rolled_out("canary"), Gates(WINDOW)
+    history, gates = rolled_out("canary"), QualityGates(WINDOW)
     few, many = expansions_of(history, gates), expansions_of(history, gates)
     assert play(many, history, range(80), GOOD) == []
     for at_ms in range(80, 84):
@@ -211,7 +212,7 @@ def test_no_single_partition_blocks_a_tenant() -> None:
 
 
 def test_feedback_in_one_partition_is_heard_in_another() -> None:
-    history, gates = rolled_out("canary"), Gates(WINDOW)
+    history, gates = rolled_out("canary"), QualityGates(WINDOW)
     here, there = expansions_of(history, gates), expansions_of(history, gates)
     for at_ms in range(10):
         run(here, at_ms)
@@ -224,7 +225,7 @@ def test_feedback_in_one_partition_is_heard_in_another() -> None:
 
 
 def test_lagging_partitions_judge_by_current_decisions() -> None:
-    history, gates = rolled_out("canary"), Gates(WINDOW)
+    history, gates = rolled_out("canary"), QualityGates(WINDOW)
     ahead, behind = expansions_of(history, gates), expansions_of(history, gates)
     assert play(ahead, history, range(500, 520), BAD) == [(509, True)]
     assert play(behind, history, range(400, 420), BAD) == []
@@ -279,7 +280,7 @@ def heard(expansions: Expansions) -> dict[str, Any]:
 
 
 def test_feedback_counts_once_for_the_last_answer() -> None:
-    expansions = Expansions(rolled_out("canary"), Gates(Window(feedback=1)))
+    expansions = Expansions(rolled_out("canary"), QualityGates(Window(feedback=1)))
     owner = request().owner
     expansions.answered(request(), ["m1", "m7"], [])
     expansions.answered(request(), ["m2", "m3"], ["m7"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow.errors import UsageError
 from recallflow.flows.settings import Settings
-from recallflow.operators.graph.similar import cosines
+from recallflow.operators.graph.write import cosines
 from recallflow.state.graph_codec import SIMILAR_TO
 from recallflow.state.window import SKETCH_BYTES
 from tests.groups import share

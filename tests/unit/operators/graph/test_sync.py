@@ -11,10 +11,9 @@ import pytest
 from recallflow.errors import StorageError
 from recallflow.flows.settings import Settings
 from recallflow.operators.events import Analysis
-from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.graph.changes import GraphChanges
 from recallflow.operators.graph.sync import FAILURES_MAX, RETRIES, SYNC_FAILED
-from recallflow.operators.graph.write import GraphWriter, Remembered
+from recallflow.operators.graph.write import GraphWriter, RememberedMemory, Similarity
 from recallflow.state.graph_codec import NodeKey
 from tests.unit.operators.graph.engine import Engine, event, memory, opened
 
@@ -27,7 +26,7 @@ class Faults:
     error: Callable[[], Exception] = lambda: RuntimeError("a fault put in by the test")
     tried: list[str] = field(default_factory=list)
 
-    def __call__(self, changes: Changes, limits: Similarity) -> GraphWriter:
+    def __call__(self, changes: GraphChanges, limits: Similarity) -> GraphWriter:
         return _Failing(changes, limits, self)
 
     def strike(self, memory_id: str) -> None:
@@ -38,11 +37,13 @@ class Faults:
 
 
 class _Failing(GraphWriter):
-    def __init__(self, changes: Changes, limits: Similarity, faults: Faults) -> None:
+    def __init__(self, changes: GraphChanges, limits: Similarity, faults: Faults) -> None:
         super().__init__(changes, limits)
         self._faults = faults
 
-    def remember(self, memory: Remembered, analysis: Analysis | None, episode_id: str | None, newest: int) -> None:
+    def remember(
+        self, memory: RememberedMemory, analysis: Analysis | None, episode_id: str | None, newest: int
+    ) -> None:
         super().remember(memory, analysis, episode_id, newest)
         self._faults.strike(memory.row.id)
 

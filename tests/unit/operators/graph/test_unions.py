@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from recallflow.limits import ALIASES_MAX
 from recallflow.operators.graph.entities import context, named
-from recallflow.operators.graph.proximity import proximity
-from recallflow.operators.graph.reader import Scope
+from recallflow.operators.graph.query_graph import proximity
+from recallflow.operators.graph.reader import TraversalScope
 from recallflow.state import caseless, graph_check, keys, unions
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.unions import NAMES_MAX
@@ -175,7 +175,7 @@ def test_nearness_and_paths_see_one_node(engine: Engine) -> None:
     engine.run(fact("a", "then Bob slept", entities=[{"name": "Robert", "aliases": ["Bob"]}]), fact("b", "with Robert"))
     hot = engine.hot
     index = hot.search_index("letters", 4)
-    assert [*proximity(Scope(engine.graph, now_ms=0), index, [entity("bob")])] == [1.0, 1.0]
+    assert [*proximity(TraversalScope(engine.graph, now_ms=0), index, [entity("bob")])] == [1.0, 1.0]
     links = [key for key, _ in engine.graph.links(0)]
     assert links.count(entity("robert")) == 1
     assert entity("bob") not in links

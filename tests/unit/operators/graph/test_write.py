@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.graph import orphans
+from recallflow.operators.graph import changes as graph_changes
 from recallflow.state import caseless, keys
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.rows import Entry
@@ -155,7 +155,7 @@ def test_the_first_memory_that_tells_anything_of_an_entity_counts(engine: Engine
 def test_next_source_of_an_entity_is_among_its_first_memories(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, between: int
 ) -> None:
-    monkeypatch.setattr(orphans, "DESCRIBERS_MAX", 3)
+    monkeypatch.setattr(graph_changes, "DESCRIBERS_MAX", 3)
     person = {"name": "Ann", "type": "person"}
     engine.run(fact("first", entities=[person]), *(fact(f"n{n}", "then Ann came") for n in range(between)))
     engine.run(fact("next", entities=[person | {"type": "pet"}]), event("memory.forget", memory_id="first"))

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recallflow.flows.settings import Settings
-from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.graph.write import Similarity
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import SIMILAR_TO, SUPERSEDES, SYMMETRIC, NodeKey
 from tests.unit.operators.graph.engine import Engine, event, memory

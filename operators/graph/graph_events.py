@@ -1,12 +1,14 @@
-"""Edges that an event gives (`graph.edges`)."""
+"""Events about the graph itself: edges (`graph.edges`), and archiving (`graph.archive`).
+
+Traversal skips archived nodes and edges, but nothing is removed."""
 
 from dataclasses import replace
 from typing import NamedTuple
 
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
-from recallflow.events import GraphEdge, GraphEdges
+from recallflow.events import GraphArchive, GraphEdge, GraphEdges
 from recallflow.limits import EVIDENCE_MAX
-from recallflow.operators.graph.changes import Changes
+from recallflow.operators.graph.changes import GraphChanges
 from recallflow.operators.graph.extract import relations
 from recallflow.operators.graph.write import with_statement
 from recallflow.quota_names import EDGES_PER_USER
@@ -15,10 +17,12 @@ from recallflow.state.graph_codec import (
     ENTITY_KIND,
     MEMORY_KIND,
     NODE_KINDS,
+    SIMILAR_TO,
     EdgeRow,
     Given,
     LinksRow,
     NodeKey,
+    NodeRow,
     Statement,
     begins_like_a_key,
     node_key,
@@ -26,23 +30,23 @@ from recallflow.state.graph_codec import (
 from recallflow.state.rows import MemoryRow
 
 CONDITIONAL_ON = "conditional_on"
-_CREATED = (ENTITY_KIND, CONDITION_KIND)  # kinds of which an edge may bring new nodes
-_TO_ITSELF = "the same as the source: an edge leads from one to another"
+_CREATED = (ENTITY_KIND, CONDITION_KIND)  # kinds of nodes that an edge may create
+_TO_ITSELF = "the same as the source: give two different ends"
 
 
-class End(NamedTuple):
-    """What an edge leads to; `kind` and `name` of a node that is still to be created, if it is."""
+class EdgeEnd(NamedTuple):
+    """The end of an edge. `kind` and `name` describe the node for its creation."""
 
     key: NodeKey
     kind: str
     name: str
 
 
-def relate(changes: Changes, event: GraphEdges, said_ms: int) -> bool:
-    """Writes the event's edges, all or none; `said_ms`: its event time. Returns whether anything changed. Raises
+def relate(changes: GraphChanges, event: GraphEdges, said_ms: int) -> bool:
+    """Write the event's edges, all or none. `said_ms` is the event time. Return whether anything changed. Raise
     InvalidRecord."""
     problems: list[FieldProblem] = []
-    found: list[tuple[GraphEdge, End, End]] = []
+    found: list[tuple[GraphEdge, EdgeEnd, EdgeEnd]] = []
     for number, edge in enumerate(event.edges):
         source = named(changes, edge.source, condition=False)
         target = named(changes, edge.target, condition=edge.type == CONDITIONAL_ON)
@@ -64,7 +68,7 @@ def relate(changes: Changes, event: GraphEdges, said_ms: int) -> bool:
 
 
 def check_relations(row: MemoryRow) -> None:
-    """Raises InvalidRecord where a memory relates an entity to itself, however it spells it."""
+    """Raise InvalidRecord for a relation of an entity to itself, in any spelling."""
     loops = [
         number
         for number, one in enumerate(row.relations)
@@ -79,30 +83,30 @@ def check_relations(row: MemoryRow) -> None:
 # ---------------------------------------------------------------------- ends
 
 
-def named(changes: Changes, text: str, condition: bool) -> End | None:
-    """What a text names, read as `nodes_called` does; a node that may be created, if it is not there."""
+def named(changes: GraphChanges, text: str, condition: bool) -> EdgeEnd | None:
+    """Return the node that a text names, in the same syntax as `nodes_called`; None if it neither exists nor can be
+    created."""
     memory_id = text.removeprefix(f"{MEMORY_KIND}:")
     if memory_id != text or not begins_like_a_key(text):
         if changes.seq(memory_id) is not None:
-            return End(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id)
+            return EdgeEnd(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id)
         if memory_id != text:
             return None
     key, kind, name = _parsed(text, condition)
     if not name.strip() or (kind not in _CREATED and changes.node(NodeKey(key)) is None):
         return None
-    return End(NodeKey(key), kind, name)
+    return EdgeEnd(NodeKey(key), kind, name)
 
 
-def unknown(changes: Changes, text: str) -> str:
-    """What is wrong with a text that names nothing."""
+def unknown(changes: GraphChanges, text: str) -> str:
+    """Return the problem with a text that names no node."""
     if begins_like_a_key(text) and changes.seq(text) is not None:
         return f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
     return "no memory has this id, and no node this key"
 
 
 def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
-    """Key, kind and name of a node. A condition may be named by what it is about (`time:morning`); a text without a
-    colon names none."""
+    """Return key, kind and name of a node. A condition may be given by its subject (`time:morning`)."""
     kind, colon, name = text.partition(":")
     if kind == CONDITION_KIND and ":" in name:
         return _parsed(name, condition=True)
@@ -114,7 +118,9 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
 # ---------------------------------------------------------------------- edges
 
 
-def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: int, derived_from: str | None) -> bool:
+def _give(
+    changes: GraphChanges, edge: GraphEdge, source: EdgeEnd, target: EdgeEnd, said_ms: int, derived_from: str | None
+) -> bool:
     name = changes.edges.name(source.key, target.key, edge.type)
     before = changes.edges.get(name)
     if before is None and not changes.has_room():
@@ -148,16 +154,16 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: 
 
 
 def _with_found(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
-    """The edge with what was found out of it, which changes nothing of what is given. It holds as long as the memory
-    says so, and those at its ends are what they were."""
+    """Return the edge with a derived statement, which does not change given values. It ends with its memory, or a
+    change of the memories at its ends."""
     quoted = {} if edge.evidence in (None, statement.memory_id) else {"evidence": edge.evidence}
     statement = statement._replace(derived=True, properties=quoted or None)
-    said = [one for one in row.statements if not one.relation and one.memory_id == statement.memory_id]
-    if said and not said[0].derived:
+    earlier = [one for one in row.statements if not one.relation and one.memory_id == statement.memory_id]
+    if earlier and not earlier[0].derived:
         return row
-    if said:
-        statement = statement._replace(ingested_ms=said[0].ingested_ms, said_ms=said[0].said_ms)
-    row = row._replace(statements=with_statement([one for one in row.statements if one not in said], statement))
+    if earlier:
+        statement = statement._replace(ingested_ms=earlier[0].ingested_ms, said_ms=earlier[0].said_ms)
+    row = row._replace(statements=with_statement([one for one in row.statements if one not in earlier], statement))
     if row.archived is not None or (row.given is not None and row.given.stands):
         return row
     times = (statement.ingested_ms, False, edge.valid_from, edge.valid_to, statement.said_ms)
@@ -166,7 +172,7 @@ def _with_found(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
 
 
 def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: int, ingested_ms: int) -> EdgeRow:
-    """The edge with what is given of it now. Evidence that is no memory's id is kept as its property."""
+    """Return the edge with the given values. Evidence that is not a memory id becomes a property."""
     properties = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
     before = row.given
     given = Given(
@@ -192,12 +198,12 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: in
 def _full(edges_most: int | None) -> str:
     return (
         f"the user's graph would have more edges than {EDGES_PER_USER} allows ({edges_most:,}): forget memories that "
-        "state some, or have the limit raised (recallflow quota set)"
+        "state edges, or raise the limit (recallflow quota set)"
     )
 
 
-def _note_evidence(changes: Changes, seq: int, memory_id: str, name: str) -> None:
-    """A memory remembers what it is evidence of, so that it can be withdrawn."""
+def _note_evidence(changes: GraphChanges, seq: int, memory_id: str, name: str) -> None:
+    """Record at a memory which edge it is evidence of, for its withdrawal."""
     row = changes.links(seq)
     if row is None:
         row = LinksRow(memory_id, {}, [], [])
@@ -206,3 +212,82 @@ def _note_evidence(changes: Changes, seq: int, memory_id: str, name: str) -> Non
             problem = f"{memory_id} is the evidence of {EVIDENCE_MAX:,} edges already: name another memory, or none"
             raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
         changes.put_links(seq, row._replace(evidence=[*row.evidence, name]))
+
+
+Ends = tuple[NodeKey, NodeKey]  # source and target
+
+
+def archive(changes: GraphChanges, event: GraphArchive) -> bool:
+    """Archive or unarchive the event's nodes and edges, all or none. Return whether anything changed. Raise
+    InvalidRecord."""
+    nodes = [_existing(changes, text) for text in event.entities]
+    edges = [(_ends(changes, edge), edge.type) for edge in event.edges]
+    missing = [n for n, key in enumerate(nodes) if key is None]
+    problems = [FieldProblem(f"entities.{n}", unknown(changes, event.entities[n])) for n in missing]
+    problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, (ends, _) in enumerate(edges) if not ends]
+    if problems:
+        raise InvalidRecord("not_found", problems)
+    names = [name for key in nodes if key is not None for name in changes.names.of(key)]
+    changed = [_archive_node(changes, name, event.archived) for name in dict.fromkeys(names)]
+    changed += [_archive_edge(changes, ends, kind, event.archived) for ends, kind in edges if ends is not None]
+    return any(changed)
+
+
+def _existing(changes: GraphChanges, text: str) -> NodeKey | None:
+    """Return the existing memory, node or entity that a text names."""
+    end = named(changes, text, condition=False)
+    keys = [end.key] if end is not None else []
+    for key in [*keys, NodeKey(node_key(ENTITY_KIND, text))]:
+        if key.memory or changes.node(key) is not None:
+            return key
+    return None
+
+
+def _ends(changes: GraphChanges, edge: GraphEdge) -> Ends | None:
+    """Return the ends of an existing edge, stated or between similar memories."""
+    source, target = _existing(changes, edge.source), _existing(changes, edge.target)
+    if source is None or target is None:
+        return None
+    stated = changes.edges.get(changes.edges.name(source, target, edge.type)) is not None
+    return (source, target) if stated or _similar(changes, (source, target), edge.type) else None
+
+
+def _similar(changes: GraphChanges, ends: Ends, kind: str) -> list[tuple[int, int]]:
+    """Return the sequence numbers of two similar memories in both orders; empty for other ends."""
+    if kind != SIMILAR_TO or not all(end.memory for end in ends):
+        return []
+    one, other = (changes.seq(end.text) for end in ends)
+    if one is None or other is None or all(neighbour.seq != other for neighbour in changes.neighbours(one)):
+        return []
+    return [(one, other), (other, one)]
+
+
+def _archive_node(changes: GraphChanges, key: NodeKey, archived: bool) -> bool:
+    row = changes.node(key)
+    if (row is not None and row.archived) == archived:
+        return False
+    changes.past.keep_node(key, row)
+    if row is not None and not key.memory:
+        changes.put_node(row._replace(archived=archived))
+    elif archived:
+        changes.put_node(NodeRow(key, MEMORY_KIND, key.text, archived=True))
+    else:
+        changes.remove_node(key)  # a memory needs no record to be a node
+    return True
+
+
+def _archive_edge(changes: GraphChanges, ends: Ends, kind: str, archived: bool) -> bool:
+    changed = False
+    name = changes.edges.name(*ends, kind)
+    row = changes.edges.get(name)
+    if row is not None and row.is_archived != archived:
+        changes.edges.put(name, row._replace(archived=archived))
+        changed = True
+    for seq, other in _similar(changes, ends, kind):
+        before = changes.neighbours(seq)
+        after = [one._replace(archived=archived) if one.seq == other else one for one in before]
+        if after != before:
+            changes.past.keep_neighbour(seq, next(one for one in before if one.seq == other))
+            changes.put_neighbours(seq, after)
+            changed = True
+    return changed

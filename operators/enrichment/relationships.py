@@ -1,0 +1,357 @@
+"""Relationships of a memory: classification against similar memories, extraction of stated relations, and resolution of
+names to known entities (whether Annie is the known Ana)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from recallflow.enrichment import EnrichmentRequest, ShownEntity, ShownMemory
+from recallflow.fields import written_time
+from recallflow.operators.enrichment.prompts import (
+    BESIDE_CHARACTERS,
+    CHARACTERS,
+    NUMBER,
+    TEXT,
+    TEXT_OR_NONE,
+    as_data,
+    cut,
+    fields,
+    listed,
+    names_it,
+    numbered,
+    one_of,
+    prompt,
+    stands_in,
+)
+from recallflow.operators.enrichment.results import (
+    AnswerClaims,
+    Draft,
+    ModelCall,
+    RejectedClaim,
+    check_confidence,
+    check_share,
+    check_text,
+    check_time,
+)
+from recallflow.operators.graph.graph_events import CONDITIONAL_ON
+from recallflow.operators.graph.names import NAME_CHARACTERS, read_names
+from recallflow.state.graph_codec import (
+    CONDITION_KIND,
+    CONTRADICTS,
+    ENTITY_KIND,
+    MEMORY_KIND,
+    SAME_AS,
+    SUPERSEDES,
+    node_key,
+)
+
+CLASSIFY_VERSION = "classify-1"
+SIMILAR_MAX = 20
+REPLACED_MAX = 5  # memories that one may replace; more indicate an error of the model
+_WITHOUT_EDGE = ("agrees", "unrelated")
+_CLASSIFY_VERDICTS = ("contradicts", "refines", *_WITHOUT_EDGE)
+_CLASSIFY_DUTY = (
+    "You are given one new text of somebody's memory, and known texts that are like it. Say of each known text what "
+    "the new one does to it: 'refines' if both are about the same thing and what the later one tells takes the place "
+    "of the earlier (it has changed, was corrected, or is told more exactly); 'contradicts' if they cannot both be "
+    "true and nothing tells which one holds; 'agrees' if they say the same; 'unrelated' for all else, such as two "
+    "things that can both be so. Give your confidence from 0 to 1, and as evidence the words of the new text, copied "
+    "exactly, on which the verdict rests."
+)
+_CLASSIFY_ANSWER = fields(
+    verdicts=listed(fields(memory=TEXT, verdict=one_of(_CLASSIFY_VERDICTS), confidence=NUMBER, evidence=TEXT)),
+)
+
+
+def classify(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall | None:
+    """Return the model call for the similar memories of a request; None if there are none."""
+    new = cut(request.memories[0], CHARACTERS)
+    similar = [one for one in request.similar if not is_own(new, one)][:SIMILAR_MAX]
+    if not similar:
+        return None
+    shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in similar)])
+    first, *known = [as_data(*one) for one in shown.items()]
+    asked = prompt(
+        "classify", CLASSIFY_VERSION, _CLASSIFY_DUTY, {"new": first, "known": known}, _CLASSIFY_ANSWER, len(known)
+    )
+    return ModelCall([number], asked, lambda answer: [_read_classify(answer, new, shown, confidence)])
+
+
+def is_own(memory: ShownMemory, other: ShownMemory) -> bool:
+    """Return whether two memories have the same source text."""
+    first, second = (one.derived_from or one.memory_id for one in (memory, other))
+    return memory.memory_id == other.memory_id or first == second
+
+
+def _read_classify(
+    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], least: float
+) -> AnswerClaims:
+    found, seen, replaced = AnswerClaims(), set[str](), list[tuple[float, ShownMemory]]()
+    for claim in found.first(answer["verdicts"]):
+        with found.claim():
+            other, confidence = _checked(claim, new, shown, seen, least)
+            if claim["verdict"] == "contradicts":
+                found.drafts.append(_edge(CONTRADICTS, new, other, new, confidence))
+            elif claim["verdict"] == "refines":
+                replaced.append((confidence, other))
+    replaced.sort(key=lambda one: -one[0])
+    found.drafts += [_edge(SUPERSEDES, *_by_time(new, other), new, sure) for sure, other in replaced[:REPLACED_MAX]]
+    if len(replaced) > REPLACED_MAX:
+        found.refused["too_many"] += len(replaced) - REPLACED_MAX
+    return found
+
+
+def _checked(
+    claim: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], seen: set[str], least: float
+) -> tuple[ShownMemory, float]:
+    """Return the memory of a verdict, and its confidence. Raise an error for an invalid verdict."""
+    other = shown.get(claim["memory"])
+    if other is None:
+        raise RejectedClaim("unknown_id")
+    if other is new:
+        raise RejectedClaim("own_memory")
+    if claim["memory"] in seen:
+        raise RejectedClaim("duplicate")
+    seen.add(claim["memory"])
+    if claim["verdict"] in _WITHOUT_EDGE:
+        return other, 0.0  # these verdicts create no edge, so they need no evidence
+    confidence = check_confidence(claim, least)
+    if not stands_in(claim["evidence"], new.content):
+        raise RejectedClaim("no_evidence")
+    return other, confidence
+
+
+def _by_time(new: ShownMemory, other: ShownMemory) -> tuple[ShownMemory, ShownMemory]:
+    """Return the newer of two memories, then the older. At equal times, the one applied later is newer."""
+    return (new, other) if new.created_at >= other.created_at else (other, new)
+
+
+def _edge(kind: str, source: ShownMemory, target: ShownMemory, new: ShownMemory, confidence: float) -> Draft:
+    edge = {
+        "source": f"memory:{source.memory_id}",
+        "target": f"memory:{target.memory_id}",
+        "type": kind,
+        "confidence": confidence,
+        "evidence": new.memory_id,
+    }
+    other = target if source is new else source
+    at = written_time(max(source.created_at, target.created_at))
+    return Draft({"type": "graph.edges", "timestamp": at, "edges": [edge]}, new, [other])
+
+
+EXTRACT_VERSION = "extract-1"
+RECENT_MAX = 50
+RELATIONS_MAX = 20  # per memory
+CONDITION_CHARACTERS = 60
+_TYPES = ("caused_by", "prefers_over", "depends_on", "specializes", CONDITIONAL_ON)
+# Kinds of conditions. A closed list gives equal conditions equal names.
+CONDITIONS = ("time", "season", "place", "weather", "company", "activity", "health", "mood", "money", "other")
+_EXTRACT_DUTY = (
+    "You are given one new text of somebody's memory (m1) and recent ones. List the relations that the new text itself "
+    "states: 'caused_by' (the source came about because of the target), 'prefers_over' (the source is preferred to the "
+    "target), 'depends_on' (the source needs the target), 'specializes' (the source is a special case of the target), "
+    f"'{CONDITIONAL_ON}' (the source holds only under a condition). An end is a memory by its number, or an entity by "
+    f"its name as the new text writes it; the target of '{CONDITIONAL_ON}', and nothing else, is a condition: kind and "
+    f"value such as time:morning or weather:rain, the kind out of {', '.join(CONDITIONS)}. Each relation has the new "
+    "memory as an end, or lies between entities that it names. Give a weight from 0 to 1 (how strong it is), your "
+    "confidence from 0 to 1, as evidence the words of the new text, copied exactly, that state it, and as expires_at "
+    "the date (YYYY-MM-DD) from which it no longer holds, only if the text says so. At most "
+    f"{RELATIONS_MAX}; if it states none, the list is empty."
+)
+_END = fields(kind=one_of((MEMORY_KIND, ENTITY_KIND, CONDITION_KIND)), name=TEXT)
+_EXTRACT_ANSWER = fields(
+    relations=listed(
+        fields(
+            source=_END,
+            type=one_of(_TYPES),
+            target=_END,
+            weight=NUMBER,
+            confidence=NUMBER,
+            evidence=TEXT,
+            expires_at=TEXT_OR_NONE,
+        )
+    )
+)
+
+
+class _End(NamedTuple):
+    """One end of a relation. `text` is its form in `graph.edges`, and `key` identifies its node independent of
+    spelling. `memory` is set for the end of a memory."""
+
+    kind: str
+    text: str
+    key: str
+    memory: ShownMemory | None = None
+
+
+def extract(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall:
+    """Return the model call for the relations of one memory, with recent memories as context."""
+    new = cut(request.memories[0], CHARACTERS)
+    recent = [one for one in request.recent if not is_own(new, one)][:RECENT_MAX]
+    shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in recent)])
+    first, *others = [as_data(*one) for one in shown.items()]
+    asked = prompt("extract", EXTRACT_VERSION, _EXTRACT_DUTY, {"new": first, "recent": others}, _EXTRACT_ANSWER, 10)
+    return ModelCall([number], asked, lambda answer: [_read_extract(answer, new, shown, confidence)])
+
+
+def _read_extract(
+    answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], least: float
+) -> AnswerClaims:
+    found, seen = AnswerClaims(), set[tuple[str, str, str]]()
+    for claim in found.first(answer["relations"]):
+        with found.claim():
+            source, target = (_end(claim[side], new, shown) for side in ("source", "target"))
+            draft = _relation(claim, source, target, new, least)
+            relation = (source.key, claim["type"], target.key)
+            if relation in seen:
+                raise RejectedClaim("duplicate")
+            if len(found.drafts) == RELATIONS_MAX:
+                raise RejectedClaim("too_many")
+            seen.add(relation)
+            found.drafts.append(draft)
+    return found
+
+
+def _end(end: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory]) -> _End:
+    """Parse an end of a relation. Raise an error for an invalid end."""
+    match end["kind"]:
+        case "memory":
+            memory = shown.get(end["name"])
+            if memory is None:
+                raise RejectedClaim("unknown_id")
+            text = f"{MEMORY_KIND}:{memory.memory_id}"
+            return _End(MEMORY_KIND, text, text, memory)
+        case "entity":
+            name = check_text(end["name"], NAME_CHARACTERS)
+            if not names_it(f"{new.name or ''}\n{new.content}", name):
+                raise RejectedClaim("not_in_texts")
+            return _End(ENTITY_KIND, f"{ENTITY_KIND}:{name}", node_key(ENTITY_KIND, name))
+    kind, _, value = check_text(end["name"], CONDITION_CHARACTERS).casefold().partition(":")
+    if kind.strip() not in CONDITIONS or not value.strip():
+        raise RejectedClaim("wrong_end")
+    text = f"{CONDITION_KIND}:{kind.strip()}:{value.strip()}"
+    return _End(CONDITION_KIND, text, text)
+
+
+def _relation(claim: Mapping[str, Any], source: _End, target: _End, new: ShownMemory, least: float) -> Draft:
+    """Return the draft of a relation event. Raise an error for an invalid relation."""
+    if source.kind == CONDITION_KIND or (target.kind == CONDITION_KIND) != (claim["type"] == CONDITIONAL_ON):
+        raise RejectedClaim("wrong_end")
+    if source.key == target.key:
+        raise RejectedClaim("own_memory")
+    memories = [end.memory for end in (source, target) if end.memory is not None]
+    if memories and not any(one is new for one in memories):
+        raise RejectedClaim("wrong_end")
+    confidence = check_confidence(claim, least)
+    if not stands_in(claim["evidence"], new.content):
+        raise RejectedClaim("no_evidence")
+    expires = check_time(claim["expires_at"])
+    if expires is not None and expires <= new.created_at:
+        raise RejectedClaim("wrong_date")
+    edge = {
+        "source": source.text,
+        "target": target.text,
+        "type": claim["type"],
+        "weight": check_share(claim["weight"]),
+        "confidence": confidence,
+        "evidence": new.memory_id,
+    }
+    if expires is not None:
+        edge["expires_at"] = written_time(expires)
+    fields = {"type": "graph.edges", "timestamp": written_time(new.created_at), "edges": [edge]}
+    return Draft(fields, new, [one for one in memories if one is not new])
+
+
+RESOLVE_VERSION = "resolve-1"
+NAMES_MAX = 16
+ENTITIES_MAX = 40
+SENTENCE_CHARACTERS = 300
+_NAME_PART_CHARACTERS = 3  # the least length of a part of a name; shorter words such as `de` do not identify it
+_RESOLVE_VERDICTS = ("same", "different", "unknown")
+_RESOLVE_DUTY = (
+    "You are given one text of somebody's memory, names in it (n1, n2 …), and entities that are known (e1, e2 …) with "
+    "a sentence that tells of each. Say which names mean which of these entities: 'same' only where the text makes it "
+    "plain that both are one and the same person or thing, such as a short form, a nickname or a full name; "
+    "'different' where it speaks against it; 'unknown' otherwise. That names look alike is no reason. Leave out pairs "
+    "that have nothing to do with each other. Give your confidence from 0 to 1, and as evidence the words of the text, "
+    "copied exactly and with the name in them, on which the verdict rests; 'by' says who wrote the text."
+)
+_RESOLVE_ANSWER = fields(
+    verdicts=listed(
+        fields(name=TEXT, entity=TEXT, verdict=one_of(_RESOLVE_VERDICTS), confidence=NUMBER, evidence=TEXT)
+    ),
+)
+
+
+def resolve(number: int, request: EnrichmentRequest, confidence: float) -> ModelCall | None:
+    """Return the model call for the names in a memory; None without new names or known entities."""
+    memory = cut(request.memories[0], CHARACTERS)
+    known = {f"e{number}": one for number, one in enumerate(request.entities[:ENTITIES_MAX], 1)}
+    keys = {one.key for one in known.values()} | {node_key(ENTITY_KIND, one.name) for one in known.values()}
+    names = [one for one in _names(memory) if node_key(ENTITY_KIND, one) not in keys][:NAMES_MAX]
+    if not names or not known:
+        return None
+    numbered = {f"n{number}": name for number, name in enumerate(names, 1)}
+    data = {
+        "text": as_data("m1", memory),
+        "names": [{"number": number, "name": name} for number, name in numbered.items()],
+        "entities": [_as_data(*one) for one in known.items()],
+    }
+    asked = prompt("resolve", RESOLVE_VERSION, _RESOLVE_DUTY, data, _RESOLVE_ANSWER, len(names))
+    return ModelCall([number], asked, lambda answer: [_read_resolve(answer, memory, numbered, known, confidence)])
+
+
+def _names(memory: ShownMemory) -> Sequence[str]:
+    """Return the names in a text, and its author's."""
+    text, named = memory.content, read_names(memory.content)
+    # Without mixed case, every uncommon word would count as doubtful.
+    doubtful = () if text.islower() or text.isupper() else named.doubtful
+    author = [] if memory.name is None else [memory.name]
+    return list(dict.fromkeys([*named.entities, *author, *doubtful]))
+
+
+def _as_data(number: str, entity: ShownEntity) -> dict[str, Any]:
+    told_by = (entity.told_by or "")[:SENTENCE_CHARACTERS]
+    return {"number": number, "name": entity.name, "type": entity.type, "told_by": told_by}
+
+
+def _read_resolve(
+    answer: Mapping[str, Any],
+    memory: ShownMemory,
+    names: Mapping[str, str],
+    known: Mapping[str, ShownEntity],
+    least: float,
+) -> AnswerClaims:
+    found, joined = AnswerClaims(), set[str]()
+    for claim in found.first(answer["verdicts"]):
+        if claim["verdict"] != "same":
+            continue  # entities are different by default, so other verdicts have no effect
+        with found.claim():
+            name, entity = names.get(claim["name"]), known.get(claim["entity"])
+            if name is None or entity is None:
+                raise RejectedClaim("unknown_id")
+            confidence = check_confidence(claim, least)
+            if not stands_in(claim["evidence"], memory.content) or not _tells_of(claim["evidence"], name, entity):
+                raise RejectedClaim("no_evidence")
+            if name in joined:  # it would merge two known entities
+                raise RejectedClaim("duplicate")
+            joined.add(name)
+            found.drafts.append(_same(entity, name, memory, confidence))
+    return found
+
+
+def _tells_of(evidence: str, name: str, entity: ShownEntity) -> bool:
+    """Return whether a quote mentions a name, or a part of the entity's name, as authors rarely name themselves."""
+    parts = [one for one in entity.name.split() if len(one) >= _NAME_PART_CHARACTERS]
+    return any(names_it(evidence, one) for one in (name, *parts))
+
+
+def _same(entity: ShownEntity, name: str, memory: ShownMemory, confidence: float) -> Draft:
+    """Return the draft that merges a name into an entity. The source of the edge, the known entity, keeps its name."""
+    edge = {
+        "source": entity.key,
+        "target": f"{ENTITY_KIND}:{name}",
+        "type": SAME_AS,
+        "confidence": confidence,
+        "evidence": memory.memory_id,
+    }
+    return Draft({"type": "graph.edges", "timestamp": written_time(memory.created_at), "edges": [edge]}, memory)
