@@ -4,7 +4,7 @@ vectors.
 Each memory has a limited number of similar ones. A closer newcomer replaces the weakest of a full memory, in both
 directions. On ties, the existing one stays."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
