@@ -8,7 +8,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _ENTRY_BYTES = 100  # of a dict's place
-_SHARE = 64  # of the budget: what takes more is not kept
+_SHARE = 64  # of the budget: what takes more is not kept, unless a caller says otherwise
 
 
 class Kept(dict[K, V]):
@@ -18,15 +18,15 @@ class Kept(dict[K, V]):
     would cost each question something.
     """
 
-    def __init__(self, make: Callable[[K], V], budget_bytes: int) -> None:
+    def __init__(self, make: Callable[[K], V], budget_bytes: int, share: int = _SHARE) -> None:
         self._make = make
-        self._budget_bytes = budget_bytes
+        self._budget_bytes, self._largest_bytes = budget_bytes, budget_bytes // share
         self.size_bytes = 0
 
     def __missing__(self, argument: K) -> V:
         value = self._make(argument)
         size_bytes = _ENTRY_BYTES + _size_bytes(argument) + _size_bytes(value)
-        if size_bytes > self._budget_bytes // _SHARE:
+        if size_bytes > self._largest_bytes:
             return value
         if self.size_bytes + size_bytes > self._budget_bytes:
             self.clear()

@@ -13,7 +13,7 @@ from recallflow.caching import Kept
 from recallflow.embedder import Matrix
 from recallflow.language import PlacedStems
 from recallflow.language.statements import StatementReading
-from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
+from recallflow.state.arrays import Array, Codes, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.labels import Labels
@@ -26,10 +26,10 @@ from recallflow.state.vectors import Clusters, VectorIndex
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
 WINDOW = 2  # memories to each side
-WINDOWS = (0, WINDOW, 2 * WINDOW)
-MEASURED = (0, WINDOW)  # windows that are texts to BM25
+REACH = 2 * WINDOW  # of the widest neighbourhood
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
-_STANDING_BYTES = 1024 * 1024  # of an owner's index
+_STANDING_BYTES, _STANDING_SHARE = 1024 * 1024, 4  # of an owner's index at least; and of them for one stem
+_STANDING_BYTES_A_MEMORY = 40
 _STATEMENT_BYTES = 1_200
 _PLACED_BYTES = 400
 _NO_TOKENS = Tokens()
@@ -104,9 +104,8 @@ class Conversation:
     `slots`: (n,) the slot of each place; `places`: (slots,) the place of each slot, -1 for a dead one; `facts`: what is
     known of each place's memory. Memories outside any episode are episodes of one. `starts`, `ends`: first place of
     each episode, and the place after its last; `segment`: each place's episode, counted from 0; `opens`: whether a
-    place is the first of a real episode, `follows`: whether it is not the first of any. `windows`: for each reach, the
-    bounds [low, high) of each place's neighbourhood, itself and as many places to each side as its episode has.
-    `authors`: who wrote any of them, -1 for nobody.
+    place is the first of a real episode, `follows`: whether it is not the first of any, `goes_on`: whether it is not
+    the last of any. `authors`: who wrote any of them, -1 for nobody.
     """
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
@@ -123,20 +122,36 @@ class Conversation:
         first = np.ones(self.size, np.bool_)
         np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
         self.follows: Mask = ~first
+        self.goes_on: Mask = np.append(self.follows[1:], False)[: self.size]
         self.opens: Mask = first & (ordered >= 0)
         self.starts: Ints = np.flatnonzero(first)
         self.segment: Ints = np.cumsum(first)
         self.segment -= 1
         self.ends: Ints = np.append(self.starts, self.size)[1:]
         self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1
-        self.windows = {reach: self.window(reach) for reach in WINDOWS}
+        behind, ahead = _run_lengths(self.follows), _run_lengths(self.goes_on[::-1])[::-1].copy()
+        # How far from a place its neighbourhood begins, and ends: a byte each.
+        self._bounds = {reach: (np.minimum(behind, reach), np.minimum(ahead, reach) + 1) for reach in (WINDOW, REACH)}
 
-    def window(self, reach: int) -> tuple[Ints, Ints]:
-        """The bounds of each place's neighbourhood."""
-        low, high = np.arange(-reach, self.size - reach), np.arange(reach + 1, self.size + reach + 1)
-        np.maximum(low, self.starts.take(self.segment), out=low)
-        np.minimum(high, self.ends.take(self.segment), out=high)
-        return low, high
+    def window(self, reach: int, places: Places | None = None) -> tuple[Places, Places]:
+        """Return the bounds [low, high) of the neighbourhoods of places (default: of all): each place and up to `reach`
+        places to each side in its episode. `reach`: `WINDOW` or `REACH`."""
+        behind, ahead = self._bounds[reach]
+        if places is None:
+            places = np.arange(self.size)
+        else:
+            behind, ahead = behind.take(places), ahead.take(places)
+        return places - behind, places + ahead
+
+    def near(self, places: Places, reach: int) -> Mask:
+        """Return a mask (n,) of the neighbourhoods of places."""
+        mask = np.zeros(self.size, np.bool_)
+        mask[places] = True
+        before = after = mask
+        for _ in range(reach):
+            before, after = self.before(before), self.after(after)
+            mask = mask | before | after
+        return mask
 
     @cached_property
     def limited(self) -> bool:
@@ -159,21 +174,31 @@ class Conversation:
         """For each place, the sum of the values within so many places to both sides of it in its episode, and of such
         sums where there are several reaches."""
         up_to, summed = np.concatenate([[0.0], np.cumsum(values)]), np.zeros(self.size)
-        for low, high in map(self.windows.__getitem__, reaches):
+        for low, high in map(self.window, reaches):
             summed += up_to.take(high) - up_to.take(low) - values
         return summed
 
     def before(self, values: Array) -> Array:
         """For each place, the value of the one before it in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
-        shifted[1:] = np.where(self.follows[1:], values[:-1], 0)
+        np.multiply(values[:-1], self.follows[1:], out=shifted[1:])
         return shifted
 
     def after(self, values: Array) -> Array:
         """For each place, the value of the one after it in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
-        shifted[:-1] = np.where(self.follows[1:], values[1:], 0)
+        np.multiply(values[1:], self.follows[1:], out=shifted[:-1])
         return shifted
+
+
+def _run_lengths(mask: Mask) -> Codes:
+    """Return how many places up to each one, without a gap, `mask` holds at; `REACH` at most."""
+    found = mask.astype(np.uint8)
+    run = mask
+    for step in range(1, REACH):
+        run = run[1:] & mask[:-step]
+        found[step:] += run
+    return found
 
 
 class Lengths(NamedTuple):
@@ -401,7 +426,8 @@ class OwnerIndex:
     @cached_property
     def standing(self) -> Kept[str, Standing]:
         """Where stems stand among `conversation`: a question asks for each of its own in several steps."""
-        return Kept(partial(OwnerIndex._standing, proxy(self)), _STANDING_BYTES)
+        budget_bytes = max(_STANDING_BYTES, _STANDING_BYTES_A_MEMORY * self.conversation.size)
+        return Kept(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
 
     def _standing(self, stem: str) -> Standing:
         places = self.conversation.living(self.words.occurrences(stem))
@@ -439,11 +465,10 @@ class OwnerIndex:
 
     @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
-        """For each reach of `MEASURED`, the lengths of the neighbourhoods."""
-        now = self.conversation
-        up_to = np.concatenate([[0.0], np.cumsum(self.words.lengths()[now.slots])])
-        bounds = {reach: now.windows[reach] for reach in MEASURED}
-        return {reach: Lengths.of(up_to.take(high) - up_to.take(low)) for reach, (low, high) in bounds.items()}
+        """The lengths of the texts, by 0, and of the neighbourhoods, by `WINDOW`."""
+        own = self.words.lengths().take(self.conversation.slots).astype(np.float64)
+        up_to, (low, high) = np.concatenate([[0.0], own.cumsum()]), self.conversation.window(WINDOW)
+        return {0: Lengths.of(own), WINDOW: Lengths.of(up_to.take(high) - up_to.take(low))}
 
     @cached_property
     def log_lengths(self) -> Floats:

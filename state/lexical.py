@@ -258,10 +258,15 @@ class LexicalIndex:
         before, after = self._standing(first), self._standing(second)
         if not len(before.at) or not len(after.at):
             return _NOWHERE
-        next_to = after.at.searchsorted(before.at + 1)
-        follows = after.at.take(next_to, mode="clip") == before.at + 1
-        here = before.slots[follows]
-        held: Unsigned = here[here == after.slots.take(next_to[follows])]
+        # The fewer of both are looked for among the others.
+        if len(before.at) <= len(after.at):
+            few, many, wanted = before, after, before.at + 1
+        else:
+            few, many, wanted = after, before, after.at - 1  # the very first one wraps around: nothing is before it
+        next_to = many.at.searchsorted(wanted)
+        found = many.at.take(next_to, mode="clip") == wanted
+        here = few.slots[found]
+        held: Unsigned = here[here == many.slots.take(next_to[found])]
         return held
 
     def _standing(self, stem: str) -> _Posting:

@@ -117,19 +117,19 @@ class VectorIndex:
         return self._products(query, self._codes()[first:end], self._units.view[first:end])
 
     def _products(self, query: Matrix, codes: Codes, units: Matrix) -> Matrix:
-        products = np.empty(len(codes), np.float32)
-        alone = _ALONE if len(codes) > _FEW else _ALONE_OF_FEW
+        alone, whole = _ALONE if len(codes) > _FEW else _ALONE_OF_FEW, -(-len(codes) // _TOGETHER) * _TOGETHER
         at_once = max(alone // max(len(query), 1) // _TOGETHER, 1) * _TOGETHER
-        rows = np.empty((min(at_once, len(codes) + _TOGETHER), len(query)), np.float32)
+        products = np.empty(whole, np.float32)
+        rows = np.empty((min(at_once, whole), len(query)), np.float32)
         for start in range(0, len(codes), at_once):
-            count = min(at_once, len(codes) - start)
-            whole = -(-count // _TOGETHER) * _TOGETHER
+            count, end = min(at_once, len(codes) - start), min(start + at_once, whole)
             rows[:count] = codes[start : start + count]
-            rows[count:whole] = 0
-            products[start : start + count] = np.dot(rows[:whole], query)[:count]
-        products -= _ZERO * query.sum()
-        products *= units
-        return products
+            rows[count : end - start] = 0
+            np.dot(rows[: end - start], query, out=products[start:end])
+        found: Matrix = products[: len(codes)]
+        found -= _ZERO * query.sum()
+        found *= units
+        return found
 
     def holds(self, slots: Ints) -> Mask:
         """Whether each slot has rows."""

@@ -15,13 +15,14 @@ long question, or as ln(1 + 2.2·s), which never is.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.state.arrays import Column, Floats, Ints, Mask, Places
-from recallflow.state.index import WINDOW, Lengths, OwnerIndex, of_memories
+from recallflow.operators.recall.partial_columns import Scattered
+from recallflow.state.arrays import Column, Ints, Places
+from recallflow.state.index import WINDOW, Lengths, OwnerIndex
 from recallflow.state.lexical import distinct
 from recallflow.stepped import spend
 
@@ -34,9 +35,10 @@ _AT_ONCE = 1 << 19  # counts, of some words in all texts that hold any
 
 
 class Scores(NamedTuple):
-    """(n,) BM25 in conversation order, by the text that is scored; and what the question's words are worth together:
-    the sum of their idf among memories, each counted once."""
+    """BM25 by the text that is scored. `own`, `window`, `near`: at `places` (rising), 0 elsewhere; `episode`: of each
+    episode. `worth`: the sum of the idf of the question's words among memories, each counted once."""
 
+    places: Places
     own: Column
     window: Column
     near: Column
@@ -59,81 +61,79 @@ def logarithm(scores: Column) -> Column:
 def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) -> Scores:
     """BM25 of each text. `bare`: the stems that are of no participant's name. In a window, a word that is asked for
     twice counts twice."""
-    conversation, norms, times = index.conversation, norms_of(index), Counter(stems)
-    standing = [index.standing[stem] for stem in times]
+    conversation, times = index.conversation, Counter(stems)
+    asked = sorted(times, key=lambda stem: stem not in bare)  # names last: they have no part in `near`
+    standing = [index.standing[stem] for stem in asked]
     held = [found.places for found in standing]
-    near = _near(conversation.windows[WINDOW], held, conversation.size)
+    near = conversation.near(np.concatenate([NOWHERE, *held]), WINDOW)  # no other place has a score
     places: Places = near.nonzero()[0]
-    before: Places = near.cumsum() - near  # how many of `places` are before a place
-    asked = np.array([*times.values()], np.float64)
-    nameless = np.array([stem in bare for stem in times], np.float64)
+    before = np.zeros(conversation.size + 1, np.int64)  # how many of `places` are before a place
+    near.cumsum(out=before[1:])
+    repeats = np.array([times[stem] for stem in asked], np.float64)
+    nameless = sum(stem in bare for stem in asked)
     rarities = idf([found.holders for found in standing], conversation.size)
     width = len(places) + 1
-    found = np.zeros((3, len(places)))
-    of_episodes = np.zeros(len(conversation.starts))
+    of_one, around_one = index.lengths[0], index.lengths[WINDOW]
+    norm, norm_near = _norms(of_one, places), _norms(around_one, places)
+    norm_window = _norms(around_one, places, LENIENT_B)
+    low, high = (before.take(bound) for bound in conversation.window(WINDOW, places))
     episodes = distinct(conversation.segment.take(places))
+    norm_episode = _norms(index.episode_lengths, episodes)
+    begin, end = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
+    own, window, nameless_window = np.zeros((3, len(places)))
+    of_episodes = np.zeros(len(conversation.starts))
     at_once = max(_AT_ONCE // width, 1)
     for start in range(0, len(held), at_once):
         some, these = held[start : start + at_once], slice(start, start + at_once)
         rows = np.repeat(np.arange(len(some)) * width + 1, [len(where) for where in some])
         rows += before.take(np.concatenate(some))
-        # How often each word stands at each of `places`, (words, places), and how often before it.
-        alone = np.bincount(rows, minlength=len(some) * width).reshape(-1, width).astype(np.float64)
-        up_to = alone.cumsum(axis=1)
-        low, high = (before.take(bound.take(places)) for bound in conversation.windows[WINDOW])
+        counts = np.bincount(rows, minlength=len(some) * width)
+        # How often each word stands at each of `places`, and before it, (words, places).
+        up_to = counts.cumsum(dtype=np.int32).reshape(-1, width)
+        own += bm25(counts.reshape(-1, width)[:, 1:], rarities[these], norm)
         around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
-        rarities_around = idf((around > 0).sum(axis=1), conversation.size)
-        found[0] += bm25(alone[:, 1:], rarities[these], norms.own.take(places))
-        found[1] += bm25(around, asked[these] * rarities_around, norms.window.take(places))
-        found[2] += bm25(around, nameless[these] * rarities_around, norms.near.take(places))
-        low, high = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
-        together = up_to.take(high, axis=1) - up_to.take(low, axis=1)
-        rarities_together = idf((together > 0).sum(axis=1), len(of_episodes))
-        of_episodes[episodes] += bm25(together, rarities_together, norms.episode.take(episodes))
+        rarities_around = idf(_holders(around), conversation.size)
+        window += bm25(around, repeats[these] * rarities_around, norm_window)
+        bare_ones = max(nameless - start, 0)
+        nameless_window += bm25(around[:bare_ones], rarities_around[:bare_ones], norm_near)
+        together = up_to.take(end, axis=1) - up_to.take(begin, axis=1)
+        of_episodes[episodes] += bm25(together, idf(_holders(together), len(of_episodes)), norm_episode)
         spend(len(some) * width // COUNTS_A_READ)
-    own, window, nameless_window = np.zeros((3, conversation.size))
-    for column, score in zip((own, window, nameless_window), found, strict=True):
-        column[places] = score
-    return Scores(own, window, nameless_window, of_episodes.take(conversation.segment), float(rarities.sum()))
+    return Scores(places, own, window, nameless_window, of_episodes, float(rarities.sum()))
 
 
-class Norms(NamedTuple):
-    """What counts of words are compared with, k1·(1 - b + b·len/avg) of each text: (n,), and of each episode."""
-
-    own: Column
-    window: Column
-    near: Column
-    episode: Column
+def _holders(counts: npt.NDArray[np.int32]) -> list[int]:
+    """How many texts hold each word. `counts`: (words, texts)."""
+    return [int(np.count_nonzero(row)) for row in counts > 0]
 
 
-@of_memories
-def norms_of(index: OwnerIndex) -> Norms:
-    """Return the norms of all texts of an owner."""
-    own, around = index.lengths[0], index.lengths[WINDOW]
-    return Norms(_norms(own), _norms(around, LENIENT_B), _norms(around), _norms(index.episode_lengths))
+def _norms(lengths: Lengths, texts: Ints, b: float = B) -> Column:
+    """What counts of words in some of the texts are compared with, k1·(1 - b + b·len/avg)."""
+    norms: Column = lengths.words.take(texts)
+    norms *= K1 * b / lengths.mean
+    norms += K1 * (1 - b)
+    return norms
 
 
-def _norms(lengths: Lengths, b: float = B) -> Column:
-    return lengths.words * (K1 * b / lengths.mean) + K1 * (1 - b)
-
-
-def bm25(counts: Floats, worths: Column, norms: Column) -> Column:
+def bm25(counts: npt.NDArray[np.integer[Any]], worths: Column, norms: Column) -> Column:
     """BM25 of texts. `counts`: (words, texts); `worths`: (words,) the idf of each among such texts, as often as it
     counts; `norms`: (texts,)."""
-    scores: Column = worths @ (counts / (counts + norms))
+    parts = counts + norms
+    scores: Column = worths @ np.divide(counts, parts, out=parts)
     return scores
 
 
-def phrase_column(index: OwnerIndex, stems: Sequence[str]) -> Column:
-    """(n,) Σ ln(1 + n / memories that hold it), over the pairs of neighbouring stems of the question that stand side by
-    side in the memory."""
+def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -> Scattered:
+    """(n,) Σ ln(1 + n / memories that hold it) / worth, over the pairs of neighbouring stems of the question that stand
+    side by side in the memory. `worth`: 0 counts as 1."""
     conversation = index.conversation
-    column = np.zeros(conversation.size)
-    for pair in dict.fromkeys(pairwise(stems)):
-        holding = conversation.living(distinct(index.words.adjoining(*pair)))
-        if len(holding):
-            column[holding] += np.log1p(conversation.size / len(holding))
-    return column
+    found = [conversation.living(distinct(index.words.adjoining(*pair))) for pair in dict.fromkeys(pairwise(stems))]
+    found = [holding for holding in found if len(holding)]
+    places = distinct(np.sort(np.concatenate([NOWHERE, *found])))
+    values = np.zeros(len(places))
+    for holding in found:
+        values[places.searchsorted(holding)] += np.log1p(conversation.size / len(holding)) / (worth or 1.0)
+    return Scattered(places, values, conversation.size)
 
 
 def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
@@ -152,13 +152,3 @@ def idf(held: npt.ArrayLike, texts: int) -> Column:
     """Of words that so many of the texts hold."""
     holding = np.asarray(held, np.float64)
     return np.log1p((texts - holding + 0.5) / (holding + 0.5))
-
-
-def _near(windows: tuple[Places, Places], held: Sequence[Places], size: int) -> Mask:
-    """(size + 1,) whether the window around a place holds any of some words; no other has a score."""
-    low, high = windows
-    holding = np.concatenate([NOWHERE, *held])
-    # Where windows begin less where they have ended by then is how many there are.
-    begun = np.bincount(low.take(holding), minlength=size + 1) - np.bincount(high.take(holding), minlength=size + 1)
-    near: Mask = begun.cumsum() > 0
-    return near

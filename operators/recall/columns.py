@@ -40,9 +40,11 @@ from recallflow.embedder import TextVectors
 from recallflow.language import DateMention
 from recallflow.operators.recall import people, words
 from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_column, squashed
+from recallflow.operators.recall.partial_columns import AnyColumn, ByEpisode, Neighbouring, Scattered, add_weighted
 from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.scene import DAY_MS
 from recallflow.operators.recall.weights import Weights
-from recallflow.state.arrays import Column, Mask, Places
+from recallflow.state.arrays import Column, Ints, Mask, Places
 from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
@@ -69,14 +71,18 @@ CUT = Cut(above=2_000, best=200)  # in every kind of chat, answers are those of 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Column name → (n,) values, and the weights of their sum: a number each, or (n,) each where memories are of
-    several kinds. `complete`: whether they are the same whatever is permitted; `first`: the first ones, and their sum,
-    where that is known; `standards`: what the z-scores among them were made with."""
+    several kinds. `complete`: whether they are the same whatever is permitted; `first`: the number of the first
+    columns, and their sum, where that is known; `standards`: what the z-scores among them were made with."""
 
-    values: dict[str, Column]
+    values: Mapping[str, AnyColumn]
     weights: Weights
     complete: bool = True
     first: tuple[int, Column] | None = None
     standards: Mapping[str, words.Standard] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.values.values())
 
     def one(self, name: str, places: Places, absent: float) -> Column:
         """A column's values at these places; `absent` where there is no such column."""
@@ -95,13 +101,12 @@ class Columns:
         """(n,) weighted sum, in log-odds of being evidence."""
         if self.complete and not isinstance(next(iter(self.weights.values())), np.ndarray):
             weights = np.array([self.weights[name] for name in self.values], np.float64)
-            summed: Column = weights @ np.array([*self.values.values()])
+            summed: Column = weights @ np.array([np.asarray(column) for column in self.values.values()])
             return summed
         count, known = self.first or (0, np.zeros(len(next(iter(self.values.values())))))
         total: Column = known.copy()
-        weighed = np.empty_like(total)
         for name, column in islice(self.values.items(), count, None):
-            total += np.multiply(column, self.weights[name], out=weighed)
+            add_weighted(total, column, self.weights[name])
         return total
 
     def contributions(self, places: Places) -> Column:
@@ -131,57 +136,63 @@ def compute(
     """All columns that `weights` names. `query`: of the question's own words. `permitted`: places that may be in the
     answer (default: all)."""
     conversation = index.conversation
-    columns = _facts(index, question)
+    columns: dict[str, AnyColumn] = {**_facts(index, question)}
     words.spend_scan(index)
-    meaning = _dense(index, query)
-    dense = meaning.scores
-    columns |= {"dense": dense, "reply": conversation.after(dense)} | _words(index, question, dense, weights)
+    dense, *middle = _dense(index, query)
+    meaning = words.Standard(dense, *middle)
+    columns |= {"dense": dense, "reply": Neighbouring(dense, conversation.goes_on, 1)}
+    columns |= _words(index, question, dense, weights)
     words.spend_scan(index)
-    every = np.arange(conversation.size)
-    chosen = every if permitted is None else permitted
-    found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
     complete = conversation.size <= cut.above
-    if complete:
-        chosen = every
-    elif len(chosen) > cut.best:  # the best by the other columns, with the cosine in place of late interaction
+    columns = {name: column for name, column in columns.items() if name in weights}
+    if complete:  # of few memories, whole columns are the fastest
+        columns = {name: np.asarray(column) for name, column in columns.items()}
+    found = Columns(columns, weights, complete)
+    chosen = np.arange(conversation.size) if complete or permitted is None else permitted
+    if not complete and len(chosen) > cut.best:  # the best by the others, with the cosine for late interaction
         found = replace(found, first=(len(found.values), found.score()))
         late = sum(weights.get(name, 0.0) for name in words.NAMES)
-        score = (found.score() + STANDS_IN * late * dense)[chosen]
-        chosen = np.sort(chosen[np.argpartition(-score, cut.best)[: cut.best]])
+        score = -found.score() - STANDS_IN * late * dense
+        if len(chosen) < len(score):
+            score = score[chosen]
+        chosen = np.sort(chosen[np.argpartition(score, cut.best)[: cut.best]])
     values = words.columns(index, words.units(index, question, query), chosen)
     wanted = {name: made.scores for name, made in values.items() if name in weights}
     standards = {name: made for name, made in ({"dense": meaning} | values).items() if name in weights}
-    return Columns(found.values | wanted, weights, complete, found.first, standards)
+    return Columns({**found.values, **wanted}, weights, complete, found.first, standards)
 
 
-def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Container[str]) -> dict[str, Column]:
+def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Container[str]) -> dict[str, AnyColumn]:
     """The columns that rest on the question's words as they are. What people's chats need, or what an assistant's need,
     is worked out where it is wanted."""
     conversation = index.conversation
-    scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
-    own, able = logarithm(scores.own), in_episode(index)
-    phrase = phrase_column(index, question.stems)
-    columns = {
+    scores, size = bm25_scores(index, question.stems, frozenset(question.bare_stems)), conversation.size
+    own, able = Scattered(scores.places, logarithm(scores.own), size), in_episode(index)
+    columns: dict[str, AnyColumn] = {
         "own": own,
-        "window": squashed(scores.window),
-        "near": logarithm(scores.near),
-        "episode": logarithm(scores.episode),
+        "window": Scattered(scores.places, squashed(scores.window), size),
+        "near": Scattered(scores.places, logarithm(scores.near), size),
+        "episode": ByEpisode(logarithm(scores.episode), conversation.segment),
     }
     if "around" in wanted:
-        columns["around"] = people.filled(conversation.around(own, AROUND), able)
-    columns["phrase"] = phrase / scores.worth if scores.worth else phrase
+        columns["around"] = people.filled(conversation.around(np.asarray(own), AROUND), able)
+    columns["phrase"] = phrase_column(index, question.stems, scores.worth)
     if "answers" in wanted:
-        answers = np.where(index.answering, conversation.before(DENSE_IN_BASE * dense + squashed(scores.own)), 0.0)
-        columns["answers"] = people.filled(answers, able)
+        base = DENSE_IN_BASE * dense
+        base[scores.places] += squashed(scores.own)
+        answers = Neighbouring(base, index.answering, -1)
+        columns["answers"] = answers if able is None else people.filled(np.asarray(answers), able)
     if "borrowed" in wanted:
         # Who says much to an assistant says it in words of their own.
-        borrowed = np.where(index.answering, _brevity(index) * np.maximum(conversation.before(own) - own, 0.0), 0.0)
+        held = np.asarray(own)
+        borrowed = np.where(index.answering, _brevity(index) * np.maximum(conversation.before(held) - held, 0.0), 0.0)
         columns["borrowed"] = people.filled(borrowed, able)
     return columns
 
 
-def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:
-    """Z-scores of the cosines over the memories that have a vector; the others stand at the mean."""
+def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]:
+    """Z-scores of the cosines over the memories that have a vector, and their mean and deviation; the others stand at
+    the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
     column, places = np.zeros(index.conversation.size), index.conversation.places.take(slots)
     column[places] = cosines
@@ -189,9 +200,8 @@ def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:
     if len(places) == len(column):
         return words.standard(column, column)
     there = np.sort(places)
-    found = words.standard(inside := column[there], inside)
-    column[there] = found.scores
-    return found._replace(scores=column)
+    column[there], mean, deviation = words.standard(inside := column[there], inside)
+    return column, mean, deviation
 
 
 # ---------------------------------------------------------------------- who, when, and where it stands
@@ -208,10 +218,17 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
         first = question.named[0]
         columns["subject"] = people.theirs(index, people.said_by(index, first), first)
     if question.dates:
-        columns["date"] = date_column(facts["created_ms"], question.dates)
+        days, of = _days(index)
+        columns["date"] = date_column(days, question.dates).take(of)
     if question.asks_when:
         columns["when"] = ((facts["flags"] & TELLS_TIME) != 0) * 1.0
     return columns
+
+
+@of_memories
+def _days(index: OwnerIndex) -> tuple[Ints, Ints]:
+    """Return the beginnings of the days (UTC, epoch ms) that memories are of, and which of them each place's is."""
+    return np.unique(index.conversation.facts["created_ms"] // DAY_MS * DAY_MS, return_inverse=True)
 
 
 @of_memories

@@ -203,7 +203,7 @@ class Judge:
     def _counts(self, places: Places) -> tuple[Ints, Mask]:
         """How often each stem stands at each place; whether it stands there or beside it. (stems, places) both."""
         conversation = self.index.conversation
-        low, high = (bound[places] for bound in conversation.windows[WINDOW])
+        low, high = conversation.window(WINDOW, places)
         is_near = np.zeros(conversation.size, np.bool_)
         is_near[ranges(low, high - low)] = True
         (near,) = is_near.nonzero()

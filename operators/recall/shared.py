@@ -222,7 +222,7 @@ class CandidatesCache:
 
     def put(self, conversation: Conversation, text: str, columns: Columns) -> None:
         """Caches the columns, unless they alone are over the budget."""
-        size_bytes = _ENTRY_BYTES + getsizeof(text) + sum(column.nbytes for column in columns.values.values())
+        size_bytes = _ENTRY_BYTES + getsizeof(text) + columns.nbytes
         self._cache.put((id(conversation), text), (ref(conversation), columns), size_bytes)
 
 

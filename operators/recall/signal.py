@@ -58,7 +58,7 @@ def read(
             dense = _dense_by(fallback, columns, index, question, permitted, rows)
             columns = replace(
                 columns,
-                values=columns.values | {"dense": dense},
+                values={**columns.values, "dense": dense},
                 weights=weights_of(index, WEIGHTS["spelling"]),
                 first=None,
             )

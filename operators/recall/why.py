@@ -266,7 +266,7 @@ def _before(scene: Scene, places: Places, kind: Kind) -> list[Before]:
     """What stands before each place. By spelling, where every text is a little like every other, only what has a word
     in common is like the question."""
     index, conversation, before = scene.index, scene.index.conversation, places - 1
-    joined = conversation.windows[BEFORE][0].take(places) < places  # else it is the first of its episode
+    joined = conversation.follows.take(places)
     asks = joined & index.answering.take(places) & _permitted(scene, before)
     if kind == "spelling" and asks.any():
         held = np.zeros(conversation.size, np.bool_)
@@ -285,7 +285,7 @@ def _lenders(scene: Scene, places: Places) -> tuple[list[Lender | None], list[fr
     standing = [asked[stem] for stem in stems]
     bare = {*scene.question.bare_stems}
     may_lend = sum(1 << word for word, stem in enumerate(stems) if stem in bare)
-    low, high = (bound.take(places).tolist() for bound in conversation.windows[BEFORE])
+    low, high = (bound.tolist() for bound in conversation.window(BEFORE, places))
     nearby = [
         (place, [*range(first, place), *range(place + 1, min(end, place + 1 + BEHIND))])
         for place, first, end in zip(places.tolist(), low, high, strict=True)

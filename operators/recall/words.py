@@ -18,6 +18,7 @@ import numpy as np
 
 from recallflow.embedder import Matrix, TextVectors
 from recallflow.operators.recall.bm25 import idf
+from recallflow.operators.recall.partial_columns import AnyColumn, Scattered
 from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import Conversation, OwnerIndex
@@ -33,7 +34,7 @@ SAMPLE_BLOCKS, SAMPLE_BLOCK = 128, 8  # places whose mean and deviation stand fo
 class Standard(NamedTuple):
     """Z-scores, and the mean and the deviation they were made with, which turn them back into what they were."""
 
-    scores: Column
+    scores: AnyColumn
     mean: float
     deviation: float
 
@@ -88,10 +89,10 @@ def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standa
     where all are asked for, else over blocks of them, evenly spread."""
     size = index.conversation.size
     if not len(units.weights) or not size:
-        return {name: Standard(np.zeros(size), 0.0, 0.0) for name in NAMES}
+        return {name: Standard(Scattered(places[:0], np.zeros(0), size), 0.0, 0.0) for name in NAMES}
     if len(places) == size:
         values = _values(index, units, places)
-        return {name: standard(column, column) for name, column in zip(NAMES, values, strict=True)}
+        return {name: Standard(*standard(column, column)) for name, column in zip(NAMES, values, strict=True)}
     typical = sample(size)
     is_asked = np.zeros(size, np.bool_)
     is_asked[places] = is_asked[typical] = True
@@ -101,19 +102,20 @@ def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standa
     found = {}
     for name, column, typically in zip(NAMES, at, of_typical, strict=True):
         scores, mean, deviation = standard(column, typically)
-        found[name] = Standard(np.zeros(size), mean, deviation)
-        found[name].scores[places] = scores
+        found[name] = Standard(Scattered(places, scores, size), mean, deviation)
     return found
 
 
-def standard(values: Column, sample: Column) -> Standard:
-    """Z-scores by the mean and deviation of a sample."""
+def standard(values: Column, sample: Column) -> tuple[Column, float, float]:
+    """Z-scores by the mean and deviation of a sample, and these two."""
     if not len(sample):
-        return Standard(values, 0.0, 0.0)
+        return values, 0.0, 0.0
     mean = float(sample.sum()) / len(sample)
     apart = sample - mean
-    deviation = math.sqrt(float((apart * apart).sum()) / len(sample)) + 1e-6
-    return Standard((apart if values is sample else values - mean) / deviation, mean, deviation)
+    deviation = math.sqrt(float(apart @ apart) / len(sample)) + 1e-6
+    scores = apart if values is sample else values - mean
+    scores /= deviation
+    return scores, mean, deviation
 
 
 @lru_cache(256)

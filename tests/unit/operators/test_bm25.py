@@ -61,17 +61,18 @@ def test_scores_are_those_of_single_texts(
     worth = [idf(sum(word in text for text in own), len(own)) for word in once]
     assert found.worth == pytest.approx(sum(worth))
     if own:
-        of_episodes = expected(episodes, once)
-        for column, by_hand in (
+        for values, by_hand in (
             (found.own, expected(own, once)),
             (found.window, expected(windows, asked, LENIENT_B)),
             (found.near, expected(windows, [word for word in once if word in bare])),
-            (found.episode, [of_episodes[segment[p]] for p in places]),
         ):
+            column = np.zeros(len(own))
+            column[found.places] = values
             np.testing.assert_allclose(column, by_hand, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.episode, expected(episodes, once), rtol=1e-9, atol=1e-12)
     together = np.zeros(len(own))
     for pair in dict.fromkeys(itertools.pairwise(asked)):
         holding = [pair in set(itertools.pairwise(text)) for text in own]
         if any(holding):
             together += np.array(holding) * math.log(1 + len(own) / sum(holding))
-    np.testing.assert_allclose(phrase_column(index, asked), together, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.asarray(phrase_column(index, asked)), together, rtol=1e-9, atol=1e-12)

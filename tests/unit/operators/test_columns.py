@@ -25,7 +25,8 @@ QUERY = TextVectors(np.array(RIGHT, np.float32), NO_FLOATS)
 
 
 def columns_of(index: OwnerIndex, question: str, participants: Sequence[str] = ()) -> dict[str, Column]:
-    return compute(index, understand(question, participants), QUERY, EVERY).values
+    values = compute(index, understand(question, participants), QUERY, EVERY).values
+    return {name: np.asarray(column) for name, column in values.items()}
 
 
 def assert_column(column: Column, expected: Sequence[float]) -> None:

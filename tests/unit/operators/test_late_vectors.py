@@ -173,8 +173,9 @@ def test_memory_without_vector_is_judged_by_words(angles: list[int], words: st.D
     vectors = {n: unit(angle) for n, angle in enumerate(angles, 1)}
     found = columns_of(entries, vectors, "contextual")
     alone = columns_of(entries[1:], vectors, "contextual")
-    assert found.values["dense"][0] == 0
-    np.testing.assert_array_equal(found.values["dense"][1:], alone.values["dense"])
+    (first, *others), of_others = np.asarray(found.values["dense"]), np.asarray(alone.values["dense"])
+    assert first == 0
+    np.testing.assert_array_equal(others, of_others)
     np.testing.assert_allclose(
         found.absolute("dense", np.array([0])), np.mean([unit(angle)[0] for angle in angles]), atol=0.01
     )

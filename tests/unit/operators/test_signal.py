@@ -81,7 +81,9 @@ def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
     assert found.warnings == ()
     assert found.columns.weights == WHOLE_WEIGHTS["assistant"]
     # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961; stored in bytes, they are a little off.
-    np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.13555, -1.29777, 0.16222], atol=1e-2)
+    np.testing.assert_allclose(
+        by_memory(index, np.asarray(found.columns.values["dense"])), [1.13555, -1.29777, 0.16222], atol=1e-2
+    )
     np.testing.assert_array_equal(found.vector, [1, 0])
     spelling = Model("model", "spelling", **{"tea?": (1, 0)})
     assert signal(Shared.of(spelling, lambda: 0.0), index).columns.weights == WEIGHTS["spelling"]["assistant"]
@@ -111,7 +113,9 @@ def test_failed_model_compares_in_the_fallback_vectors(index: OwnerIndex) -> Non
     fallback = Model("fallback", "spelling", **vectors)
     found = signal(Shared.of(model, lambda: 0.0, fallback), index)
     assert (found.vector, found.embedded, found.columns.weights) == (None, True, WEIGHTS["spelling"]["assistant"])
-    np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.22474, 0, -1.22474], atol=1e-4)
+    np.testing.assert_allclose(
+        by_memory(index, np.asarray(found.columns.values["dense"])), [1.22474, 0, -1.22474], atol=1e-4
+    )
     assert fallback.asked[0] == "Which tea?"
     assert sorted(fallback.asked[1:]) == ["Ann: bike", "Ann: tea", "Ann: tea and cake"]
     assert "sentence" not in found.columns.values
@@ -133,7 +137,7 @@ def test_fallback_compares_only_allowed_readable_memories(index: OwnerIndex) -> 
     signal(shared, index, permitted=permitted)
     assert sorted(fallback.asked) == ["Ann: bike", "Ann: tea", "Which tea?"]
     found = signal(shared, index, permitted=permitted, reader=gone_or_redacted)
-    assert by_memory(index, found.columns.values["dense"]) == [0, 0, 0]
+    assert by_memory(index, np.asarray(found.columns.values["dense"])) == [0, 0, 0]
 
 
 def test_lexical_fallback_ignores_all_vectors(index: OwnerIndex) -> None:

@@ -109,8 +109,9 @@ def test_columns_agree_with_single_places(
     for name in NAMES:
         # Values that are all but equal have deviations of rounding errors; they tell nothing apart.
         np.testing.assert_allclose(whole[name].scores, expected[name], rtol=1e-3, atol=0.2)
-        np.testing.assert_allclose(part[name].scores[some], whole[name].scores[some], rtol=1e-3, atol=0.2)
-        assert not np.delete(part[name].scores, some).any()
+        scores = np.asarray(part[name].scores)
+        np.testing.assert_allclose(scores[some], whole[name].scores.take(some), rtol=1e-3, atol=0.2)
+        assert not np.delete(scores, some).any()
 
 
 def test_best_of_large_and_small_owners_score_alike() -> None:
@@ -120,7 +121,7 @@ def test_best_of_large_and_small_owners_score_alike() -> None:
     whole = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"])
     cut = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], cut=Cut(above=8, best=12))
     assert (whole.complete, cut.complete) == (True, False)
-    (looked_at,) = cut.values["word"].nonzero()
+    (looked_at,) = np.asarray(cut.values["word"]).nonzero()
     assert 0 < len(looked_at) <= 12
     assert int(np.argmax(whole.score())) in looked_at
     np.testing.assert_allclose(cut.score()[looked_at], whole.score()[looked_at], rtol=1e-5)
@@ -130,4 +131,4 @@ def test_a_large_owner_s_cut_is_of_the_permitted() -> None:
     index, question = indexed([(n, "bike") for n in range(12)]), understand("Which bike?", [])
     permitted = np.array([3, 9])
     found = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], permitted, Cut(above=4, best=4))
-    assert not np.delete(found.values["word"], permitted).any()
+    assert not np.delete(np.asarray(found.values["word"]), permitted).any()

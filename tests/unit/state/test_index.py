@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
-from recallflow.state.index import OwnerIndex, of_memories
+from recallflow.state.index import REACH, WINDOW, OwnerIndex, of_memories
 from recallflow.state.rows import Entry, Episode, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
@@ -207,7 +207,7 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "segments": conversation.segment.tolist(),
         "starts": conversation.starts.tolist(),
         "opens": conversation.opens.tolist(),
-        "windows": {reach: np.stack(bounds).tolist() for reach, bounds in conversation.windows.items()},
+        "windows": [np.stack(conversation.window(reach)).tolist() for reach in (WINDOW, REACH)],
         "authors": {names[author] if author >= 0 else None for author in conversation.authors},
         "cosines": sorted((index.ids[slot], float(cosine)) for slot, cosine in zip(of, cosines, strict=True)),
         "tokens": index.tokens.closest(QUERY_TOKENS, slots, np.ones(1)).tolist(),
@@ -304,7 +304,8 @@ def test_the_conversation_is_by_episode_then_time_then_arrival(changes: list[tup
     assert conversation.opens.tolist() == [
         number >= 0 and number not in numbers[:place] for place, number in enumerate(numbers)
     ]
-    for reach, (low, high) in conversation.windows.items():
+    for reach in (WINDOW, REACH):
+        low, high = conversation.window(reach)
         for place, number in enumerate(numbers):
             near = [p for p, other in enumerate(numbers) if abs(p - place) <= reach and other == number]
             assert list(range(low[place], high[place])) == near
