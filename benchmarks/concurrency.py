@@ -1,99 +1,117 @@
-"""Queries per second at a p99 of at most 50 ms, with engines in 1, 2 and 4 processes or threads, over 1,000 owners.
+"""Queries per second and their p99 with engines in 1, 2 and 4 processes or threads, over 1,000 owners.
 
     python -m benchmarks.concurrency [--quick] [--json FILE]
 
-Each engine has its own state directory with its share of the owners, as members of a deployment have their partitions.
-An engine computes on one thread; "threads" are several engines in one process. Queries are due at a steady rate, and
-a latency counts from then. The rate grows by STEP until the p99 is over the bound.
+Each engine has its own state directory with its share of the owners, as members of a deployment have their partitions,
+and one client that asks without a pause. "threads" are several engines in one process. The shapes take turns, and a
+rate is compared with that of one engine in the same turn, so that a busy machine is busy for all.
 """
 
 import argparse
-import asyncio
+import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import BrokenBarrierError
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import orjson
 
 from benchmarks.engine import events
 from benchmarks.locomo import load, shared
-from recallflow import AsyncMemory
+from recallflow import Memory
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 
-OWNERS, QUICK_OWNERS = 1_000, 80
+OWNERS, QUICK_OWNERS = 1_000, 40
 MEMORIES, QUICK_MEMORIES = 100, 20  # of an owner
-BOUND_MS = 50.0
-FIRST_PER_S, STEP, MOST = 40.0, 1.2, 20  # rates that are tried
-SECONDS, QUICK_SECONDS = 6, 1
-SHAPES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))  # processes, and engines in each
-START_S = 600.0
+ENGINES = 4  # in the most processes or threads
+SECONDS, QUICK_SECONDS = 3.0, 0.5  # of a shape in a round
+ROUNDS, QUICK_ROUNDS = 8, 2
 
 
-def fill(folder: Path, owners: int, memories: int) -> None:
-    """Write an engine's state."""
-    lines = events(load(shared("data", "locomo_dev.json")), owners * memories, owners)
-    process(lines, Settings(partitions=1), folder)
+class Shape(NamedTuple):
+    """Engines that are asked at the same time."""
+
+    processes: int
+    threads: int  # engines in each process
 
 
-def serve(folders: Sequence[Path], owners: int, engines: int, seconds: float, barrier: Any) -> list[list[float]]:
-    """Answer queries with one engine a folder; return the latencies at each rate, in milliseconds."""
-    return asyncio.run(_serve(folders, owners, engines, seconds, barrier))
+SHAPES = (Shape(1, 1), Shape(1, 2), Shape(1, 4), Shape(2, 1), Shape(4, 1))
 
 
-async def _serve(folders: Sequence[Path], owners: int, engines: int, seconds: float, barrier: Any) -> list[list[float]]:
+def serve(folders: Sequence[Path], owners: int, parent: Connection) -> None:
+    """Open an engine for each folder, then ask as many of them as the parent says; send the latencies in seconds."""
     questions = [question.text for one in load(shared("data", "locomo_dev.json")) for question in one.questions]
-    found: list[list[float]] = []
-    async with AsyncExitStack() as stack:
-        memories = [await stack.enter_async_context(AsyncMemory(one, tenant="bench")) for one in folders]
 
-        async def ask(number: int, due_s: float) -> float:
-            await asyncio.sleep(due_s - time.perf_counter())
-            engine, user = memories[number % len(memories)], f"user{number // len(memories) % owners}"
-            await engine.search(questions[number % len(questions)], user=user)
-            return (time.perf_counter() - due_s) * 1000
+    def ask(memory: Memory, until_s: float, times_s: list[float]) -> None:
+        now_s = time.perf_counter()
+        while now_s < until_s:
+            memory.search(questions[len(times_s) % len(questions)], user=f"user{len(times_s) % owners}")
+            times_s.append(time.perf_counter() - now_s)
+            now_s += times_s[-1]
 
-        for number in range(owners * len(memories)):  # all owners are in memory
-            await ask(number, time.perf_counter())
-        for step in range(MOST):
-            per_s = FIRST_PER_S * STEP**step * len(memories) / engines
-            try:
-                await asyncio.to_thread(barrier.wait, START_S)
-            except BrokenBarrierError:  # another process has ended
-                break
-            began_s = time.perf_counter()
-            asked = [ask(number, began_s + number / per_s) for number in range(max(1, round(per_s * seconds)))]
-            found.append(await asyncio.gather(*asked))
-            if np.percentile(found[-1], 99) > 2 * BOUND_MS:
-                barrier.abort()
-                break
-    return found
+    with ExitStack() as stack:
+        memories = [stack.enter_context(Memory(folder, tenant="bench")) for folder in folders]
+        for memory in memories:
+            for owner in range(owners):  # all are in memory before the first turn
+                memory.search("hello", user=f"user{owner}")
+        parent.send(None)
+        while (turn := parent.recv()) is not None:
+            threads, seconds = turn
+            found: list[list[float]] = [[] for _ in range(threads)]
+            until_s = time.perf_counter() + seconds
+            asked = zip(memories, found, strict=False)
+            clients = [threading.Thread(target=ask, args=(memory, until_s, times)) for memory, times in asked]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            parent.send([one for times in found for one in times])
 
 
-def measure(folder: Path, processes: int, threads: int, owners: int, memories: int, seconds: float) -> float:
-    """Return the highest rate, in queries a second over all engines, at which the p99 is within the bound."""
-    engines = processes * threads
-    folders = [folder / f"{engines}-{number}" for number in range(engines)]
+def measure(folder: Path, *, quick: bool) -> dict[str, dict[str, float]]:
+    """Return the rate, the ratio to one engine's rate, and the p99 in milliseconds of each shape, medians of rounds."""
+    owners, memories = (QUICK_OWNERS, QUICK_MEMORIES) if quick else (OWNERS, MEMORIES)
+    seconds, rounds = (QUICK_SECONDS, QUICK_ROUNDS) if quick else (SECONDS, ROUNDS)
+    share = owners // ENGINES
+    lines = events(load(shared("data", "locomo_dev.json")), share * memories, share)
+    folders = [folder / f"{number}" for number in range(2 * ENGINES - 1)]
+    for one in folders:
+        process(lines, Settings(partitions=1), one)
     context = get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(processes, context) as pool:
-        for one in [pool.submit(fill, path, owners // engines, memories) for path in folders if not path.exists()]:
-            one.result()
-        barrier = manager.Barrier(processes)
-        shares = [folders[start : start + threads] for start in range(0, engines, threads)]
-        running = [pool.submit(serve, share, owners // engines, engines, seconds, barrier) for share in shares]
-        found = [one.result() for one in running]
-    best = 0.0
-    for step, times in enumerate(zip(*found, strict=False)):
-        if np.percentile(np.concatenate(times), 99) <= BOUND_MS:
-            best = FIRST_PER_S * STEP**step
-    return best
+    pipes, running = [], []
+    for own in (folders[:ENGINES], *([one] for one in folders[ENGINES:])):  # the first process has the threads
+        ours, theirs = context.Pipe()
+        running.append(context.Process(target=serve, args=(own, share, theirs), daemon=True))
+        running[-1].start()
+        pipes.append(ours)
+    for pipe in pipes:
+        pipe.recv()
+    found: dict[Shape, list[tuple[float, float]]] = {shape: [] for shape in SHAPES}
+    for _ in range(rounds):
+        for shape in SHAPES:
+            for pipe in pipes[: shape.processes]:
+                pipe.send((shape.threads, seconds))
+            times_s = [one for pipe in pipes[: shape.processes] for one in pipe.recv()]
+            found[shape].append((len(times_s) / seconds, float(np.percentile(times_s, 99)) * 1000))
+    for pipe, child in zip(pipes, running, strict=True):
+        pipe.send(None)
+        child.join()
+    single = [rate for rate, _ in found[SHAPES[0]]]
+    return {
+        f"{shape.processes} x {shape.threads}": {
+            "per_s": statistics.median(rate for rate, _ in turns),
+            "ratio": statistics.median(rate / alone for (rate, _), alone in zip(turns, single, strict=True)),
+            "p99_ms": statistics.median(p99 for _, p99 in turns),
+        }
+        for shape, turns in found.items()
+    }
 
 
 def main() -> None:
@@ -101,17 +119,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the same work smaller")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    owners, memories = (QUICK_OWNERS, QUICK_MEMORIES) if chosen.quick else (OWNERS, MEMORIES)
-    seconds = QUICK_SECONDS if chosen.quick else SECONDS
-    figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        for processes, threads in SHAPES[:2] if chosen.quick else SHAPES:
-            best = measure(Path(folder), processes, threads, owners, memories, seconds)
-            figures[f"{processes} x {threads}"] = best
-            print(
-                f"{processes} processes x {threads} threads: {best:4.0f} queries/s at p99 <= {BOUND_MS:.0f} ms",
-                flush=True,
-            )
+        figures = measure(Path(folder), quick=chosen.quick)
+    print("processes x threads   queries/s   of one engine's   p99, ms")
+    for name, one in figures.items():
+        print(f"{name:20}{one['per_s']:11.0f}{one['ratio']:18.2f}{one['p99_ms']:10.1f}")
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(figures))
 
