@@ -1,1 +1,1 @@
-"""What happens to an event, from its bytes to its effects or its answer."""
+"""Operators: the processing of an event, from its bytes to its effects or its answer."""

@@ -1,4 +1,4 @@
-"""API keys as of any time: what the one in a header allows."""
+"""API keys, and their rights as of any time."""
 
 import hmac
 from contextlib import suppress
@@ -14,7 +14,7 @@ UNKNOWN = (
     "no API key of this tenant: check both, wait a second with one that was just made, or ask its operator for a new "
     "key (recallflow keys create)"
 )
-# In place of a key that there is not: to look for it takes as long as for one that there is.
+# Used in place of a missing key, so that a lookup takes the same time.
 _NO_SALT, _NO_HASH = "0" * 32, "0" * 64
 
 
@@ -23,10 +23,11 @@ class ApiKeys:
 
     def __init__(self, decisions: History) -> None:
         self._decisions = decisions
-        self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, of the decision last used
+        self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, with the decision used
 
     def grant(self, text: str, tenant_id: str, at_ms: int) -> Grant:
-        """What a key allows to do with memories of a tenant, as of a time. Raises InvalidRecord (`unauthenticated`)."""
+        """Return the rights of a key with a tenant's memories, as of a time. Raise InvalidRecord
+        (`unauthenticated`)."""
         given = ApiKeyText.parse(text)
         if given is None:
             raise refusal("unauthenticated", KEY_HEADER, "no API key: give it as it was shown, rfk_…")
@@ -35,13 +36,13 @@ class ApiKeys:
         same = hmac.compare_digest(hash_of(salt, given.secret).encode(), stored.encode())
         if key is None or not same:
             raise refusal("unauthenticated", KEY_HEADER, UNKNOWN)
-        if self._decisions.is_revoked(holder, KIND, given.name, at_ms):  # only who has the secret is told
+        if self._decisions.is_revoked(holder, KIND, given.name, at_ms):  # only a holder of the secret learns it
             raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
         return self._grant(holder, key)
 
     def claimed(self, text: str, at_ms: int) -> Grant | None:
-        """Return what the key of this name allows, if there is one such key. Its secret is not compared: `grant` does
-        that, and nothing may be done before."""
+        """Return the rights of the only key of this name, if there is one. The secret is not checked: call `grant`
+        before any action."""
         given = ApiKeyText.parse(text)
         holders = [] if given is None else self._decisions.tenants(KIND, given.name)
         if given is None or len(holders) != 1:
@@ -50,7 +51,7 @@ class ApiKeys:
         return self._grant(holders[0], key) if isinstance(key, ApiKey) else None
 
     def authenticate(self, text: str, at_ms: int) -> None:
-        """Raise InvalidRecord (`unauthenticated`) for a text that is no tenant's key, as of a time."""
+        """Raise InvalidRecord (`unauthenticated`) for a text that is not a valid key of any tenant at a time."""
         given = ApiKeyText.parse(text)
         holders = [] if given is None else self._decisions.tenants(KIND, given.name)
         *others, last = holders or [ALL_TENANTS]
@@ -61,14 +62,15 @@ class ApiKeys:
         self.grant(text, last, at_ms)
 
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
-        """Who has the key of a name, and the key. Both places are looked at, whatever the first holds."""
+        """Return the holder of a named key, and the key. Both possible holders are always looked up, for constant
+        time."""
         own, deployments = (self._decisions.as_of(holder, KIND, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
         if isinstance(own, ApiKey):
             return tenant_id, own
         return ALL_TENANTS, deployments if isinstance(deployments, ApiKey) else None
 
     def _grant(self, holder: str, key: ApiKey) -> Grant:
-        """What a key allows. Its lists may be long, and are made into sets once."""
+        """Return the rights of a key. They are cached, because their lists may be long."""
         made_of, grant = self._grants.get((holder, key.name), (None, None))
         if made_of is not key or grant is None:
             grant = Grant(

@@ -1,4 +1,4 @@
-"""Memory events → effects on the state: a pure function of what is stored, the event and the settings."""
+"""The application of memory events to the state: a pure function of stored data, event and settings."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,8 +42,7 @@ from recallflow.state.rows import Current, MemoryRow, Vectors, language_in
 from recallflow.state.tokens import NO_TOKENS
 
 NO_EPISODE = -1
-# What identifies or accompanies an event, and does not make its content another: a producer that tries again may stamp
-# the time anew.
+# Fields that are not part of an event's content. A retrying producer may change the timestamp.
 _NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
 READ_IN_PART = "READ_IN_PART"
 _READ_IN_PART = (
@@ -59,9 +58,8 @@ _OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with t
 
 
 def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> Receipt | None:
-    """Applies one event through its view; `work` is what was done for it before, in steps. Returns a receipt where the
-    event asks for one, or could not take full effect. Raises InvalidRecord; the view is then dropped, and nothing has
-    changed."""
+    """Apply one event through its view. `work` is the part already done in steps. Return a receipt if the event asks
+    for one, or could not take full effect. Raise InvalidRecord; then the view is dropped, and nothing has changed."""
     event, position = write.event, write.record.position
     view.limits = UserLimits.of(rules.decisions, write.owner.tenant_id, write.record)
     digest = view.digest(_content(event))
@@ -91,7 +89,7 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
 
 
 def memory_id_of(write: Write) -> str | None:
-    """The memory that an event brings, or is about; None where that is no single one."""
+    """Return the memory that an event creates or concerns; None if there is not exactly one."""
     event = write.event
     if isinstance(event, Message | MemoryAdd):
         return event.id or str(write.record.known_as)
@@ -99,7 +97,7 @@ def memory_id_of(write: Write) -> str | None:
 
 
 def _missing(analysis: Analysis) -> tuple[str, str] | None:
-    """The code and the words of what a memory is without, if anything."""
+    """Return the code and text of a missing part of a memory, if any."""
     if analysis.unembedded is not None:
         return EMBEDDING_FAILED, _EMBEDDING_FAILED.format(analysis.unembedded)
     return (READ_IN_PART, _READ_IN_PART) if analysis.cut else None
@@ -137,7 +135,7 @@ def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
 
 
 def _once(view: View, write: Write, digest: str, rules: Rules, work: Work | None) -> Outcome:
-    """Applies an event that creates no memory; under an id of its own it takes effect one time only."""
+    """Apply an event that creates no memory. An event with an id takes effect only once."""
     event = write.event
     if event.id is None:
         return _change(view, write, rules, work)
@@ -215,7 +213,7 @@ def _update(
 
 
 def _embed(view: View, event: MemoryEmbedding, rules: Rules) -> Outcome:
-    """Gives a memory the vector of its text. Tokens that the model gave of it before stay."""
+    """Set the vector of a memory. Existing token vectors of the model stay."""
     if event.model != rules.model:
         return "other_model"
     current = _known(view, event.memory_id)
@@ -234,7 +232,7 @@ def _relate(view: View, event: GraphEdges, said_ms: int) -> Outcome:
     except InvalidRecord as error:
         if event.derived_from is None or error.code != "not_found":
             raise
-        return "outdated"  # something that it is about is gone by now
+        return "outdated"  # one of its ends was removed meanwhile
 
 
 def _forget(view: View, event: MemoryForget) -> Outcome:
@@ -261,8 +259,7 @@ def _end_episode(view: View, event: EpisodeEnd, at_ms: int, rules: Rules) -> Out
 
 
 def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
-    """What was read from a text, read again where it does not tell its language: in that of the owner's last text which
-    did."""
+    """Return an analysis, repeated in the owner's last known language if the text's language is uncertain."""
     if analysis.sure:
         view.language = language_in(analysis.flags)
     elif view.language and analysis.stems:
@@ -273,7 +270,7 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
 
 
 def _known(view: View, memory_id: str) -> Current:
-    """A memory that is remembered. Raises InvalidRecord."""
+    """Return a current memory. Raise InvalidRecord."""
     current = view.named(memory_id)
     if current is None:
         problem = "was forgotten" if view.was_forgotten(memory_id) else "no memory has this id"
@@ -288,8 +285,8 @@ def _repeated(before: str, now: str, field: str) -> Outcome:
 
 
 def _content(event: Event) -> bytes:
-    """Canonical bytes of what an event says, for telling a repetition from a conflict."""
-    given = event.__dict__ | (event.model_extra or {})  # nothing is nested in most events: no need to copy it all
+    """Return canonical bytes of an event's content, which distinguish a repetition from a conflict."""
+    given = event.__dict__ | (event.model_extra or {})  # avoids a deep copy, as most events have no nested fields
     beside = _NOT_CONTENT - {"embedding"} if isinstance(event, MemoryEmbedding) else _NOT_CONTENT
     said = {field: value for field, value in given.items() if value is not None and field not in beside}
     try:

@@ -1,14 +1,12 @@
-"""Async calls whose results come back to the thread that asked for them.
+"""Async calls whose results return to the calling thread.
 
-1. An operator submits a `Call` to a `Runtime`, and keeps it until its result is there.
-2. Calls run on the one asyncio loop thread of the process, at most `capacity` at a time, in the order of submission.
-   Retries are the business of the called client.
-3. A finished call puts a `Completion`, and sets an event on which the source waits for its own input anyway. The source
-   emits the completion, and it is routed by key to the operator that made the call. Nobody polls. A completion only
-   names its call: the result is handed over within the process.
+1. An operator submits an `AsyncCall` to a `Runtime`, and keeps it until its result is there. 2. Calls run on the
+process's only asyncio loop thread, at most `capacity` at a time, in order of submission. The called client is
+responsible for retries. 3. A finished call puts a `CallCompletion`, and sets an event that the source waits for
+together with its input. The source emits the completion, which is routed by key to the operator of the call. There is
+no polling. A completion only names its call; the result stays in the process.
 
-There is no back-pressure from an operator to a source: a source that must not read ahead counts what is in flight.
-"""
+There is no back-pressure from an operator to a source: a source that must not read ahead counts the items in flight."""
 
 import asyncio
 import threading
@@ -20,7 +18,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Generic, Self, TypeVar
 
-numbers = count()  # of calls; an earlier run in this process may still have calls under way
+numbers = count()  # call numbers, unique in the process, because calls of an earlier run may still be in progress
 
 V = TypeVar("V")
 """Type of items."""
@@ -31,8 +29,7 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """Why a call failed. Text and not the exception: many, such as the OpenAI client's, hold more than may be
-    kept."""
+    """The failure of a call. Text instead of the exception, because many exceptions hold data that must not be kept."""
 
     kind: str
     """The exception's class, such as `openai.RateLimitError`."""
@@ -62,18 +59,17 @@ Result = Completed[V, W] | Failed[V]
 
 @dataclass(frozen=True, slots=True)
 class CallCompletion:
-    """Says that a call has finished: an input of the operator."""
+    """An input of the operator: the call has finished."""
 
     key: str
     call: int
 
 
 class Completions:
-    """The calls that have finished and were not emitted yet. Any number of runtimes may put completions here.
+    """Finished calls that were not emitted yet, of any number of runtimes.
 
-    `wake` is set with each. A source that waits for input of its own sets the same event when there is some. Whoever
-    waits for the event clears it first, and then looks for both input and completions.
-    """
+    `wake` is set with each. A source sets the same event for its own input. A waiting source first clears the event,
+    then looks for both input and completions."""
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
@@ -88,7 +84,7 @@ class Completions:
         try:
             while True:
                 popped.append(self._finished.popleft())
-        except IndexError:  # a check beforehand would not do: another worker may pop the last one in between
+        except IndexError:  # another worker may pop the last one concurrently
             return popped
 
 
@@ -103,8 +99,8 @@ class AsyncCall(Generic[V, W]):
 
 
 class _Loop:
-    """The process's one asyncio loop and its thread. One for all runtimes: async clients belong to the loop that first
-    used them, and every further thread would contend for the GIL."""
+    """The process's only asyncio loop and its thread. Async clients belong to the loop that first used them, and
+    further threads would contend for the GIL."""
 
     _only: asyncio.AbstractEventLoop | None = None
     _making = threading.Lock()
@@ -119,18 +115,17 @@ class _Loop:
 
 
 class Runtime:
-    """Runs calls, within limits that all steps and workers that use it share. Close it after the dataflow.
+    """The executor of calls, with limits shared by all users. Close it after the dataflow.
 
-    :arg completions: Where finished calls are put.
-
-    :arg capacity: The most calls under way; further ones wait for their turn.
-
-    :arg timeout_s: For each call; None where the function has one of its own.
+    Args:
+        completions: Receives finished calls.
+        capacity: The largest number of concurrent calls; further ones wait.
+        timeout_s: The limit of each call; None if the function has its own.
     """
 
     def __init__(self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity}: nothing could ever be called")
+            raise ValueError(f"capacity is {capacity}: it must be at least 1")
         self.completions = completions
         self.capacity = capacity
         self._timeout_s = timeout_s
@@ -147,17 +142,17 @@ class Runtime:
         self.close()
 
     def submit(self, calls: list[AsyncCall[Any, Any]]) -> None:
-        """Queues calls, which begin in their order. Any thread may call it; it returns at once."""
+        """Queue calls in order. Any thread may call it; it does not block."""
         with self._changed:
             self._check_open()
         self._loop.call_soon_threadsafe(self._admit, calls)
 
     def cancel(self, calls: Iterable[AsyncCall[Any, Any]]) -> None:
-        """Drop calls that wait for their turn, and cancel those under way: nobody wants their results any more."""
+        """Drop queued calls, and cancel running ones."""
         self._loop.call_soon_threadsafe(self._drop, {call.completion.call for call in calls})
 
     def wait(self, calls: Iterable[AsyncCall[Any, Any]]) -> None:
-        """Blocks until all calls have results. It ends, as attempts are bounded and each has a timeout."""
+        """Block until all calls have results. Attempts and timeouts bound the time."""
         with self._changed:
             for call in calls:
                 while call.result is None:
@@ -165,15 +160,15 @@ class Runtime:
                     self._changed.wait()
 
     def run(self, coroutine: Coroutine[Any, Any, W]) -> W:
-        """Runs anything on the loop thread, such as the opening or closing of a client, and waits for it."""
+        """Run a coroutine on the loop thread, such as the closing of a client, and wait for it."""
         return self.start(coroutine).result()
 
     def start(self, coroutine: Coroutine[Any, Any, W]) -> "Future[W]":
-        """The same, without waiting for it."""
+        """Start a coroutine on the loop thread without waiting."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
-        """Cancels the calls under way and drops those that wait. The loop goes on for other runtimes."""
+        """Cancel running calls and drop queued ones. The loop continues for other runtimes."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -183,7 +178,7 @@ class Runtime:
         if self._closed:
             raise RuntimeError("the runtime of async calls was closed before the dataflow ended")
 
-    # ── from here on, on the loop thread ──
+    # ── on the loop thread ──
 
     async def _cancel(self) -> None:
         self._waiting.clear()

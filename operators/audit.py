@@ -1,4 +1,4 @@
-"""What goes into the access record, where there is one: beside the answer or the refusal that it tells of."""
+"""Entries of the access log, for answers, refusals and erasures."""
 
 from typing import Any
 
@@ -14,25 +14,25 @@ from recallflow.outputs import Audited
 from recallflow.parsing import raw_event
 from recallflow.responses import Response
 
-NUMBER = 20  # among the outputs of its record: no other has it
-OUTSIDERS = ("unauthenticated", "forbidden")  # of who may not know anything beside that
+NUMBER = 20  # the unique output number of an entry
+OUTSIDERS = ("unauthenticated", "forbidden")  # error codes of unauthorised senders
 _IDS: TypeAdapter[str] = TypeAdapter(Identifier)
 
 
 def answered(ask: Ask, response: Response) -> Audited:
-    """That a query was answered, or could not be."""
+    """Return the entry of an answered or failed query."""
     code = None if response.error is None else response.error.code
     return _audited(ask, response.status, code, None if code is not None else _memories(response))
 
 
 def refused(item: Decoded, error: InvalidRecord) -> Audited | None:
-    """That a record was refused: a query whatever was wrong with it, an event for its sender."""
+    """Return the entry of a refused record: any refused query, and events of unauthorised senders."""
     is_query = isinstance(item, Refused) and item.query_id is not None
     return _audited(item, "error", error.code, None) if is_query or error.code in OUTSIDERS else None
 
 
 def erased(write: Write, error: InvalidRecord | None) -> Audited:
-    """That a user was erased, or was not."""
+    """Return the entry of an erasure or its failure."""
     return _audited(write, "ok" if error is None else "error", None if error is None else error.code, None)
 
 
@@ -52,7 +52,7 @@ def _audited(item: Decoded, status: str, code: str | None, memories: int | None)
 
 
 def _about(item: Decoded) -> dict[str, Any]:
-    """What a record is about, as far as it says so."""
+    """Return the subject of a record, as far as it is readable."""
     if isinstance(item, Refused):
         raw = raw_event(item.record.value) or {}
         names = ("type", "tenant_id", "user_id", "environment", "id")
@@ -72,7 +72,7 @@ def _about(item: Decoded) -> dict[str, Any]:
 
 
 def _id(value: object) -> str | None:
-    """An id as events may have it; None for anything else, and for a credential that somebody put in its place."""
+    """Return a valid id; None for other values, and for credentials in place of an id."""
     try:
         name = _IDS.validate_python(value)
     except ValidationError:
@@ -81,7 +81,7 @@ def _id(value: object) -> str | None:
 
 
 def _memories(response: Response) -> int:
-    """How many memories are told of, in whatever part of a response."""
+    """Return the number of memories in all parts of a response."""
     ids = {one.id for one in response.memories or ()} | {one["id"] for one in response.versions or ()}
     if response.memory_page is not None:
         ids |= {one.id for one in response.memory_page.memories}

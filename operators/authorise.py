@@ -1,9 +1,8 @@
-"""The verdict on a record: whether whoever sent it may, as of its append time.
+"""Authorisation of records, as of their append time.
 
-It is a pure function of the record, of what operators had decided by then, and of the secrets that tokens are signed
-with: the same a year later, when tokens have expired and keys are gone. Decisions count from SETTLED_MS after they were
-appended: an engine that runs learns of them a moment late.
-"""
+It is a pure function of the record, of earlier decisions, and of the secrets that sign tokens. So it gives the same
+verdict a year later, after tokens and keys have expired. Decisions apply SETTLED_MS after their append, because a
+running engine reads them with a delay."""
 
 import logging
 from collections import Counter
@@ -27,9 +26,9 @@ from recallflow.records import Record, Refusal
 
 STEP = "authorise"
 KEY_KINDS = ("api_key", "token_key")
-JUDGED_BY = (*KEY_KINDS, "quota")  # what decides whether a record counts
+JUDGED_BY = (*KEY_KINDS, "quota")  # decisions that a record's verdict depends on
 ANY_ISSUER = Issuer()
-_VALUE_BYTES = 16_500  # of a credential, or of a user's id
+_VALUE_BYTES = 16_500  # the longest credential or user id
 _SCHEME = "bearer"
 
 _log = logging.getLogger(__name__)
@@ -37,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Who is believed. `mode`: `required` judges every record, `off` none, `auto` those that were appended after the
-    first key was configured. `secrets`: those that tokens may be signed with, by fingerprint."""
+    """The trust settings. `mode`: `required` checks every record, `off` none, and `auto` records appended after the
+    first key was configured. `secrets` maps fingerprints to the secrets that sign tokens."""
 
     mode: str = "auto"
     issuer: Issuer = ANY_ISSUER
@@ -46,10 +45,10 @@ class Trust:
 
 
 class Authoriser:
-    """Judges records, each once."""
+    """The authorisation of records."""
 
     def __init__(self, decisions: History, trust: Trust) -> None:
-        self.late: Counter[str] = Counter()  # decisions that came after records that they are about, by kind
+        self.late: Counter[str] = Counter()  # decisions that arrived after records they apply to, by kind
         self._decisions = decisions
         self._mode = trust.mode
         self._api_keys = ApiKeys(decisions)
@@ -58,8 +57,8 @@ class Authoriser:
         decisions.call(self._learn)
 
     def authorise(self, item: Decoded) -> Decoded:
-        """The item with its sender and without credentials, or a refusal (`unauthenticated`, `forbidden`)."""
-        # Before anything is looked up: a decision that is not seen here sees this.
+        """Return the item with its sender and without credentials, or a refusal (`unauthenticated`, `forbidden`)."""
+        # Set before any lookup: a decision that arrives later compares its time with this.
         self._newest_ms = max(self._newest_ms, item.record.append_ms)
         headers, record = item.record.headers, item.record
         bare = record if not headers else record._replace(headers=without_credentials(headers))
@@ -75,27 +74,25 @@ class Authoriser:
         return item._replace(record=bare)
 
     def check(self, record: Record, event: Event) -> None:
-        """The verdict alone, for a door that asks before the record is in the log. Raises InvalidRecord
-        (`unauthenticated`, `forbidden`)."""
+        """Check a record before it is in the log. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
         if self._is_judged(record.append_ms):
             grant, end_user = self._grant(record, event.tenant_id)
             grant.check(event, end_user)
 
     def authenticate(self, record: Record) -> None:
-        """Raise InvalidRecord (`unauthenticated`) unless a record's credentials are somebody's. It takes no event, so
-        that a server can ask before it reads one."""
+        """Raise InvalidRecord (`unauthenticated`) unless a record's credentials are valid. It needs no event, so a
+        server can call it before it reads the body."""
         if not self._is_judged(record.append_ms):
             return
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         if given.key is not None and given.token is None:
             self._api_keys.authenticate(given.key, at_ms)
         else:
-            self._grant(record, ALL_TENANTS)  # a token names its tenant itself
+            self._grant(record, ALL_TENANTS)  # a token names its own tenant
 
     def check_tenant(self, record: Record, tenant_id: str, *, decides: bool) -> str | None:
-        """Whether a record's sender may see what was decided about a whole tenant, or `decides` anew. Gives the
-        sender's name; None where nobody is asked for credentials. Raises InvalidRecord (`unauthenticated`,
-        `forbidden`)."""
+        """Check whether a record's sender may read a tenant's decisions, or make new ones (`decides`). Return the
+        sender's name; None if credentials are not required. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
         if not self._is_judged(record.append_ms):
             return None
         grant, end_user = self._grant(record, tenant_id)
@@ -103,11 +100,10 @@ class Authoriser:
         return grant.name
 
     def ids(self, record: Record) -> dict[str, str]:
-        """Return the ids of which a record's credentials name exactly one, by the fields of events.
+        """Return the ids that a record's credentials determine uniquely, by event field.
 
-        There are none where nobody is asked for credentials. The secret of an API key is not compared: `check` judges
-        the event that the ids complete. Raises InvalidRecord (`unauthenticated`).
-        """
+        None if credentials are not required. The secret of an API key is not checked: `check` judges the completed
+        event. Raise InvalidRecord (`unauthenticated`)."""
         if not self._is_judged(record.append_ms):
             return {}
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
@@ -119,7 +115,7 @@ class Authoriser:
         return {} if grant is None else grant.ids(given.end_user)
 
     def describe(self) -> str:
-        """Which records are judged, for the log."""
+        """Return a description of the mode, for the log."""
         if self._mode == "required":
             return "auth is required: every record needs credentials"
         if self._mode == "off":
@@ -129,11 +125,11 @@ class Authoriser:
         return f"auth is on: records appended since {format_time(began_ms)} need credentials"
 
     def asks(self) -> bool:
-        """Whether records need credentials now."""
+        """Return whether records need credentials now."""
         return self._mode == "required" or (self._mode == "auto" and self._began_ms() is not None)
 
     def warn(self) -> None:
-        """Says in the log which secrets are missing."""
+        """Log the missing secrets."""
         for fingerprint in self._tokens.unknown_secrets():
             _log.warning(
                 "tokens were signed with a secret of the fingerprint %s…, which is neither auth.secret nor in "
@@ -142,8 +138,7 @@ class Authoriser:
             )
 
     def _learn(self, append_ms: int, event: Control) -> None:
-        """Says where records that a decision is about were judged before it came. Called on the thread that reads
-        decisions."""
+        """Log a decision that arrived after records it applies to. The thread that reads decisions calls it."""
         kind: str = event.type  # type: ignore[attr-defined]
         if kind in JUDGED_BY and append_ms + SETTLED_MS <= self._newest_ms:
             self.late[kind] += 1
@@ -154,7 +149,7 @@ class Authoriser:
             )  # fmt: skip
 
     def _began_ms(self) -> int | None:
-        """From when on keys ask for credentials."""
+        """Return the time from which credentials are required."""
         began_ms = self._decisions.began_ms(KEY_KINDS)
         return None if began_ms is None else began_ms + SETTLED_MS
 
@@ -165,8 +160,8 @@ class Authoriser:
         return began_ms is not None and append_ms >= began_ms
 
     def _grant(self, record: Record, tenant_id: str) -> tuple[Grant, str | None]:
-        """What the credentials in a record's headers allow with memories of a tenant, and for whom it was sent, where
-        that was said. Raises InvalidRecord."""
+        """Return the rights of a record's credentials with a tenant's memories, and its declared end user. Raise
+        InvalidRecord."""
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         if given.token is not None and given.key is not None:
             raise refusal("unauthenticated", "", f"both {TOKEN_HEADER} and {KEY_HEADER} are given: leave one out")
@@ -177,16 +172,16 @@ class Authoriser:
         raise refusal("unauthenticated", "", f"no credentials: send the header {TOKEN_HEADER} or {KEY_HEADER}")
 
 
-class _Given(NamedTuple):
-    """What a record's headers say of its sender."""
+class _Credentials(NamedTuple):
+    """The credentials and the end user in a record's headers."""
 
     token: str | None
     key: str | None
     end_user: str | None
 
 
-def _read(headers: Headers | None) -> _Given:
-    """Raises InvalidRecord (`unauthenticated`) for headers that say it twice, or as nobody can read it."""
+def _read(headers: Headers | None) -> _Credentials:
+    """Parse the headers of a sender. Raise InvalidRecord (`unauthenticated`) for repeated or unreadable headers."""
     if headers is None:
         raise refusal("unauthenticated", "", "its headers cannot be read: a header's name is not UTF-8")
     token, key, end_user = (_value(headers, name) for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER))
@@ -199,11 +194,11 @@ def _read(headers: Headers | None) -> _Given:
         token = token.strip(" ")
         if key is None and ApiKeyText.parse(token) is not None:
             token, key = None, token
-    return _Given(token, key, end_user)
+    return _Credentials(token, key, end_user)
 
 
 def _value(headers: Headers, name: str) -> str | None:
-    """What the header of a name says, whose letters may be of any case; None where there is none."""
+    """Return the value of a header, in any case; None if it is missing."""
     values = [value for given, value in headers if given.lower() == name]
     if not values:
         return None

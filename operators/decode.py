@@ -1,4 +1,4 @@
-"""A record → a valid event, or a refusal that names every wrong field."""
+"""The decoding of a record into a valid event, or a refusal that names every wrong field."""
 
 from collections.abc import Container
 
@@ -13,8 +13,7 @@ STEP = "decode"
 
 
 def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
-    """A record that is no valid event, that our own code fails at, or that an operator wants passed over (`skips`),
-    comes out as `Refused`."""
+    """Return the event of a record. Invalid events, internal errors, and positions in `skips` give `Refused`."""
     if skips and record.position in skips:
         skipped = InvalidRecord("skipped", [FieldProblem("", "passed over unread, as run --skip said")])
         return Refused(record, skipped, STEP)
@@ -27,7 +26,7 @@ def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
 
 
 def refused(record: Record, refusal: Refusal) -> Refused:
-    """A record that does not count, with the verdict, which stays with it."""
+    """Return a refused record, with its verdict attached."""
     error = InvalidRecord(refusal.code, [FieldProblem(refusal.field, refusal.problem)])
     return Refused(record._replace(refusal=refusal), error, refusal.step, _query_id(record))
 
@@ -40,7 +39,7 @@ def _event_of(record: Record) -> Write | Ask:
 
 
 def _query_id(record: Record) -> str | None:
-    """The id to answer under, where the refused record is recognisably a query."""
+    """Return the id of a refused record that is recognisably a query."""
     raw = raw_query(record.value)
     if raw is None:
         return None

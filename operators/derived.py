@@ -1,10 +1,8 @@
-"""What is made from memories: whether an event still fits those that it was made from, and what becomes of what was
-made when they change.
+"""Derived memories: whether an event still matches its sources, and the effects of changed sources.
 
-A memory that was made of a message is forgotten with it. Where the message's text changes, it ends: no answer about now
-has it, the past does. A summary of memories goes for good with the first of them that is forgotten or changes, as it
-may say what is not to be said any more.
-"""
+A memory derived from a message is forgotten with it. If the message's text changes, the derived memory ends: it stays
+visible in the past only. A summary is deleted with the first of its sources that is forgotten or changed, because it
+may contain removed content."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -28,13 +26,13 @@ from recallflow.limits import MADE_EVER_MAX, MADE_MAX
 from recallflow.operators.view import View
 from recallflow.state.rows import Entry, MemoryRow
 
-# The types that declare `derived_from`. A tuple: a check against a union takes three times as long.
+# The types with `derived_from`. A tuple, because isinstance with a union takes three times as long.
 _MADE = MemoryAdd, MemoryUpdate, CategorySummary, EpisodeSummary, GraphEdges
 
 
 def sources_of(event: MemoryEvent) -> list[Source]:
-    """Return the memories that an event was made from. A stated event, of any type, has none."""
-    if isinstance(event, Message):  # most are; a class that an event is not of takes the longest to check
+    """Return the sources of an event; none for an event that was not derived."""
+    if isinstance(event, Message):  # the most frequent type, checked first for speed
         return []
     if isinstance(event, MemoryEmbedding):
         return [Source(memory_id=event.memory_id, content_hash=event.content_hash)]
@@ -44,25 +42,25 @@ def sources_of(event: MemoryEvent) -> list[Source]:
 
 
 def fits(view: View, event: MemoryEvent) -> bool:
-    """Whether all that an event was made from is remembered, and says what it said then."""
-    return _stand(view, ((one.memory_id, one.content_hash) for one in sources_of(event)))
+    """Return whether all sources of an event still exist with the same text."""
+    return _are_unchanged(view, ((one.memory_id, one.content_hash) for one in sources_of(event)))
 
 
-def _stand(view: View, sources: Iterable[tuple[str, str | None]]) -> bool:
-    return all(_stands(view, memory_id, said) for memory_id, said in sources)
+def _are_unchanged(view: View, sources: Iterable[tuple[str, str | None]]) -> bool:
+    return all(_is_unchanged(view, memory_id, text_hash) for memory_id, text_hash in sources)
 
 
-def _stands(view: View, memory_id: str, said: str | None) -> bool:
-    """Whether a memory has the text of this hash, and what it was itself made of has its text of then."""
+def _is_unchanged(view: View, memory_id: str, text_hash: str | None) -> bool:
+    """Return whether a memory has the text of this hash, and its own sources are unchanged."""
     current = view.named(memory_id)
     if current is None:
         return False
     row = view.row(memory_id, current.version)
-    return (said is None or content_hash(row.content) == said) and _stand(view, _made_from(row))
+    return (text_hash is None or content_hash(row.content) == text_hash) and _are_unchanged(view, _made_from(row))
 
 
 def _made_from(row: MemoryRow) -> list[tuple[str, str | None]]:
-    """Ids of the memories that a memory was made of, each with the hash of its text then."""
+    """Return the source ids of a memory, each with the hash of its text at that time."""
     derived = row.derived_from
     if derived is None:
         return []
@@ -70,8 +68,8 @@ def _made_from(row: MemoryRow) -> list[tuple[str, str | None]]:
 
 
 def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
-    """What a memory keeps of what it was made from: with the hash of each text, whether it was given or not. Raises
-    InvalidRecord for what was made itself."""
+    """Return the stored provenance of a derived memory, with the hash of each source text. Raise InvalidRecord for a
+    source that is derived itself."""
     said = derived.model_dump(exclude_none=True)
     for number, one in enumerate([said, *said["others"]]):
         current = view.current(one["memory_id"])
@@ -87,13 +85,14 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
 
 
 def has_room(view: View, event: MemoryEvent) -> bool:
-    """Whether another memory may be made of those that an event names: of one that is edited very often, none may."""
+    """Return whether further memories may be derived from the sources; their number per source is limited, also over
+    many edits."""
     found = map(view.made, view.seqs(one.memory_id for one in sources_of(event)))
     return all(len(made.memories) + len(made.ended) < MADE_EVER_MAX for made in found)
 
 
 def link(view: View, row: MemoryRow) -> None:
-    """Notes at each memory that another one was made of that it was. Raises InvalidRecord where there are too many."""
+    """Record at each source that a memory was derived from it. Raise InvalidRecord over the limit."""
     for seq in view.seqs(memory_id for memory_id, _ in _made_from(row)):
         made = view.made(seq)
         if len(made.memories) >= MADE_MAX:
@@ -103,7 +102,7 @@ def link(view: View, row: MemoryRow) -> None:
 
 
 def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
-    """The memories that go with a memory as it is forgotten, itself at last."""
+    """Yield the memories that are forgotten with a memory, itself last."""
     made = view.made(entry.seq)
     for seq in (*made.memories, *made.ended):
         if not view.is_forgotten(seq):
@@ -113,7 +112,7 @@ def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
 
 
 def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
-    """A memory's text is another since the event time `edited`: what was made of the old one holds no longer."""
+    """End the memories derived from the old text of a memory, which changed at the event time `edited`."""
     made = view.made(seq)
     for one in made.memories:
         _end(view, view.entry(one), edited)
@@ -123,8 +122,8 @@ def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
 
 
 def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
-    """Ends a memory in a new version, which says nothing of entities. A time that no log carries ends it before all
-    time: it is to be the same in each replay."""
+    """End a derived memory with a new version without entities. Without a time from the log, it ends before all time,
+    so that each replay gives the same result."""
     current, edited_ms, logged = view.current(entry.id), *edited
     if current is None:
         raise KeyError(f"no id leads to memory {entry.seq}")

@@ -1,4 +1,4 @@
-"""Summaries that were told of episodes: kept as long as what was said in an episode is what it was then."""
+"""Summaries of episodes, valid as long as the episode's messages are unchanged."""
 
 from itertools import takewhile
 
@@ -10,11 +10,11 @@ from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.rows import Episode
 
-LATER_MEMBERS = 1_000  # that are looked through for a message which a summary does not know
+LATER_MEMBERS = 1_000  # members that are searched for messages newer than a summary
 
 
 def known_summary(hot: HotOwner, episode: Episode, by_ms: int | None = None) -> str | None:
-    """The summary that was told of an episode, if one was, of nothing that was said after a time."""
+    """Return the summary of an episode, if there is one and it covers no message after a time."""
     if not episode.summarised or (by_ms is not None and by_ms < episode.last_ms):
         return None
     try:
@@ -24,8 +24,8 @@ def known_summary(hot: HotOwner, episode: Episode, by_ms: int | None = None) -> 
 
 
 def keep(view: View, event: EpisodeSummary) -> bool:
-    """Keeps the summary of an episode. Returns whether it still fits: one that was made from memories is of an episode
-    that they all are in, and of the last message that came. Raises InvalidRecord where nobody knows the episode."""
+    """Store the summary of an episode. Return whether it is valid: its sources are all in the episode, and include the
+    last message. Raise InvalidRecord for an unknown episode."""
     sources = [view.entry(seq) for seq in view.seqs(one.memory_id for one in sources_of(event))]
     session_id = sources[0].session_id if sources else event.session_id
     episode = next((one for one in reversed(view.episodes(session_id)) if one.id == event.episode_id), None)

@@ -1,16 +1,13 @@
-"""`user.erase`: all that is held of a user goes in one write, and what its events said up to then does not come back.
+"""`user.erase`: the removal of all data of a user in one write, and the rejection of earlier events that arrive later.
 
-What goes are the owners that the user is, with their keys: memories, indexes, graph, versions, work under way, outputs
-not known to be delivered. What stays is a tombstone of keyed hashes. An event whose time is not after the erasure's has
-no effect from then on, whenever it comes; one without any time of its own, or of its log's, is new. An erasure that
-comes after a later one changes nothing: whatever is there by then was said after both.
+Removed are the user's owners with their keys: memories, indexes, graph, versions, work in progress, undelivered
+outputs. A tombstone of keyed hashes stays. Events whose time is not after the erasure have no effect from then on;
+events without any time count as new. An erasure that arrives after a later one has no effect.
 
-A user in very many environments is erased in steps, some environments in each, and the rest with the event itself.
-After a kill the event comes again, and goes on with what is left.
+A user with very many environments is erased in steps, some environments in each, and the rest with the event itself.
+After a crash the event is read again, and continues with the rest.
 
-In memory nothing is left that an answer could be made of: questions under way begin anew. Files are cleaned in the
-background (`state/cleaning.py`).
-"""
+Nothing stays in memory: queries in progress start again. Files are cleaned in the background (`state/cleaning.py`)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -31,15 +28,15 @@ from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.partition import Counts, Partition, Values
 from recallflow.state.rows import Head
 
-Forget = Callable[[Collection[Owner]], None]  # whatever is kept in memory of owners
+Forget = Callable[[Collection[Owner]], None]  # drops all in-memory data of owners
 STEP = "state"
-AT_ONCE = 256  # owners in one write: with ten thousand, others would wait for seconds
+AT_ONCE = 256  # owners per write; ten thousand would delay other events for seconds
 _ALL = 2**62  # keys
 
 
 class Erasure(NamedTuple):
-    """What an event erases: owners, and what they held. `values`: what is stored, and what of theirs is deleted that
-    does not stand under their prefix."""
+    """The owners and data that an event erases. `values` holds tombstones, and deletions outside of the owners'
+    prefixes."""
 
     event: UserErase
     owners: frozenset[Owner]
@@ -48,13 +45,13 @@ class Erasure(NamedTuple):
 
 
 def is_erased(hot: HotOwner, write: Write) -> bool:
-    """Whether an event comes too late: its user was erased up to a time that it is not after."""
+    """Return whether an event precedes the erasure of its user."""
     at_ms, is_known = event_time(write)
     return is_known and hot.erased_ms is not None and at_ms <= hot.erased_ms
 
 
 def plan(partition: Partition, write: Write, event: UserErase, some: Iterable[Owner] | None = None) -> Erasure:
-    """What is to be erased, of `some` owners that the user is; of all of them, with the tombstone. Only reads."""
+    """Return the erasure of `some` owners of the user, or of all of them with the tombstone. It only reads."""
     at_ms, is_known = event_time(write)
 
     def is_new(owner: Owner) -> bool:
@@ -75,8 +72,8 @@ def plan(partition: Partition, write: Write, event: UserErase, some: Iterable[Ow
 def carry_out(
     partition: Partition, owners: Owners, erasure: Erasure, kept: Values, position: Position | None, forget: Forget
 ) -> None:
-    """Erases. `kept`: what is stored beside it; `position`: that which is applied by it; `forget`: has others forget
-    what they hold of owners."""
+    """Erase. `kept` are further values of the same write; `position` is applied by it; `forget` drops in-memory data of
+    owners."""
     event, held = erasure.event, erasure.held
     user = partition.keyring.user(event.tenant_id, event.user_id)
     gone = sorted(map(partition.keyring.owner, erasure.owners))
@@ -87,7 +84,7 @@ def carry_out(
 
 
 class LargeErasures:
-    """The erasures of one state partition that take steps."""
+    """The erasures of one state partition that take several steps."""
 
     def __init__(self, partition: Partition, owners: Owners, forget: Forget) -> None:
         self._partition = partition
@@ -97,15 +94,15 @@ class LargeErasures:
         self._ended: set[Owner] = set()
 
     def __bool__(self) -> bool:
-        """Whether there is a step to do."""
+        """Return whether a step is due."""
         return bool(self._left)
 
     def is_at_work(self, owner: Owner) -> bool:
-        """Whether steps of an erasure are still to be done."""
+        """Return whether an erasure has steps left."""
         return owner in self._left
 
     def begin(self, write: Write, event: UserErase) -> bool:
-        """Whether an erasure takes steps that are not done yet."""
+        """Return whether an erasure has steps left, and register it if it is new."""
         if write.owner in self._ended or event.environment is not None:
             return False
         known = self._partition.owners_of(event.tenant_id, event.user_id)
@@ -114,11 +111,11 @@ class LargeErasures:
         return write.owner in self._left
 
     def advance(self) -> None:
-        """Does one step."""
+        """Do one step."""
         for owner, (write, event, owners) in self._left.items():
             some, position = [*islice(owners, AT_ONCE)], write.record.position
             if some:
-                # Where our own code fails, or a tombstone does not open, the event itself is refused in the end.
+                # After an internal error or an unreadable tombstone, the event itself is refused in the end.
                 with suppress(InvalidRecord, DecryptionFailed):
                     erasure = twice(STEP, position, plan, self._partition, write, event, some)
                     carry_out(self._partition, self._owners, erasure, {}, None, self._forget)
@@ -128,15 +125,15 @@ class LargeErasures:
             return
 
     def end(self, owner: Owner) -> bool:
-        """The event is applied. Returns whether steps of it were."""
+        """Note that the event is applied. Return whether it took steps."""
         was_large = owner in self._ended
         self._ended.discard(owner)
         return was_large
 
 
 def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "purged"] | None:
-    """Return `erased` while files may still hold something of an owner that was erased, and then `purged`; None for one
-    that never was."""
+    """Return `erased` while files may still hold data of an erased owner, then `purged`; None for an owner that was
+    never erased."""
     if hot.erased_ms is None:
         return None
     user = partition.keyring.user(hot.owner.tenant_id, hot.owner.user_id)
@@ -144,7 +141,7 @@ def erasure_state(partition: Partition, hot: HotOwner) -> Literal["erased", "pur
 
 
 def receipt(write: Write, outcome: Outcome, memory_id: str | None = None) -> Receipt | None:
-    """The receipt, if the event asks for one."""
+    """Return the receipt, if the event asks for one."""
     if not write.event.receipt:
         return None
     position = str(write.record.known_as)
@@ -154,8 +151,8 @@ def receipt(write: Write, outcome: Outcome, memory_id: str | None = None) -> Rec
 
 
 def _memories(partition: Partition, owner: bytes) -> int | None:
-    """How many current memories an owner has; None for one of whom nothing is stored. Where the owner's key is lost,
-    they are counted."""
+    """Return the number of an owner's current memories; None for an unknown owner. If the owner's key is lost, they are
+    counted."""
     try:
         stored = partition.get(keys.head(owner))
     except DecryptionFailed:

@@ -1,4 +1,4 @@
-"""What flows between the steps: one stream of items up to the state."""
+"""Items of the dataflow up to the state."""
 
 from typing import NamedTuple
 
@@ -14,13 +14,17 @@ from recallflow.state.tokens import NO_TOKENS
 
 
 class Analysis(NamedTuple):
-    """What was read from a memory's text, before the state and away from it.
+    """The analysis of a memory's text, made before the state.
 
-    `vectors`: (passages, dimension) float32, or (1, dimension) of the whole where it came with the event; None where
-    there is no text. `tokens`: vectors of its tokens in bytes, where the model gives them; `sizes`: how many each row
-    of several has. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
-    only the beginning of the text was read. `sure`: the text tells its language. `unembedded`: why a service that was
-    waited for gave no vector.
+    Attributes:
+        vectors: (passages, dimension) float32, or (1, dimension) for a vector given with the event; None without text.
+        tokens: Token vectors in bytes, if the model has them.
+        named: The names in the text, for the graph.
+        sketch: The sketch of the vector, for the graph.
+        cut: Only the beginning of the text was read.
+        sure: The language of the text is certain.
+        sizes: The number of tokens per passage.
+        unembedded: The code of the failure of an embedding service.
     """
 
     stems: str
@@ -36,7 +40,7 @@ class Analysis(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A valid memory event. Once prepared, it has the analysis of the text it brings, if it brings one."""
+    """A valid memory event. Once prepared, it has the analysis of its text, if it has any."""
 
     record: Record
     event: MemoryEvent
@@ -50,7 +54,7 @@ class Write(NamedTuple):
 
 
 def event_time(write: Write) -> tuple[int, bool]:
-    """The event time, and whether it comes from the log rather than from a clock at the edge."""
+    """Return the event time, and whether it is from the log rather than from a producer's clock."""
     if write.event.timestamp is not None:
         return write.event.timestamp, True
     return write.record.append_ms, write.record.append_logged
@@ -65,7 +69,7 @@ class Ask(NamedTuple):
 
     @property
     def query_id(self) -> str:
-        """The id that the answer names: the query's own, or else its position."""
+        """The id of the answer: the query's own, or else its position."""
         return self.query.id or str(self.record.known_as)
 
     @property
@@ -75,13 +79,13 @@ class Ask(NamedTuple):
 
     @property
     def asked_ms(self) -> int:
-        """The time that the query is asked at: its own, or when the log took it in."""
+        """The time of the query: its own, or else its append time."""
         return self.record.append_ms if self.query.timestamp is None else self.query.timestamp
 
 
 class Request(NamedTuple):
-    """A query on its way to its answer: whose memory it asks, its position in the log, the id of its answer, when it
-    was appended to the log (epoch ms), and the projects that its sender may read (None: all)."""
+    """The context of a query: owner, log position, id of the answer, append time (epoch ms), and the projects that its
+    sender may read (None: all)."""
 
     owner: Owner
     position: Position
@@ -91,10 +95,8 @@ class Request(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A record that cannot be applied or answered. It travels on, so that its position moves in its place in line.
-
-    `query_id` is set where the record was a query: it gets an error response as well.
-    """
+    """A record that cannot be applied or answered. It stays in the dataflow, so that its position advances in order.
+    `query_id` is set for a query, which also gets an error response."""
 
     record: Record
     error: InvalidRecord
@@ -103,8 +105,8 @@ class Refused(NamedTuple):
 
 
 class Misrouted(NamedTuple):
-    """A valid record in another partition than its owner's: it is sent on to `home`, its owner's partition of the same
-    topic, and counts there."""
+    """A valid record outside of its owner's partition. It is forwarded to partition `home` of the same topic, and
+    counts there."""
 
     record: Record
     owner: Owner
@@ -123,7 +125,7 @@ class Batch(NamedTuple):
 
 
 def key_of(item: Decoded) -> bytes:
-    """The Kafka key of what comes out for an item: its record's own; where that has none, the owner's."""
+    """Return the Kafka key of an item's outputs: its record's own, or else the owner's."""
     key = item.record.key
     if key is not None or isinstance(item, Refused):
         return key or b""

@@ -1,4 +1,4 @@
-"""What credentials allow: whose events, in which environments and projects."""
+"""Rights of credentials: tenants, environments, projects and users."""
 
 from typing import NamedTuple
 
@@ -8,8 +8,8 @@ from recallflow.records import Principal
 
 
 class Grant(NamedTuple):
-    """What somebody who shows credentials may send. None is any: of tenants, and of the tenant's projects, environments
-    and users. `name`: who it is, as an operator knows it."""
+    """The rights of credentials. None means any: tenant, or the tenant's projects, environments and users. `name`
+    identifies the holder to operators."""
 
     name: str
     tenant_id: str | None
@@ -18,8 +18,8 @@ class Grant(NamedTuple):
     end_users: frozenset[str] | None
 
     def check(self, event: Event, end_user: str | None) -> None:
-        """Raises InvalidRecord (`forbidden`) for an event that is not allowed. `end_user`: for whom it was sent, where
-        that was said. Which projects it may read and change is seen where memories are."""
+        """Raise InvalidRecord (`forbidden`) for an event that is not allowed. `end_user` is the declared user of the
+        request. Projects are checked where memories are read."""
         if self.tenant_id not in (None, event.tenant_id):
             raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
         if self.environments is not None and event.environment not in self.environments:
@@ -30,8 +30,8 @@ class Grant(NamedTuple):
             raise refusal("forbidden", "user_id", "x-end-user-id names another user: send each event for its own")
 
     def check_tenant(self, tenant_id: str, end_user: str | None, *, decides: bool) -> None:
-        """Raises InvalidRecord (`forbidden`) where the credentials do not let their holder see what was decided about a
-        whole tenant, or, with `decides`, decide it anew: that takes a key for any tenant."""
+        """Raise InvalidRecord (`forbidden`) if the credentials do not permit reading a tenant's decisions, or making
+        new ones (`decides`), which needs a key for any tenant."""
         if self.tenant_id not in (None, tenant_id):
             raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
         if (self.projects, self.environments, self.end_users, end_user) != (None, None, None, None):
@@ -40,7 +40,7 @@ class Grant(NamedTuple):
             raise refusal("forbidden", "", "who decides has a key for any tenant (recallflow keys create '*')")
 
     def ids(self, end_user: str | None) -> dict[str, str]:
-        """Return the ids of which credentials name exactly one, by the fields of events. `end_user`: see `check`."""
+        """Return the ids that the credentials determine uniquely, by event field. `end_user`: see `check`."""
         tenants = None if self.tenant_id is None else (self.tenant_id,)
         users = self.end_users if end_user is None else (end_user,)
         named = {"tenant_id": tenants, "user_id": users, "environment": self.environments, "project_id": self.projects}
@@ -48,10 +48,10 @@ class Grant(NamedTuple):
 
     @property
     def principal(self) -> Principal:
-        """Who sends, for what comes after the verdict."""
+        """The sender, for later steps."""
         return Principal(self.name, self.projects)
 
 
 def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
-    """Why credentials do not hold. Nothing that a sender wrote may be in it, and nothing that tells what there is."""
+    """Return an error about credentials. It must not quote the sender, nor reveal existing names."""
     return InvalidRecord(code, [FieldProblem(field, problem)])

@@ -1,8 +1,7 @@
-"""Where our own code fails at a record, that record is refused, and the flow goes on without it.
+"""Handling of internal errors: the record that causes one is refused, and the flow continues.
 
-A RecallflowError passes as it is: an InvalidRecord is about the record; any other, such as a full disk, is about the
-surroundings and stops the flow. So do MemoryError and whatever is no `Exception`.
-"""
+A RecallflowError passes unchanged: an InvalidRecord concerns the record; any other, such as a full disk, concerns the
+environment and stops the flow. MemoryError and exceptions outside of `Exception` also stop it."""
 
 import logging
 from collections.abc import Callable
@@ -56,7 +55,7 @@ def once(
     *arguments: *Arguments,
     undo: Undo | None = None,
 ) -> T:
-    """Return what `work` returns. Where our own code fails in it, log the failure, and call `undo`.
+    """Return the result of `work`. After an internal error, log it and call `undo`.
 
     Raises:
         InvalidRecord: `internal_error`, which names the id of the log record.
@@ -65,7 +64,7 @@ def once(
         return work(*arguments)
     except (RecallflowError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 one event, whatever is wrong with it, must not keep all others waiting
+    except Exception as error:  # noqa: BLE001 one event must not block all others
         error_id = report(step, position, error)
         if undo is not None:
             undo()
@@ -75,7 +74,7 @@ def once(
 
 
 def report(step: str, position: Position, error: Exception) -> str:
-    """Log where our own code failed at a record. Return the id of the log record, which is the same in each replay."""
+    """Log an internal error at a record. Return the id of the log record, which is the same in each replay."""
     error_id = defect_id(position, step, type(error).__qualname__)
     _defects.report(error_id, f"{position}, step {step}", error, position=str(position))
     return error_id

@@ -1,9 +1,7 @@
-"""Events applied in steps, as their work is larger than one event's share (`work.py`), and what waits meanwhile.
+"""Large events that are applied in steps (`work.py`), and the items that wait for them.
 
-What waits is what comes behind such an event in its log, as a position says that all before it is applied; and every
-query about its owner, which would see half of it otherwise. Other logs, other state partitions and queries of other
-owners go on.
-"""
+Later records of the same log wait, because a position means that all records before it are applied. Queries of the
+owner wait, because they would see half of the effects. Other logs, state partitions and owners continue."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
@@ -26,33 +24,33 @@ AT_ONCE = 100  # items released between two batches
 
 
 class LargeEvents:
-    """The large events of one state partition, one an owner at most. What is done of them is stored with each step."""
+    """The large events of one state partition, at most one per owner. Each step stores its progress."""
 
     def __init__(self, partition: Partition, owners: Owners, rules: Rules) -> None:
         self._partition = partition
         self._owners = owners
         self._rules = rules
-        # What cannot be opened is forgotten: its event comes again, and is refused.
+        # Unreadable entries are dropped: their event is read again, and refused.
         stored = [Work.decode(value) for _, value in partition.scan_readable(keys.WORK)]
         self._works = {work.write.owner: work for work in stored}
 
     def __bool__(self) -> bool:
-        """Whether there is a step to do."""
+        """Return whether a step is due."""
         return any(not work.done for work in self._works.values())
 
     def is_at_work(self, owner: Owner) -> bool:
-        """Whether steps of an owner's event are still to be done."""
+        """Return whether an owner's event has steps left."""
         work = self._works.get(owner)
         return work is not None and not work.done
 
     def begun(self, source: str) -> list[Item]:
-        """The events of a log whose steps an earlier process did not come to the end of."""
+        """Return the events of a log that an earlier process left unfinished."""
         writes = [work.write for work in self._works.values() if work.write.record.position.source == source]
         return sorted(writes, key=lambda write: write.record.position.offset)
 
     def begin(self, hot: HotOwner, write: Write) -> bool:
-        """Whether the event needs steps; then they are marked as begun: a question that comes after a kill, but before
-        the event, waits as well."""
+        """Return whether the event needs steps. Then store its start, so that after a crash earlier queries wait for it
+        too."""
         if not may_be_large(hot, write):
             return False
         view = View(self._partition, hot, write)
@@ -65,7 +63,7 @@ class LargeEvents:
         return True
 
     def advance(self) -> None:
-        """Does one step of one event."""
+        """Do one step of one event."""
         for owner, work in self._works.items():
             if not work.done:
                 position = work.write.record.position
@@ -79,17 +77,16 @@ class LargeEvents:
                 return
 
     def done(self, write: Write) -> Work | None:
-        """The work that was done for this event, if it took steps."""
+        """Return the completed work of this event, if it took steps."""
         work = self._works.get(write.owner)
         return work if work is not None and work.is_of(write.record) else None
 
     def end(self, owner: Owner) -> Values:
-        """An event of the owner is applied: what to delete, as nothing is left to remember of steps. Also of those of
-        another event, whose log is gone."""
+        """Return the deletion of an owner's stored progress, after an event of the owner is applied."""
         return {} if self._works.pop(owner, None) is None else {self._key(owner): None}
 
     def forget(self, owners: Collection[Owner]) -> None:
-        """Drops what was begun for owners who are erased: what of it is held comes after."""
+        """Drop the work of erased owners."""
         for owner in owners:
             self._works.pop(owner, None)
 
@@ -107,32 +104,34 @@ class LargeEvents:
 
 
 class Queue:
-    """The items of one state partition that are held, in the order of their logs."""
+    """The waiting items of one state partition, in the order of their logs."""
 
     def __init__(self, is_at_work: Callable[[Owner], bool], query_topic: str | None) -> None:
-        """`is_at_work`: whether steps of an owner's event are still to be done. `query_topic`: a log of questions only,
-        whose positions say nothing."""
+        """Args:
+        is_at_work: Returns whether an owner's event has steps left.
+        query_topic: A log of queries only, whose positions have no meaning for other queries.
+        """
         self._is_at_work = is_at_work
         self._query_topic = query_topic
         self._held: deque[Item] = deque()
-        self._behind: Counter[str | Owner] = Counter()  # the logs and the owners of what is held
+        self._behind: Counter[str | Owner] = Counter()  # logs and owners of held items
 
     def __bool__(self) -> bool:
         return bool(self._held)
 
     def must_wait(self, item: Item) -> bool:
-        """Whether an item comes behind one that is held, or its owner is at work."""
+        """Return whether an item follows a held one, or its owner's event has steps left."""
         if self._held and any(self._behind[line] for line in self._lines(item)):
             return True
         return not isinstance(item, Refused) and self._is_at_work(item.owner)
 
     def hold(self, item: Item, *, first: bool = False) -> None:
-        """Sets an item aside, behind those that wait."""
+        """Hold an item, behind earlier ones."""
         self._behind.update(self._lines(item))
         self._held.appendleft(item) if first else self._held.append(item)
 
     def released(self) -> Iterator[Item]:
-        """Some of the items whose turn it is, in order; each is to be dealt with before the next is asked for."""
+        """Yield held items that are due, in order. Process each before requesting the next."""
         for _ in range(min(AT_ONCE, len(self._held))):
             if not self._held or (not isinstance(item := self._held[0], Refused) and self._is_at_work(item.owner)):
                 return
@@ -145,7 +144,7 @@ class Queue:
         return [*self._held]
 
     def _lines(self, item: Item) -> list[str | Owner]:
-        """The lines that an item stands in: its log's and its owner's."""
+        """Return the orders that an item belongs to: its log and its owner."""
         position = item.record.position
         lines: list[str | Owner] = [] if position.topic == self._query_topic else [position.source]
         return lines if isinstance(item, Refused) else [*lines, item.owner]

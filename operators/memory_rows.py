@@ -1,4 +1,4 @@
-"""What events say → the versions of memories as they are stored, and what the index has of them."""
+"""Rows of memory versions, and their index entries, made from events."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ from recallflow.state.rows import Entry, MemoryRow, Vectors
 
 DEFAULT_KIND = "fact"
 MESSAGE_KIND = "message"
-# Event fields whose column in a row has another name.
+# Event field → column, if the names differ.
 _COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
 _CLEARED: dict[str, Any] = {
     "kind": DEFAULT_KIND,
@@ -30,7 +30,7 @@ _CLEARED: dict[str, Any] = {
 
 
 def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
-    """The first version of a memory."""
+    """Return the first version of a memory."""
     created_ms, created_logged = created
     role: str | None
     if isinstance(event, Message):
@@ -61,14 +61,14 @@ def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tup
 
 
 def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
-    """The columns that an update changes. What was found out of a text fills what nobody gave, and goes with that
+    """Return the columns that an update changes. Derived values only fill empty columns, and are removed with their
     text."""
     columns = dict(_columns(event))
     if event.derived_from is not None:
         columns = {name: value for name, value in columns.items() if getattr(before, name) in (None, [])}
         return columns | {"filled": [*before.filled, *columns]} if columns else {}
     if before.role is not None and "kind" in columns and event.kind is None:
-        columns["kind"] = MESSAGE_KIND  # what a message is when nothing else is said
+        columns["kind"] = MESSAGE_KIND  # the default of a message
     filled = [name for name in before.filled if name not in columns]
     if event.content not in (None, before.content):
         columns |= {name: [] if isinstance(getattr(before, name), list) else None for name in filled}
@@ -77,7 +77,7 @@ def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
 
 
 def _columns(event: MemoryAdd | MemoryUpdate) -> Iterator[tuple[str, Any]]:
-    """Row columns of the fields that an event names; a field given as null goes back to its default."""
+    """Yield row columns of the fields that an event names. Null resets a field to its default."""
     for field, value in event.given().items():
         if field == "embedding":
             continue
@@ -87,8 +87,8 @@ def _columns(event: MemoryAdd | MemoryUpdate) -> Iterator[tuple[str, Any]]:
 
 
 def entry_of(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
-    """What ranking and filtering read of a version."""
-    return Entry(  # by position, in the order of its fields: by name it takes twice the time
+    """Return the index entry of a version, for ranking and filtering."""
+    return Entry(  # positional, because keywords take twice the time
         row.seq,
         row.version,
         row.change,
@@ -120,11 +120,11 @@ def entry_of(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
 
 _author_stems: Kept[str, str] = Kept(
     lambda author: " ".join(stems(author)), 1024 * 1024
-)  # the same few speak over and over
+)  # few distinct authors occur often
 
 
 def vectors_of(analysis: Analysis, model: str) -> Vectors | None:
-    """What is compared of a text, as the model gave it; None where it gave nothing."""
+    """Return the vectors of a text; None if the model gave none."""
     if analysis.vectors is None:
         return None
     return Vectors(model, analysis.vectors, analysis.tokens, analysis.sizes)

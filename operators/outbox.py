@@ -1,12 +1,11 @@
-"""Outputs of applied events, kept until they are known to be delivered.
+"""Outputs of applied events, stored until their delivery is known.
 
-An event that comes again after a crash was applied already: computed anew, its output would see later state (it would
-look like a duplicate of itself). So what it put out is stored with its effects, and sent again as it was.
+An event that is read again after a crash is already applied. Its outputs cannot be computed again from the later state:
+it would look like a duplicate of itself. So outputs are stored with the effects, and sent again unchanged.
 
-What goes with its owner is in the clear. No erasure would find the rest: what an event put out that was refused, that
-came after the erasure of its user, or that was the erasure. It may name a user all the same, and where nothing comes
-behind it, it is kept for long. So a key seals it that follows from the record: it opens when that comes again.
-"""
+Outputs that are deleted with their owner are stored in plain text. An erasure cannot find the others: outputs of
+refused events, of events after the erasure, or of the erasure itself. They may still name a user, so they are encrypted
+with a key derived from the record, and are readable only when that record is read again."""
 
 import base64
 import logging
@@ -25,12 +24,12 @@ _log = logging.getLogger(__name__)
 
 Kept = Receipted | Requested | DeadLetter | Audited
 
-_WHOSE = slice(2, 2 + 2 * keys.OWNER_BYTES)  # behind `["`, where an entry names its owner
+_WHOSE = slice(2, 2 + 2 * keys.OWNER_BYTES)  # the owner in an entry, after `["`
 
 
 def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
-    """What keeps a record's outputs, to be staged together with its effects; nothing for no outputs. They go with their
-    `owner`, if that is erased."""
+    """Return the stored form of a record's outputs, to be staged with its effects. They are deleted when `owner` is
+    erased."""
     if not outputs:
         return {}
     key, encoded = _key(partition, record.position), [_encode_one(output, record) for output in outputs]
@@ -41,7 +40,7 @@ def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner:
 
 
 def read(partition: Partition, record: Record) -> list[Kept]:
-    """What the event at the record's position put out when it was applied; empty once it is known to be delivered."""
+    """Return the stored outputs of a record; none after their delivery."""
     key = _key(partition, record.position)
     try:
         stored = partition.get(key)
@@ -51,27 +50,27 @@ def read(partition: Partition, record: Record) -> list[Kept]:
         if not whose:
             encoded = orjson.loads(partition.keyring.cipher_of(record.value).open(key, base64.b64decode(encoded[0])))
     except DecryptionFailed:
-        _log.error("%s: what it put out cannot be opened, and is not sent again", record.position)
+        _log.error("%s: its stored outputs cannot be decrypted, and are not sent again", record.position)
         return []
     return [_decode_one(fields, record) for fields in encoded]
 
 
 def owner_of(entry: bytes) -> bytes | None:
-    """The key of the owner that a stored entry goes with, if it goes with one."""
+    """Return the owner key of a stored entry, if it has one."""
     whose = entry[_WHOSE]
     return None if b'"' in whose else bytes.fromhex(whose.decode())
 
 
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
-    """What to delete: the outputs of these owners. All that is not delivered is looked at: as much as comes in between
-    a few snapshots."""
+    """Return the deletion of the outputs of these owners. All undelivered outputs are read, at most those of a few
+    snapshots."""
     wanted = {owner.hex().encode() for owner in owners}
     found = partition.scan_readable(keys.OUTBOX) if wanted else ()
     return {key: None for key, value in found if value[_WHOSE] in wanted}
 
 
 def delivered(partition: Partition, offsets: dict[str, int]) -> Values:
-    """What to delete: the outputs up to the given offset of each source."""
+    """Return the deletion of the outputs up to the given offset of each source."""
     stale: Values = {}
     for source, offset in offsets.items():
         name = partition.keyring.name(b"", source)
@@ -87,8 +86,7 @@ def _key(partition: Partition, position: Position) -> bytes:
 def _encode_one(output: Kept, record: Record) -> list[object]:
     if isinstance(output, DeadLetter):
         return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
-    # A key names its user, in the receipt of an erasure too: one that the record has is not kept. It is whatever the
-    # record's producer made it, and JSON holds text.
+    # A key names its user, so the key of the record is not stored. Keys are arbitrary bytes, so JSON needs base64.
     key = None if output.key == record.key else base64.b64encode(output.key).decode()
     if isinstance(output, Receipted):
         return ["receipt", output.number, key, output.body.decode()]

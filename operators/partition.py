@@ -10,8 +10,7 @@ from recallflow.outputs import Marked, Output
 
 
 class PartitionLogic:
-    """One state partition's events in order. The step is opened with the partition's `Open`, or else with the first
-    batch."""
+    """The events of one state partition in order. `Open`, or else the first batch, opens the step."""
 
     def __init__(self, open_step: Callable[[int], StateStep]) -> None:
         self._open_step = open_step
@@ -34,7 +33,7 @@ class PartitionLogic:
     def _take(self, values: list[Batch | CallCompletion]) -> list[Output]:
         if self._step is None:
             batches = [value for value in values if isinstance(value, Batch)]
-            if not batches:  # at most completions of a step that was closed
+            if not batches:  # completions of a closed step
                 return []
             self._step = self._open_step(batches[0].partition)
         return self._step.take(values) if values else []

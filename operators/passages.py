@@ -1,9 +1,8 @@
-"""Passages of a long text: what is embedded, compared with a question, and shown first.
+"""Passages of a long text, for embedding, comparison and display.
 
-A passage has about 80 words at most and ends where a sentence does. It begins with the last sentence of the passage
-before it, where that is short. A text of no more is one passage, whole; one that is very long has no more passages than
-others, but longer ones. What a word is follows the script: a character without blanks around it is half of one.
-"""
+A passage has about 80 words at most and ends at the end of a sentence. It starts with the last sentence of the previous
+passage, if that is short. A short text is one passage. The number of passages is limited, so those of a very long text
+are longer. Words depend on the script: in scripts without blanks, a character counts as half a word."""
 
 from collections.abc import Sequence
 from itertools import groupby, pairwise
@@ -14,19 +13,19 @@ import regex
 from recallflow.language import UNSPACED, sentence_ends
 
 WORDS = 80
-MOST = 32  # of one memory: bounds what it takes to embed and keep, whatever its length
-SHARED_WORDS = 20  # of the passage before, at most
+MOST = 32  # passages per memory; limits the cost of embedding and storage
+SHARED_WORDS = 20  # the longest overlap with the previous passage
 _SENTENCE_WORDS = 40  # a longer sentence is cut into parts of `SHARED_WORDS`
-_RUN = 64  # characters without a blank that are a word, at most
+_RUN = 64  # the longest word in characters; longer runs count as several
 
-_HALF = 2  # what a word counts, in halves
+_HALF = 2  # half words per word
 _SINGLE = rf"{UNSPACED}\u3001-\u303f\uff01-\uff65"
 _SINGLES = regex.compile(f"[{_SINGLE}]")
 _ANY_WORD = regex.compile(rf"[{_SINGLE}]|[^\s{_SINGLE}]{{1,{_RUN}}}")
 
 
 class Passage(NamedTuple):
-    """Characters [start, end) of a text; from `own` on they are in no passage before."""
+    """Characters [start, end) of a text. Characters before `own` overlap with the previous passage."""
 
     start: int
     own: int
@@ -34,14 +33,14 @@ class Passage(NamedTuple):
 
 
 def passages(text: str) -> list[Passage]:
-    """The passages of a text, in order: together they hold all but blanks. A short text is one, whole."""
+    """Return the passages of a text, in order. Together they contain all but blanks."""
     if _is_short(text):
         return [Passage(0, 0, len(text))]
     parts = _parts(text)
     total = sum(part.size for part in parts)
     count = min(MOST, -(-total // (WORDS * _HALF)))
-    # A part belongs where its middle is: passages are of about one length, and as a part is shorter than half of the
-    # shortest passage, none is empty.
+    # A part belongs to the passage of its middle. So passages have similar lengths, and none is empty, because a part
+    # is shorter than half of the shortest passage.
     before, numbered = 0, []
     for part in parts:
         numbered.append((min((2 * before + part.size) * count // (2 * total), count - 1), part))
@@ -59,13 +58,13 @@ def passages(text: str) -> list[Passage]:
 
 
 def own_texts(text: str, among: Sequence[Passage]) -> list[str]:
-    """The text in parts: what each passage has of its own. Together they are the whole."""
+    """Return the text without overlaps, one part per passage."""
     starts = [0, *(passage.own for passage in among[1:]), len(text)]
     return [text[start:end] for start, end in pairwise(starts)]
 
 
 class _Part(NamedTuple):
-    """A sentence, or a part of a long one, with the blanks behind it; `size` in half words."""
+    """A sentence, or a part of a long one, with trailing blanks; `size` in half words."""
 
     start: int
     end: int
@@ -81,7 +80,7 @@ def _is_short(text: str) -> bool:
 def _size(text: str) -> int:
     if text.isascii():
         words = text.split()
-        # Blanks make words, but a run without any is as many words as it has room for.
+        # Blanks separate words, and a long run without blanks counts as several words.
         more = (
             0 if len(text) <= _RUN or max(map(len, words)) <= _RUN else sum((len(word) - 1) // _RUN for word in words)
         )
@@ -101,7 +100,7 @@ def _parts(text: str) -> list[_Part]:
 
 
 def _cut(text: str, start: int, end: int) -> list[_Part]:
-    """A long sentence in parts of some words."""
+    """Split a long sentence into parts of some words."""
     found: list[_Part] = []
     size = 0
     has_singles = _SINGLES.search(text, start, end) is not None  # most texts have none, and many words

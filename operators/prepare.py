@@ -1,4 +1,4 @@
-"""Text analysis and embedding, batched, before the state and away from it."""
+"""Batched text analysis and embedding, before the state."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,9 +26,8 @@ STEP = "embed"
 
 
 def prepare(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
-    """Adds an analysis to every event that brings text; the order stays. One call of the model for the whole batch;
-    where our own code or the model's fails, for each event alone. A model behind an API is not called: the vectors of
-    its memories come later. Raises EmbedderError."""
+    """Add an analysis to every event with text, in order. The model is called once for the batch, or once per event
+    after an internal error. Remote models are not called: their vectors arrive later. Raise EmbedderError."""
     if not any(isinstance(item, Write) for item in batch):
         return [*batch]
     if len(batch) > 1:
@@ -64,8 +63,8 @@ def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
 
 
 class _Vectors(NamedTuple):
-    """What the model gives of a text: (passages, dimension) float32, the vector of the whole, and tokens in bytes, with
-    how many each of several passages has."""
+    """The vectors of a text: (passages, dimension) float32, the vector of the whole, token vectors in bytes, and the
+    number of tokens per passage."""
 
     matrix: Matrix
     whole: Matrix
@@ -74,7 +73,7 @@ class _Vectors(NamedTuple):
 
 
 def _together(embedded: Sequence[TextVectors]) -> _Vectors:
-    """The vectors of one text's passages as one."""
+    """Combine the vectors of one text's passages."""
     tokens = [to_bytes(found.tokens) for found in embedded if len(found.tokens)]
     if len(embedded) == 1:
         (only,) = embedded
@@ -86,8 +85,8 @@ def _together(embedded: Sequence[TextVectors]) -> _Vectors:
 
 
 class _Text(NamedTuple):
-    """The text that an event brings, as far as it is read. `shown`: what stands for each passage, as a chat shows it:
-    `author: passage`; none where nothing is to be embedded."""
+    """The text of an event, as far as it is read. `shown` has the form `author: passage` for each passage; empty if
+    nothing is to be embedded."""
 
     whole: str
     passages: list[Passage]
@@ -96,9 +95,9 @@ class _Text(NamedTuple):
 
     @classmethod
     def of(cls, write: Write) -> "_Text | None":
-        if (brought := said(write.event)) is None:
+        if (spoken := said(write.event)) is None:
             return None
-        author, text = brought
+        author, text = spoken
         cut = len(text) > READ_CHARACTERS
         text = text[:READ_CHARACTERS] if cut else text
         found = passages(text)
@@ -109,8 +108,7 @@ class _Text(NamedTuple):
 
 
 def said(event: MemoryEvent) -> tuple[str | None, str] | None:
-    """The text that an event brings, and who says it; of an update that is the stored memory's author, known only to
-    the state."""
+    """Return the author and text of an event; None without text. The author of an update is known only to the state."""
     if isinstance(event, Message):
         return event.name or event.role, event.text()
     if isinstance(event, MemoryAdd):
@@ -133,7 +131,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
         vectors=vectors,
         tokens=tokens,
         named=read_names(text.whole, reading),
-        sketch=sketch if given is None else b"",  # that of a given vector is made where it is used
+        sketch=sketch if given is None else b"",  # the sketch of a given vector is made on use
         cut=text.cut,
         sure=reading.sure,
         sizes=sizes,
@@ -141,14 +139,14 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
 
 
 def _given(write: Write) -> list[float] | None:
-    """The vector that comes with an event, where one has its place."""
+    """Return the vector given with an event, if its type allows one."""
     event = write.event
     return event.embedding if isinstance(event, Message | MemoryAdd | MemoryUpdate | MemoryEmbedding) else None
 
 
 def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
-    """A vector that comes with the event must be the configured model's: vectors of different models never meet. One
-    that names another model is no mistake: it has no effect."""
+    """Refuse an event whose vector has another dimension than the configured model's. A vector that names another model
+    is no error: it has no effect."""
     given = _given(write)
     if given is None or len(given) == embedder.dimension:
         return write

@@ -1,9 +1,8 @@
-"""What the sender of an event may change whose credentials are for some projects only: memories of these, and nothing
-that others rest on too.
+"""Rights of senders with credentials for some projects only: they may change memories of these projects, and nothing
+shared.
 
-What belongs to another project, or to none, is answered as what is not there. Only an id is not: ids are the owner's,
-and one that another project has used is used.
-"""
+Memories of other projects are treated as missing. Ids are an exception: they belong to the owner, so an id used in
+another project is taken."""
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import (
@@ -18,7 +17,7 @@ from recallflow.operators.events import Ask, Write
 
 
 def check(write: Write) -> None:
-    """Raises InvalidRecord for an event that its sender may not send, whatever is there."""
+    """Raise InvalidRecord for an event that its sender may not send, regardless of stored data."""
     event, projects = write.event, write.projects
     if projects is None:
         return
@@ -27,13 +26,13 @@ def check(write: Write) -> None:
             if event.project_id not in projects:
                 raise _forbidden("project_id", f"these credentials are for {_listed(projects)}: name one")
         case MemoryUpdate() | MemoryEmbedding() | MemoryFeedback() | MemoryForget():
-            pass  # what they are about tells
+            pass  # the memory's project decides later
         case _:
             raise _too_wide(event.type, "changes what all projects of a user have in common")
 
 
 def refuse_all(ask: Ask) -> None:
-    """Raises InvalidRecord for a query that cannot be limited to some projects, where its sender may read no others."""
+    """Raise InvalidRecord for a query that covers all projects, if its sender may read only some."""
     if ask.projects is not None:
         raise _too_wide(ask.query.type, "tells of all projects of a user")
 

@@ -1,10 +1,8 @@
-"""How many records of a tenant a second are taken: quotas of events and of queries.
+"""Rate quotas: records per second of a tenant, for events and for queries.
 
-The n-th record of a tenant in one second of one partition, by the clock of the log, is refused where n is above the
-quota. Whoever reads the log again judges the same, as long as they begin with a second's first record, and each
-tenant's records come in their order. Records that are refused for another reason do not count: a flood that nobody
-signed spends no tenant's quota. Nor do those of a tenant without a limit: they leave nothing to remember.
-"""
+The n-th record of a tenant in one second of one partition, by the log's clock, is refused if n exceeds the quota. A
+replay gives the same verdicts if it starts with the first record of a second. Records refused for other reasons do not
+count, so an unauthenticated flood uses up no quota. Records of tenants without a limit are not counted."""
 
 from collections.abc import Container
 from typing import NamedTuple
@@ -21,7 +19,7 @@ _SECOND_MS = 1_000
 
 
 class _Second(NamedTuple):
-    """How many records a tenant has in the second that its latest one is of, and that one's offset."""
+    """The number of a tenant's records in the second of its latest record, and that record's offset."""
 
     number: int
     records: int
@@ -29,20 +27,23 @@ class _Second(NamedTuple):
 
 
 class Rates:
-    """The records of limited tenants in the running second, by partition and tenant. Each partition is one worker's, so
-    that no two threads share an entry."""
+    """Counters of limited tenants in the current second, by partition and tenant. Each partition belongs to one
+    thread."""
 
     def __init__(self, decisions: History, fair_topic: str, stamped: Container[str]) -> None:
-        """`fair_topic`: where the records of different tenants come in turn, by the tenant that their key names.
-        `stamped`: topics whose records have the log's time; those of others are not counted, as producers say when they
-        are of."""
+        """Args:
+        decisions: The control events with quotas.
+        fair_topic: The topic whose records are served round robin, by the tenant in their key.
+        stamped: Topics with the log's append times. Other topics are not counted, because producers choose their
+            times.
+        """
         self._decisions = decisions
         self._stamped = stamped
         self._fair_topic = fair_topic
         self._seconds: dict[tuple[str, str], _Second] = {}
 
     def judge(self, item: Decoded) -> Decoded:
-        """The item, or its refusal."""
+        """Return the item, or its refusal."""
         if isinstance(item, Refused):
             return item
         name = QUERIES_PER_S if isinstance(item, Ask) else EVENTS_PER_S
@@ -53,12 +54,12 @@ class Rates:
         error = self._counted(item, name, limit)
         if error is None:
             return item
-        # It stays refused where it waits, and is read again from what was kept.
+        # The refusal is attached to the record, which may be stored and read again.
         kept = record._replace(refusal=Refusal(STEP, error.code, *error.fields[0]))
         return Refused(kept, error, STEP, item.query_id if isinstance(item, Ask) else None)
 
     def _counted(self, item: Write | Ask, name: str, limit: int) -> InvalidRecord | None:
-        """Counts a record. Why it is refused, if it is."""
+        """Count a record. Return the error if it is over the limit."""
         record = item.record
         if record.position.topic == self._fair_topic and key_tenant(record.key) != key_tenant(item.owner.record_key):
             problem = f"its tenant has a quota ({name}), and its key does not begin with the tenant: key it tenant/user"
@@ -66,7 +67,7 @@ class Rates:
         place, number = (record.position.source, item.owner.tenant_id), record.append_ms // _SECOND_MS
         before = self._seconds.get(place)
         offset = record.position.offset
-        # A log that comes again is counted anew: a partition that is taken is read from its second's first record on.
+        # A replayed log is counted again from the start of its second.
         goes_on = before is not None and before.number == number and before.offset < offset
         records = before.records if before is not None and goes_on else 0
         self._seconds[place] = _Second(number, records + 1, offset)

@@ -1,4 +1,4 @@
-"""Memories whose text cannot be opened: what the index knows of them stands, text and summary are redacted."""
+"""Memories whose text cannot be decrypted: fields of the index are shown, text and summary are redacted."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,23 +12,24 @@ from recallflow.state.rows import MemoryRow
 
 REDACTED = "[REDACTED — DECRYPTION FAILED]"
 
-RowsReader = Callable[[list[int]], list[MemoryRow | None]]  # of slots; those that cannot be opened are `Redacted`
+RowsReader = Callable[[list[int]], list[MemoryRow | None]]  # reads slots; unreadable rows are `Redacted`
 
 
 @dataclass(slots=True)
 class Redacted(MemoryRow):
-    """Stands for a row that was not opened."""
+    """A substitute for an unreadable row."""
 
 
 def version(memory_id: str, seq: int, number: int) -> Redacted:
-    """A version of a memory of which only the place is known."""
+    """Return a version of which only the number is known."""
     return Redacted(
         id=memory_id, seq=seq, version=number, change=0, content=REDACTED, summary=REDACTED, created_ms=0, ingested_ms=0
     )
 
 
 def memory(index: OwnerIndex, slot: int) -> Redacted:
-    """The memory of a slot as far as the index knows it: an author, but not whether that is a name or a role."""
+    """Return the memory of a slot with the fields of the index. It does not tell whether the author is a name or a
+    role."""
     fact, strings = {name: column[slot] for name, column in index.facts.items()}, index.names.strings
 
     def text(column: str) -> str | None:
@@ -58,18 +59,18 @@ def memory(index: OwnerIndex, slot: int) -> Redacted:
 
 
 def is_readable(row: MemoryRow | None) -> TypeGuard[MemoryRow]:
-    """Whether there is a text."""
+    """Return whether a row exists and has its text."""
     return row is not None and not isinstance(row, Redacted)
 
 
 def unreadable() -> InvalidRecord:
-    """Why an event is refused that is about what cannot be opened."""
+    """Return the error of an event about unreadable data."""
     problem = "what is stored of the user cannot be opened: restore the key or a checkpoint, or erase the user"
     return InvalidRecord("unreadable", [FieldProblem("", problem)])
 
 
 def nothing(query: QueryEvent, query_id: str) -> Response:
-    """The answer where nothing of the user can be opened that it would have to be made from."""
+    """Return the answer if all data of the user is unreadable."""
     found = Response(query_id=query_id, status="ok")
     if isinstance(query, Recall):
         found = found.model_copy(update={"memories": []})
@@ -77,7 +78,7 @@ def nothing(query: QueryEvent, query_id: str) -> Response:
 
 
 def warn(rows: Iterable[MemoryRow | None]) -> list[Warn]:
-    """The warning for an answer that holds any."""
+    """Return the warning for an answer with redacted memories."""
     if not (count := sum(isinstance(row, Redacted) for row in rows)):
         return []
     return [Warn(code="decryption_failed", detail=f"{count} memories could not be opened; they are redacted")]

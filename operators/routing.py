@@ -1,4 +1,4 @@
-"""Batches by state partition, and the key of each in the dataflow."""
+"""Batches by state partition, and their keys in the dataflow."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -27,8 +27,8 @@ def key_of_partition(number: int) -> str:
 
 
 def partition_hashed(item: Item, partitions: int) -> int:
-    """Return the state partition of a record by its owner. A refused record goes where its key hashes to, so that its
-    position moves for the user who waits for it."""
+    """Return the state partition of a record by its owner. A refused record goes to the partition of its key, so that
+    its position advances for that user."""
     if isinstance(item, Refused):
         return partition_of(item.record.key or b"", partitions)
     return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)

@@ -1,4 +1,4 @@
-"""What shapes the state beside its events: settings, and what the surroundings are like."""
+"""Settings of the state step."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -35,11 +35,21 @@ class EnrichmentTasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings that shape what is stored, and what the surroundings are like: the topic that brings queries only
-    (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
-    not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, whether
-    queries may follow it, the records to refuse unread, what is wanted of the enrichment flow (None: nobody reads
-    requests), whether an access record is kept, and whether a record may come again after a kill."""
+    """The settings that shape the state, and the properties of the environment.
+
+    Attributes:
+        model: The name of the embedder.
+        query_topic: The topic of queries only; None if all records come from one log.
+        reply_topics: Topics that a query may name in `reply_to`, with their partition counts; None to ignore the field.
+        input_ends: The input is a log that ends.
+        decisions: The control events in force.
+        graph_writer: Writes the graph.
+        graph_enabled: Queries may use the graph.
+        skips: Positions of records to refuse unread.
+        wanted: The enrichment tasks; None without an enrichment flow.
+        audited: The access log is written.
+        comes_again: A record may be read again after a crash.
+    """
 
     model: str
     episode_gap_ms: int

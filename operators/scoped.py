@@ -1,5 +1,5 @@
-"""Keeps an index of some projects up to date, with the code that builds it anew for a past moment: a memory joins the
-episodes of its own projects, whatever the others said in its session."""
+"""Updates of an index of some projects, equal to building it for a past moment: a memory joins the episodes of its own
+projects, independent of other projects' messages in its session."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -12,8 +12,7 @@ from recallflow.state.scoped_index import ScopedIndex
 
 
 class Changed(NamedTuple):
-    """What one event changed of an owner: memories that are there now, with their vectors, those that are gone, and
-    where it ended episodes."""
+    """The changes of one event to an owner: current memories with vectors, removed memories, and ended episodes."""
 
     entries: Sequence[tuple[Entry, Vectors | None]]
     removed: Sequence[int]
@@ -21,7 +20,7 @@ class Changed(NamedTuple):
 
 
 def follow_change(scoped: ScopedIndex, owner: Owner, changed: Changed) -> None:
-    """Takes in what an event changed, as far as it is of the index's projects."""
+    """Apply the changes of an event that belong to the index's projects."""
     index = scoped.index
     index.remove(*changed.removed)
     for entry, vectors in changed.entries:
@@ -35,7 +34,7 @@ def follow_change(scoped: ScopedIndex, owner: Owner, changed: Changed) -> None:
 
 
 def _episode_of(scoped: ScopedIndex, owner: Owner, entry: Entry) -> int:
-    """The number of a memory's episode: the one it is in, or, of a new one, the one that it joins."""
+    """Return the episode number of a memory in the index."""
     slot = scoped.index.slot(entry.seq)
     if slot is not None:
         return int(scoped.index.facts["episode"][slot])

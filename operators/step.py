@@ -1,11 +1,9 @@
-"""The state step: everything stateful happens here, one item after the other, in one atomic write a batch.
+"""The state step: all stateful processing, item by item, with one atomic write per batch.
 
-1. A memory event is applied (`writes.py`); a query is answered, or waits (`answers/queries.py`). An item that comes
-   behind one that takes several steps is held until those are through (`large.py`).
-2. At the end of the batch all effects, outputs to keep and positions become one WriteBatch; then owners over the byte
-   budget leave memory.
-3. A mark starts the sync and does not wait: its offsets are committed once the sync has returned.
-"""
+1. A memory event is applied (`writes.py`); a query is answered, or waits (`answers/queries.py`). An item behind one
+that takes several steps is held until those are done (`large.py`). 2. At the end of the batch, all effects, stored
+outputs and positions form one WriteBatch. Then owners over the byte budget are evicted. 3. A barrier starts the sync
+without waiting: its offsets are committed once the sync has returned."""
 
 import time
 from collections import defaultdict
@@ -43,7 +41,7 @@ from recallflow.state.partition import Partition
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The times that partition logic is given: neither changes what is stored or how it ranks."""
+    """The clocks of partition logic. They affect neither stored data nor ranking."""
 
     timer: Callable[[], float] = time.perf_counter  # seconds, for processing_time_ms
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # epoch, for the deadlines of waiting queries
@@ -62,8 +60,10 @@ class StateStep:
         number: int,
         models: Models | None = None,
     ) -> None:
-        """`behind`: what of the log the state partition's answers do not know yet. `models`: those asked about
-        questions, if any."""
+        """Args:
+        behind: Describes the records that a state partition has not applied yet.
+        models: Models for queries, if any.
+        """
         self._directory, self._rules, self._shared = directory, rules, shared
         self._partition = directory.partition(number)
         self._hot_owners = directory.hot_owners()
@@ -82,7 +82,7 @@ class StateStep:
         self._writes = Writes(self._partition, owners, rules, expansions, forget)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
         self._received: dict[str, int] = {}
-        # Up to where each source was through at the last two marks: places of the older one are surely committed.
+        # The completed offsets of each source at the last two barriers. Places of the older one are surely committed.
         self._through: tuple[dict[str, int], dict[str, int]] = ({}, self._through_now())
 
     @classmethod
@@ -98,8 +98,8 @@ class StateStep:
         behind: Callable[[int], str] = lambda _: "",
         models: Models | None = None,
     ) -> Callable[[int], Self]:
-        """What opens state partitions, which share what they answer with. `fallback` and `exact_tokens`: see
-        `Shared`."""
+        """Return a function that opens state partitions, which share caches for answers. `fallback` and `exact_tokens`:
+        see `Shared`."""
         given = clocks or Clocks()
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
         return lambda number: cls(directory, shared, rules, given, behind, number, models)
@@ -107,15 +107,15 @@ class StateStep:
     # ------------------------------------------------------------------ batches
 
     def take(self, values: Iterable[Batch | CallCompletion | Signal]) -> list[Output]:
-        """What comes for the state partition at a time: calls of models that have ended, and batches."""
+        """Process the inputs of the state partition: finished model calls, and batches."""
         given = [*values]
         finished = [value.call for value in given if isinstance(value, CallCompletion)]
-        # Before what comes behind them: they were asked earlier.
+        # Finished calls belong to earlier queries, so they come first.
         outputs = self.receive(finished) if finished else []
         return outputs + self.apply(chain.from_iterable(value.items for value in given if isinstance(value, Batch)))
 
     def apply(self, items: Iterable[Item]) -> list[Output]:
-        """One batch: what its items put out, and then what is through."""
+        """Process one batch. Return the outputs of its items, then the completed offsets."""
         outputs: list[Output] = []
         offsets: dict[str, list[int]] = defaultdict(list)
         for item in items:
@@ -127,19 +127,19 @@ class StateStep:
                 outputs += self._apply(item)
         self._received |= {source: found[-1] for source, found in offsets.items()}
         outputs += self.advance()
-        # A log that ends is answered line by line: nobody else is there to have a turn.
+        # A log that ends has a single reader, so steps are not interleaved.
         while self._rules.input_ends and self._has_steps():
             outputs += self.advance()
         outputs += [Done(source, tuple(found)) for source, found in offsets.items()]
         return outputs
 
     def receive(self, calls: list[int]) -> list[Output]:
-        """What is put out for calls of models that have ended."""
+        """Return the outputs of finished model calls."""
         return self._queries.receive(calls, self._writes.is_at_work)
 
     def advance(self, *, end: bool = False) -> list[Output]:
-        """Ends a batch, or comes between two: one step of what takes several, what no longer has to wait, and one
-        commit of it all. At the `end` of the input nothing comes any more that a query could wait for."""
+        """Do one step of each task in steps, process items that are due, and commit. At the `end` of the input, no
+        query waits any longer."""
         outputs: list[Output] = []
         if self._has_steps():
             self._writes.advance()
@@ -152,17 +152,17 @@ class StateStep:
         return outputs
 
     def end(self) -> list[Output]:
-        """The input has come to an end. A topic never does: its queries wait on."""
+        """Finish at the end of the input. Queries of a topic keep waiting."""
         outputs = self.advance(end=self._rules.input_ends)
         self.commit()
         return outputs
 
     def commit(self) -> None:
-        """Commit what answers left behind, which waits for a write."""
+        """Commit the effects of answers, which otherwise wait for the next write."""
         self._partition.commit()
 
     def due_ms(self) -> int | None:
-        """When `advance` is to be called without a batch, in epoch milliseconds; 0 is at once."""
+        """Return the time of the next `advance` without a batch in epoch milliseconds; 0 is immediately."""
         return 0 if self._has_steps() else self._queries.due_ms()
 
     def _has_steps(self) -> bool:
@@ -171,7 +171,7 @@ class StateStep:
     def _apply(self, item: Item) -> Sequence[Output]:
         outputs = self._applied(item)
         if (moved_from := item.record.moved_from) is not None and not isinstance(item, Misrouted):
-            self._writes.count(moved_from)  # whoever waits knows no other position
+            self._writes.count(moved_from)  # producers wait for the original position
         return outputs
 
     def _applied(self, item: Item) -> Sequence[Output]:
@@ -195,17 +195,17 @@ class StateStep:
                 self._queue.hold(item, first=True)
                 return answered
 
-    # ------------------------------------------------------------------ a partition that is this process's for a while
+    # ------------------------------------------------------------------ assigned partitions
 
     def mark(self, mark: Mark) -> Marked:
-        """Return how far the state partition is, and start the sync of all that was applied. Of the marks before, only
-        the latest may still wait for the disk or for deliveries, and none where this is not the last."""
+        """Return the progress of the state partition, and start the sync of all applied records. Only the latest
+        earlier barrier may still wait for the disk or for deliveries, and none if this is not the last."""
         partition = self._partition
         partition.commit()
-        # Behind a last mark comes `close`, which waits for the disk.
+        # After the last barrier, `close` waits for the disk.
         is_synced = partition.sync_check() if mark.last else self._directory.begin_sync(partition)
         if mark.place is not None:
-            partition.stage_place(mark.place)  # an older place only has more records read again
+            partition.stage_place(mark.place)  # an older place only causes more records to be read again
         self._forget_delivered()
         found: dict[str, list[int]] = defaultdict(list)
         for item in [*self._held(), *self._queries.waiting()]:
@@ -214,32 +214,32 @@ class StateStep:
         return Marked(partition.number, mark.number, still, mark.last, is_synced)
 
     def close(self) -> None:
-        """Another process may have the state partition from here on. What is not through comes again where it goes."""
+        """Close the state partition, so that another process may open it. Unfinished records are read again there."""
         self._queries.close()
         self._directory.close_partition(self._partition.number)
-        self._shared.candidates.drop_gone()  # with the owners that left
+        self._shared.candidates.drop_gone()  # candidates of evicted owners
 
     # ------------------------------------------------------------------ lines, and records of callers
 
     def go_on(self, source: str) -> None:
-        """Hold events of a log whose steps were under way when the process ended, where no source brings them again."""
+        """Hold unfinished events of a log that cannot be read again."""
         for item in prepare(self._embedder, self._writes.begun(source)):
             self._queue.hold(item)
 
     def next_offset(self, source: str) -> int:
-        """The offset behind all that was applied of a log, and behind what is still held."""
+        """Return the offset after all applied and held records of a log."""
         held = (item.record.position for item in self._queue.items())
         offsets = [position.offset for position in held if position.source == source]
         return 1 + max(self._partition.applied.get(source, -1), *offsets, -1)
 
     def settled(self, source: str) -> tuple[int, str]:
-        """Return the last offset of a log up to which all is applied and delivered, and the digest of the log up to
-        there; -1 where there is none."""
+        """Return the last offset up to which a log is applied and delivered, and the digest of the log up to it; -1 if
+        there is none."""
         offset, _, digest = (self._partition.get(keys.settled(source)) or b"-1").decode().partition(" ")
         return int(offset), digest
 
     def settle(self, position: Position, digest: str) -> None:
-        """Store that a log is applied and delivered up to a position, and delete the outputs that were kept of it."""
+        """Store that a log is applied and delivered up to a position, and delete its stored outputs."""
         stale = outbox.delivered(self._partition, {position.source: position.offset})
         self._partition.stage(stale | {keys.settled(position.source): f"{position.offset} {digest}".encode()})
         self._partition.commit(needs_sync=False)
@@ -247,7 +247,7 @@ class StateStep:
     # ------------------------------------------------------------------ durability
 
     def _forget_delivered(self) -> None:
-        """Delete what was kept in case records come again that are through and delivered since the last but one."""
+        """Delete the stored outputs of records that were completed and delivered at the last barrier but one."""
         self._partition.stage(outbox.delivered(self._partition, self._through[0]))
         self._queries.forget_marks()
         self._partition.commit(needs_sync=False)
@@ -258,7 +258,7 @@ class StateStep:
         return [*self._queue.items(), *self._queries.held()]
 
     def _through_now(self) -> dict[str, int]:
-        """Up to where each source is through."""
+        """Return the completed offset of each source."""
         through = dict(self._received)
         for item in self._held():
             source, offset = item.record.position.source, item.record.position.offset
@@ -269,7 +269,7 @@ class StateStep:
 def _forget(
     directory: StateDirectory, partition: Partition, queries: Queries, shared: Shared, owners: Collection[Owner]
 ) -> None:
-    """Owners were erased: nothing of theirs is left to answer with, and soon nothing in files."""
+    """Drop the in-memory data of erased owners, and start to clean files."""
     queries.begin_anew(owners)
     shared.candidates.drop_gone()
     directory.clean(partition)

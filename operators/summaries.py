@@ -1,9 +1,7 @@
-"""Extractive summaries: of a group of memories the sentences that tell something, in the order they were said.
+"""Extractive summaries: the most informative sentences of a group of memories, in order.
 
-What tells something is named, numbered or decided: names, numbers, wordings of decisions, and words that are rare among
-the owner's memories. Small talk and questions tell less. Which words decide, the language's table says; no model has a
-part in it, and the same memories always give the same summary.
-"""
+Names, numbers, decisions and rare words make a sentence informative; small talk and questions count less. The
+language's table defines words of decisions. No model is involved, and equal memories give equal summaries."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -25,23 +23,23 @@ from recallflow.stepped import spend
 SUMMARY_COST = 20
 SENTENCES = 3
 CHARACTERS = 500
-MEMORIES = 8  # of a group, whose texts are read: those with the rarest words
-READ_CHARACTERS = 2_000  # of each
-# Of many groups fewer memories are read, and less of each: so many of all of them together.
+MEMORIES = 8  # memories per group whose texts are read, those with the rarest words
+READ_CHARACTERS = 2_000  # per memory
+# Limits over all groups of a query: with many groups, fewer and shorter texts are read.
 MEMORIES_MOST, CHARACTERS_MOST, CHARACTERS_LEAST = 400, 100_000, 100
 SENTENCE_CHARACTERS = 240
 
-# What a sentence is worth: for each name and number, for a decision, for each word; less for a question.
+# Weights of a sentence: per name, per number, for a decision, per word; and for a question.
 NAME, NUMBER, DECISION, WORD, QUESTION = 1.0, 1.0, 1.5, 0.3, -1.0
-NAMES, NUMBERS, WORDS = 3, 3, 8  # more of them are no better
-LEAST_SHARE = 0.2  # of the best sentence's worth: what has less tells nothing beside it
-ALIKE = 0.6  # of a sentence's words: what was told already is told once
+NAMES, NUMBERS, WORDS = 3, 3, 8  # the largest counts per sentence
+LEAST_SHARE = 0.2  # the least weight relative to the best sentence
+ALIKE = 0.6  # the share of common words of repeated sentences
 _NUMBER = regex.compile(r"\p{Nd}+(?:[.,:/-]\p{Nd}+)*")
 _ASKS = ("?", "？", "؟")
 
 
 class _Sentence(NamedTuple):
-    """A sentence of the memory with this number of the group."""
+    """A sentence of a memory, identified by its number in the group."""
 
     memory: int
     start: int
@@ -51,7 +49,7 @@ class _Sentence(NamedTuple):
 
 
 class Summaries:
-    """Summaries of so many groups of an owner's memories. `rows`: by slot."""
+    """Summaries of groups of an owner's memories. `rows` reads by slot."""
 
     def __init__(self, index: OwnerIndex, rows: RowsReader, groups: int) -> None:
         self._index, self._rows = index, rows
@@ -62,13 +60,12 @@ class Summaries:
         self._people = {index.names.strings[author].lower() for author in conversation.authors if author >= 0}
 
     def of(self, places: Places) -> str:
-        """What the memories at these places, in conversation order, come to; empty where none can be read."""
+        """Return the summary of the memories at these places, in conversation order; empty if none is readable."""
         spend(SUMMARY_COST)
         return self.of_rows(self.telling(places, self._memories))
 
     def telling(self, places: Places, count: int) -> list[tuple[MemoryRow, int]]:
-        """So many of the memories, those with the rarest words, as far as they can be read, in the same order; each
-        with its language."""
+        """Return the readable memories with the rarest words, in order, each with its language."""
         conversation = self._index.conversation
         slots = conversation.slots[places]
         if len(places) > count:
@@ -83,7 +80,7 @@ class Summaries:
         return self._index.words.shares(self._index.conversation.slots)
 
     def of_rows(self, rows: list[tuple[MemoryRow, int]]) -> str:
-        """The best sentences of texts."""
+        """Return the best sentences of texts."""
         found = [one for number, (row, language) in enumerate(rows) for one in self._sentences(number, row, language)]
         chosen, left = list[tuple[_Sentence, str]](), CHARACTERS
         least = LEAST_SHARE * max((one.worth for one in found), default=0.0)
@@ -121,7 +118,7 @@ class Summaries:
 
 
 def _alike(one: _Sentence, other: _Sentence) -> bool:
-    """Whether a sentence tells what another one does."""
+    """Return whether two sentences say the same."""
     return len(one.words & other.words) > ALIKE * max(len(one.words), len(other.words)) and (
         one.memory != other.memory or one.words == other.words
     )

@@ -1,4 +1,4 @@
-"""Text as the index keeps it: stems, passage by passage, and what it does, as flags."""
+"""Index forms of a text: stems by passage, and flags."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHI
 
 
 def entry_stems(text: str, among: Sequence[Passage], reading: Reading) -> str:
-    """The stems of the index entry of a text that has these passages."""
+    """Return the stems of a text with these passages."""
     if len(among) == 1:
         return " ".join(reading.stems)
     return PASSAGE_END.join(" ".join(stems(part, reading.language)) for part in own_texts(text, among))

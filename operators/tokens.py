@@ -1,4 +1,4 @@
-"""JWTs as of any time: what the one in a header allows."""
+"""JWTs, and their rights as of any time."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,16 +16,15 @@ from recallflow.signing_keys import read_key
 
 KIND = "token_key"
 TOKEN_CHARACTERS = 16_384
-VERIFIED_BYTES = 16 * 1024 * 1024  # of tokens whose signature was checked: to check one takes 0.1 ms
+VERIFIED_BYTES = 16 * 1024 * 1024  # cache of verified tokens; a verification takes 0.1 ms
 _SECOND_MS = 1_000
-# Times are compared with the record's, by us: PyJWT would look at a clock.
+# Times are compared with the record's append time here, because PyJWT would use a clock.
 _OPTIONS: Any = {"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
 _NAME, _NAMES = TypeAdapter(Name), TypeAdapter(list[Name])
 
 
 class Issuer(NamedTuple):
-    """What a token must say: who made it, and for whom, None where that is not asked; and in which claim the tenant
-    is."""
+    """The required issuer and audience of a token, None for any; and the claim with the tenant."""
 
     issuer: str | None = None
     audience: str | None = None
@@ -33,7 +32,7 @@ class Issuer(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What a token says that is signed, and from when until when it holds."""
+    """The rights of a verified token, and its validity period."""
 
     grant: Grant
     begin_ms: int
@@ -41,10 +40,14 @@ class Verified(NamedTuple):
 
 
 class Tokens:
-    """The tokens of everybody, and the keys that they are signed with."""
+    """The verification of tokens, and their keys."""
 
     def __init__(self, decisions: History, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:
-        """`secrets`: by fingerprint; there may be more of them later."""
+        """Args:
+        decisions: The control events with keys.
+        issuer: The required issuer and audience.
+        secrets: Secrets by fingerprint. More may be added later.
+        """
         self._decisions = decisions
         self._issuer = issuer
         self._secrets = secrets
@@ -53,7 +56,7 @@ class Tokens:
         self._verified: Kept[tuple[str, str, str], Verified] = Kept(self._verify, VERIFIED_BYTES)
 
     def grant(self, token: str, append_ms: int, at_ms: int) -> Grant:
-        """What a token allows that came with a record of `append_ms`, by the keys that held at `at_ms`. Raises
+        """Return the rights of a token in a record appended at `append_ms`, by the keys in force at `at_ms`. Raise
         InvalidRecord (`unauthenticated`)."""
         if len(token) > TOKEN_CHARACTERS:
             raise _refusal(f"the token has over {TOKEN_CHARACTERS:,} characters")
@@ -72,7 +75,7 @@ class Tokens:
         return grant
 
     def unknown_secrets(self) -> list[str]:
-        """Fingerprints of secrets that tokens were ever signed with, and that are not known here."""
+        """Return fingerprints of secrets that signed tokens in the past and are missing here."""
         found = (self._decisions.as_of(ALL_TENANTS, KIND, name, EPOCH_MS_MAX) for name in self._names())
         return [
             key.fingerprint
@@ -86,19 +89,19 @@ class Tokens:
         return self._decisions.names(ALL_TENANTS, KIND)
 
     def _key(self, name: str, at_ms: int) -> TokenKey | None:
-        """The key of a name, where it held at a time."""
+        """Return the key of a name that was valid at a time."""
         if self._decisions.is_revoked(ALL_TENANTS, KIND, name, at_ms):
             return None
         found = self._decisions.as_of(ALL_TENANTS, KIND, name, at_ms)
         return found if isinstance(found, TokenKey) else None
 
     def _only_key(self, algorithm: str, at_ms: int) -> TokenKey | None:
-        """The one key of an algorithm that held at a time, unless there were several."""
+        """Return the only key of an algorithm that was valid at a time; None if there are several."""
         found = [key for name in self._names() if (key := self._key(name, at_ms)) and key.algorithm == algorithm]
         return found[0] if len(found) == 1 else None
 
     def _learn(self, key: TokenKey) -> None:
-        """Reads a public key, where that is what it says it is."""
+        """Cache a public key whose fingerprint and algorithm are correct."""
         if key.fingerprint in self._public or key.algorithm == "HS256":
             return
         try:
@@ -113,8 +116,8 @@ class Tokens:
     # ------------------------------------------------------------------ tokens
 
     def _verify(self, given: tuple[str, str, str]) -> Verified:
-        """What a token says that is signed with the key of an algorithm and a fingerprint. Raises InvalidRecord."""
-        import jwt  # without tokens, an engine does without the library
+        """Verify a token with a key, and return its claims. Raise InvalidRecord."""
+        import jwt  # only loaded if tokens are used
 
         token, algorithm, fingerprint = given
         key = self._secrets.get(fingerprint) if algorithm == "HS256" else self._public.get(fingerprint)
@@ -136,7 +139,7 @@ class Tokens:
         return self._read(claims)
 
     def _read(self, claims: dict[str, Any]) -> Verified:
-        """What claims say. Raises InvalidRecord."""
+        """Parse claims. Raise InvalidRecord."""
         environments, end_users = _names(claims, "environments"), _names(claims, "end_users")
         grant = Grant(
             name=_name(claims, "sub"),
@@ -149,8 +152,7 @@ class Tokens:
 
 
 def _head(token: str) -> tuple[str | None, str]:
-    """What a token says that it is signed with: the key's name, if it has one, and the algorithm. Raises
-    InvalidRecord."""
+    """Return the key name, if any, and the algorithm in a token's header. Raise InvalidRecord."""
     import jwt
 
     try:
@@ -168,7 +170,7 @@ def _name(claims: dict[str, Any], claim: str) -> str:
 
 
 def _names(claims: dict[str, Any], claim: str) -> tuple[str, ...] | None:
-    """The names in a claim; None where it is not there. One that is there and says nothing is not taken for it."""
+    """Return the names in a claim; None if the claim is missing."""
     if claim not in claims:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What one user may hold, as the tenant's operator decided: quotas of memories, of bytes and of edges."""
+"""Quotas of one user: memories, bytes and edges."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ _WAY_OUT = "forget memories, or have the limit raised (recallflow quota set)"
 
 
 class UserLimits(NamedTuple):
-    """The quotas that hold for one record, by what they limit; None is no limit."""
+    """The quotas in force for one record; None for no limit."""
 
     memories: int | None = None
     text_bytes: int | None = None
@@ -20,22 +20,22 @@ class UserLimits(NamedTuple):
 
     @classmethod
     def of(cls, decisions: History, tenant_id: str, record: Record) -> "UserLimits":
-        """Those of a tenant as of a record."""
+        """Return a tenant's quotas as of a record."""
         if not decisions.names(tenant_id, "quota"):
             return NO_LIMITS
         names = MEMORIES_PER_USER, BYTES_PER_USER, EDGES_PER_USER
         return cls(*(quota(decisions, tenant_id, name, record.append_ms) for name in names))
 
     def check_room(self, held: Held, text: str) -> None:
-        """Raises OverQuota where the user may not hold one more memory, of this text."""
+        """Raise OverQuota if the user may not have another memory with this text."""
         if self.memories is not None and held.memories >= self.memories:
             problem = f"the user has {held.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"
             raise OverQuota(MEMORIES_PER_USER, f"{problem}: {_WAY_OUT}")
         self.check_text(held, text)
 
     def check_text(self, held: Held, text: str, before: str | None = None) -> None:
-        """Raises OverQuota where the user may not hold one more text. One that is shorter than the text `before`,
-        which it replaces, always may be."""
+        """Raise OverQuota if the user may not store another text. A text shorter than `before`, which it replaces, is
+        always allowed."""
         if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
             return
         wanted = held.text_bytes + len(text.encode())
