@@ -28,14 +28,6 @@ def keys_of(engine: Engine) -> set[str]:
     return {key.text for key in engine.nodes() if not key.memory}
 
 
-def test_a_memory_is_a_node_and_its_own_member(engine: Engine) -> None:
-    engine.run(fact("a", tags=["hot"]))
-    node = engine.nodes()[memory("a")]
-    assert (node.kind, node.name, node.archived) == ("memory", "a", False)
-    assert engine.graph.links(0) == [(memory("a"), "self"), (NodeKey("type:fact"), "type"), (NodeKey("tag:hot"), "tag")]
-    assert engine.graph.members(memory("a"), 5) == [0]
-
-
 def test_a_memory_called_like_a_node_is_another_node(engine: Engine) -> None:
     engine.run(fact("tag:hot"), fact("b", tags=["hot"]))
     assert engine.graph.members(memory("tag:hot"), 5) == [0]
@@ -80,19 +72,6 @@ def test_writing_the_same_again_changes_nothing(engine: Engine) -> None:
     engine.run(event("memory.update", memory_id="a", tags=["hot"]))
     assert engine.hash() == before
     assert [receipt["outcome"] for receipt in engine.receipts] == ["created", "duplicate", "unchanged"]
-
-
-def test_update_removes_links_of_the_old_text(engine: Engine) -> None:
-    engine.run(fact("a", "then Ann came", tags=["hot", "old"], category="food"), fact("b", tags=["hot"]))
-    engine.run(event("memory.update", memory_id="a", content="then Bob came", tags=["new"]))
-    assert keys_of(engine) == {"type:fact", "tag:new", "tag:hot", "category:food", "entity:bob"}
-    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
-
-
-def test_update_of_a_field_keeps_links_of_the_text(engine: Engine) -> None:
-    engine.run(fact("a", "then Ann came #hot"))
-    engine.run(event("memory.update", memory_id="a", category="food"))
-    assert keys_of(engine) == {"type:fact", "tag:hot", "category:food", "entity:ann"}
 
 
 def test_forgetting_the_last_memory_leaves_no_node(engine: Engine) -> None:
@@ -181,31 +160,6 @@ def test_relation_is_a_typed_edge_with_evidence(engine: Engine) -> None:
     assert (edge.properties, edge.ingested_ms) == ({"since": 2020}, 0)
     assert engine.graph.edges(ENDS[0], 5) == engine.graph.edges(ENDS[1], 5) == [edge]
     assert engine.graph.members(NodeKey("entity:tea"), 5) == [0]
-
-
-def test_relation_stated_twice_lasts_until_its_last_evidence(engine: Engine) -> None:
-    engine.run(fact("a", relations=[LIKES]), fact("b", relations=[LIKES | {"source": "ANN"}]))
-    assert engine.edges()[ENDS].evidence == ["a", "b"]
-    engine.run(event("memory.update", memory_id="a", relations=[]))
-    assert engine.edges()[ENDS].evidence == ["b"]
-    engine.run(event("memory.forget", memory_id="b"))
-    assert engine.edges() == {}
-    assert keys_of(engine) == {"type:fact"}
-
-
-def test_edge_is_archived_when_all_its_sources_are(engine: Engine) -> None:
-    engine.run(fact("a", relations=[LIKES | {"archived": True}]))
-    assert engine.edges()[ENDS].archived
-    engine.run(fact("b", relations=[LIKES]))
-    assert not engine.edges()[ENDS].archived
-
-
-def test_a_symmetric_relation_holds_from_both_ends(engine: Engine) -> None:
-    engine.run(fact("a", relations=[{"source": "Tea", "type": "contradicts", "target": "Coffee"}]))
-    tea, coffee = NodeKey("entity:tea"), NodeKey("entity:coffee")
-    assert set(engine.edges()) == {(tea, coffee, "contradicts"), (coffee, tea, "contradicts")}
-    assert [edge.target for edge in engine.graph.edges(tea, 5)] == [coffee]
-    assert [edge.target for edge in engine.graph.edges(coffee, 5)] == [tea]
 
 
 def test_hub_edges_are_newest_first_up_to_the_limit(engine: Engine) -> None:
