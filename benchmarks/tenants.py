@@ -37,7 +37,7 @@ from recallflow.client import RecallClient
 from recallflow.control import SETTLED_MS
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings, TopicNames
-from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
+from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
 
 LOUD = "loud"
 USERS = 8

@@ -1,1 +1,1 @@
-"""The outside world: sources and sinks, log files, embedding models."""
+"""Connections to external systems: Kafka, HTTP, MCP, log files, models and object stores."""

@@ -1,6 +1,6 @@
-"""Between callers in this process and the engine: records as they are put, and what comes of each for whoever waits.
+"""Calls between threads of this process and the engine: queued records and their outcomes.
 
-Events and questions have a log each, as on Kafka: a question that waits holds no event up, nor the other way round.
+Events and questions have separate logs, as on Kafka, so a waiting question does not delay events, nor the reverse.
 """
 
 import threading
@@ -17,17 +17,17 @@ from recallflow.records import Position, Record
 
 Outcome = Answer | Receipted | DeadLetter
 
-# A batch takes some 10 ms, for which a query of another tenant waits.
+# A batch takes about 10 ms, which delays a query of another tenant.
 EVENTS_BATCH, QUERIES_BATCH = 4, 1
-# Records of a tenant that are not taken yet: those whose caller gave up stay among them while the engine stands.
+# Limit of a tenant's queued records. Cancelled records stay in the queue while the engine is paused.
 QUEUED_MAX = 1_024
-SERVED_MAX = 10_000  # tenants of which is known when they had their last turn
+SERVED_MAX = 10_000  # tenants with a known time of their last turn
 
 Placed = Callable[[Position], None]
 
 
 class Call:
-    """One record under way, and what came of it. `record`: there once it has its place in the log."""
+    """Record in flight, with its outcome. `record` is set once its position is known."""
 
     record: Record
 
@@ -35,12 +35,12 @@ class Call:
         self.value, self.headers, self.placed = value, headers, placed
         self.is_wanted = True
         self.outcome: Future[Outcome] = Future()
-        self.outcome.set_running_or_notify_cancel()  # who waits may give up; what comes then has nobody to go to
+        self.outcome.set_running_or_notify_cancel()  # the caller may give up; a later outcome is dropped
 
 
 class Calls:
-    """What is under way between callers, on any thread, and the engine, on its own. `events` and `queries` name the
-    two logs; `wake` ends the engine's rest, for whoever else has news for it."""
+    """Calls in flight between callers, on any thread, and the engine, on its own thread. `events` and `queries` are
+    the names of the two logs. `wake` ends the engine's idle wait; other threads with news set it too."""
 
     def __init__(
         self,
@@ -62,21 +62,23 @@ class Calls:
         self._taken_calls: dict[Position, Call] = {}
         self._in_flight = 0
         self.obstacle = "starting"  # why no record can be put; empty where one can
-        self._ended = ""  # why no record is taken any more
+        self._ended = ""  # reason for the end of the engine
         self.stopped = ""  # why nothing will ever come of a record; empty while something may
         self._interrupted = ""  # why none is taken for now
         self._ends = False
         self._news = threading.Condition(self._lock)
 
-    # ------------------------------------------------------------------ callers
+    # ------------------------------------------------------------------ called by callers
 
     @contextmanager
     def put(
         self, topic: str, tenant_id: str, value: bytes, headers: Headers, placed: Placed = lambda _: None
     ) -> Iterator[Call]:
-        """Queues a record among those of its tenant. Within, its outcome can be waited for: a question that nobody
-        waits for any more is not asked. Raises SourceError where the engine has ended, or takes nothing. `placed` is
-        told the record's place in the log before the engine has it, on the engine's thread."""
+        """Queue a record of a tenant, and wait for its outcome within the block.
+
+        A question is not asked if its block has ended. `placed` is called with the position before the engine gets the
+        record, on the engine's thread. Raise SourceError where the engine has ended or the queue is full.
+        """
         call = Call(value, headers, placed)
         with self._lock:
             if self._ended:
@@ -97,8 +99,8 @@ class Calls:
                 self._news.notify_all()
 
     def end(self, reason: str, patience_s: float) -> None:
-        """No record is taken any more: who puts one is told the reason. Those under way are seen to their end, unless
-        that takes longer than `patience_s`; then the engine ends."""
+        """Refuse new records with a reason. Records in flight are finished, unless that takes longer than
+        `patience_s`; then the engine ends."""
         with self._news:
             self._ended = self.obstacle = self._ended or reason
             self._news.wait_for(lambda: not self._open, patience_s)
@@ -107,7 +109,7 @@ class Calls:
         self.wake.set()
 
     def fail(self, reason: str) -> None:
-        """The engine has ended: nothing comes of anything any more."""
+        """Fail all calls: the engine has ended."""
         with self._news:
             self._ended = self.obstacle = self._ended or reason
             self.stopped = reason
@@ -118,7 +120,7 @@ class Calls:
             call.outcome.set_exception(SourceError(reason))
 
     def interrupt(self, reason: str) -> None:
-        """The engine takes nothing until it begins again. Who waits is told the reason: what was applied stays."""
+        """Fail all waiting calls with a reason until the engine begins again. Applied events stay applied."""
         with self._news:
             self._interrupted = reason
             self.obstacle = self._ended or reason
@@ -131,38 +133,38 @@ class Calls:
             call.outcome.set_exception(SourceError(reason))
 
     def is_ended_within(self, seconds: float) -> bool:
-        """Wait for the end of all calls. Returns whether it came."""
+        """Wait for the end of all calls. Return whether it came in time."""
         with self._news:
             return self._news.wait_for(lambda: self._ends, seconds)
 
     @property
     def has_begun(self) -> bool:
-        """Whether the engine ever took records."""
+        """Return whether the engine ever took records."""
         return bool(self._next)
 
     @property
     def has_ended(self) -> bool:
-        """Whether no record will ever be taken again, as nobody wants it or the engine has stopped."""
+        """Return whether the engine takes no more records, because it was ended or has failed."""
         return bool(self._ended)
 
     @property
     def in_flight(self) -> int:
-        """Records taken that are not through."""
+        """Return the number of records that were taken and are unfinished."""
         return self._in_flight
 
     def queued(self) -> dict[str, int]:
-        """Records by log that are not taken yet."""
+        """Return the number of queued records by log."""
         return {topic: len(lines) for topic, lines in self._lines.items()}
 
     def await_begin(self) -> None:
-        """Returns once records can be put, or never will be."""
+        """Return once records can be queued, or never will be."""
         with self._news:
             self._news.wait_for(lambda: not self.obstacle or bool(self._ended))
 
-    # ------------------------------------------------------------------ the engine
+    # ------------------------------------------------------------------ called by the engine
 
     def begin(self, offsets: Mapping[str, int]) -> None:
-        """The engine takes records, which are numbered from here on, and not as any that it took before."""
+        """Begin to take records, with positions from these offsets on."""
         with self._news:
             self._next = {topic: max(offset, self._next.get(topic, 0)) for topic, offset in offsets.items()}
             self._interrupted = ""
@@ -170,7 +172,7 @@ class Calls:
             self._news.notify_all()
 
     def take(self) -> list[Record]:
-        """The next records: questions first. Raises StopIteration at the end."""
+        """Return the next records, questions first. Raise StopIteration at the end."""
         with self._lock:
             if self._ends and not any(map(len, self._lines.values())):
                 raise StopIteration
@@ -180,7 +182,7 @@ class Calls:
         return taken
 
     def _taken(self, topic: str, most: int) -> list[Record]:
-        """Take records of a log, one of a tenant after the other's. They get their places in this order."""
+        """Take records of a log in round robin over tenants. They get their positions in this order."""
         lines, records = self._lines[topic], list[Record]()
         while len(lines) and len(records) < most:
             call = lines.popleft()
@@ -198,7 +200,7 @@ class Calls:
         return records
 
     def deliver(self, outputs: Iterable[Outcome | Done]) -> None:
-        """Hands each output to whoever waits for it. Those of an earlier process's records have nobody."""
+        """Give each output to its waiting caller. Outputs of records of an earlier process have none."""
         for output in outputs:
             if isinstance(output, Done):
                 self._in_flight -= len(output.offsets)
@@ -213,7 +215,7 @@ class Calls:
 
 
 class _TenantLines:
-    """Calls that are not taken, by tenant. The tenant whose last turn was the longest ago is next."""
+    """Queued calls by tenant. The tenant with the oldest last turn is next."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[Call]] = {}

@@ -16,7 +16,7 @@ NAMES = ("meaning", "hash", "static", "minilm", "onnx", REMOTE)
 
 
 def check_embedder(name: str, model_path: Path | None = None) -> None:
-    """Raises EmbedderError for a name or a folder that there is not, without loading anything."""
+    """Raise EmbedderError for an unknown name or a missing folder, without loading the model."""
     if name not in NAMES and "/" not in name:
         known = ", ".join(NAMES)
         raise EmbedderError(
@@ -31,14 +31,17 @@ def check_embedder(name: str, model_path: Path | None = None) -> None:
 
 
 def load_remote(service: EmbeddingService, model_path: Path | None = None) -> RemoteModel:
-    """The embedder whose vectors come from a service. `model_path`: a copy of its model, in ONNX, for questions that it
-    does not answer. Raises EmbedderError."""
+    """Return the embedder whose vectors come from a service. Raise EmbedderError.
+
+    Args:
+        model_path: folder with an ONNX copy of the model, for questions that the service does not answer.
+    """
     check_embedder(REMOTE, model_path)
     return RemoteModel(service, None if model_path is None else load_folder(model_path))
 
 
 def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
-    """The embedder of this name, in this process. Raises EmbedderError with what to install, download or correct."""
+    """Return the embedder of this name in this process. Raise EmbedderError with the remedy."""
     check_embedder(name, model_path)
     if name == REMOTE:
         raise EmbedderError("the openai embedder asks a service, and is not loaded")

@@ -30,7 +30,7 @@ class HashEmbedder:
         self._buckets = _caches.setdefault(dimension, Kept(_Buckets(dimension), _CACHE_BYTES))
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """Bucket sums are whole numbers, so a row is exact whatever batch it is in."""
+        """Return vectors. Bucket sums are whole numbers, so a row does not depend on its batch."""
         rows = np.zeros((len(texts), self.dimension), np.float32)
         for start in range(0, len(texts), _BLOCK):
             rows[start : start + _BLOCK] = self._embed(texts[start : start + _BLOCK])
@@ -56,7 +56,7 @@ def _count(buckets: bytes) -> int:
 
 
 class _Buckets:
-    """Signed buckets of a word in bytes: b stands for +1 in bucket b, ~b for -1."""
+    """Signed buckets of a word in bytes: b is +1 in bucket b, ~b is -1."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension

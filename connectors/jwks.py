@@ -1,4 +1,4 @@
-"""A JWKS document, out of a file or from an address: the keys that tokens may be signed with, as they are now."""
+"""JWKS documents from a file or an address: the current keys for token signatures."""
 
 import asyncio
 from pathlib import Path
@@ -15,16 +15,16 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class KeySource(Protocol):
-    """Where keys come from. `is_remote`: from others, whom a single answer is not believed that a key is gone."""
+    """Source of keys. `is_remote` marks a source of other operators: one answer without a key does not revoke it."""
 
     is_remote: bool
 
     def read(self) -> Jwks:
-        """The keys there are now. Raises SourceError where nothing can be said of them."""
+        """Return the current keys. Raise SourceError."""
 
 
 def open_jwks(where: str, timeout_s: float = TIMEOUT_S) -> KeySource:
-    """Raises UsageError for an address that anyone on the way could answer for, or that holds a password."""
+    """Return the source of a file or an address. Raise UsageError for an address without TLS, or with a password."""
     if not where.startswith(("http://", "https://")):
         return JwksFile(Path(where))
     try:
@@ -39,7 +39,7 @@ def open_jwks(where: str, timeout_s: float = TIMEOUT_S) -> KeySource:
 
 
 class JwksFile:
-    """A file that the operator writes: public keys, and secrets of HS256."""
+    """File of the operator, with public keys and HS256 secrets."""
 
     is_remote = False
 
@@ -56,8 +56,8 @@ class JwksFile:
 
 
 class JwksAddress:
-    """An address of somebody who gives out public keys. Redirects are not followed, and a secret there is none: others
-    have read it. What has not changed since the last answer need not be sent again (ETag)."""
+    """Address of an identity provider's public keys. Redirects are not followed. Secrets in the document are
+    ignored, because others can read them. An unchanged document is not sent again (ETag)."""
 
     is_remote = True
 
@@ -78,11 +78,11 @@ class JwksAddress:
         return found
 
     async def _ask(self) -> Jwks:
-        # Nothing packed: a little of it could be very much.
+        # No compression: a small body could expand without limit.
         asked = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if self._latest is not None:
             asked["If-None-Match"] = self._latest[0]
-        # The client's own timeout holds between two bytes only.
+        # The client's own timeout applies between two bytes only.
         async with (
             asyncio.timeout(self._timeout_s),
             httpx.AsyncClient(timeout=self._timeout_s, follow_redirects=False) as client,

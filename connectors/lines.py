@@ -1,4 +1,4 @@
-"""Lines as they come, from anything that gives lines, and what is handed over of each."""
+"""Feeds of lines, and the delivery of their outputs."""
 
 import io
 import queue
@@ -21,7 +21,7 @@ REST_BYTES = 1024 * 1024
 
 
 def bounded_lines(file: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
-    """Lines without their line feed; a longer one is cut to `limit_bytes`, and its rest never held."""
+    """Yield lines without their line feed. A longer line is cut to `limit_bytes`; its rest is never held in memory."""
     while line := file.readline(limit_bytes + 1):
         if line.endswith(b"\n") or len(line) <= limit_bytes:
             yield line.removesuffix(b"\n")
@@ -52,14 +52,14 @@ def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list
 
 
 class Feed(Protocol):
-    """Where lines come from."""
+    """Source of lines."""
 
     def take(self) -> list[bytes]:
-        """Return the next lines, at most a batch; none after a short wait. Raises StopIteration at the end."""
+        """Return the next lines, at most a batch; none after a short wait. Raise StopIteration at the end."""
 
 
 class IteratorFeed:
-    """Lines that are at hand: a list, a file."""
+    """Feed of available lines: a list, a file."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self._lines = lines
@@ -71,7 +71,7 @@ class IteratorFeed:
 
 
 class PumpFeed:
-    """Lines that may be slow to come: a thread reads ahead, so that the loop never blocks on its input."""
+    """Feed of an input that may be slow: a thread reads ahead, so that the loop never blocks on it."""
 
     def __init__(self, batches: Iterator[list[bytes]]) -> None:
         self._queue: queue.Queue[list[bytes] | BaseException] = queue.Queue(PUMPED_READS)
@@ -102,7 +102,7 @@ class PumpFeed:
 
 
 class TurnFeed:
-    """The lines of a feed in batches: each ends with a line that ends a turn."""
+    """Feed in batches that each end with the last line of a turn."""
 
     def __init__(self, feed: Feed, ends_turn: Callable[[bytes], bool]) -> None:
         self._feed = feed

@@ -1,4 +1,4 @@
-"""Master keys that are at hand: 32 bytes, out of a file or a setting."""
+"""Master keys: a key of AWS KMS, or 32 bytes from a file or a setting."""
 
 import base64
 import binascii
@@ -14,10 +14,10 @@ CONNECT_S, READ_S, ATTEMPTS = 5, 10, 3
 
 
 class KmsMasterKey:
-    """A symmetric key of KMS, by id, ARN or alias. Credentials come from where AWS's own tools take them."""
+    """Symmetric key of KMS, by id, ARN or alias. AWS's standard credential chain applies."""
 
     def __init__(self, key_id: str, region: str | None = None, endpoint: str | None = None) -> None:
-        """Raises MasterKeyError where the client cannot be made."""
+        """Raise MasterKeyError where the client cannot be created."""
         self.name = f"kms {key_id}"
         self._key_id = key_id
         try:
@@ -50,7 +50,7 @@ class KmsMasterKey:
         return answer
 
     def _failed(self, error: Exception) -> MasterKeyError:
-        """KMS's own words: they name key and request, and never the secret."""
+        """Return KMS's own message, which names key and request, and never the secret."""
         return MasterKeyError(f"the master key ({self.name}) cannot be used: {error}")
 
 
@@ -61,7 +61,7 @@ _HOW = "make one with: openssl rand -base64 32"
 
 
 class LocalMasterKey:
-    """A key that this process knows. It seals with AES-256-GCM."""
+    """Key in this process, for AES-256-GCM."""
 
     def __init__(self, key: bytes) -> None:
         from cryptography.exceptions import InvalidTag  # an engine without encryption does without the library
@@ -82,7 +82,7 @@ class LocalMasterKey:
 
 
 def read_master_key(path: Path) -> LocalMasterKey:
-    """The key in a file. Raises MasterKeyError, which never quotes it."""
+    """Return the key in a file. Raise MasterKeyError, which never quotes it."""
     try:
         text = path.read_text("ascii")
     except OSError as error:
@@ -93,7 +93,7 @@ def read_master_key(path: Path) -> LocalMasterKey:
 
 
 def parse_master_key(text: str) -> LocalMasterKey:
-    """The key in a setting. Raises MasterKeyError, which never quotes it."""
+    """Return the key in a setting. Raise MasterKeyError, which never quotes it."""
     return _parsed(text, "encryption.master_key")
 
 

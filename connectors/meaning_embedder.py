@@ -1,7 +1,7 @@
-"""Meaning from the package: static word vectors of thirteen languages, and beside them the spelling of the words.
+"""Embedder `meaning`: static word vectors of thirteen languages, and the hashed spelling of the words.
 
-No model, no download. Synonyms are close by their word vectors (`language/word_vectors.py`); names, typing errors and
-rare words by the buckets of `HashEmbedder`. Both parts stand side by side in one vector.
+It needs no model and no download. Synonyms are close by their word vectors (`language/word_vectors.py`); names, typing
+errors and rare words by the buckets of `HashEmbedder`. A vector is the concatenation of both parts.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MEANING_SHARE = 0.8  # of a cosine, where both texts have meaning
 
 
 class MeaningEmbedder:
-    """Word vectors and hashed spelling in one vector."""
+    """Embedder of word vectors and hashed spelling."""
 
     kind: Kind = "blended"
 
@@ -28,7 +28,7 @@ class MeaningEmbedder:
         self.name = f"meaning-{self.dimension}-{self._words.digest}"
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return (texts, dimension) rows of length 1: the meaning first, then the spelling."""
+        """Return (texts, dimension) rows of length 1: the word vectors first, then the hashed spelling."""
         size = self._words.dimension
         rows = np.empty((len(texts), self.dimension), np.float32)
         meaning = self._words.sums(texts)

@@ -1,4 +1,4 @@
-"""Models in ONNX: one run gives a text's vector and those of its tokens."""
+"""Embedders in ONNX: one run gives a text's vector and its token vectors."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from recallflow.errors import EmbedderError
 T = TypeVar("T")
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-# (dimension, token dimensions): the directions in which the vectors of MiniLM's words differ most
-# (benchmarks/token_directions.py); those of another model are found when it first reads a text.
+# (dimension, token dimensions): principal directions of MiniLM's word vectors (benchmarks/token_directions.py). Those
+# of other models are computed at their first text.
 DIRECTIONS = Path(__file__).with_name("minilm_tokens.npy")
 TOKEN_DIMENSIONS = 128
 WORDS = 512  # that directions are found from
@@ -30,11 +30,13 @@ _WORD_MARKS = "▁Ġ#"  # what tokenizers write for the beginning, or the inside
 
 
 class OnnxEmbedder(ModelTokenCounter):
-    """Token vectors are of what stands before the pooling, without punctuation, cut to 128 directions; each weighs the
-    same. A model that gives no more than a text's vector has none.
+    """Embedder of an ONNX model.
 
-    One text a run: padding to a neighbour's length would change a vector's last bits with the batch it is in, and on
-    two cores a batch is no faster.
+    Token vectors come from the last layer before pooling, without punctuation, reduced to 128 dimensions, with equal
+    weights. A model that returns a text vector only has no token vectors.
+
+    Each run has one text: padding to a neighbour's length would change a vector's last bits with its batch, and on two
+    cores a batch is no faster.
     """
 
     kind: Kind = "contextual"
@@ -42,7 +44,7 @@ class OnnxEmbedder(ModelTokenCounter):
     def __init__(
         self, name: str, session: Any, tokenizer: Any, pooling: Pooling = "mean", prompts: tuple[str, str] = ("", "")
     ) -> None:
-        """`prompts`: what stands before a question, and before what may answer one. Raises EmbedderError."""
+        """`prompts` are the prefixes of a question and of a passage. Raise EmbedderError."""
         self.name = name
         self._session, self._tokenizer, self._pooling = session, tokenizer, pooling
         self._before_questions, self._before_texts = prompts
@@ -76,17 +78,17 @@ class OnnxEmbedder(ModelTokenCounter):
         return TextVectors(vector, unit(unit(kept) @ self._directions) if self._has_tokens else hidden)
 
     def hidden(self, text: str) -> Matrix:
-        """(tokens, dimension) unit vectors of the text's own tokens, before they are cut."""
+        """Return (tokens, dimension) unit vectors of the text's own tokens, at full dimension."""
         _, hidden, _, own = self._run("", text)
         return unit(hidden[own])
 
     def vocabulary(self) -> list[str]:
-        """The model's tokens, as its tokenizer writes them."""
+        """Return the model's tokens in the tokenizer's spelling."""
         return [*self._tokenizer.get_vocab()]
 
     def _run(self, prompt: str, text: str) -> tuple[Matrix, Matrix, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The text's vector; (tokens, dimension) of the model's last layer; the tokens' numbers; and which are the
-        text's own."""
+        """Return the text's vector, the model's last layer (tokens, dimension), the token ids, and a mask of the
+        text's own tokens."""
         encoded = self._tokenizer.encode(prompt + text)
         tokens = np.array(encoded.ids, np.int64)
         own = np.array([end > len(prompt) for _, end in encoded.offsets], np.bool_)
@@ -110,7 +112,7 @@ class OnnxEmbedder(ModelTokenCounter):
 
     @cached_property
     def _meaningful(self) -> npt.NDArray[np.bool_]:
-        """By token number: neither punctuation nor one of the model's own marks."""
+        """Return a mask by token id: neither punctuation nor special tokens."""
         vocabulary = self._tokenizer.get_vocab()
         marks = self._tokenizer.get_added_tokens_decoder()
         kept = np.zeros(max(vocabulary.values()) + 1, np.bool_)
@@ -120,7 +122,7 @@ class OnnxEmbedder(ModelTokenCounter):
 
 
 def load_minilm(folder: Path | None) -> OnnxEmbedder:
-    """all-MiniLM-L6-v2, from a folder or the model hub. Raises EmbedderError."""
+    """Return all-MiniLM-L6-v2 from a folder or the model hub. Raise EmbedderError."""
     if folder is not None and not (folder / "model.onnx").is_file():
         raise EmbedderError(f"{folder} has no model.onnx: give the folder of an ONNX export of {MINILM}")
     found = _fastembed(MINILM, folder).model
@@ -128,13 +130,13 @@ def load_minilm(folder: Path | None) -> OnnxEmbedder:
 
 
 def load_named(name: str, folder: Path | None) -> OnnxEmbedder:
-    """A model that fastembed knows, from a folder or the model hub. Raises EmbedderError."""
+    """Return a model of fastembed from a folder or the model hub. Raise EmbedderError."""
     whole = _fastembed(name, folder)
     found = whole.model
     files = Path(found._model_dir)
     identity = digest([files / found.model_description.model_file, files / "tokenizer.json"])
     theirs = next(iter(whole.embed([_PROBE])))
-    # What pools a model's tokens is in fastembed's classes: the way that gives the same vector is the one.
+    # fastembed's classes hide the pooling, so it is the one that reproduces fastembed's vector.
     for pooling in POOLINGS:
         ours = OnnxEmbedder(f"{name.partition('/')[2]}-{identity}", found.model, found.tokenizer, pooling)
         if np.allclose(ours.embed([_PROBE])[0], unit(np.asarray(theirs, np.float32)), atol=_AGREES):
@@ -143,13 +145,13 @@ def load_named(name: str, folder: Path | None) -> OnnxEmbedder:
 
 
 def load_folder(path: Path) -> OnnxEmbedder:
-    """The model in a folder, as sentence-transformers writes one. Raises EmbedderError."""
+    """Return the model in a folder of sentence-transformers. Raise EmbedderError."""
     folder = Folder.read(path)
     return _loading(str(path), lambda: OnnxEmbedder(folder.name, *folder.load(), folder.pooling, folder.prompts))
 
 
 def _fastembed(name: str, folder: Path | None) -> Any:
-    """What fastembed loads; its `model` has a session, `model`, and a tokenizer."""
+    """Return fastembed's model; its `model` has a session, `model`, and a tokenizer."""
     try:
         from fastembed import TextEmbedding
     except ImportError:
@@ -166,12 +168,12 @@ def _loading(origin: str, load: Callable[[], T]) -> T:
         return load()
     except EmbedderError:
         raise
-    except Exception as error:  # onnxruntime, the tokenizers and the hub client raise what they like
+    except Exception as error:  # onnxruntime, the tokenizers and the hub client raise undocumented errors
         raise EmbedderError(f"cannot load {origin}: {error}") from error
 
 
 def pooled(hidden: Matrix, pooling: Pooling) -> Matrix:
-    """One vector of a text's token vectors."""
+    """Pool the token vectors of a text into one vector."""
     found: Matrix
     match pooling:
         case "cls":
@@ -186,7 +188,7 @@ def pooled(hidden: Matrix, pooling: Pooling) -> Matrix:
 
 
 def unit(rows: Matrix) -> Matrix:
-    """Rows, or one, L2-normalised."""
+    """Return rows, or one, L2-normalised."""
     norms = np.linalg.norm(rows, axis=-1, keepdims=True)
     scaled: Matrix = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
     return scaled
@@ -196,16 +198,16 @@ def unit(rows: Matrix) -> Matrix:
 
 
 def known_words(embedder: OnnxEmbedder) -> list[str]:
-    """The words of the model's vocabulary, in the order of the alphabet."""
+    """Return the words of the model's vocabulary in alphabetical order."""
     plain = {token.strip(_WORD_MARKS) for token in embedder.vocabulary()}
     return sorted(word for word in plain if word.isalpha() and len(word) >= _SHORTEST)
 
 
 def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:
-    """(dimension, count) principal directions of unit rows about the origin, and the share of the rows' squared length
-    that lies in them."""
+    """Return (dimension, count) principal directions of unit rows about the origin, and their share of the rows'
+    squared length."""
     _, spread, turned = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
-    # A direction and its opposite are the same: the larger half points up.
+    # A direction and its opposite are equal: the larger half points up.
     signs = np.sign(turned[np.arange(len(turned)), np.abs(turned).argmax(axis=1)])
     kept = (turned * signs[:, None])[:count].T.astype(np.float32)
     return kept, float((spread[:count] ** 2).sum() / (spread**2).sum())

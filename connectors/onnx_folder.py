@@ -1,12 +1,12 @@
-"""A folder with a model in ONNX, as sentence-transformers writes one: which files are read, and what they say.
+"""Folder with an ONNX model in the layout of sentence-transformers. These files are read:
 
 model.onnx, or onnx/model.onnx      the network
 tokenizer.json                      its tokens
-1_Pooling/config.json               how a text's vector is made of its tokens' (default: the model's own, or their mean)
-sentence_bert_config.json           max_seq_length: how many tokens are read (default: 512)
-config_sentence_transformers.json   prompts: what stands before a question ("query") and before a text ("passage",
+1_Pooling/config.json               pooling of token vectors (default: the model's own, or their mean)
+sentence_bert_config.json           max_seq_length: token limit (default: 512)
+config_sentence_transformers.json   prompts: prefixes of a question ("query") and of a text ("passage",
                                     "document")
-modules.json                        layers: anything but a transformer, pooling and normalising is refused
+modules.json                        layers: only transformer, pooling and normalising are accepted
 """
 
 import hashlib
@@ -39,8 +39,7 @@ _CONFIGS = (
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What a folder says of its model. `name` has a digest of the files: vectors of different models never meet,
-    whatever their folders are called."""
+    """Model folder. `name` contains a digest of the files, so that vectors of different models are never mixed."""
 
     name: str
     network: Path
@@ -51,7 +50,7 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises EmbedderError with what is missing, or cannot be run."""
+        """Read a folder. Raise EmbedderError for missing or unsupported parts."""
         network = next((file for file in (path / "model.onnx", path / "onnx" / "model.onnx") if file.is_file()), None)
         tokenizer = path / "tokenizer.json"
         if network is None:
@@ -78,7 +77,7 @@ class Folder:
         )
 
     def load(self) -> tuple[Any, Any]:
-        """The session and the tokenizer. Raises EmbedderError where what runs them is not installed."""
+        """Return the session and the tokenizer. Raise EmbedderError where their libraries are not installed."""
         try:
             from onnxruntime import InferenceSession
             from tokenizers import Tokenizer
@@ -91,7 +90,7 @@ class Folder:
 
 
 def _config(path: Path) -> Any:
-    """What a file says; None where there is none. Raises EmbedderError."""
+    """Return the JSON of a file; None for a missing file. Raise EmbedderError."""
     try:
         return json.loads(path.read_text("utf-8")) if path.is_file() else None
     except (OSError, ValueError) as error:
@@ -99,7 +98,7 @@ def _config(path: Path) -> Any:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """Of the files that there are, by what they hold."""
+    """Return a digest of the contents of the existing files."""
     found = hashlib.blake2b(digest_size=4)
     for path in files:
         if path.is_file():

@@ -1,4 +1,4 @@
-"""What a supervisor and Prometheus ask a process over HTTP: /metrics, /livez, /readyz."""
+"""Probes of a process over HTTP: /metrics, /livez, /readyz."""
 
 import contextlib
 import socket
@@ -24,12 +24,16 @@ PASSED = "fd://"
 
 
 class Probes:
-    """Serves on a thread of its own until it is closed. /livez answers while the process runs, and asks nothing of
-    it; /readyz is 503, with the reason, while there is an `obstacle()`."""
+    """Server of the probes, on a thread until it is closed. /livez answers while the process runs; /readyz answers
+    503 with the reason while `obstacle()` returns one."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
-        """Port 0 takes a free one. The host `fd://N` is a socket that whoever started this process listens at, with its
-        port. Raises UsageError where it cannot be had."""
+        """Create the server. Raise UsageError where it cannot listen.
+
+        Args:
+            host: an address, or `fd://N` for a socket that the parent process listens at, with its port.
+            port: 0 chooses a free port.
+        """
         try:
             self._server = _server(host, port, _handler(registry, obstacle))
         except (OSError, OverflowError, ValueError) as error:
@@ -53,7 +57,7 @@ class Probes:
 
 
 class _BoundedServer(ThreadingHTTPServer):
-    """Closes connections that are too old, and the oldest one for each that would be too many."""
+    """Server that closes old connections, and the oldest connection above a limit."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._open: dict[socket.socket, float] = {}  # when each was accepted, the oldest first
@@ -85,7 +89,7 @@ class _BoundedServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def _end(self, connection: socket.socket) -> None:
-        """Have the thread of a connection find its end; the thread closes it."""
+        """End the thread of a connection, which closes it."""
         with self._opening:
             self._open.pop(connection, None)
         with contextlib.suppress(OSError):
@@ -103,15 +107,15 @@ def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thre
 
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
-    """Content type and body of /metrics. Whoever likes OpenMetrics as well as text is given it: exemplars are in
-    nothing else."""
+    """Return content type and body of /metrics. A client that accepts OpenMetrics equally gets it, because only that
+    format has exemplars."""
     encode, content_type = choose_encoder(_liked(accept))
     return content_type, encode(registry)
 
 
 def _liked(accept: str) -> str:
-    """What an Accept header likes best first, down to plain text; nothing that it refuses. The library looks at the
-    order alone."""
+    """Return the preferred type of an Accept header, with plain text last, and no refused type. The library itself
+    ignores quality values."""
     offered = [(one, _quality(one)) for one in accept.split(",")]
     liked = sorted((one for one in offered if one[1] > 0), key=lambda one: (-one[1], _is_text(one[0])))
     ends = next((place for place, (one, _) in enumerate(liked) if _is_text(one)), len(liked))
@@ -123,7 +127,7 @@ def _is_text(offered: str) -> bool:
 
 
 def _quality(offered: str) -> float:
-    """How much one kind is liked: 0 is not at all."""
+    """Return the quality value of a type; 0 is a refusal."""
     for parameter in offered.split(";")[1:]:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "q":
@@ -152,7 +156,7 @@ def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[B
                     self._answer(HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics, /livez and /readyz\n")
 
         def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
-            with contextlib.suppress(ConnectionError):  # whoever asked is gone
+            with contextlib.suppress(ConnectionError):  # the client has disconnected
                 self.send_response(status)
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
@@ -160,6 +164,6 @@ def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[B
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: probes come every few seconds."""
+            """Log nothing: probes come every few seconds."""
 
     return Handler

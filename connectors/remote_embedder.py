@@ -1,4 +1,4 @@
-"""An embedding model behind an API, as an embedder whose vectors come later."""
+"""Embedding model behind an API, whose vectors arrive later."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from recallflow.llm import EmbeddingService
 
 
 class RemoteModel:
-    """A `RemoteEmbedder`, of the name and dimension of its service. `copy`: the same model in this process."""
+    """`RemoteEmbedder` with the name and dimension of its service. `copy` is the same model in this process."""
 
     kind: Kind = "contextual"
 
     def __init__(self, service: EmbeddingService, copy: Embedder | None = None) -> None:
-        """Raises EmbedderError where the copy cannot be one."""
+        """Raise EmbedderError where the copy is of another model."""
         self.service = service
         self.name, self.dimension = service.name, service.dimension
         self._copy = copy

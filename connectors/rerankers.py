@@ -1,4 +1,4 @@
-"""Rerankers by what settings name."""
+"""Rerankers by name: an HTTP service, or a local cross-encoder."""
 
 import asyncio
 import http.client
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from recallflow.errors import RerankerError, UsageError
-from recallflow.reranker import Reranker
+from recallflow.llm import Reranker
 
 AT_ONCE = 8  # requests
 MOST_BYTES = 1024 * 1024  # of a response
@@ -19,10 +19,10 @@ _CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSCo
 
 
 class HttpReranker:
-    """Asks a service. `key`: for its Authorization header, if it wants one."""
+    """Reranking service. `key` is sent in the Authorization header."""
 
     def __init__(self, name: str, url: str, key: str | None, timeout_s: float) -> None:
-        """Raises UsageError for what is no URL."""
+        """Raise UsageError for an invalid URL."""
         self.name = name
         parts = urlsplit(url)
         if parts.scheme not in _CONNECTIONS or not parts.hostname:
@@ -41,7 +41,7 @@ class HttpReranker:
 
     def _ask(self, question: str, texts: Sequence[str]) -> Sequence[float]:
         document = {"model": self.name, "query": question, "documents": [*texts], "top_n": len(texts)}
-        # The caller gives up after the same time; this ends the thread that nobody waits for any more.
+        # The caller gives up after the same time; this ends the abandoned thread.
         connection = self._connection(self._host, self._port, timeout=self._timeout_s)
         try:
             connection.request("POST", self._path, orjson.dumps(document), self._headers)
@@ -57,7 +57,7 @@ class HttpReranker:
 
 
 def _scores(body: bytes, count: int) -> list[float]:
-    """The number of each text. Raises RerankerError where one is missing."""
+    """Return the score of each text. Raise RerankerError where one is missing."""
     try:
         results: list[dict[str, Any]] = orjson.loads(body)["results"]
         found = {result["index"]: result["relevance_score"] for result in results}
@@ -72,10 +72,10 @@ BATCH = 8  # texts a run: each is padded to the longest of them
 
 
 class CrossEncoder:
-    """Runs on a thread of its own, one question after the other: the model takes all the processors it is given."""
+    """Local cross-encoder on one thread, because the model uses all given processors."""
 
     def __init__(self, name: str, path: Path | None) -> None:
-        """`path`: a folder with an ONNX export and its tokenizer; without one, fastembed knows where the model is."""
+        """`path` is a folder with an ONNX export and its tokenizer; without one, fastembed finds the model."""
         self.name = name
         self._model = _load(name, path)
         self._thread = ThreadPoolExecutor(1, "recallflow-rerank")
@@ -96,13 +96,13 @@ def _load(name: str, path: Path | None) -> Any:
         _register(TextCrossEncoder, name, path)
     try:
         return TextCrossEncoder(name, specific_model_path=str(path) if path else None)
-    except Exception as error:  # onnxruntime, tokenizers and the hub client raise what they like
+    except Exception as error:  # onnxruntime, tokenizers and the hub client raise undocumented errors
         origin = path or "the model hub (--reranker-path takes a local folder)"
         raise RerankerError(f"cannot load the reranker {name} from {origin}: {error}") from error
 
 
 def _register(library: Any, name: str, path: Path) -> None:
-    """Tells fastembed of a model that it may not know, under the file that the folder has."""
+    """Register a model that fastembed may not know, with the file in the folder."""
     from fastembed.common.model_description import ModelSource
 
     file = next((file for file in ("model.onnx", "onnx/model.onnx") if (path / file).is_file()), None)
@@ -118,8 +118,8 @@ def _register(library: Any, name: str, path: Path) -> None:
 def load_reranker(
     name: str | None, *, path: Path | None, url: str | None, key: str | None, timeout_s: float
 ) -> Reranker | None:
-    """The service at `url`, or else a local cross-encoder; None where none is named. Raises UsageError or RerankerError
-    with what to correct."""
+    """Return the service at `url`, or else a local cross-encoder; None where none is configured. Raise UsageError or
+    RerankerError with the remedy."""
     check_reranker(name, path=path, url=url)
     if name is None:
         return None
@@ -127,7 +127,7 @@ def load_reranker(
 
 
 def check_reranker(name: str | None, *, path: Path | None, url: str | None) -> None:
-    """Raises UsageError for what does not go together, without loading anything."""
+    """Raise UsageError for contradictory settings, without loading the model."""
     if name is None and (url is not None or path is not None):
         raise UsageError("give --reranker: the model's name")
     if url is not None and path is not None:

@@ -1,4 +1,4 @@
-"""Static word vectors (model2vec): a table of tokens, and a text is the mean of its tokens."""
+"""Static word vectors (model2vec): a table of tokens; a text is the mean of its tokens."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ _TOKEN_DIMENSIONS = 128  # the first of the table's, which come by how much they
 
 
 class StaticEmbedder(ModelTokenCounter):
-    """A model2vec model: thousands of texts a second, and meaning where spelling does not help.
+    """Embedder of a model2vec model: thousands of texts a second, and meaning beyond spelling.
 
-    Token vectors leave out function words and punctuation, and weigh what the table weighs them. The name tells two
-    models apart by their tables: their vectors must never meet.
+    Token vectors leave out function words and punctuation, and have the weights of the table. The name contains a
+    digest of the table, so that vectors of two models are never mixed.
     """
 
     kind: Kind = "static"
@@ -36,7 +36,7 @@ class StaticEmbedder(ModelTokenCounter):
             raise EmbedderError("the static embedder needs model2vec: pip install 'recallflow[static]'") from None
         try:
             model = StaticModel.from_pretrained(model_path or _MODEL, force_download=False)
-        except Exception as error:  # the hub client and the tokenizers raise what they like
+        except Exception as error:  # the hub client and the tokenizers raise undocumented errors
             origin = model_path or f"{_MODEL} from the model hub (--model-path takes a local folder)"
             raise EmbedderError(f"cannot load {origin}: {error}") from error
         self._tokenizer: Any = unlimited(model.tokenizer)
@@ -63,13 +63,13 @@ class StaticEmbedder(ModelTokenCounter):
         return self._table[tokens].astype(np.float32)
 
     def _tokens(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-        """The tokens' numbers of each text, without those that the model does not know."""
+        """Return the token ids of each text, without unknown tokens."""
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array([t for t in one.ids if t != self._unknown], np.int64) for one in found]
 
 
 def _table(model: Any) -> npt.NDArray[np.float16]:
-    """(tokens, dimension): each token's vector, weighted. Quantised models keep vectors and weights apart."""
+    """Return (tokens, dimension): each token's vector, weighted. Quantised models keep vectors and weights apart."""
     vectors = np.asarray(model.embedding)
     if (places := getattr(model, "token_mapping", None)) is not None:
         vectors = vectors[np.asarray(places)]
@@ -79,7 +79,7 @@ def _table(model: Any) -> npt.NDArray[np.float16]:
 
 
 def _meaningful(tokenizer: Any) -> npt.NDArray[np.bool_]:
-    """By token number: neither punctuation nor a function word."""
+    """Return a mask by token id: neither punctuation nor a function word."""
     kept = np.zeros(tokenizer.get_vocab_size(), np.bool_)
     for token, number in tokenizer.get_vocab().items():
         kept[number] = token not in FUNCTION_WORDS and any(map(str.isalnum, token))
@@ -93,7 +93,7 @@ def _digest(table: npt.NDArray[np.float16], tokenizer: Any) -> str:
 
 
 def _mean(rows: Matrix) -> Matrix:
-    """The rows' mean, L2-normalised; zeros for no rows."""
+    """Return the L2-normalised mean of rows; zeros for no rows."""
     total: Matrix = rows.sum(axis=0)
     norm = np.linalg.norm(total)
     return total / norm if norm > 0 else total

@@ -1,4 +1,4 @@
-"""Token counters: tiktoken's encodings, where they are cached already, and a model's own tokenizer."""
+"""Token counters: cached encodings of tiktoken, and a model's own tokenizer."""
 
 import hashlib
 import importlib
@@ -14,13 +14,13 @@ _SITE = "https://openaipublic.blob.core.windows.net/encodings"
 
 
 class _File(NamedTuple):
-    """The file of an encoding, as tiktoken's registry names it."""
+    """File of an encoding, as named in tiktoken's registry."""
 
     encoding: str
     sha256: str
 
     def is_cached(self) -> bool:
-        """Whether tiktoken accepts the file in its cache as it is: it would fetch a broken one anew."""
+        """Return whether tiktoken would accept the cached file; it downloads a broken one again."""
         default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
         folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
         name = hashlib.sha1(f"{_SITE}/{self.encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
@@ -37,7 +37,7 @@ _FILES = (
 
 
 class TiktokenCounter:
-    """Counts by one of tiktoken's encodings. Special tokens in a text are text."""
+    """Counter of a tiktoken encoding. Special tokens in a text count as text."""
 
     def __init__(self, encoding: Any) -> None:
         self.counted_by = f"tiktoken {encoding.name}"
@@ -48,7 +48,7 @@ class TiktokenCounter:
 
 
 class ModelTokenCounter:
-    """The counting part of an embedder that has a tokenizer of Hugging Face's `tokenizers`."""
+    """Counter of an embedder with a tokenizer of Hugging Face's `tokenizers`."""
 
     name: str
     _tokenizer: Any
@@ -62,12 +62,12 @@ class ModelTokenCounter:
 
     @cached_property
     def _unlimited(self) -> Any:
-        """The tokenizer without its limit: a counted text may be longer than an embedded one."""
+        """Return the tokenizer without its limit: a counted text may be longer than an embedded one."""
         return unlimited(self._tokenizer)
 
 
 def unlimited(tokenizer: Any) -> Any:
-    """Return a copy of a tokenizer that neither cuts nor pads, whatever is set on the original later."""
+    """Return a copy of a tokenizer that neither cuts nor pads. Later changes of the original do not affect it."""
     made = type(tokenizer).from_str(tokenizer.to_str())
     made.no_truncation()
     made.no_padding()
@@ -75,7 +75,7 @@ def unlimited(tokenizer: Any) -> Any:
 
 
 def load_tiktoken() -> TokenCounter | None:
-    """The newest encoding that tiktoken can load from its cache; none without tiktoken or such a file."""
+    """Return the newest encoding in tiktoken's cache; None without tiktoken or such a file."""
     try:
         tiktoken = importlib.import_module("tiktoken")
     except ImportError:

@@ -20,9 +20,9 @@ from recallflow.brokers.options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, 
 from recallflow.errors import UsageError
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
 from recallflow.flows.settings import AuthSettings, EncryptionSettings, Settings, TopicNames, refuse_unless
-from recallflow.ranges import parse_ranges
+from recallflow.owner import parse_ranges
+from recallflow.process import MEMBER_VARIABLE
 from recallflow.records import Position
-from recallflow.supervised import MEMBER_VARIABLE
 
 T = TypeVar("T")
 

@@ -19,11 +19,11 @@ from recallflow.connectors.calls import Calls
 from recallflow.connectors.llm import Meter
 from recallflow.errors import ErrorCode, ModelFailure, OverQuota
 from recallflow.events import DERIVED_TYPES
+from recallflow.limits import QUOTAS
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Routed, Verdict
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
-from recallflow.quota_names import QUOTAS
 from recallflow.records import Position
 from recallflow.responses import WARNINGS, Response
 from recallflow.service import Service

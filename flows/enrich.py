@@ -31,7 +31,6 @@ from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing, stop_on_signals
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, epoch_ms, run
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
-from recallflow.marks import Signal
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.results import PositionedRequest
@@ -41,7 +40,7 @@ from recallflow.operators.routing import key_of_partition
 from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted
 from recallflow.owner import Owner
 from recallflow.parsing import parse_request, parse_result
-from recallflow.records import Position, Record
+from recallflow.records import Position, Record, Signal
 from recallflow.responses import Receipt
 from recallflow.state.directory import DESCRIPTION, hold
 

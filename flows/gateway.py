@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client.registry import Collector
 
+from recallflow.brokers.exchange import Inbox
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.reader import Inbox
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.server import is_loopback, listen, serve

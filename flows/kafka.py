@@ -46,7 +46,6 @@ from recallflow.flows.topic_checks import (
     judged_by_senders,
     stamped_by_log,
 )
-from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
@@ -58,7 +57,7 @@ from recallflow.operators.routing import by_partition, key_of_partition, partiti
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Marked, Output
-from recallflow.records import Record
+from recallflow.records import Mark, Open, Record, Signal
 from recallflow.state.directory import StateDirectory, hold
 from recallflow.state.files import is_passing
 

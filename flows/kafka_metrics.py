@@ -35,7 +35,7 @@ from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.operators.enrichment.results import LACKS, PARTIAL_DEGRADE, REFUSALS, RELATIONSHIPS
 from recallflow.outputs import DeadLetter, Derived, Enriched, EnrichmentOutput, Receipted
-from recallflow.ranges import ranges_of
+from recallflow.owner import ranges_of
 from recallflow.state.directory import StateDirectory
 
 KINDS = {Enriched: "result", Derived: "event", Receipted: "receipt", DeadLetter: "dead_letter"}

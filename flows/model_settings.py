@@ -11,9 +11,9 @@ from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
+from recallflow.limits import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.rules import EnrichmentTasks
-from recallflow.quota_names import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY
 
 if TYPE_CHECKING:
     from recallflow.connectors.llm.chat import OpenAiModel

@@ -25,7 +25,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone, SourceError
 from recallflow.flows.checkpointing import Restore
 from recallflow.outputs import Marked
-from recallflow.ranges import ranges_of
+from recallflow.owner import ranges_of
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import unmark_elsewhere

@@ -15,7 +15,7 @@ import orjson
 from recallflow.connectors.kafka.delivery import ToSend
 from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.credentials import without_credentials
+from recallflow.credentials import signed, without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.config import Config
 from recallflow.flows.record_spans import RecordSpans
@@ -39,11 +39,9 @@ from recallflow.outputs import (
     Routed,
     Verdict,
 )
-from recallflow.owner import state_partition
-from recallflow.partitioning import partition_of
+from recallflow.owner import partition_of, state_partition
+from recallflow.process import log_at_once
 from recallflow.records import MOVED_HEADER, Position
-from recallflow.signal_log import log_at_once
-from recallflow.signatures import signed
 
 REASONS = ("no_key", "other_key", "other_partition")
 KEY_BYTES = 4_096  # longer keys are cut; an owner's key has at most 1,025 bytes

@@ -9,16 +9,14 @@ from typing import Literal
 from recallflow.connectors.embedders import check_embedder, load_embedder
 from recallflow.connectors.master_keys import KmsMasterKey, parse_master_key, read_master_key
 from recallflow.connectors.rerankers import check_reranker, load_reranker
-from recallflow.credentials import KEY_HEADER, ApiKeyText
+from recallflow.credentials import KEY_HEADER, ApiKeyText, MasterKey, check_secret
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
-from recallflow.master_key import MasterKey
+from recallflow.llm import Reranker
 from recallflow.operators.graph.write import Similarity
 from recallflow.operators.rules import Rules
 from recallflow.records import Position
-from recallflow.reranker import Reranker
-from recallflow.signatures import check_secret
 from recallflow.state.at_rest import AtRest
 from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.keys import FORMAT_VERSION

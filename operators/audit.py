@@ -4,13 +4,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from recallflow.audit import AuditRecord
 from recallflow.credentials import looks_like_one
 from recallflow.errors import InvalidRecord
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import Identifier, format_time
 from recallflow.operators.events import Ask, Decoded, Refused, Write, key_of
-from recallflow.outputs import Audited
+from recallflow.outputs import Audited, AuditRecord
 from recallflow.parsing import raw_event
 from recallflow.responses import Response
 

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from recallflow.defects import DefectLog, defect_id
-from recallflow.errors import FieldProblem, InvalidRecord, RecallflowError
+from recallflow.errors import DefectLog, FieldProblem, InvalidRecord, RecallflowError, defect_id
 from recallflow.records import Position
 
 T = TypeVar("T")

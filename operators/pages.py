@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from recallflow.cursors import MemoryCursor
 from recallflow.limits import PAGE_BYTES
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.redaction import RowsReader
+from recallflow.queries import MemoryCursor
 from recallflow.state.arrays import Mask, Places
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.events import Batch
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Marked, Output
+from recallflow.records import Mark, Open, Signal
 
 
 class PartitionLogic:

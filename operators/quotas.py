@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from recallflow.decisions import History, quota
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
+from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.operators.events import Ask, Decoded, Refused, Write
 from recallflow.owner import key_tenant
-from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.records import Refusal
 
 STEP = "quota"

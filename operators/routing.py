@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from recallflow.operators.events import Batch, Item, Refused
-from recallflow.owner import state_partition
-from recallflow.partitioning import partition_of
+from recallflow.owner import partition_of, state_partition
 
 
 def by_partition(items: Iterable[Item], partition_of: Callable[[Item], int]) -> list[tuple[str, Batch]]:

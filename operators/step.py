@@ -15,7 +15,6 @@ from typing import Self
 
 from recallflow.embedder import Embedder, TokenCounter
 from recallflow.events import UserErase
-from recallflow.marks import Mark, Signal
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides
@@ -33,7 +32,7 @@ from recallflow.operators.rules import Rules
 from recallflow.operators.writes import Writes
 from recallflow.outputs import Done, Marked, Moved, Output
 from recallflow.owner import Owner
-from recallflow.records import Position
+from recallflow.records import Mark, Position, Signal
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from recallflow.decisions import History, quota
 from recallflow.errors import OverQuota
-from recallflow.quota_names import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
+from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
 from recallflow.records import Record
 from recallflow.state.rows import Held
 

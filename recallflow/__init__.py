@@ -1,7 +1,7 @@
 """recallflow: an event-driven memory engine for chat platforms on Kafka.
 
-Here is what users import: `Memory`, an engine in their own program, and `RecallClient`, for one on Kafka; the events
-that go in, the responses that come out, and the errors.
+This package exports `Memory`, an engine in your program; `RecallClient`, a client of an engine on Kafka; events,
+responses and errors.
 """
 
 from importlib import import_module
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recallflow.memory import Memory as Memory
     from recallflow.public import *  # noqa: F403 - it gives what is listed there
 
-# What brings much with it is loaded for who asks for it alone.
+# Names with heavy imports are loaded separately.
 APART = {
     "AsyncMemory": "recallflow.memory",
     "AsyncRecallClient": "recallflow.client",
@@ -31,7 +31,7 @@ APART = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads it all with the first name that is asked for: a process that is told to stop must hear that before."""
+    """Load all names with the first one: a process has to handle a stop signal before the imports."""
     if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
         raise AttributeError(name)
     try:

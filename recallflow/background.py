@@ -1,4 +1,4 @@
-"""Threads beside the dataflow, pauses between attempts, bounds of waits, and errors of closing."""
+"""Background threads, pauses between attempts, time limits of waits, and errors of closing."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 OUTAGE_S = 40.0
 STOP_S = 4.0
-STEP_MAX_S = 5.0  # between two looks counts no more than this: a process that was paused has not waited meanwhile
+STEP_MAX_S = 5.0  # limit of one wait step: a stopped process did not wait
 
 
 def exponential(first_s: float, most_s: float) -> Iterator[float]:
@@ -20,7 +20,8 @@ def exponential(first_s: float, most_s: float) -> Iterator[float]:
 
 @contextmanager
 def beside(work: Callable[[], None], name: str, stopping: threading.Event) -> Iterator[None]:
-    """Work on a thread of its own, which ends soon once `stopping` is set, as it is at the end."""
+    """Run `work` on a thread within the block. It ends soon after `stopping` is set, which happens at the end of the
+    block."""
     thread = threading.Thread(target=work, daemon=True, name=f"recallflow-{name}")
     thread.start()
     try:
@@ -31,8 +32,8 @@ def beside(work: Callable[[], None], name: str, stopping: threading.Event) -> It
 
 
 class Patience:
-    """It ends after an outage's length, and soon once `stopping` is set, as supervisors kill what does not end soon.
-    Who waits asks every few seconds whether it has ended."""
+    """Time limit of an outage. It ends soon after `stopping` is set, because supervisors kill slow processes.
+    Waiting code checks it every few seconds."""
 
     def __init__(
         self,
@@ -63,8 +64,8 @@ class Patience:
 
 
 class Closing:
-    """Runs what closes a part, and keeps what goes wrong. Bytewax closes parts while an error is on its way, too: a
-    second one would end the process there and then (SIGABRT), without a word of either."""
+    """Steps that close a part of the dataflow; errors are kept. Bytewax also closes parts during an error: a second
+    error would abort the process (SIGABRT) without a message."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -76,6 +77,6 @@ class Closing:
             self._error = self._error or error
 
     def check(self) -> None:
-        """Raises what went wrong first."""
+        """Raise the first error."""
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""What functions gave before, kept within a budget of bytes."""
+"""Caches of function results within a budget of bytes."""
 
 from collections.abc import Callable
 from sys import getsizeof
@@ -12,10 +12,9 @@ _SHARE = 64  # of the budget: what takes more is not kept, unless a caller says 
 
 
 class Kept(dict[K, V]):
-    """What `make` gives for an argument, made when it is first asked for: `kept[argument]`.
+    """Cache of `make` by argument: `kept[argument]`.
 
-    At the budget all of it goes, and it begins anew: nothing is faster to ask than a dict, and one that keeps an order
-    would cost each question something.
+    At the budget the cache is emptied: a dict has the fastest lookup, and eviction in order would slow down each one.
     """
 
     def __init__(self, make: Callable[[K], V], budget_bytes: int, share: int = _SHARE) -> None:

@@ -1,13 +1,12 @@
-"""Control events: what a tenant's operator decides (topic `control.events`, keyed `tenant/kind/name`). The topic
-keeps every one: records are judged by what held when they came."""
+"""Control events: decisions of a tenant's operators (topic `control.events`, keyed `tenant/kind/name`). The topic
+keeps all of them, because records are judged by the decisions in force at their time."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from recallflow import limits
-from recallflow.fields import AS_WHOLE, JSON_INT_MAX, AnyJson, Identifier, Model, Name, Timestamp
-from recallflow.parts import Part, check_all
+from recallflow.fields import AS_WHOLE, JSON_INT_MAX, AnyJson, Identifier, Model, Name, Part, Timestamp, check_all
 from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
@@ -20,7 +19,7 @@ SETTLED_MS = 1_000  # what decides whether a record counts holds from so long af
 
 
 class Control(Model):
-    """What every control event carries. A revocation is a value with its time, never a deletion."""
+    """Fields of every control event. A revocation is a value with its time, never a deletion."""
 
     tenant_id: Identifier
     name: Name
@@ -30,13 +29,13 @@ class Control(Model):
 
     @property
     def record_key(self) -> bytes:
-        """What all decisions of one kind and name have in common, so that they come in their order."""
+        """Return the key of all decisions of one kind and name, which keeps them in order."""
         return f"{self.tenant_id}/{self.type}/{self.name}".encode()  # type: ignore[attr-defined]
 
 
 class RecallSettings(Part):
-    """What a tenant sets of its rankings: weights by mode and factor, and how age lowers recency. A query's own come
-    first, and what neither gives is the default."""
+    """A tenant's ranking settings: weights by mode and factor, and the decay of recency by age. Values of a query
+    take precedence, then these, then the defaults."""
 
     weights: dict[Literal["hybrid", "balanced", "entity_focused"], dict[str, Weight]] = {}
     decay: Decay = Decay()
@@ -50,7 +49,7 @@ class RecallSettings(Part):
 
 
 class TenantSettings(Control):
-    """Settings that override the deployment's for one tenant. Those of the name `recall` are `RecallSettings`."""
+    """Settings that override the deployment's for one tenant. The settings named `recall` are `RecallSettings`."""
 
     type: Literal["tenant.settings"]
     settings: AnyJson
@@ -64,7 +63,7 @@ class TenantSettings(Control):
 
 
 class Category(Control):
-    """A memory category; `description` is what an LLM selects by."""
+    """A memory category. `description` is the criterion for an LLM."""
 
     type: Literal["category"]
     description: Text
@@ -72,9 +71,9 @@ class Category(Control):
 
 
 class ApiKey(Control):
-    """An API key, called `name`, by its salted hash. What it may be used for: `projects`, `environments` and the users
-    it may act for (`end_users`); null is any of the tenant's. The tenant may be `*`: then it is for any tenant. A key
-    that was revoked stays so."""
+    """An API key, called `name`, with its salted hash. `projects`, `environments` and `end_users` limit its use;
+    null means all of the tenant's. The tenant may be `*`: then the key is valid for all tenants. A revoked key stays
+    revoked."""
 
     type: Literal["api_key"]
     salt: Name
@@ -85,14 +84,14 @@ class ApiKey(Control):
     revoked: bool = False
 
     def revocation(self) -> dict[str, Any]:
-        """Return the fields of the decision that takes this key back."""
+        """Return the fields of the decision that revokes this key."""
         kept = self.model_dump(exclude={"type", "tenant_id", "timestamp", "by", "why"}, exclude_none=True)
         return kept | {"revoked": True}
 
 
 class TokenKey(Control):
-    """A key that JWTs may be signed with, called by its id (`kid`), of the tenant `*`. `jwk`: the public key (RFC
-    7517); null for a secret, which is told by `fingerprint` alone. A key that was revoked stays so."""
+    """A key for JWT signatures, called by its id (`kid`), of the tenant `*`. `jwk` is the public key (RFC 7517); it
+    is null for a secret, which is identified by its `fingerprint`. A revoked key stays revoked."""
 
     type: Literal["token_key"]
     algorithm: Literal["HS256", "RS256", "ES256"]
@@ -117,14 +116,14 @@ class GateVerdict(Control):
 
 
 class OwnerMapping(Control):
-    """Routes a project owner (`name`) to a workspace; null revokes that."""
+    """Maps a project owner (`name`) to a workspace; null revokes the mapping."""
 
     type: Literal["owner.mapping"]
     workspace: Identifier | None = None
 
 
 class Quota(Control):
-    """A limit for the tenant, by its `name` (docs/how-to/quotas.md); null is none."""
+    """A limit of the tenant, by its `name` (docs/how-to/quotas.md); null means no limit."""
 
     type: Literal["quota"]
     limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_WHOLE] | None = None

@@ -1,4 +1,4 @@
-"""What recallflow asks of an embedding model."""
+"""Interfaces of embedding models and token counters."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -10,73 +10,73 @@ Matrix = npt.NDArray[np.float32]
 
 NO_FLOATS: Matrix = np.zeros((0, 0), np.float32)
 
-# What a model knows of words: their spelling; what each means by itself; what it means among the words around it; or
-# spelling and meaning in one vector.
+# Information in a model's vectors: spelling; meaning of single words; meaning of words in context; or spelling and
+# meaning.
 Kind = Literal["spelling", "static", "contextual", "blended"]
 
 
 class TextVectors(NamedTuple):
-    """A text as a model sees it. `vector`: (dimension,) float32, L2-normalised, of the whole. `tokens`: (tokens,
-    token_dimension) float32, one row for each token that carries meaning, in text order; a row's length is what the
-    token weighs in a question."""
+    """Vectors of a text. `vector` is (dimension,) float32, L2-normalised, of the whole text. `tokens` are (tokens,
+    token_dimension) float32, one row per meaningful token in text order; the length of a row is the weight of the
+    token."""
 
     vector: Matrix
     tokens: Matrix
 
 
 class Embedder(Protocol):
-    """A model that turns texts into vectors.
+    """Embedding model.
 
-    The vector of a text must not depend on the texts beside it in the call: a replay that cuts its batches elsewhere
-    has to arrive at the same state.
+    The vector of a text must not depend on other texts of the call: a replay with other batches has to produce the same
+    state.
     """
 
     @property
     def name(self) -> str:
-        """The model, as kept with the vectors: vectors of different models never meet."""
+        """Return the model's name, which is stored with the vectors: vectors of different models are never mixed."""
 
     @property
     def dimension(self) -> int:
-        """Floats per vector."""
+        """Return the number of floats per vector."""
 
     @property
     def kind(self) -> Kind:
-        """What the vectors know; decides which ranking weights apply."""
+        """Return the kind of information in the vectors, which selects the ranking weights."""
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """texts → (len(texts), dimension) float32, L2-normalised rows. Raises EmbedderError."""
+        """Embed texts as (len(texts), dimension) float32, L2-normalised rows. Raise EmbedderError."""
 
 
 @runtime_checkable
 class TokenEmbedder(Protocol):
-    """What an embedder may be beside: a model that gives a vector for each token too, from the same run."""
+    """Optional interface of an embedder: token vectors from the same run."""
 
     def embed_tokens(self, texts: Sequence[str]) -> list[TextVectors]:
-        """Each text's vectors; `vector` is the row that `embed` gives. Raises EmbedderError."""
+        """Return each text's vectors; `vector` equals the row of `embed`. Raise EmbedderError."""
 
 
 @runtime_checkable
 class QuestionEmbedder(Protocol):
-    """What an embedder may be beside: a model that reads a question otherwise than what may answer it."""
+    """Optional interface of an embedder: separate encoding of questions."""
 
     def embed_question(self, text: str) -> TextVectors:
-        """The question's vectors, to compare with those of texts. Raises EmbedderError."""
+        """Return the question's vectors, for comparison with those of texts. Raise EmbedderError."""
 
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """What counts a text's tokens; an embedder may, by its own tokenizer."""
+    """Counter of a text's tokens, which an embedder may be by its tokenizer."""
 
     @property
     def counted_by(self) -> str:
-        """Whose tokens they are, as a response shows it."""
+        """Return the name of the tokenizer for responses."""
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of the whole text, without marks of beginning and end. 0 for an empty text only."""
+        """Return the number of tokens of the whole text, without special tokens; 0 for an empty text only."""
 
 
 def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[TextVectors]:
-    """Each text's vectors, without tokens where the model gives none. Raises EmbedderError."""
+    """Return each text's vectors, without token vectors where the model has none. Raise EmbedderError."""
     if not texts:
         return []
     if isinstance(embedder, TokenEmbedder):

@@ -1,9 +1,9 @@
-"""What crosses the topics `enrichment.requests`, the main flow's, and `enrichment.results`, the enrichment flow's. Both
-are internal.
+"""Records of the internal topics `enrichment.requests` (from the main flow) and `enrichment.results` (from the
+enrichment flow).
 
-A language model does not answer the same twice. So what it said is written down first, in one record a request
-(`EnrichmentResult`), and the events in it go to `memory.events` from there: they are the same however often they are
-sent again. They have a topic of their own: behind requests that wait for their turn they would wait, too.
+A language model does not repeat its output. So its output is stored first, in one record per request
+(`EnrichmentResult`), and its events go to `memory.events` from there: they stay the same when they are sent again. The
+results have their own topic, so that they do not wait behind requests.
 """
 
 from hashlib import sha256
@@ -19,8 +19,8 @@ EMBEDDED_BYTES = 8_000  # of UTF-8; the usual models read 8,191 tokens
 
 
 class ShownMemory(Model):
-    """A memory as a model is shown it; `content` may be cut. `similarity`: the cosine to the one it is about, where
-    their vectors were compared. `derived_from`: the memory that it was made from, which it says nothing new to."""
+    """A memory for a prompt; `content` may be cut. `similarity` is the cosine to the memory of the request, where it
+    was computed. `derived_from` is the memory that it was made from, and to which it adds nothing."""
 
     memory_id: Identifier
     content: str
@@ -35,7 +35,7 @@ class ShownMemory(Model):
 
 
 class ShownEntity(Model):
-    """An entity that the owner's graph knows. `key`: its node's; `told_by`: a sentence that names it."""
+    """An entity of the owner's graph. `key` is the key of its node; `told_by` is a sentence that names it."""
 
     key: Name
     name: Name
@@ -45,11 +45,12 @@ class ShownEntity(Model):
 
 
 class EnrichmentRequest(Event):
-    """What is to be found out about one memory, one episode that has ended, or one category.
+    """Request about one memory, one ended episode, or one category.
 
-    `source`: the position of the event that it comes from. `memories`: those it is about, for a memory just that one;
-    `similar`, `recent` and `entities`: what the owner remembers beside it, the closest or the newest first. `text`:
-    what the embedding model is to read."""
+    `source` is the position of the event that caused it. `memories` are the subject, for a memory just that one;
+    `similar`, `recent` and `entities` are the owner's closest or newest other data. `text` is the input of the
+    embedding model.
+    """
 
     type: Literal["enrichment.request"]
     tasks: Annotated[list[Task], Field(min_length=1)]
@@ -65,7 +66,7 @@ class EnrichmentRequest(Event):
 
 
 class TaskFailure(Model):
-    """A task that a request wanted and did not get; `code`: as receipts show it."""
+    """A failed task of a request, with the `code` of receipts."""
 
     task: Task
     code: str
@@ -73,8 +74,8 @@ class TaskFailure(Model):
 
 
 class EnrichmentResult(Event):
-    """All that came of one request, whose position `request` is: the events to send, in their order, what failed, how
-    many of a model's claims were refused and why, and what it cost."""
+    """Outcome of the request at position `request`: events in order, failures, the number of refused model claims by
+    reason, and the cost."""
 
     type: Literal["enrichment.result"]
     request: Name
@@ -90,12 +91,12 @@ class EnrichmentResult(Event):
 
 
 def content_hash(content: str) -> str:
-    """What tells whether a result still fits the text it was made for: SHA-256 of its UTF-8, in hexadecimal digits."""
+    """Return the hash that shows whether a result still fits its text: SHA-256 of its UTF-8, in hexadecimal digits."""
     return sha256(content.encode()).hexdigest()
 
 
 def text_to_embed(author: str | None, content: str) -> str:
-    """What an embedding service reads of a memory: `author: content`, as a chat shows it, up to so many bytes that no
-    service refuses it, as no tokenizer makes more tokens of a text than it has bytes."""
+    """Return the input of an embedding service for a memory: `author: content` as in a chat, cut to a number of
+    bytes that every service accepts, since a text has at most as many tokens as bytes."""
     shown = f"{author}: {content}" if author else content
     return shown.encode()[:EMBEDDED_BYTES].decode(errors="ignore")

@@ -29,8 +29,11 @@
 A message says what is wrong and what to do. `InvalidRecord` alone never stops a flow; a `StateError` always does.
 """
 
+import logging
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from recallflow.limits import PROBLEM_CHARACTERS, PROBLEMS_MAX
@@ -64,7 +67,7 @@ class FieldProblem(NamedTuple):
 
 
 def _short(text: str) -> str:
-    """What a sender wrote may be in it, and be long."""
+    """Return text of a sender, shortened."""
     return text if len(text) <= PROBLEM_CHARACTERS else text[: PROBLEM_CHARACTERS - 1] + "…"
 
 
@@ -73,10 +76,10 @@ class RecallflowError(Exception):
 
 
 class InvalidRecord(RecallflowError):
-    """A record that cannot be applied or answered. Carries every wrong field at once; of very many, the first."""
+    """A record that cannot be applied or answered. It contains every wrong field, up to a limit."""
 
     def __init__(self, code: ErrorCode, fields: Sequence[FieldProblem], hidden: int = 0) -> None:
-        """`hidden`: how many wrong fields there are besides."""
+        """`hidden` is the number of further wrong fields."""
         self.code: ErrorCode = code
         if len(fields) + hidden > PROBLEMS_MAX + 1:
             count = len(fields[PROBLEMS_MAX:]) + hidden
@@ -89,7 +92,7 @@ class InvalidRecord(RecallflowError):
 
 
 class OverQuota(InvalidRecord):
-    """A limit that the tenant's operator set is reached; `quota` is its name."""
+    """A limit of the tenant is reached; `quota` is its name."""
 
     def __init__(self, quota: str, problem: str, field: str = "") -> None:
         super().__init__("over_quota", [FieldProblem(field, problem)])
@@ -101,24 +104,24 @@ class UsageError(RecallflowError):
 
 
 class LogChanged(UsageError):
-    """A log that is replayed again does not begin with the events that an earlier replay took."""
+    """A replayed log does not begin with the events of an earlier replay."""
 
 
 class MasterKeyError(UsageError):
-    """A state directory's master key is not given, is not the one it was made with, or cannot be asked."""
+    """A state directory's master key is missing, differs, or is unavailable."""
 
 
 class SourceError(RecallflowError):
-    """A log cannot be read on from where we are."""
+    """A log cannot be read further."""
 
 
 class DeploymentLost(SourceError):
-    """Another engine reads on from where we are."""
+    """Another engine has taken over our partitions."""
 
 
 class MembershipLost(SourceError):
-    """Another member of the deployment may own by now what we owned. Nothing more may be sent of it; whoever joins anew
-    goes on."""
+    """Another member of the deployment may own our partitions. Nothing more may be sent for them; the next owner
+    continues."""
 
 
 class SinkError(RecallflowError):
@@ -126,11 +129,11 @@ class SinkError(RecallflowError):
 
 
 class EmbedderError(RecallflowError):
-    """An embedding model cannot be loaded or gave something else than vectors of its dimension."""
+    """An embedding model cannot be loaded, or returned vectors of another dimension."""
 
 
 class RerankerError(RecallflowError):
-    """A reranker cannot be loaded, or did not give a number for each text."""
+    """A reranker cannot be loaded, or did not return a number for each text."""
 
 
 ModelFailure = Literal[
@@ -147,8 +150,8 @@ ModelFailure = Literal[
 
 
 class ModelError(RecallflowError):
-    """A model behind an API gave no answer that can be used; `code` says why. `spent`: calls, prompt and completion
-    tokens that it cost all the same."""
+    """A model behind an API gave no usable answer, for the reason in `code`. `spent` are the calls, prompt tokens
+    and completion tokens."""
 
     spent: tuple[int, int, int] = (0, 0, 0)
 
@@ -162,7 +165,7 @@ class ModelError(RecallflowError):
 
 
 class DecryptionFailed(RecallflowError):
-    """A stored value cannot be opened: its key is gone, or it is not what was sealed under its place."""
+    """A stored value cannot be decrypted: its key is gone, or it was stored under another key of the database."""
 
 
 class StateError(RecallflowError):
@@ -174,12 +177,11 @@ class StateFormatError(StateError):
 
 
 class SettingsMismatch(StateError):
-    """The state directory was created with settings that shape what is stored, and they differ from the ones given."""
+    """The state directory was created with other settings that affect stored data."""
 
 
 class StateInUse(StateError):
-    """Another process, or another `Memory` of this one, has the state directory open. `holder`: which directory, and
-    what has it."""
+    """Another process, or another `Memory` of this one, has the state directory open. `holder` names both."""
 
     def __init__(self, holder: str, remedy: str = "stop that process, or give another --state-dir") -> None:
         super().__init__(f"{holder}: {remedy}")
@@ -187,7 +189,7 @@ class StateInUse(StateError):
 
 
 class OutputsGone(StateError):
-    """What was sent since the last snapshot is gone from its topic: it would be sent again."""
+    """Outputs since the last snapshot are gone from their topic: they would be sent again."""
 
 
 class PartitionMissing(StateError):
@@ -199,7 +201,7 @@ class StorageError(StateError):
 
 
 class DiskFull(StorageError):
-    """There is no room for what opening or writing needs. Nothing is damaged."""
+    """The disk is full. Nothing is damaged."""
 
 
 class CheckpointError(RecallflowError):
@@ -207,7 +209,7 @@ class CheckpointError(RecallflowError):
 
 
 class CheckpointBroken(CheckpointError):
-    """A checkpoint in an object store is not what was saved: something is missing, or another."""
+    """A checkpoint in an object store is damaged: an object is missing or differs."""
 
 
 class DeliveryFailed(RecallflowError):
@@ -216,7 +218,7 @@ class DeliveryFailed(RecallflowError):
 
 
 class QueryFailed(RecallflowError):
-    """The engine answered with an error: `error` says why, every wrong field at once."""
+    """The engine answered with an error: `error` contains the reason and every wrong field."""
 
     def __init__(self, query_id: str, error: "ErrorBody") -> None:
         self.query_id = query_id
@@ -233,7 +235,7 @@ class CatchingUp(QueryFailed):
 
 
 class QueryTimeout(RecallflowError, TimeoutError):
-    """No response came in time. A late one is dropped. `advice`: what may be done."""
+    """No response came in time. A late one is dropped. `advice` is the remedy."""
 
     def __init__(
         self,
@@ -254,7 +256,7 @@ class QueryTimeout(RecallflowError, TimeoutError):
 
 
 class NothingWritten(RecallflowError):
-    """A write that has to look first could not: it was not sent, and may simply be done again. `cause`: why."""
+    """A write was not sent, because its preceding query failed with `cause`: repeat it."""
 
     def __init__(self, cause: RecallflowError) -> None:
         self.cause = cause
@@ -265,11 +267,56 @@ class NothingWritten(RecallflowError):
 
 
 def trace_of(error: BaseException) -> str:
-    """The places and types of an error and what led to it. Not their messages: those may quote a memory."""
-    led: list[BaseException] = []  # one that is raised again, out of what was wrapped around it, leads to itself
+    """Return the code locations and types of an error and its causes, without messages, which may quote a memory."""
+    led: list[BaseException] = []  # an error raised again from its wrapper is in its own chain
     before: BaseException | None = error
     while before is not None and before not in led:
         led.append(before)
         before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
     traces = ("".join([*traceback.format_tb(one.__traceback__), type(one).__qualname__]) for one in reversed(led))
     return "\nled to\n".join(traces)
+
+
+TRACE_EVERY_S = 60.0
+PLACES_MAX = 1_000
+_ID_DIGITS = 12
+
+
+def defect_id(*parts: object) -> str:
+    """Return an id that is the same whenever the same work fails in the same way."""
+    return sha256(" ".join(map(str, parts)).encode()).hexdigest()[:_ID_DIGITS]
+
+
+class DefectLog:
+    """Log of defects. Each code location has its traceback logged at most once in `TRACE_EVERY_S`."""
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger, self._clock = logger, clock
+        self._traced: dict[str, tuple[float, str]] = {}  # place → when its traceback was logged, under which id
+
+    def report(self, error_id: str, where: str, error: BaseException, **fields: str) -> None:
+        """Log one failure. Messages of exceptions are left out: they may quote a memory.
+
+        Args:
+            fields: further attributes of the log record.
+        """
+        place, now_s = _place(error), self._clock()
+        at_s, traced_id = self._traced.get(place, (float("-inf"), ""))
+        detail = f"; traceback at internal error {traced_id}"
+        if now_s - at_s >= TRACE_EVERY_S:
+            if len(self._traced) >= PLACES_MAX:
+                self._traced.clear()
+            self._traced[place] = now_s, error_id
+            detail = f"\n{trace_of(error)}"
+        known = {"code": "internal_error", "error_id": error_id, **fields}
+        self._logger.error("internal error %s: %s at %s%s", error_id, place, where, detail, extra=known)
+
+
+def _place(error: BaseException) -> str:
+    """Return the type of an error and the code that raised it."""
+    at, kind = error.__traceback__, type(error).__qualname__
+    if at is None:
+        return kind
+    while at.tb_next is not None:
+        at = at.tb_next
+    return f"{kind} in {at.tb_frame.f_code.co_qualname} ({at.tb_frame.f_globals.get('__name__')}:{at.tb_lineno})"

@@ -1,4 +1,4 @@
-"""Memory events: everything that changes what is remembered (topic `memory.events`)."""
+"""Memory events: all changes of memory (topic `memory.events`)."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -16,19 +16,19 @@ from recallflow.fields import (
     Model,
     Name,
     NonEmpty,
+    Part,
     Role,
     Share,
     Timestamp,
 )
 from recallflow.owner import Owner
-from recallflow.parts import Part
 
 Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
 Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
 
 
-# Kinds of memories that `add` of a Python client takes. On the wire a kind is any name.
+# Kinds of memories that `add` of a Python client accepts. On the wire a kind is any name.
 KINDS = (
     "fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal", "task", "note", "rule",
     "message",
@@ -37,10 +37,10 @@ PRODUCTION = "prod"  # the environment of events that name none
 
 
 class Event(Model):
-    """What every event carries.
+    """Fields of every event.
 
-    `id` is the idempotency key; without one the record's position serves. `timestamp` is the event time;
-    without one the record's own time serves. `environment` is a hard scope like the tenant.
+    `id` is the idempotency key; without one the record's position serves. `timestamp` is the event time; without one
+    the record's own time serves. `environment` is a hard scope like the tenant.
     """
 
     id: Identifier | None = None
@@ -66,16 +66,16 @@ class Event(Model):
 
 
 class Source(Part):
-    """A memory that something was made from; `content_hash`: SHA-256 of its text (UTF-8) then, in hexadecimal."""
+    """A source memory. `content_hash` is the SHA-256 of its text (UTF-8) at that time, in hexadecimal."""
 
     memory_id: Identifier
     content_hash: ContentHash | None = None
 
 
 class DerivedFrom(Source):
-    """What an event was made from: it has no effect where the memory is gone or says something else by now, or any of
-    the `others` that were read beside it. `model` and `prompt_version`: what made it; `source`: the position of the
-    event that brought the memory."""
+    """Origin of a derived event. The event has no effect if the source memory, or one of the `others`, is gone or
+    changed. `model` and `prompt_version` identify the generator; `source` is the position of the event that added
+    the memory."""
 
     others: Annotated[list[Source], Field(max_length=limits.SOURCES_MAX)] = []
     model: Name | None = None
@@ -95,10 +95,10 @@ class ContentPart(Model):
 
 
 class Message(Event):
-    """A chat message in OpenAI's shape. It is remembered as it stands; its author is `name`, or else `role`.
+    """A chat message in OpenAI's format. It is stored unchanged; its author is `name`, or else `role`.
 
-    A message without text is refused, unless its content is null and it is an assistant's, which then calls tools, or
-    has `metadata`. It is stored and never ranked.
+    A message without text is refused, except for an assistant's message with null content, which calls tools, and for a
+    message with `metadata`. It is stored and never ranked.
     """
 
     type: Literal["message"]
@@ -123,7 +123,7 @@ class Message(Event):
 
 
 class Entity(Model):
-    """Something a memory names. `urn` is what graph queries refer to; `aliases` are its other names."""
+    """An entity that a memory names. `urn` is its id in graph queries; `aliases` are its other names."""
 
     name: Name
     type: Name | None = None
@@ -138,7 +138,7 @@ def _few_aliases(entities: list[Entity]) -> list[Entity]:
 
 
 class _Held(Model):
-    """From when on, and up to when, something holds."""
+    """Validity period: from `valid_from` up to `valid_to`."""
 
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
@@ -163,7 +163,7 @@ class Relation(_Held):
 
 
 class MemoryFields(Model):
-    """What a memory can have beside its content. Shared by creation and update."""
+    """Fields of a memory without its content, for creation and update."""
 
     summary: Summary | None = None
     kind: Name | None = None
@@ -182,13 +182,13 @@ class MemoryFields(Model):
     metadata: AnyJson | None = None
 
     def given(self) -> dict[str, Any]:
-        """Field → value for the fields that the event names, nulls included."""
+        """Return the fields of the event with their values, nulls included."""
         named = self.model_fields_set & (MemoryFields.model_fields.keys() | {"content"})
         return {field: getattr(self, field) for field in sorted(named)}
 
 
 class MemoryAdd(Event, MemoryFields):
-    """A fact, preference, rule, … given to the engine as such."""
+    """A fact, preference, rule, …"""
 
     type: Literal["memory"]
     content: NonEmpty
@@ -203,7 +203,7 @@ class MemoryAdd(Event, MemoryFields):
 
 
 class MemoryUpdate(Event, MemoryFields):
-    """Changes the named fields of a memory. A field given as null is cleared; one not given stays."""
+    """Changes the named fields of a memory. A null field is cleared; a missing field is unchanged."""
 
     type: Literal["memory.update"]
     memory_id: Identifier
@@ -237,7 +237,7 @@ class MemoryUpdate(Event, MemoryFields):
 
 
 class ForgetFilter(Part):
-    """Which memories to forget: all conditions given must hold."""
+    """Filter of memories to forget: all given conditions must hold."""
 
     session_id: Identifier | None = None
     category: Name | None = None
@@ -252,7 +252,7 @@ class ForgetFilter(Part):
 
 
 class MemoryForget(Event):
-    """Removes one memory, or all that match a filter. Forgotten memories never come back, whatever the query asks."""
+    """Removes one memory, or all that match a filter. Forgotten memories never return, for any query."""
 
     type: Literal["memory.forget"]
     memory_id: Identifier | None = None
@@ -266,7 +266,7 @@ class MemoryForget(Event):
 
 
 class MemoryFeedback(Event):
-    """Says whether a recalled memory was of use."""
+    """States whether a recalled memory was useful."""
 
     type: Literal["memory.feedback"]
     memory_id: Identifier
@@ -274,7 +274,7 @@ class MemoryFeedback(Event):
 
 
 class EpisodeEnd(Event):
-    """Closes the session's open episode now."""
+    """Closes the session's open episode."""
 
     type: Literal["episode.end"]
 
@@ -298,7 +298,7 @@ class EpisodeSummary(Event):
 
 
 class GraphEdge(_Held):
-    """A typed edge between memory ids or node keys. It holds from `valid_from` up to `valid_to`, and not after
+    """A typed edge between memory ids or node keys. It is valid from `valid_from` up to `valid_to`, and not after
     `expires_at`."""
 
     source: Name
@@ -312,7 +312,7 @@ class GraphEdge(_Held):
 
 
 class GraphEdges(Event):
-    """Edges found by the enrichment flow or given by the platform."""
+    """Edges from the enrichment flow or the platform."""
 
     type: Literal["graph.edges"]
     edges: Annotated[list[GraphEdge], Field(min_length=1, max_length=limits.EDGES_MAX)]
@@ -320,7 +320,7 @@ class GraphEdges(Event):
 
 
 class MemoryEmbedding(Event):
-    """A vector computed elsewhere or later, for one version of a memory's content."""
+    """A vector for one version of a memory's content, computed outside of the engine."""
 
     type: Literal["memory.embedding"]
     memory_id: Identifier
@@ -331,7 +331,7 @@ class MemoryEmbedding(Event):
 
 
 class GraphArchive(Event):
-    """Takes entities or edges out of traversal, or puts them back."""
+    """Excludes entities or edges from traversal, or includes them again."""
 
     type: Literal["graph.archive"]
     entities: Annotated[list[Name], Field(max_length=limits.EDGES_MAX)] = []
@@ -346,9 +346,10 @@ class GraphArchive(Event):
 
 
 class UserErase(Event):
-    """Removes a user: data, indexes and keys. What the user's events said up to its `timestamp` does not come back.
+    """Removes a user: data, indexes and keys. Events of the user up to its `timestamp` have no effect afterwards.
 
-    `environment`: the one to remove the user from; without it, all of them."""
+    `environment` limits the removal to one environment; without it, all are removed.
+    """
 
     type: Literal["user.erase"]
     environment: Identifier | None = None  # type: ignore[assignment]
@@ -362,11 +363,11 @@ class UserErase(Event):
 
     @property
     def owner(self) -> Owner:
-        """The user's own in one environment; all of a user's are in one state partition."""
+        """Return an owner of the user in one environment; all owners of a user are in one state partition."""
         return Owner(self.tenant_id, self.environment or PRODUCTION, self.user_id)
 
     def covers(self, owner: Owner) -> bool:
-        """Whether an owner is the user, in an environment that is meant."""
+        """Return whether an owner is this user, in an affected environment."""
         is_meant = self.environment in (None, owner.environment)
         return is_meant and (owner.tenant_id, owner.user_id) == (self.tenant_id, self.user_id)
 

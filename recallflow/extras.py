@@ -1,4 +1,4 @@
-"""What to install where an import finds no library: one table, for commands and adapters alike."""
+"""Remedies for missing libraries: one table for commands and adapters."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -12,19 +12,19 @@ _EXTRAS = {
     "uvicorn": "serve",
     "uvloop": "serve",
 }
-# Extras of recallflow-embedded alone: recallflow has these libraries in any case.
+# Extras of recallflow-embedded alone: recallflow always includes these libraries.
 _EMBEDDED_EXTRAS = {"httpx": "llm", "jsonschema": "llm", "networkx": "graph", "openai": "llm", "opentelemetry": "otel"}
 _WHOLE = "recallflow-embedded has no {library}: pip uninstall recallflow-embedded, and pip install recallflow"
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra of the distribution that is installed here."""
+    """Return the command that installs an extra of the installed distribution."""
     name = "recallflow-client" if find_spec("recallflow.state") is None else "recallflow"
     return f"pip install '{_EMBEDDED if _is_embedded() else name}[{extra}]'"
 
 
 def way_out(missing: ModuleNotFoundError) -> str | None:
-    """Return what is missing and what to do; None where it should have been installed with the engine."""
+    """Return the missing library with a remedy; None for a library of the engine itself."""
     library = (missing.name or "").partition(".")[0]
     if find_spec("recallflow.state") is None:
         return "recallflow-client is the Kafka client alone; the engine and the commands: pip install recallflow"

@@ -1,10 +1,12 @@
-"""Field types that events, queries and responses share."""
+"""Field types of events, queries and responses, and models that refuse unknown fields."""
 
 import re
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from difflib import SequenceMatcher
 from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -12,23 +14,32 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PlainSerializer,
     StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    model_validator,
 )
+from pydantic_core import ErrorDetails, InitErrorDetails
+
+from recallflow.limits import PROBLEMS_MAX
 
 EPOCH_MS_MIN = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 EPOCH_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
-# As milliseconds these lie in the first four months of 1970, as seconds between 2001 and 2286: nobody means the former.
+# As milliseconds these numbers lie in the first months of 1970, as seconds between 2001 and 2286.
 EPOCH_SECONDS_MIN, EPOCH_SECONDS_MAX = 1_000_000_000, 9_999_999_999
 FLOAT32_MAX = 3.4028234663852886e38
 _TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
 
 
 def parse_time(value: object) -> int:
-    """RFC 3339 text or epoch milliseconds → epoch milliseconds, within the years 1 to 9999. No offset means UTC.
+    """Convert RFC 3339 text or epoch milliseconds to epoch milliseconds, within the years 1 to 9999. No offset means
+    UTC.
 
-    A number that looks like epoch seconds is refused: as milliseconds it would put the event into 1970."""
+    A number that looks like epoch seconds is refused: as milliseconds it would put the event into 1970.
+    """
     given = value
     if isinstance(value, str):
         try:
@@ -48,7 +59,7 @@ def parse_time(value: object) -> int:
 
 
 def written_time(epoch_ms: int) -> int | str:
-    """Epoch milliseconds as an event may say them: as text where `parse_time` would read the number as seconds."""
+    """Return epoch milliseconds for an event: as text where `parse_time` would read the number as seconds."""
     return format_time(epoch_ms) if _looks_like_seconds(epoch_ms) else epoch_ms
 
 
@@ -58,13 +69,13 @@ def _looks_like_seconds(value: float) -> bool:
 
 @lru_cache(maxsize=10_000)  # the same memories are answered over and over
 def format_time(epoch_ms: int) -> str:
-    """Epoch milliseconds → RFC 3339 in UTC, with milliseconds only where there are any."""
+    """Convert epoch milliseconds to RFC 3339 in UTC, with milliseconds only if they are not 0."""
     moment = datetime.fromtimestamp(epoch_ms // 1000, UTC).replace(microsecond=epoch_ms % 1000 * 1000)
     return moment.isoformat(timespec="milliseconds" if epoch_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
 def _whole(value: object) -> object:
-    """5.0 is a whole number: some senders know no others."""
+    """Accept 5.0 as a whole number, because some senders have only floats."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -81,7 +92,7 @@ def _sha256(given: str) -> str:
 
 
 def _finite(given: Any) -> Any:
-    """What others put into an event goes out as JSON, which knows neither NaN nor Infinity."""
+    """Refuse NaN and Infinity, which JSON cannot represent."""
     ahead = [given]
     while ahead:
         match ahead.pop():
@@ -94,7 +105,7 @@ def _finite(given: Any) -> Any:
     return given
 
 
-# No control characters: they have no place in a name and break every line-based tool downstream. And something to see.
+# No control characters, which break line-based tools, and at least one visible character.
 _NAMED = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
 Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=_NAMED)]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_NAMED)]
@@ -120,11 +131,12 @@ Layer = Literal["rule", "working", "long_term"]
 
 
 class Model(BaseModel):
-    """Base of everything that crosses a topic: immutable; unknown fields are let in by the parser and reported once. A
-    number is no text and no truth value, nor the other way round: who sends `true` for 1 means something else.
+    """Base of all models on topics: immutable and strict. Unknown fields are accepted by the parser and logged once.
+    Numbers, texts and truth values are not converted, because `true` for 1 has another meaning.
 
-    Unknown fields are in `model_extra` alone. They are no attributes: nobody has validated their values, and logic that
-    reads a field of one event type could meet them in another."""
+    Unknown fields are in `model_extra` alone, and not attributes: their values are not validated, and code for one
+    event type could find them in another.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="allow", strict=True, allow_inf_nan=False, ser_json_inf_nan="null", defer_build=True
@@ -137,7 +149,90 @@ class Model(BaseModel):
 
 
 class Cuttable(Model):
-    """A part of an answer that holds texts. `truncated`: one of them was shortened, or a list of it, so that the answer
-    fits its topic."""
+    """A part of a response with texts. `truncated` means that a text or a list was shortened to fit the topic."""
 
     truncated: bool = False
+
+
+LETTERS_READ = 64  # of a name that is none
+ALIKE = 0.6
+FIELDS_MAX = 64  # of a part with unknown fields
+
+
+class Part(Model):
+    """Model that refuses unknown fields: ignoring a misspelt condition would widen a query unnoticed. `ALSO` maps
+    other common names to ours."""
+
+    model_config = ConfigDict(extra="forbid")
+    ALSO: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _known_fields(cls, given: object, check: ModelWrapValidatorHandler[Any]) -> Any:
+        try:
+            return check(given)
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+            # Errors of nested parts are already converted.
+            unknown = [at for at, one in enumerate(found) if one["type"] == "extra_forbidden"]
+            if not unknown:
+                raise
+            if isinstance(given, dict) and len(given) > FIELDS_MAX:
+                raise ValueError(f"has {len(given):,} fields; it may have {FIELDS_MAX}") from None
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            problems = [*map(_as_details, found)]
+            for count, at in enumerate(unknown):
+                name = str(problems[at]["loc"][-1])
+                # Later problems are not shown, and suggestions take time.
+                problems[at] = no_such(
+                    "field", problems[at]["loc"], fix(name, known, cls.ALSO) if count < PROBLEMS_MAX else ""
+                )
+            raise ValidationError.from_exception_data(cls.__name__, problems) from None
+
+
+def fix(name: str, known: Collection[str], also: Mapping[str, str] | None = None) -> str:
+    """Return a suggestion for an unknown name, or else the known names."""
+    if similar := (also or {}).get(name) or nearest(name, known):
+        return f"did you mean {similar}?"
+    return f"there are {', '.join(sorted(known))}"
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Return the most similar known name, if any: event_time for `eventTime`, tau_days for `tau`."""
+    asked = _letters(name)
+
+    def likeness(other: str) -> float:
+        letters = _letters(other)
+        if len(asked) > 1 and letters.startswith(asked):
+            return 1.0
+        matcher = SequenceMatcher(None, asked, letters)
+        may_be_alike = matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE
+        return matcher.ratio() if may_be_alike else 0.0
+
+    best = max(known, key=likeness, default=None)
+    return best if best is not None and likeness(best) >= ALIKE else None
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name[:LETTERS_READ].lower()))
+
+
+def no_such(what: str, where: tuple[int | str, ...], how: str) -> InitErrorDetails:
+    """Return the validation error for an unknown name."""
+    problem = f"no such {what}; {how}" if how else f"no such {what}"
+    return InitErrorDetails(type="value_error", loc=where, input=where[-1], ctx={"error": ValueError(problem)})
+
+
+def check_all(given: object, check: ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
+    """Return the result of `check`. Raise ValidationError with these problems and those of `check`."""
+    try:
+        checked = check(given)
+    except ValidationError as error:
+        problems = [*problems, *map(_as_details, error.errors(include_url=False))]
+    if problems:
+        raise ValidationError.from_exception_data("fields", problems)
+    return checked
+
+
+def _as_details(error: ErrorDetails) -> InitErrorDetails:
+    return InitErrorDetails(type=error["type"], loc=error["loc"], input=error["input"], ctx=error.get("ctx", {}))

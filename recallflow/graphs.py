@@ -1,4 +1,4 @@
-"""What queries about the graph answer. Times are RFC 3339 in UTC."""
+"""Responses of graph queries. Times are RFC 3339 in UTC."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,8 @@ Mark = Literal["archived", "expired", "not_yet_valid", "superseded"]
 
 
 class RolloutState(Model):
-    """The tenant's rollout mode, and who set it when and why. `enabled`: whether the deployment has the graph on."""
+    """The tenant's rollout mode, with its author, time and reason. `enabled` states whether the deployment has the
+    graph on."""
 
     mode: RolloutMode
     enabled: bool
@@ -20,8 +21,8 @@ class RolloutState(Model):
 
 
 class TypeFigures(Model):
-    """What edges of one type give: `answers` of the window that have any of it, and the mean relevance to their
-    questions, in the window and before it (null: too little was seen)."""
+    """Figures of one edge type: `answers` of the window with such edges, and their mean relevance in the window and
+    before it (null: too few answers)."""
 
     answers: int
     relevance: float | None
@@ -29,8 +30,8 @@ class TypeFigures(Model):
 
 
 class GateState(Model):
-    """The tenant's quality gate: the verdict that holds, since when, by whom and why (null: there was none yet), and
-    the figures of all state partitions of the engine that answers (null: too little was seen)."""
+    """The tenant's quality gate: its verdict with time, author and reason (null: none yet), and figures over all
+    state partitions of the answering engine (null: too few answers)."""
 
     blocked: bool
     since: str | None
@@ -49,8 +50,8 @@ class GraphFailure(Cuttable):
 
 
 class GraphReport(Cuttable):
-    """The owner's graph in numbers, and what the tenant's rollout makes of it. `complete`: whether everything was
-    counted; a very large graph is counted in part."""
+    """Size of the owner's graph, and the tenant's rollout. `complete` is false for a very large graph, which is
+    counted in part."""
 
     nodes: dict[str, int]
     edges: dict[str, int]
@@ -61,7 +62,7 @@ class GraphReport(Cuttable):
 
 
 class TracedMemory(Cuttable):
-    """A memory of a trace: a seed, with its rank's score, or one that the graph would add, with the path to it."""
+    """A memory of a trace: a seed with its score, or an added memory with its path."""
 
     id: str
     score: float
@@ -69,8 +70,7 @@ class TracedMemory(Cuttable):
 
 
 class TracedStep(Cuttable):
-    """An edge that was looked at, from the end it was come from, and what came of it. `score` where it led to a memory
-    that may be answered."""
+    """An examined edge, from its start, with the outcome. `score` is set where it leads to a candidate memory."""
 
     hop: int
     source: str
@@ -83,8 +83,8 @@ class TracedStep(Cuttable):
 
 
 class Trace(Cuttable):
-    """One query's expansion, step by step, as it would be without a rollout. `left_out`: steps beyond the first
-    thousand; `caps`: bounds that were reached; `fallback`: why the answer would not have what the graph adds."""
+    """Expansion of one query, step by step, regardless of the rollout. `left_out` counts steps beyond the first
+    thousand; `caps` are the reached limits; `fallback` is the reason why an answer would not use the expansion."""
 
     seeds: list[TracedMemory]
     steps: list[TracedStep]
@@ -95,11 +95,10 @@ class Trace(Cuttable):
 
 
 class ExploredNode(Cuttable):
-    """A node; of a memory the key is its id, as `memory:…` where that begins like another node's key. `expanded`:
-    whether what lies behind it was loaded; a bound, or its being archived, keeps it closed. `hops`: the
-    fewest from the nodes asked for. `centrality`: its closeness to all others of the subgraph, 0 to 1 (they are its
-    neighbours). `aliases`: other names of an entity. On pages of the
-    whole, `hops` and `centrality` are 0."""
+    """A node; the key of a memory is its id, or `memory:…` where the id begins like another node's key. `expanded`
+    states whether its neighbours were loaded, which a limit or its being archived prevents. `hops` is the distance
+    from the requested nodes. `centrality` is its closeness to the other nodes of the subgraph, 0 to 1. `aliases` are
+    other names of an entity. On pages of the whole graph, `hops` and `centrality` are 0."""
 
     key: str
     kind: str
@@ -114,8 +113,8 @@ class ExploredNode(Cuttable):
 
 
 class ExploredEdge(Cuttable):
-    """An edge with all that is known of it. A symmetric one stands once. `marks`: why it does not count at the time
-    asked about; none where it does."""
+    """An edge with its data. A symmetric edge is listed once. `marks` are the reasons why it is not valid at the
+    requested time; empty for a valid one."""
 
     source: str
     target: str
@@ -133,7 +132,7 @@ class ExploredEdge(Cuttable):
 
 
 class ExploredLink(Model):
-    """That a memory belongs to a node, both by their keys, and in which role."""
+    """Link of a memory to a node, by their keys, with its role."""
 
     memory: str
     node: str
@@ -141,7 +140,7 @@ class ExploredLink(Model):
 
 
 class ExploredMemory(Cuttable):
-    """A memory of a subgraph, as far as a page shows it. `marks`: as of an edge; recall leaves marked ones out."""
+    """A memory of a subgraph in short form. `marks` are as those of an edge; recall omits marked memories."""
 
     id: str
     key: str
@@ -154,8 +153,8 @@ class ExploredMemory(Cuttable):
 
 
 class Subgraph(Cuttable):
-    """What lies within some hops of the nodes asked for, or a page of the whole graph. `caps`: bounds that were
-    reached. `after`: where the page ends, for the next one; null where it is the last."""
+    """A neighbourhood of the requested nodes, or a page of the whole graph. `caps` are the reached limits. `after`
+    is the cursor of the next page; null on the last."""
 
     nodes: list[ExploredNode]
     edges: list[ExploredEdge]
@@ -166,16 +165,16 @@ class Subgraph(Cuttable):
 
 
 class Evidence(Cuttable):
-    """A memory that states a fact, by a sentence of it."""
+    """A memory that states a fact, with the sentence."""
 
     id: str
     quote: str
 
 
 class Fact(Cuttable):
-    """A relation: from a node to another, by their keys and names. `evidence`: the newest memories that state it, of
-    `evidence_count`; `score`: the share of the query's words that it has; `marks`: why it does not count at the moment,
-    or why all that states it does not."""
+    """A relation between two nodes, with keys and names. `evidence` are the newest of `evidence_count` memories that
+    state it; `score` is its share of the query's words; `marks` are the reasons why it, or all its evidence, is not
+    valid."""
 
     source: str
     source_name: str
@@ -196,8 +195,7 @@ class Fact(Cuttable):
 
 
 class Facts(Cuttable):
-    """What relations say, best first. `complete`: whether all that could be meant was looked at; around very much only
-    a part is."""
+    """Relations, best first. `complete` is false where a large neighbourhood was searched in part."""
 
     facts: list[Fact]
     complete: bool

@@ -1,11 +1,12 @@
-"""What recallflow asks of models behind an API: a language model, and an embedding service.
+"""Interfaces of models: language models, embedding services, rerankers, and a circuit breaker for them.
 
-Both are called on the loop thread of async calls. They must not block, and let themselves be cancelled. Retries, the
-circuit breaker, budgets and metering are the client's: who calls sees a value, or one `ModelError` that says why there
-is none.
+Models behind an API are called on the loop thread of async calls. They must not block, and must support cancellation.
+Their clients handle retries, circuit breaking, budgets and metering: the caller gets a value or one `ModelError`.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 from recallflow.errors import ModelFailure
 
 Task = Literal[
-    "classify",  # what a memory says to a similar one
+    "classify",  # relation of a memory to a similar one
     "extract",  # typed relations, with conditions
-    "facts",  # what of a message is worth remembering by itself
+    "facts",  # self-contained facts in a message
     "resolve",  # which known entity a name means
     "categorise",
     "summarise_category",
@@ -26,13 +27,13 @@ Task = Literal[
     "embed",
 ]
 
-# A single text of several may be what the service or the model does not like: then each is tried by itself.
+# A single text of several may cause the refusal of a batch: then each is sent separately.
 ONE_TO_BLAME: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malformed"))
 
 
 class Prompt(NamedTuple):
-    """One question to a language model. `schema`: the JSON schema of its answer, strict; `version` is kept with what
-    comes of it; `most_tokens`: of the answer."""
+    """One question to a language model. `schema` is the strict JSON schema of its answer; `version` is stored with
+    the results; `most_tokens` limits the answer."""
 
     task: Task
     version: str
@@ -43,7 +44,7 @@ class Prompt(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What calls cost."""
+    """Cost of calls."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -58,14 +59,14 @@ class Spent(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """An answer that has the prompt's schema, and what it cost."""
+    """Answer that matches the prompt's schema, with its cost."""
 
     value: dict[str, Any]
     spent: Spent
 
 
 class Embedded(NamedTuple):
-    """(texts, dimension) float32, L2-normalised rows, and what they cost."""
+    """Vectors as (texts, dimension) float32, L2-normalised rows, with their cost."""
 
     vectors: "Matrix"
     spent: Spent
@@ -76,10 +77,10 @@ class LanguageModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The model, as results name it."""
+        """Return the model's name for results."""
 
     async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
-        """Raises ModelError."""
+        """Return the answer. Raise ModelError."""
 
 
 class EmbeddingService(Protocol):
@@ -87,23 +88,77 @@ class EmbeddingService(Protocol):
 
     @property
     def name(self) -> str:
-        """The model, as kept with the vectors: vectors of different models never meet."""
+        """Return the model's name, which is stored with the vectors: vectors of different models are never mixed."""
 
     @property
     def dimension(self) -> int:
-        """Floats per vector."""
+        """Return the number of floats per vector."""
 
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
-        """Raises ModelError, or EmbedderError for vectors of another size."""
+        """Return the vectors. Raise ModelError, or EmbedderError for vectors of another dimension."""
 
 
 @runtime_checkable
 class RemoteEmbedder(Protocol):
-    """What an embedder may be beside: a model behind an API, which no event waits for. It has the name and dimension of
-    its `service`. A memory is stored without vector, and gets it by `memory.embedding`; a question's comes from the
-    service. `embed` is that of a copy of the same model in this process, and raises EmbedderError where there is none.
+    """Optional interface of an embedder: a model behind an API, with the name and dimension of its `service`.
+
+    No event waits for it: a memory is stored without a vector, and gets it by `memory.embedding`; that of a question
+    comes from the service. `embed` uses a copy of the model in this process, and raises EmbedderError without one.
     """
 
     @property
     def service(self) -> EmbeddingService:
-        """Where vectors come from."""
+        """Return the source of vectors."""
+
+
+class Reranker(Protocol):
+    """Model that scores a question and a text together."""
+
+    @property
+    def name(self) -> str:
+        """Return the model's name for answers."""
+
+    async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        """Return a score for each text in order: higher is better. Raise RerankerError.
+
+        It must not block, and must support cancellation by a timeout.
+        """
+
+
+FAILURES = 5  # in a row
+LEFT_ALONE_S = 10.0
+
+
+class Breaker:
+    """Circuit breaker: after consecutive failures calls are refused for a while; then one probe is allowed per
+    interval, until one succeeds. Use it on one thread."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` returns seconds from any origin."""
+        self._now_s = now_s
+        self._failures = 0
+        self._closed_until_s = -math.inf
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether calls are refused, except probes."""
+        return self._failures >= FAILURES
+
+    def begin(self) -> float:
+        """Return 0.0 to permit a call, whose outcome must be reported, or else the seconds until the next permitted
+        call."""
+        now_s = self._now_s()
+        if now_s < self._closed_until_s:
+            return self._closed_until_s - now_s
+        if self.is_open:
+            self._closed_until_s = now_s + LEFT_ALONE_S  # while one tries it
+        return 0.0
+
+    def succeeded(self) -> None:
+        self._failures, self._closed_until_s = 0, -math.inf
+
+    def failed(self, at_least_s: float = 0.0) -> None:
+        """Report a failure. `at_least_s` is the delay that the service asks for."""
+        self._failures += 1
+        if self.is_open:
+            self._closed_until_s = max(self._closed_until_s, self._now_s() + max(LEFT_ALONE_S, at_least_s))

@@ -1,7 +1,7 @@
-"""Credentials within records and log lines, masked before anybody else sees them.
+"""Masking of credentials in records and log lines.
 
-A field of JSON is masked by its name, at any depth, in bytes that need not be whole JSON. recallflow's own credentials
-are masked by their shape anywhere. Everything else stays as it is, byte for byte.
+A JSON field is masked by its name, at any depth, also in incomplete JSON. recallflow's own credentials are masked by
+their shape anywhere. All other bytes are unchanged.
 """
 
 import json
@@ -13,14 +13,14 @@ import orjson
 from recallflow.credentials import API_KEY_SHAPE, TOKEN_SHAPE
 
 MASK = b"***"
-# How the names of fields end that hold credentials, in small letters, without what separates words.
+# Suffixes of field names that hold credentials, in lower case and without separators.
 _ENDINGS = (
     *("token", "apikey", "authorization", "password", "passwd", "passphrase", "secret", "secrets", "jwt"),
     *("credential", "credentials", "cookie", "cookies", "privatekey", "secretkey", "accesskey", "masterkey"),
 )
 _NAMES = re.compile(rb"token|key|authori|passw|passphrase|secret|jwt|credential|cookie|\\u00", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
-# Each is read once, whatever is in the bytes: nothing is tried again from another place.
+# The patterns run in linear time on any bytes.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 _STRINGS = re.compile(rb"(" + _STRING + rb")(\s*+:)?", re.DOTALL)
 _VALUE = re.compile(rb"\s*+(?:(?P<scalar>" + _STRING + rb'|[^\s,"{}\[\]]++)|(?P<opening>[{\[]))', re.DOTALL)
@@ -34,7 +34,7 @@ _BEARER = re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9+/._~=-]{8,}", re.IGNORECASE
 
 
 def mask(data: bytes) -> tuple[bytes, int]:
-    """Return bytes without the credentials in them, and how many were masked."""
+    """Return bytes with masked credentials, and the number of masked values."""
     masked, fields = data, 0
     if _NAMES.search(data):
         masked, fields = _mask_fields(data)
@@ -46,13 +46,13 @@ def mask(data: bytes) -> tuple[bytes, int]:
 
 
 def mask_text(text: str) -> str:
-    """Return a log line without credentials: those of Python's notation and of headers, too."""
+    """Return a log line with masked credentials, also in Python literals and headers."""
     masked = mask(text.encode(errors="surrogateescape"))[0].decode(errors="surrogateescape")
     return _BEARER.sub(r"\1 ***", _QUOTED_PAIR.sub(r"\1'***'", masked))
 
 
 class MaskingFormatter(logging.Formatter):
-    """A formatter whose lines hold no credentials."""
+    """Formatter that masks credentials."""
 
     def format(self, record: logging.LogRecord) -> str:
         return mask_text(super().format(record))
@@ -89,7 +89,7 @@ def _mask_fields(data: bytes) -> tuple[bytes, int]:
 
 
 def _holds_credential(name: bytes) -> bool:
-    """Whether a field of this name, as JSON has it with quotes, holds a credential."""
+    """Return whether a field name (with JSON quotes) holds a credential."""
     text = name.decode(errors="replace")
     if "\\" in text:
         try:
@@ -100,7 +100,7 @@ def _holds_credential(name: bytes) -> bool:
 
 
 def _closing(data: bytes, begin: int) -> int:
-    """Where the object or list ends that begins there; the end of the bytes where it does not."""
+    """Return the end of the object or list at an offset; the end of the bytes if it is not closed."""
     depth = 0
     for found in _BRACKETS.finditer(data, begin):
         depth += (found[1] is not None) - (found[2] is not None)

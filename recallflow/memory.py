@@ -38,10 +38,9 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.service import Stored, check_forgotten
-from recallflow.verbs.arguments import explained
+from recallflow.verbs.arguments import AnyEvent, Scope, explained
 from recallflow.verbs.faces import Awaits, Waits
-from recallflow.verbs.futures import new_future, resolve, then
-from recallflow.verbs.scope import AnyEvent, Scope
+from recallflow.verbs.results import new_future, resolve, then
 from recallflow.verbs.verbs import Verbs
 
 if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
@@ -52,7 +51,7 @@ StrPath = str | os.PathLike[str]
 
 
 class LocalVerbs(Verbs):
-    """The verbs on an engine in this process. What is written is applied when its call is over."""
+    """Calls on an engine in this process. A written event is applied when its call returns."""
 
     def __init__(self, scope: Scope, timeout_s: float, config: "Config", control: Path | None) -> None:
         from recallflow.flows.admission import read_control_file
@@ -75,7 +74,7 @@ class LocalVerbs(Verbs):
         headers, every = self._headers(), [*map(_of_memory, events)]
 
         async def one_by_one(service: "LocalService") -> list[Position]:
-            """Where a service embeds texts, the next could be through before the one ahead of it."""
+            """Return positions one by one: where a service embeds texts, a later event could otherwise overtake."""
             return [(await service.store(event, headers)).position for event in every]
 
         return self.engine.submit(one_by_one)
@@ -100,7 +99,7 @@ class LocalVerbs(Verbs):
         return (*self._config.auth.credentials, *_trace_headers())
 
     def close(self) -> None:
-        """Sees what is under way to its end. A second call does nothing."""
+        """Wait for calls in flight, and close. A second call has no effect."""
         self.engine.close()
 
 
@@ -121,14 +120,24 @@ class _Face:
         master_key_file: StrPath | None = None,
         timeout_s: float = 10.0,
     ) -> None:
-        """`path`: the state directory, made where there is none; without one, the memory is gone in the end.
-        `embedder`: `hash`, `static`, `minilm`, … (docs/how-to/embedders.md), `model_path` its folder; a directory
-        keeps the one that it was made with. `master_key_file`: what is stored is encrypted with it. `control`: a file
-        of what operators decided. `config`: a file of any other settings, as `recallflow` reads it; environment
-        variables `RECALLFLOW_…` come before it, and arguments before them. `timeout_s`: for an answer to come.
+        """Open a memory.
 
-        Raises UsageError and InvalidRecord for arguments that no call could succeed with; `Memory` also what opening
-        the directory can fail with, which `AsyncMemory` does when it is entered, or first called."""
+        Args:
+            path: state directory, created if missing; without one, the memory is temporary.
+            tenant: tenant of all calls.
+            environment: environment of all calls.
+            embedder: `meaning`, `hash`, `static`, `minilm`, … (docs/how-to/embedders.md); a directory keeps
+                the one that it was created with.
+            model_path: folder of the embedder's model.
+            config: file of other settings, as `recallflow` reads it. Environment variables `RECALLFLOW_…`
+                override it, and arguments override both.
+            control: file of operators' decisions.
+            master_key_file: file of the key that encrypts stored data.
+            timeout_s: time limit of an answer.
+
+        Raises UsageError and InvalidRecord for invalid arguments. `Memory` also raises errors of opening the directory,
+        which `AsyncMemory` raises on entry, or at the first call.
+        """
         from recallflow.flows.config import RawSetting, read_config
 
         self._path = None if path is None else Path(path)
@@ -148,7 +157,7 @@ class _Face:
         self._begin()
 
     def _begin(self) -> None:
-        """The engine begins."""
+        """Open the engine."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self._path is None else repr(str(self._path))})"
@@ -162,7 +171,7 @@ class Memory(_Face, Waits):
 
 
 class AsyncMemory(_Face, Awaits):
-    """A memory in this process; every call is awaited. For use from one event loop, or several."""
+    """A memory in this process; every call is awaited. For use from one or several event loops."""
 
     async def _opened(self) -> None:
         await asyncio.wrap_future(self._engine.ready)
@@ -175,7 +184,7 @@ def _of_memory(event: AnyEvent) -> MemoryEvent:
 
 
 def _trace_headers() -> Headers:
-    """Return headers that name the current span; there is none in a program that has not loaded OpenTelemetry."""
+    """Return headers that name the current span; empty in a program without OpenTelemetry."""
     if "opentelemetry.trace" not in sys.modules:
         return ()
     from recallflow.tracing import trace_headers
@@ -184,7 +193,7 @@ def _trace_headers() -> Headers:
 
 
 def _forgotten(stored: Stored) -> Position:
-    """Return where a `memory.forget` of one memory stands. Raise InvalidRecord where there was none."""
+    """Return the position of a `memory.forget` of one memory. Raise InvalidRecord if it did not exist."""
     check_forgotten(stored.receipt)
     return stored.position
 

@@ -1,11 +1,13 @@
-"""What leaves the dataflow, on its way to a sink. `position` and `number` together are an output's identity: the record
-it comes from, and which of that record's outputs it is."""
+"""Outputs of the dataflow, on their way to a sink. `position` and `number` together identify an output: the record
+that caused it, and its index among that record's outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from recallflow.control import GateVerdict
 from recallflow.errors import InvalidRecord
+from recallflow.fields import Model
 from recallflow.llm import Task
 from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
@@ -14,7 +16,7 @@ from recallflow.responses import Response
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """A response, and how it is written. `key` is the owner's record key; `reply_to` another place than the response
+    """A response with its encoding. `key` is the owner's record key; `reply_to` an alternative to the response
     topic."""
 
     position: Position
@@ -27,7 +29,7 @@ class Answer:
 
 @dataclass(slots=True, frozen=True)
 class Receipted:
-    """A receipt, encoded."""
+    """An encoded receipt."""
 
     position: Position
     number: int
@@ -37,7 +39,7 @@ class Receipted:
 
 @dataclass(slots=True, frozen=True)
 class Requested:
-    """A request to the enrichment flow, encoded. `key`: the owner's record key; `tasks`: what it asks for."""
+    """An encoded request to the enrichment flow. `key` is the owner's record key; `tasks` are the requested tasks."""
 
     position: Position
     number: int
@@ -62,7 +64,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class Verdict:
-    """A quality gate's decision from `at_ms` on: a control event, on its way to where those come from."""
+    """A quality gate's decision from `at_ms` on: a control event, on its way to the control topic."""
 
     position: Position
     number: int
@@ -80,8 +82,8 @@ class Verdict:
 
 @dataclass(slots=True, frozen=True)
 class Enriched:
-    """What came of a request for enrichment, whose position it has, encoded. `bare`: what stands in for a result that
-    its topic does not take."""
+    """An encoded result of a request for enrichment, with the request's position. `bare` is its stand-in where the
+    topic refuses the result."""
 
     position: Position
     number: int
@@ -92,7 +94,7 @@ class Enriched:
 
 @dataclass(slots=True, frozen=True)
 class Derived:
-    """An event out of a result of enrichment, encoded: on its way to the memory topic."""
+    """An encoded event from a result of enrichment, on its way to the memory topic."""
 
     position: Position
     number: int
@@ -102,8 +104,7 @@ class Derived:
 
 @dataclass(slots=True, frozen=True)
 class Audited:
-    """Who asked for whose memory, and what came of it, encoded: for the access record. `key`: the owner's record
-    key."""
+    """An encoded entry of the access log. `key` is the owner's record key."""
 
     position: Position
     number: int
@@ -113,7 +114,7 @@ class Audited:
 
 @dataclass(slots=True, frozen=True)
 class Moved:
-    """A record on its way to its owner's partition of the topic that it lies in."""
+    """A record on its way to its owner's partition of the same topic."""
 
     record: Record
     key: bytes
@@ -127,9 +128,9 @@ class Moved:
 
 @dataclass(slots=True, frozen=True)
 class Marked:
-    """A barrier behind the outputs of a state partition up to its mark of this number. `open`: by source, the offsets
-    of records that were received and are not through, in order; `last`: the partition is closed. `is_synced` tells
-    whether all that was applied before it survives a power cut."""
+    """A barrier behind the outputs of a state partition, with the number of its mark. `open` holds the offsets of
+    received and unfinished records by source, in order; `last` closes the partition. `is_synced` tells whether
+    everything applied before it survives a power failure."""
 
     partition: int
     number: int
@@ -140,8 +141,7 @@ class Marked:
 
 @dataclass(slots=True, frozen=True)
 class Done:
-    """Records of one source that are through, in whatever way: applied, answered, refused or waiting. Comes after their
-    outputs."""
+    """Finished records of one source: applied, answered, refused or waiting. It follows their outputs."""
 
     source: str
     offsets: tuple[int, ...]
@@ -150,3 +150,26 @@ class Done:
 Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Audited | Moved
 Output = Routed | Done
 EnrichmentOutput = Enriched | Derived | Receipted | DeadLetter | Done
+
+
+class AuditRecord(Model):
+    """An entry of the access log: one query that was answered or refused, one event that was refused for its sender, or
+    one `user.erase`.
+
+    `time` is the append time. `principal` is the name of the credentials, null without valid ones. `type`, `tenant_id`,
+    `user_id`, `environment` and `id` are those of the record, null where it cannot be read; a `user.erase` without an
+    environment is for all. `status` is that of the response, or `error` for a refusal; `code` is the reason. `memories`
+    is the number of memories in the answer. It contains no text of memories or questions, and no credentials.
+    """
+
+    type: str | None
+    time: str
+    principal: str | None
+    tenant_id: str | None
+    user_id: str | None
+    environment: str | None
+    id: str | None
+    position: str
+    status: Literal["ok", "degraded", "error"]
+    code: str | None
+    memories: int | None

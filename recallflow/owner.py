@@ -1,9 +1,50 @@
-"""Whose memory it is: the hard scope of every key."""
+"""Owners of memories, which scope every key: their record keys, partitions and workspaces.
 
+Partitions follow Kafka's own hash: an owner's state partition has the number of the topic partition with the owner's
+records, for any producer. A workspace is an owner like a user, with the same isolation and the same kind of names, so
+within a tenant no workspace may have the name of a user. The producer chooses the owner, because it is part of a
+record's key. A new mapping does not move existing memories.
+"""
+
+import re
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from recallflow.caching import Kept
-from recallflow.partitioning import hash_of
+
+_KEPT_BYTES = 4 * 1024 * 1024
+_MASK = 0xFFFFFFFF
+_POSITIVE = 0x7FFFFFFF
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a key, 0 ≤ p < `partitions`, as chosen by Java producers, and by librdkafka with
+    `partitioner=murmur2_random`."""
+    return _key_hashes[key] % partitions
+
+
+def hash_of(key: bytes) -> int:
+    """Return the hash whose remainder is the partition of a key."""
+    return murmur2(key) & _POSITIVE
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2, 32 bits, with the seed of Kafka's `Utils.murmur2`."""
+    h = _SEED ^ len(data)
+    whole = len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = h * _M & _MASK ^ k
+    if rest := data[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+_key_hashes = Kept(hash_of, _KEPT_BYTES)
 
 
 class Owner(NamedTuple):
@@ -15,26 +56,26 @@ class Owner(NamedTuple):
 
     @property
     def record_key(self) -> bytes:
-        """The Kafka key of the owner's records: they go to one partition, in order."""
+        """Return the Kafka key of the owner's records: they go to one partition, in order."""
         return user_key(self.tenant_id, self.user_id)
 
 
 def user_key(tenant_id: str, user_id: str) -> bytes:
-    """The Kafka key of a user's records."""
+    """Return the Kafka key of a user's records."""
     return f"{tenant_id}/{user_id}".encode()
 
 
 def key_tenant(key: bytes | None) -> bytes:
-    """What a record's key says of its tenant: the same for all records of one tenant, and a hint only, as anybody can
-    write any key."""
+    """Return the tenant in a record's key: equal for all records of one tenant, and only a hint, because producers
+    may write any key."""
     return (key or b"").partition(b"/")[0]
 
 
 def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
-    """The state partition of a user, 0 ≤ p < `partitions`: that of the Kafka key of the user's records.
+    """Return the state partition of a user, 0 ≤ p < `partitions`: that of the Kafka key of the user's records.
 
-    The environment has no part in it: a record that could not be decoded still names `tenant_id/user_id` in its
-    Kafka key, and must find the partition of the user who waits for it.
+    The environment is not part of the key: a record that could not be decoded still has `tenant_id/user_id` in its
+    Kafka key, and must find the partition of its waiting user.
     """
     return _hashes[tenant_id, user_id] % partitions
 
@@ -44,3 +85,61 @@ def _hash(user: tuple[str, str]) -> int:
 
 
 _hashes = Kept(_hash, 8 * 1024 * 1024)  # by name: to make the key anew for each record takes longer than all the rest
+
+
+# `github.com/OWNER/REPOSITORY` as an id, a URL (also with credentials and a port), or the SSH remote of a clone.
+_PROJECT = re.compile(
+    r"(?:(?:https?|ssh|git|git\+ssh)://)?(?:[^@/\s]+@)?(?:www\.)?github\.com(?::\d+)?[/:]/?(?P<owner>[^/:\s]+)/[^/\s]",
+    re.IGNORECASE,
+)
+
+
+def workspace_of(
+    project_id: str | None, mappings: Mapping[str, str | None], organisations: Collection[str], user_id: str
+) -> str:
+    """Return the `user_id` for events about a project, under workspace routing `auto`.
+
+    The project's owner is read from `github.com/<owner>/…`, from its URL, or from the SSH remote of a clone
+    (`git@github.com:<owner>/…`); upper and lower case are alike. Every other project is personal.
+
+    Args:
+        mappings: project owner → workspace, by the tenant's `owner.mapping` events; None revokes a mapping.
+        organisations: those that the user is a member of. Their workspaces have their names; mappings win.
+    """
+    named = _PROJECT.match(project_id or "")
+    if named is None:
+        return user_id
+    owner = named["owner"].casefold()
+    mapped = {name.casefold(): workspace for name, workspace in mappings.items()}.get(owner)
+    return mapped or {name.casefold(): name for name in organisations}.get(owner, user_id)
+
+
+NUMBER_MAX = 65_535  # more partitions no topic has; `0-9999999999` is a slip
+
+
+def parse_ranges(text: str) -> frozenset[int]:
+    """Parse `0-7,9` as a set of numbers. Raise ValueError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+            raise ValueError(f"{text!r} names no numbers as in 0-7,9")
+        low, high = int(first), int(last or first)
+        if not low <= high <= NUMBER_MAX:
+            raise ValueError(f"{text!r}: {part.strip()} ends before it begins, or beyond {NUMBER_MAX:,}")
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def ranges_of(numbers: Collection[int]) -> str:
+    """Return numbers in the shortest such notation."""
+    words: list[str] = []
+    first = last = -2
+    for number in [*sorted(numbers), None]:
+        if number is not None and number == last + 1:
+            last = number
+            continue
+        if last >= 0:
+            words.append(str(first) if first == last else f"{first}-{last}")
+        first = last = -2 if number is None else number
+    return ",".join(words)

@@ -1,6 +1,6 @@
-"""Bytes → events: what may come in on the topics of memory events, queries and control events.
+"""Parsers of memory events, queries and control events.
 
-Whatever is wrong with an event is named at once, field by field, in an InvalidRecord.
+An invalid event raises InvalidRecord with every wrong field.
 """
 
 import codecs
@@ -23,7 +23,7 @@ from recallflow.queries import QueryEvent
 
 MAX_DEPTH = 201  # the JSON parser's own
 ERRORS_READ = 500  # of one event: wording them takes longer than finding them
-UNKNOWN_REPORTED = 100  # fields that nobody reads, in the life of a process
+UNKNOWN_REPORTED = 100  # ignored fields that a process logs
 _MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Model)
 
 
-# Made when the first record is read: what imports a client alone need not wait for them.
+# Built at the first record: a client import does not need them.
 @cache
 def _event() -> TypeAdapter[Event]:
     return TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
@@ -71,7 +71,7 @@ _QUERY_NAME, _TURN_NAME = (
 
 
 def parse(value: bytes) -> Event:
-    """JSON of any memory or query event → its model. Raises InvalidRecord."""
+    """Parse JSON of any memory or query event. Raise InvalidRecord."""
     if len(value) > limits.RECORD_BYTES:
         raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes; split it, or store a reference")
     value = unmarked(value)
@@ -90,7 +90,7 @@ def parse(value: bytes) -> Event:
 
 
 def parse_control(value: bytes) -> Control:
-    """JSON of any control event → its model. Raises InvalidRecord."""
+    """Parse JSON of any control event. Raise InvalidRecord."""
     try:
         event = _control().validate_json(unmarked(value))
     except ValidationError as error:
@@ -100,42 +100,42 @@ def parse_control(value: bytes) -> Control:
 
 
 def parse_request(value: bytes) -> EnrichmentRequest:
-    """JSON of a request for enrichment → its model. Raises InvalidRecord."""
+    """Parse JSON of a request for enrichment. Raise InvalidRecord."""
     return _parse_as(EnrichmentRequest, value, frozenset(("enrichment.request",)))
 
 
 def parse_result(value: bytes) -> EnrichmentResult:
-    """JSON of a result of enrichment → its model. Raises InvalidRecord."""
+    """Parse JSON of a result of enrichment. Raise InvalidRecord."""
     return _parse_as(EnrichmentResult, value, frozenset(("enrichment.result",)))
 
 
 def unknown_fields(event: Event) -> list[str]:
-    """Names of the fields the sender gave that no one reads."""
+    """Return the names of unknown fields."""
     return sorted(event.model_extra or {})
 
 
 def asks(value: bytes) -> bool:
-    """Whether bytes are a query, and so will be answered, if only with an error. Cheap where they are not."""
+    """Return whether bytes are a query, valid or not, which gets an answer. Fast for other bytes."""
     if _QUERY_NAME.search(value) is None and b"\\u" not in value:
         return False
     return raw_query(value) is not None
 
 
 def ends_turn(value: bytes) -> bool:
-    """Whether what comes behind bytes is to wait until they are through: answers, and what users say of answers, make
-    up the verdicts that the next answers depend on, also those of other owners. Cheap where they are not."""
+    """Return whether records after these bytes wait for their outputs: answers and feedback feed the quality gates,
+    whose verdicts affect later answers of all owners. Fast for other bytes."""
     if _TURN_NAME.search(value) is None and b"\\u" not in value:
         return False
     return _raw(value, _TURN_TYPES) is not None
 
 
 def raw_query(value: bytes) -> dict[str, Any] | None:
-    """The fields of what is recognisably a query, right or wrong."""
+    """Return the fields of a recognisable query, valid or not."""
     return _raw(value, QUERY_TYPES)
 
 
 def raw_event(value: bytes) -> dict[str, Any] | None:
-    """The fields of what is recognisably an event, right or wrong."""
+    """Return the fields of a recognisable event, valid or not."""
     return _raw(value, EVENT_TYPES)
 
 
@@ -150,20 +150,19 @@ def _raw(value: bytes, types: frozenset[str]) -> dict[str, Any] | None:
 
 
 def unmarked(value: bytes) -> bytes:
-    """UTF-8 without the byte order mark that some editors and shells put before it."""
+    """Return UTF-8 without the byte order mark of some editors and shells."""
     return value.removeprefix(codecs.BOM_UTF8)
 
 
 def wrapping(value: bytes) -> str | None:
-    """What is wrong with bytes that are JSON in another wrapping than plain UTF-8, and what to do, where it shows from
-    how they begin."""
+    """Return the problem and remedy of JSON in another encoding or wrapping, recognised by its first bytes."""
     for mark, name in _MARKS:
         if value.startswith(mark):
             return f"is {name}; send UTF-8"
     zeros = [byte == 0 for byte in value[:8].ljust(8, b" ")]
     if zeros == [False, True, True, True] * 2 or zeros == [True, True, True, False] * 2:
         return "is UTF-32; send UTF-8"
-    # A line of UTF-16 that was cut at its line feed begins with the rest of that, a zero.
+    # A line of UTF-16 that was split at a line feed begins with the second byte of it, a zero.
     if zeros[:4] in ([False, True, False, True], [True, False, True, False]):
         return "is UTF-16; send UTF-8"
     schema = int.from_bytes(value[1:_FRAME_BYTES], "big")
@@ -182,10 +181,10 @@ def _parse_as(model: type[M], value: bytes, types: frozenset[str]) -> M:
 
 
 def _check_size(value: bytes) -> None:
-    """Refuses an event of so many values that only looking at all that is wrong with it would take too long."""
+    """Refuse an event with so many values that listing its problems would take too long."""
     if len(value) < limits.VALUES_MAX:  # a value has at least a byte
         return
-    # A value stands behind a comma or opens a container: there are no more than these.
+    # Each value follows a comma or opens a container, which gives an upper bound.
     if value.count(b",") + value.count(b"[") + value.count(b"{") < limits.VALUES_MAX:
         return
     try:
@@ -200,7 +199,7 @@ def _check_size(value: bytes) -> None:
 
 
 def _check_names(value: bytes) -> None:
-    """Refuses JSON that gives a field twice: which of them the sender means, nobody can know."""
+    """Refuse JSON with a duplicate field, which is ambiguous."""
     names = _FIELD_NAME.findall(value)
     has_escapes = b"\\" in value and any(b"\\" in name for name in names)
     if has_escapes or len({*names}) < len(names):  # of several objects it may still be right
@@ -216,7 +215,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> None:
 
 
 def _values(held: object) -> int:
-    """How many values there are in a value, itself included; no more are counted than an event may hold."""
+    """Return the number of values in a value, itself included, counted up to the limit of an event."""
     count, ahead = 0, [held]
     while ahead and count <= limits.VALUES_MAX:
         count += 1
@@ -233,8 +232,8 @@ _reported: set[tuple[str, str]] = set()
 
 
 def _report_once(kind: str, field: str) -> None:
-    """Logs a field that nobody reads. Its name is the sender's, whoever that is, and may be anything: what does not
-    look like the name of a field is not shown, and those beyond the first so many are neither logged nor kept."""
+    """Log an unknown field once. Its name may be any text of the sender: names of unusual form are hidden, and only
+    a limited number is logged and remembered."""
     shown = repr(field) if _PLAIN_NAME.fullmatch(field) else "whose name is none"
     if len(_reported) >= UNKNOWN_REPORTED or (kind, shown) in _reported:
         return
@@ -247,8 +246,7 @@ def _refusal(code: ErrorCode, problem: str, field: str = "") -> InvalidRecord:
 
 
 def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknown: ErrorCode) -> InvalidRecord:
-    """Everything that is wrong with a value that should be an event of one of `types`. `unknown` is the code for one
-    of no known type."""
+    """Return all problems of an invalid event of one of `types`. `unknown` is the code for an unknown type."""
     errors = error.errors(include_url=False, include_input=False)
     hidden = max(0, len(errors) - ERRORS_READ)
     del errors[ERRORS_READ:]
@@ -271,7 +269,7 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
             problems[field] = problem
         problems.setdefault(field, problem)
     above = {field[:at] for field in problems for at, sign in enumerate(field) if sign == "."}
-    for one in errors:  # of what may be a text or a list, a list was given: that it is no text says nothing
+    for one in errors:  # for a union of text and list, the error of the text alternative is irrelevant to a list
         if one["type"] == "string_type":
             field, _ = _problem(one, types)
             if field in above:
@@ -289,7 +287,7 @@ def _unreadable(message: str) -> str:
 
 
 def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
-    """Field and problem of one of pydantic's errors, worded so that the sender knows what to do."""
+    """Return field and problem of one of pydantic's errors, worded as a remedy."""
     field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
     if error["type"] in _TYPES:
         return field, _TYPES[error["type"]]
@@ -313,6 +311,6 @@ def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
 
 
 def _path(location: tuple[int | str, ...], types: frozenset[str]) -> str:
-    """pydantic's error location → dotted path. Neither event types nor a union's arms are fields."""
+    """Convert pydantic's error location to a dotted path, without event types and union members."""
     parts = [str(part) for part in location if part not in types]
     return ".".join(part for part in parts if "[" not in part and part not in ("str", "int", "constrained-str"))

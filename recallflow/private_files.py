@@ -1,7 +1,7 @@
-"""Files and folders for their owner alone, whatever the umask.
+"""Files and folders readable by their owner alone, regardless of the umask.
 
-RocksDB creates files by the umask: a command sets `UMASK` for itself, and a program that uses
-recallflow keeps its own, so that its files lie in folders that nobody else can enter.
+RocksDB creates files by the umask. A command sets `UMASK` for itself; an embedding program keeps its umask, so its
+files are protected by the private folder around them.
 """
 
 import contextlib
@@ -16,35 +16,35 @@ OTHERS = 0o077  # permission bits of the group and of everybody else
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder and its missing parents. A folder that is there keeps its permissions."""
+    """Create a folder and its missing parents. Existing folders keep their permissions."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(FOLDER_MODE, exist_ok=True)
     if not folder.is_dir():
-        folder.mkdir()  # which raises the system's own error about what has the name
+        folder.mkdir()  # raises the system's error for a file of this name
 
 
 def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
-    """Open a binary file to write (`wb`) or to append to (`ab`). A file that is there keeps its permissions."""
+    """Open a binary file to write (`wb`) or to append to (`ab`). An existing file keeps its permissions."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | {"wb": os.O_TRUNC, "ab": os.O_APPEND}[mode]
     return os.fdopen(os.open(path, flags, FILE_MODE), mode)
 
 
 def restrict(path: Path) -> None:
-    """Take the permissions of others from one file or folder that is ours. Those of another user's stay."""
+    """Remove the permissions of others from one of our files or folders. Those of another user are unchanged."""
     with contextlib.suppress(PermissionError):
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS)
 
 
 def restrict_tree(folder: Path) -> None:
-    """Take the permissions of others from a folder and all that is in it."""
+    """Remove the permissions of others from a folder and its contents."""
     for path in (folder, *folder.rglob("*")):
         restrict(path)
 
 
 def open_to_others(folder: Path) -> list[Path]:
-    """Return the folder, or those of its entries, that other users of the machine may read or change. A mounted disk
-    may belong to another user, who shares it with us: then its entries count alone."""
+    """Return the folder or those of its entries that other users of the machine may read or change. A mounted disk
+    may belong to another user, who shares it: then only its entries are checked."""
     status = folder.stat()
     if not status.st_mode & OTHERS:
         return []

@@ -1,6 +1,7 @@
-"""What users import from `recallflow`: the events that go in, the responses that come out, and the errors.
+"""Public names of `recallflow`: events, responses and errors.
 
-`X as X` is how a type checker is told that a name is for users."""
+`X as X` marks a name as public for type checkers.
+"""
 
 # ruff: noqa: I001 - which would make a statement of each name
 
@@ -112,7 +113,7 @@ from recallflow.verbs.results import (
     Page as Page,
     Stats as Stats,
 )
-from recallflow.workspaces import (
+from recallflow.owner import (
     workspace_of as workspace_of,
 )
 

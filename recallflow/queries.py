@@ -1,8 +1,9 @@
-"""Query events: everything that asks (topic `query.events`)."""
+"""Query events (topic `query.events`)."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -23,11 +24,82 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from recallflow import limits
-from recallflow.cursors import AfterMemory, AfterPart
 from recallflow.events import Event
-from recallflow.fields import AS_WHOLE, INT32_MAX, Identifier, Layer, Name, NonEmpty, Role, Share, Timestamp
-from recallflow.parts import FIELDS_MAX, Part, check_all, nearest, no_such
+from recallflow.fields import (
+    AS_WHOLE,
+    FIELDS_MAX,
+    INT32_MAX,
+    Identifier,
+    Layer,
+    Name,
+    NonEmpty,
+    Part,
+    Role,
+    Share,
+    Timestamp,
+    check_all,
+    nearest,
+    no_such,
+)
+from recallflow.limits import CURSOR_CHARACTERS
 from recallflow.records import Position
+
+_MEMORY = re.compile(r"m:(-?\d{1,15}):(.+)", re.S)
+_EDGE = re.compile(r"e:([0-9a-f]{8})?((?:[0-9a-f]{2})*)")
+
+
+class MemoryCursor(NamedTuple):
+    """Cursor at a memory, by its event time (epoch milliseconds) and its id. It names the last entry of a page, so
+    that insertions and deletions do not shift the next page."""
+
+    created_ms: int
+    memory_id: str
+
+    def __str__(self) -> str:
+        return f"m:{self.created_ms}:{self.memory_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Parse a cursor; return None for other text."""
+        found = _MEMORY.fullmatch(text)
+        return None if found is None else cls(int(found[1]), found[2])
+
+
+class EdgeCursor(NamedTuple):
+    """Cursor at an edge, by the id of a store and the edge's name in it; empty before the first."""
+
+    mark: bytes
+    name: bytes
+
+    def __str__(self) -> str:
+        return f"e:{self.mark.hex()}{self.name.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Parse a cursor; return None for other text."""
+        found = _EDGE.fullmatch(text)
+        return None if found is None else cls(bytes.fromhex(found[1] or ""), bytes.fromhex(found[2]))
+
+
+_PROBLEM = "is not from a page of this list; give its `after` as it is, or leave it out for the first page"
+
+
+def _of_memories(text: str) -> str:
+    if MemoryCursor.parse(text) is None:
+        raise ValueError(_PROBLEM)
+    return text
+
+
+def _of_graph(text: str) -> str:
+    if MemoryCursor.parse(text) is None and EdgeCursor.parse(text) is None:
+        raise ValueError(_PROBLEM)
+    return text
+
+
+_Text = Annotated[str, StringConstraints(max_length=CURSOR_CHARACTERS)]
+AfterMemory = Annotated[_Text, AfterValidator(_of_memories)]
+AfterPart = Annotated[_Text, AfterValidator(_of_graph)]
+
 
 T = TypeVar("T")
 
@@ -53,13 +125,13 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
             }
         ),
         "balanced": MappingProxyType({"recency": 0.3, "semantic": 0.5, "proximity": 0.2}),
-        # One hop more, up to the third, costs more than the whole range of meaning is worth.
+        # Each hop, up to the third, costs more than the whole range of the signal.
         "entity_focused": MappingProxyType({"proximity": 0.93, "semantic": 0.07}),
         "episode": MappingProxyType({"relevance": 1.0, "mentions": 0.5}),
     }
 )
 
-# The default weights of boosts, in log-odds of the semantic signal.
+# Default weights of boosts, in log-odds of the semantic signal.
 _BOOSTS = MappingProxyType({"relationship": 1.0, "personalisation": 0.10, "session_continuity": 0.03})
 BOOSTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({"hybrid": _BOOSTS, "balanced": _BOOSTS})
 
@@ -78,8 +150,8 @@ def _position(text: str) -> str:
 
 
 def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[InitErrorDetails]:
-    """One problem for each name that is no factor or boost of the mode; in `auto`, of none that it may choose.
-    Without a mode, as it is wrong itself, any may be meant."""
+    """Return a problem for each name that is no factor or boost of the mode; in `auto`, of no selectable mode.
+    Without a valid mode, all names are accepted."""
     modes = [*WEIGHTS] if mode is None or mode == "auto" else [mode]
     known = sorted({name for one in modes for names in (WEIGHTS, BOOSTS) for name in names.get(one, ())})
     what = f"{mode or 'a mode'} weighs {', '.join(known) or 'nothing'}"
@@ -98,12 +170,12 @@ QUERY_IDS = ("id", "query_id")  # the names under which a query may carry its id
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
 
 
-# The first wrong value says enough, and very many would take long to word.
+# The first wrong value is enough; wording very many takes long.
 Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True)
 
 
 class Decay(Part):
-    """How age lowers a memory's recency. Only the parameter of the chosen function counts; all in days."""
+    """Decay of a memory's recency by age. Only the parameter of the chosen function counts; all in days."""
 
     function: DecayFunction = "exponential"
     tau_days: Days = 30.0
@@ -133,8 +205,8 @@ def _one_or_several(given: object) -> str:
 
 
 class Filters(Part):
-    """Which memories may be in the answer. All that is given must hold; within a list any value will do. Filters nest:
-    `all` of them must hold, `any` one of them, and `not` one of them may."""
+    """Conditions on memories of the answer. All given fields must match; within a list any value matches. Filters
+    nest: `all` of them must match, `any` one of them, and `not` none of them."""
 
     model_config = ConfigDict(serialize_by_alias=True)
     ALSO = MappingProxyType({"AND": "all", "OR": "any", "NOT": "not", "$and": "all", "$or": "any", "$not": "not"})
@@ -167,13 +239,12 @@ class Filters(Part):
 
     @property
     def none_of(self) -> "list[Filters]":
-        """What must not hold."""
+        """Return the negated filters."""
         return self.not_ if isinstance(self.not_, list) else [] if self.not_ is None else [self.not_]
 
 
 def _of_bounded_size(given: Any) -> Any:
-    """Looks at filters before they are read, as far as they nest: very many could take very long to answer, and very
-    many mistakes to word."""
+    """Check the size of nested filters before parsing: very many could take too long to evaluate, or to report."""
     conditions, unknown, level, ahead = 0, 0, 0, [given]
     known = {field.alias or name for name, field in Filters.model_fields.items()}
     while ahead:
@@ -203,7 +274,7 @@ Conditions = Annotated[Filters, BeforeValidator(_of_bounded_size)]
 
 
 class AsOf(Part):
-    """A point in time: `event_time` for what had happened by then, `ingestion_time` for what was known by then."""
+    """A point in time: `event_time` for events up to then, `ingestion_time` for the engine's knowledge up to then."""
 
     event_time: Timestamp | None = None
     ingestion_time: Timestamp | None = None
@@ -216,16 +287,18 @@ class AsOf(Part):
 
 
 class ReplyTo(Part):
-    """Another response topic, out of the list in the settings."""
+    """Another response topic, from the list in the settings."""
 
     topic: Name
     partition: Annotated[int, Field(ge=0, le=INT32_MAX), AS_WHOLE] | None = None
 
 
 class Query(Event):
-    """What every question may carry: positions that are to be applied before it is answered, and where its answer goes.
-    `wait_timeout_ms`: how long it waits at most, for them or, where it finds nothing, for a log that is not applied.
-    Its id may also be called `query_id`, as in the answer."""
+    """Fields of every query: positions to apply before the answer, and the address of the answer.
+
+    `wait_timeout_ms` limits the wait for these positions, or, for an empty result, for a log with unapplied records.
+    `id` may also be called `query_id`, as in the answer.
+    """
 
     id: Annotated[Identifier | None, Field(validation_alias=AliasChoices(*QUERY_IDS))] = None
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
@@ -234,7 +307,8 @@ class Query(Event):
 
 
 class Recall(Query):
-    """Asks for ranked memories. `k` is clamped to 1-50 and `traversal_depth` to 1-3; a long query is cut and warned."""
+    """Asks for ranked memories. `k` is clamped to 1-50 and `traversal_depth` to 1-3; a long query is cut, with a
+    warning."""
 
     type: Literal["recall"]
     query: NonEmpty
@@ -286,8 +360,8 @@ class MemoryHistory(Query):
 
 
 class MemoriesList(Query):
-    """Asks for the user's memories, newest first, page by page: `after` is where the page before ended. Also for those
-    that recall leaves out, which are marked."""
+    """Asks for the user's memories, newest first, page by page: `after` is the cursor of the previous page. Memories
+    that recall omits are included and marked."""
 
     type: Literal["memories.list"]
     filters: Conditions = Filters()
@@ -310,7 +384,7 @@ class GraphStatus(Query):
 
 
 class GraphTrace(Query):
-    """Asks for every step of the graph expansion that a recall query like it would have."""
+    """Asks for every step of the graph expansion of an equal recall query."""
 
     type: Literal["graph.trace"]
     query: NonEmpty
@@ -322,9 +396,9 @@ class GraphTrace(Query):
 
 
 class GraphExplore(Query):
-    """Asks for a bounded subgraph: what lies within `hops` of `nodes`, each a memory's id, a node's
-    key, a URN or an entity's name; without any, of the newest memories. Or, page by page, for the `whole` graph:
-    `after` is where the page before ended."""
+    """Asks for a bounded subgraph: the neighbourhood within `hops` of `nodes`, each a memory's id, a node's key, a
+    URN or an entity's name; without any, of the newest memories. Or, page by page, for the `whole` graph: `after` is
+    the cursor of the previous page."""
 
     type: Literal["graph.explore"]
     whole: bool = False
@@ -345,7 +419,7 @@ class GraphExplore(Query):
 
 class GraphFacts(Query):
     """Asks for relations: edges with the memories that state them, by words, by the entities at their ends (names,
-    URNs, keys, memory ids) and by type; those that count at the moment, or all with `include_history`."""
+    URNs, keys, memory ids) and by type; only valid ones, or all with `include_history`."""
 
     type: Literal["graph.facts"]
     query: NonEmpty | None = None

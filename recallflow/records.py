@@ -1,4 +1,4 @@
-"""A record as it comes from a log, before anything about its content is known."""
+"""Records of a log with their positions and senders, and signals of the source."""
 
 from typing import NamedTuple, Self
 
@@ -6,7 +6,7 @@ from recallflow.errors import ErrorCode
 
 
 class Position(NamedTuple):
-    """Where a record stands in its log: `topic:partition:offset`, the read-your-writes token."""
+    """Position of a record in its log: `topic:partition:offset`, the read-your-writes token."""
 
     topic: str
     partition: int
@@ -14,7 +14,7 @@ class Position(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The ordered log this position is in: `topic:partition`."""
+        """Return the ordered log of this position: `topic:partition`."""
         return f"{self.topic}:{self.partition}"
 
     def __str__(self) -> str:
@@ -22,7 +22,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads `topic:partition:offset`; raises ValueError for anything else."""
+        """Parse `topic:partition:offset`. Raise ValueError for other text."""
         topic, partition, offset = text.rsplit(":", 2)
         position = cls(topic, int(partition), int(offset))
         if not topic or position.partition < 0 or position.offset < 0:
@@ -34,16 +34,16 @@ MOVED_HEADER = "recallflow-moved-from"
 
 
 class Principal(NamedTuple):
-    """Who sent a record, as its credentials said. `name`: as an operator knows it, no secret; `projects`: those it may
-    read and change, None for all. Tenant, environment and end user were judged with the record."""
+    """Sender of a record, according to its credentials. `name` is readable and not secret; `projects` are those it
+    may read and change, None for all. Tenant, environment and end user were checked with the record."""
 
     name: str
     projects: tuple[str, ...] | None = None
 
 
 class Refusal(NamedTuple):
-    """Why a record does not count, whatever event it holds: in which step it was refused, the error's code, and what is
-    wrong with which field."""
+    """Refusal of a record, whatever its event: the refusing step, the error's code, and the wrong field with its
+    problem."""
 
     step: str
     code: ErrorCode
@@ -54,13 +54,12 @@ class Refusal(NamedTuple):
 class Record(NamedTuple):
     """One record of a log.
 
-    `append_ms` is when the record was appended to its log, in epoch milliseconds. It is a fact of the log
-    (`append_logged`) on Kafka; an embedded source stamps lines that carry no time with its own clock, and
-    whatever rests on such a stamp stays out of the state hash. A `silent` record is read again to rebuild state: its
-    outputs were sent long ago, and are not sent again. A `tombstone` had no value at all. `headers` are None where they
-    cannot be read. `principal`: who sent it, once that was judged; None where nobody asks. From then on no credentials
-    are among the headers. `refusal`: where the verdict was that it does not count; that holds also where it is read
-    again from what was kept. `unread`: of a query, how many memory records were appended before it and are not applied.
+    `append_ms` is the append time in epoch milliseconds. On Kafka it is a fact of the log (`append_logged`); an
+    embedded source stamps lines without a time by its own clock, and values that depend on it are not part of the state
+    hash. A `silent` record is read again to rebuild state, without sending its outputs again. A `tombstone` had no
+    value. `headers` are None where they cannot be read, and contain no credentials once the sender is checked.
+    `principal` is the checked sender; None without authentication. `refusal` is the result of a failed check, also on a
+    later reading. `unread` of a query is the number of earlier memory records that are not applied.
     """
 
     position: Position
@@ -77,7 +76,7 @@ class Record(NamedTuple):
 
     @property
     def moved_from(self) -> Position | None:
-        """Where its producer put a record that was sent on to its owner's partition of the same topic."""
+        """Return the original position of a record that was moved to its owner's partition of the same topic."""
         if not self.headers:
             return None
         said = next((value for name, value in self.headers if name == MOVED_HEADER), None)
@@ -90,5 +89,25 @@ class Record(NamedTuple):
 
     @property
     def known_as(self) -> Position:
-        """The position that its producer knows."""
+        """Return the position that its producer knows."""
         return self.moved_from or self.position
+
+
+class Open(NamedTuple):
+    """A state partition is owned by this process from here on; its records follow."""
+
+    partition: int
+
+
+class Mark(NamedTuple):
+    """A barrier: all emitted records of a state partition are before it, and its progress is to be kept. `number`
+    counts the barriers of a partition; `place` is the encoded known progress, None if unchanged; `last` means that
+    the partition is released here."""
+
+    partition: int
+    number: int
+    place: bytes | None = None
+    last: bool = False
+
+
+Signal = Open | Mark

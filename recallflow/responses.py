@@ -1,4 +1,4 @@
-"""What leaves the engine: responses and receipts (topics `recall.responses`, `memory.receipts`)."""
+"""Responses and receipts of the engine (topics `recall.responses`, `memory.receipts`)."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -13,8 +13,8 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, Mark, Subgraph, Trace
 
-# Of an event that was made from memories and does not fit them any more, or of one that is edited over and over; of a
-# vector of a model that is not in use; and of an event that is no later than its user's erasure.
+# Of a derived event that no longer fits its memories, or a memory edited without end; of a vector of an unused model;
+# of an event not later than its user's erasure.
 Unfit = Literal["outdated", "too_many", "other_model", "erased"]
 Outcome = Literal[
     "created",
@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Model)
 
 
 def unchecked(model: type[M], **fields: Any) -> M:
-    """Return a model of fields that need no check, in a fifth of the time of one."""
+    """Build a model without validation, in a fifth of the time."""
     made, put = model.__new__(model), object.__setattr__
     put(made, "__dict__", _defaults(model) | fields)
     put(made, "__pydantic_fields_set__", {*fields})
@@ -51,15 +51,14 @@ def _defaults(model: type[Model]) -> dict[str, Any]:
 
 
 class Warn(Cuttable):
-    """Something the asker should know about an answer that was given all the same."""
+    """A warning of an answer."""
 
     code: str
     detail: str
 
 
 class Meaning(NamedTuple):
-    """What a warning means. One that `degrades` belongs to an answer that is less than what was asked for, or than the
-    engine gives when all of it works."""
+    """Meaning of a warning. One that `degrades` marks an answer as incomplete or of lower quality."""
 
     degrades: bool
     text: str
@@ -102,7 +101,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
 
 
 def status_of(warnings: Iterable[Warn]) -> Literal["ok", "degraded"]:
-    """Degraded exactly where a warning is one that degrades."""
+    """Return `degraded` if any warning degrades."""
     return "degraded" if any(w.code in WARNINGS and WARNINGS[w.code].degrades for w in warnings) else "ok"
 
 
@@ -114,7 +113,7 @@ class FieldError(Cuttable):
 
 
 class ErrorBody(Cuttable):
-    """Why a request could not be answered, every wrong field at once."""
+    """The reason of a refused or failed request, with every wrong field."""
 
     code: str
     message: str
@@ -122,34 +121,34 @@ class ErrorBody(Cuttable):
 
     @classmethod
     def of(cls, error: InvalidRecord) -> Self:
-        """The error as an answer shows it."""
+        """Return the error in an answer's format."""
         fields = [FieldError(field=field, problem=problem) for field, problem in error.fields]
         return cls(code=error.code, message=str(error), fields=fields)
 
 
 class Span(TypedDict):
-    """Where something stands in a `content`: characters, counted from 0, the end exclusive."""
+    """A range of characters in a `content`, counted from 0, the end exclusive."""
 
     start: int
     end: int
 
 
 class Matched(TypedDict):
-    """A word of the question as the memory writes it, and where it, or another form of it, stands in `content`."""
+    """A matched word as the memory writes it, and its range in `content`, also for another form of it."""
 
     word: str
     places: list[Span]
 
 
 class Neighbour(TypedDict):
-    """Another memory that a reason rests on, with the sentence that counts, or a part of it."""
+    """Another memory that a reason rests on, with the sentence, or a part of it."""
 
     id: str
     quote: str
 
 
 class Reason(TypedDict):
-    """Why a memory is in the answer: a phrase for people, and what it rests on."""
+    """A reason for a memory in the answer: a readable phrase, with its evidence."""
 
     code: str
     text: str
@@ -161,7 +160,7 @@ class Reason(TypedDict):
 
 
 class Explanation(Model):
-    """How a memory's score came about: score = Σ weight · factor + Σ boosts, or without any weights the product of the
+    """Parts of a memory's score: score = Σ weight · factor + Σ boosts, or without any weights the product of the
     factors (see docs/concepts/recall.md)."""
 
     factors: dict[str, float]
@@ -178,13 +177,15 @@ class UpdatedBy(TypedDict):
 
 
 class RecalledMemory(Cuttable):
-    """One memory of an answer, in one of its versions: `version` counts from 0, `updated_at` is the event time of that
-    version, and `current` tells whether it is the latest one and counts now. Times are RFC 3339 in UTC; `rank` starts
-    at 1; `explanation`: how `score` came about, null where the query asks for none, and for what the graph adds;
-    `relevance`: the probability to be evidence for the question; `why`: at least one reason, the strongest first;
-    `excerpt`: of a long text the passage that fits the question best; `derived_from`: the memories it was made of;
-    `question`: the smaller question that found it, where the query's own did not; `updated_by`: a later memory that
-    probably replaces what it says."""
+    """One version of a memory in an answer.
+
+    `version` counts from 0, `updated_at` is the event time of that version, and `current` tells whether it is the
+    latest and valid one. Times are RFC 3339 in UTC; `rank` starts at 1. `explanation` contains the parts of `score`,
+    null unless requested, and for memories of the graph. `relevance` is the probability of being evidence for the
+    question. `why` has at least one reason, the strongest first. `excerpt` is the best passage of a long text.
+    `derived_from` are its source memories. `question` is the subquery that found it, if not the query itself.
+    `updated_by` is a later memory that probably replaces its statement.
+    """
 
     id: str
     version: int
@@ -219,7 +220,7 @@ class RecalledMemory(Cuttable):
 
 
 class ListedMemory(Cuttable):
-    """A memory as it stands, in the version of the moment asked about. `marks`: why recall leaves it out."""
+    """A memory in its version of the requested time. `marks` are the reasons why recall omits it."""
 
     id: str
     version: int
@@ -246,8 +247,8 @@ class ListedMemory(Cuttable):
 
 
 class MemoryPage(Model):
-    """A page of a user's memories, newest first by event time. `total`: how many the list has at this moment, on all
-    pages; `after`: where the page ends, for the next one; null where it is the last."""
+    """A page of a user's memories, newest first by event time. `total` is the current number on all pages; `after`
+    is the cursor of the next page, null on the last."""
 
     memories: list[ListedMemory]
     total: int
@@ -255,10 +256,10 @@ class MemoryPage(Model):
 
 
 class ContextItem(Cuttable):
-    """One memory of a context, in the version said. `score` is null for a rule that is in because it is one, not by its
-    rank. `until`: when a later memory replaced what it says; its `content` says so too. `excerpt`: its `content` is the
-    passage at these characters of the text, as there was no room for the whole; where there was none for that either,
-    `content` is the `summary`, which is not counted beside a text."""
+    """One memory of a context, in the given version. `score` is null for a rule that is included without a rank.
+    `until` is the time when a later memory replaced its statement, which `content` also states. `excerpt` is the
+    range of the passage in `content`, where the whole text exceeds the budget; without room for that, `content` is
+    the `summary`, which is not counted as a text."""
 
     id: str
     version: int
@@ -273,16 +274,16 @@ class ContextItem(Cuttable):
 
 
 class Omitted(Model):
-    """How many entries of a section the query's filters keep out of it, and for how many the budget has no room."""
+    """Number of entries of a section that the query's filters exclude, and of those beyond the budget."""
 
     filters: int
     budget: int
 
 
 class Context(Cuttable):
-    """An assembled context within the asked token budget: summaries by category, up to half of it; memories, up to four
-    fifths; entities with their relations, up to all of it. `counted_by`: whose tokens `token_count` counts. `omitted`:
-    by section, what is not in it."""
+    """A context within the requested token budget: summaries by category, up to half of it; memories, up to four
+    fifths; entities with their relations, up to all of it. `counted_by` names the tokenizer of `token_count`.
+    `omitted` counts missing entries by section."""
 
     summaries: dict[str, str]
     relevant_items: list[ContextItem]
@@ -293,7 +294,7 @@ class Context(Cuttable):
 
 
 class MemoryUsage(Model):
-    """What answers and feedback made of a memory. Times are RFC 3339 in UTC."""
+    """Usage of a memory by answers and feedback. Times are RFC 3339 in UTC."""
 
     count: int
     last_accessed_at: str | None
@@ -314,9 +315,9 @@ class EpisodeInfo(Cuttable):
 
 
 class RecalledEpisode(Cuttable):
-    """An episode of an answer in the mode `episode`. `start`, `end`: its first message and its last; `size`: how many
-    memories it has, of which `members_returned` are in the answer; `relevance`: the probability that it holds what is
-    asked for."""
+    """An episode of an answer in the mode `episode`. `start` and `end` are the times of its first and last message;
+    `size` is its number of memories, of which `members_returned` are in the answer; `relevance` is the probability
+    that it contains the answer."""
 
     id: str
     session_id: str | None
@@ -360,7 +361,7 @@ class Response(Model):
     error: ErrorBody | None = None
 
     def warned(self, warnings: Iterable[Warn]) -> Self:
-        """The response with these warnings too, and the status that all of them give it."""
+        """Return the response with added warnings and the resulting status."""
         every = [*self.warnings, *warnings]
         status = "error" if self.status == "error" else status_of(every)
         return self.model_copy(update={"warnings": every, "status": status})
@@ -378,9 +379,9 @@ def _set_fields(model: object) -> dict[str, Any]:
 
 
 class Receipt(Model):
-    """What became of a memory event that asked with `"receipt": true`, or that could not take full effect: then `code`
-    names what is missing, and `detail` the consequence. `purged` is false for an erasure: nothing can be read any more,
-    and files that may still hold it are rewritten next; `user.stats` says when that is done."""
+    """Outcome of a memory event with `"receipt": true`, or of one with incomplete effect: then `code` names the
+    missing part, and `detail` the consequence. `purged` is false for an erasure whose data is unreadable, but still
+    in files, which are rewritten next; `user.stats` reports the completion."""
 
     id: str
     position: str

@@ -1,15 +1,17 @@
-"""JSON Schemas (draft 2020-12) of everything that crosses a topic, generated from the models."""
+"""JSON Schemas (draft 2020-12) and the AsyncAPI 3 document of all topics, generated from the models."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple, get_args
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
-from recallflow.audit import AuditRecord
 from recallflow.control import ControlEvent
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.events import MemoryEvent
+from recallflow.outputs import AuditRecord
 from recallflow.queries import QueryEvent
 from recallflow.responses import Receipt, Response
+from recallflow.version import __version__
 
 _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
     "memory-event": ("memory.events", TypeAdapter(MemoryEvent)),
@@ -24,7 +26,7 @@ _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Schema name → JSON Schema."""
+    """Return schema name → JSON Schema."""
     return {name: _schema(name, topic, adapter) for name, (topic, adapter) in _CONTRACTS.items()}
 
 
@@ -35,3 +37,152 @@ def _schema(name: str, topic: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:
         "title": f"{name} (topic {topic})",
     }
     return heading | adapter.json_schema(mode="validation")
+
+
+REFERENCE = "#/components/schemas/{model}"
+BINDING = "0.5.0"  # of the Kafka binding
+OWNER_KEY = "tenant_id/user_id (percent-encoded): the events of one user are in one partition, in order"
+
+
+class Channel(NamedTuple):
+    """A topic. `reads` tells whether the engine reads it. `models` are those of its records; empty where a record is
+    any bytes."""
+
+    name: str
+    topic: str
+    reads: bool
+    models: tuple[type[BaseModel], ...]
+    key: str
+    text: str
+
+
+def _members(union: object) -> tuple[type[BaseModel], ...]:
+    """Return the models of a discriminated union."""
+    return get_args(get_args(union)[0])
+
+
+CHANNELS = (
+    Channel("memoryEvents", "memory.events", True, _members(MemoryEvent), OWNER_KEY, "Everything that changes memory"),
+    Channel("queryEvents", "query.events", True, _members(QueryEvent), OWNER_KEY, "Everything that asks"),
+    Channel(
+        "controlEvents", "control.events", True, _members(ControlEvent), "tenant_id/kind/name", "Operators' decisions"
+    ),
+    Channel(
+        "recallResponses", "recall.responses", False, (Response,), OWNER_KEY, "One response to each query, written once"
+    ),
+    Channel("memoryReceipts", "memory.receipts", False, (Receipt,), OWNER_KEY, "What became of an event"),
+    Channel("deadLetters", "dead.letters", False, (), "that of the refused record", "Refused records, as they were"),
+    Channel("auditLog", "audit.log", False, (AuditRecord,), OWNER_KEY, "Who asked for whose memory, where it is kept"),
+    Channel(
+        "enrichmentRequests", "enrichment.requests", False, (EnrichmentRequest,), OWNER_KEY, "Internal, may change"
+    ),
+    Channel("enrichmentResults", "enrichment.results", False, (EnrichmentResult,), OWNER_KEY, "Internal, may change"),
+)
+# On every record that the engine writes.
+IDENTITY = {
+    "recallflow-source": "position (topic:partition:offset) of the record that this one comes from",
+    "recallflow-output": "which of that record's outputs it is; together they name a record once",
+}
+REASON = {
+    "error.code": "why the record was refused",
+    "error.detail": "every wrong field, for a person",
+    "error.fields": "the same in JSON, a list of [field, problem]; of very many, the first",
+    "error.step": "the step that refused it",
+    "error.source": "position of the refused record",
+    "error.time": "append time of the refused record, in epoch milliseconds",
+}
+_OWNER = {"tenant_id": "acme", "user_id": "ann"}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "Message": _OWNER
+    | {"type": "message", "session_id": "s1", "role": "user", "content": "My flight leaves on 3 June."},
+    "MemoryAdd": _OWNER
+    | {"type": "memory", "kind": "fact", "content": "Ann is allergic to peanuts.", "tags": ["food"]},
+    "Recall": _OWNER | {"type": "recall", "id": "q1", "query": "What can't Ann eat?", "k": 3},
+    "Receipt": {"id": "m1", "position": "memory.events:0:7", "outcome": "created", "memory_id": "m1"},
+}
+
+
+def asyncapi() -> dict[str, Any]:
+    """Return the document, with the default names of the topics."""
+    return {
+        "asyncapi": "3.1.0",
+        "info": {
+            "title": "recallflow",
+            "version": __version__,
+            "description": "Memory events and queries in, ranked answers out. JSON, UTF-8, one event a record.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "channels": {channel.name: _channel(channel) for channel in CHANNELS},
+        "operations": {_operation_name(channel): _operation(channel) for channel in CHANNELS},
+        "components": {
+            "messages": {name: found for channel in CHANNELS for name, found in _messages(channel)},
+            "schemas": _schemas(),
+        },
+    }
+
+
+def _channel(channel: Channel) -> dict[str, Any]:
+    return {
+        "address": channel.topic,
+        "description": f"{channel.text}.",
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name, _ in _messages(channel)},
+    }
+
+
+def _operation_name(channel: Channel) -> str:
+    return ("read" if channel.reads else "write") + channel.name[0].upper() + channel.name[1:]
+
+
+def _operation(channel: Channel) -> dict[str, Any]:
+    """Return the engine's operation on a topic. A query is answered on the response topic, or on the topic that it
+    names."""
+    operation: dict[str, Any] = {
+        "action": "receive" if channel.reads else "send",
+        "channel": {"$ref": f"#/channels/{channel.name}"},
+        "summary": f"{channel.text}.",
+    }
+    if channel.name == "queryEvents":
+        operation["reply"] = {"channel": {"$ref": "#/channels/recallResponses"}}
+    return operation
+
+
+def _messages(channel: Channel) -> Iterable[tuple[str, dict[str, Any]]]:
+    trimmings: dict[str, Any] = {"bindings": {"kafka": {"bindingVersion": BINDING, "key": _text(channel.key)}}}
+    if not channel.reads:
+        own = IDENTITY if channel.models else IDENTITY | REASON
+        properties = {name: _text(said) for name, said in own.items()}
+        trimmings["headers"] = {"type": "object", "properties": properties, "required": [*own]}
+    if not channel.models:
+        yield "DeadLetter", {"name": "DeadLetter", "contentType": "application/octet-stream"} | trimmings
+    for model in channel.models:
+        name = model.__name__
+        message = {"name": name, "payload": {"$ref": REFERENCE.format(model=name)}} | trimmings
+        if model is Response:
+            message["correlationId"] = {"description": "The query's id.", "location": "$message.payload#/query_id"}
+        if name in EXAMPLES:
+            message["examples"] = [{"payload": EXAMPLES[name]}]
+        yield name, message
+
+
+def _text(said: str) -> dict[str, Any]:
+    return {"type": "string", "description": said}
+
+
+def _schemas() -> dict[str, Any]:
+    """Return every model by name, as JSON Schema."""
+    models = [model for channel in CHANNELS for model in channel.models]
+    adapters = [(model, "validation", TypeAdapter(model)) for model in models]
+    _, found = TypeAdapter.json_schemas(adapters, ref_template=REFERENCE)  # type: ignore[arg-type]
+    return {name: _plain(schema) for name, schema in found["$defs"].items()}
+
+
+def _plain(schema: Any) -> Any:
+    """Return a schema without discriminators, which are OpenAPI's, and redundant to the `const` of each member."""
+    match schema:
+        case dict():
+            return {name: _plain(value) for name, value in schema.items() if name != "discriminator"}
+        case list():
+            return [_plain(one) for one in schema]
+        case _:
+            return schema

@@ -1,5 +1,4 @@
-"""What a door to recallflow (the HTTP gateway, the MCP server) puts questions and events to: an engine behind Kafka, or
-one in this process."""
+"""Interface between an access point (the HTTP gateway, the MCP server) and an engine, on Kafka or in this process."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
@@ -16,35 +15,37 @@ from recallflow.responses import Receipt, Response
 
 
 class Stored(NamedTuple):
-    """Where an event stands in its log. `receipt`: what became of it, where that was waited for and known in time."""
+    """Position of a stored event. `receipt` is set where it was awaited and came in time."""
 
     position: Position
     receipt: Receipt | None = None
 
 
 def check_forgotten(receipt: Receipt | None) -> None:
-    """Raise InvalidRecord (`not_found`) where it is known that there was no such memory to forget."""
+    """Raise InvalidRecord (`not_found`) for a receipt of a missing memory."""
     if receipt is not None and receipt.outcome == "unchanged":
         raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
 
 
 class Service(Protocol):
-    """Everything that is asked and stored goes through here, with the credentials of whoever it is done for: headers
-    as a record has them. Calls are awaited on one event loop, any number at the same time."""
+    """Queries and events of clients, with their credentials as record headers. Calls are awaited on one event loop,
+    any number at the same time."""
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
-        """The response to a query, also one whose status is `error`. An id is made where the query has none; two under
-        way may have the same. Raises QueryTimeout, DeliveryFailed, SourceError, and InvalidRecord for what is too
-        large to be sent."""
+        """Return the response to a query, also one with status `error`.
+
+        A query without an id gets one; two in flight may have the same. Raise QueryTimeout, DeliveryFailed,
+        SourceError, and InvalidRecord for a query that is too large.
+        """
         ...
 
     async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
-        """Stores an event for good, and does not wait until it is applied. Raises DeliveryFailed and InvalidRecord."""
+        """Store an event without waiting until it is applied. Raise DeliveryFailed and InvalidRecord."""
         ...
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
-        """Stores an event and waits until it is applied; no receipt where that is not known in time. Raises
-        InvalidRecord where it was refused, and what `store` does."""
+        """Store an event and wait until it is applied; the receipt is None if it does not come in time. Raise
+        InvalidRecord for a refused event, and as `store`."""
         ...
 
     def owners(self) -> Collection[Owner]:
@@ -52,7 +53,7 @@ class Service(Protocol):
         ...
 
     def obstacle(self) -> str:
-        """Why nobody should ask yet, or any more; empty where everything is there."""
+        """Return the reason why the engine is not ready; empty if it is."""
         ...
 
     def stopped(self) -> str:
@@ -61,26 +62,26 @@ class Service(Protocol):
 
 
 class Admission(Protocol):
-    """Says at once whether credentials allow something, by what is decided now. The engine judges each record again, as
-    of its append time, and that verdict holds."""
+    """Authorisation against the current control table. The engine checks each record again, as of its append time,
+    and its verdict is final."""
 
     def authenticate(self, headers: Headers) -> None:
-        """Raise InvalidRecord (`unauthenticated`) unless the credentials are somebody's: for a server to ask before it
-        reads a body."""
+        """Raise InvalidRecord (`unauthenticated`) for unknown credentials. A server checks this before it reads a
+        body."""
         ...
 
     def check(self, event: MemoryEvent | QueryEvent, headers: Headers) -> None:
-        """Raises InvalidRecord (`unauthenticated`, `forbidden`, `over_quota`)."""
+        """Raise InvalidRecord (`unauthenticated`, `forbidden`, `over_quota`)."""
         ...
 
     def ids(self, headers: Headers) -> Mapping[str, str]:
-        """Return the ids of which credentials name exactly one, by the fields of events. Raises InvalidRecord
+        """Return the ids that credentials determine uniquely, by event field. Raise InvalidRecord
         (`unauthenticated`)."""
         ...
 
 
 class GateShown(Model):
-    """The verdict on a tenant's graph that holds. Times are RFC 3339 in UTC."""
+    """The current verdict on a tenant's graph. Times are RFC 3339 in UTC."""
 
     blocked: bool
     since: str
@@ -89,8 +90,8 @@ class GateShown(Model):
 
 
 class RolloutShown(Model):
-    """What becomes of what the graph adds to a tenant's answers, and who decided it when and why (null: nobody yet).
-    `gate`: the verdict of the quality gate, or of who overruled it; null where there was none yet."""
+    """A tenant's rollout mode with its author, time and reason (null: never decided). `gate` is the current verdict
+    of the quality gate, or of its override; null without one."""
 
     tenant_id: str
     mode: RolloutMode
@@ -101,12 +102,12 @@ class RolloutShown(Model):
 
 
 class Rollouts(Protocol):
-    """What was decided about tenants' graphs, and a way to decide it."""
+    """Current graph rollouts of tenants, and decisions on them."""
 
     def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
-        """What holds now. Raises InvalidRecord (`unauthenticated`, `forbidden`)."""
+        """Return the current rollout. Raise InvalidRecord (`unauthenticated`, `forbidden`)."""
         ...
 
     async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
-        """Returns once the decision is stored. Raises the same, and DeliveryFailed or SinkError where it cannot be."""
+        """Store a decision. Raise as `state`, and DeliveryFailed or SinkError where it cannot be stored."""
         ...

@@ -1,4 +1,4 @@
-"""Keys that JWTs are signed with, as a JWKS document (RFC 7517) has them."""
+"""Keys of JWT signatures in JWKS documents (RFC 7517)."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from recallflow.fields import Name
 SECRET_BYTES_MIN = 32  # of HS256, as RFC 7518 has it: shorter ones can be guessed from any token
 RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 16_384  # OpenSSL verifies nothing with longer ones
 KEYS_MAX = 100  # of one document
-# Key type → the one algorithm that its keys are for, and the members that make up a public key, or a secret.
+# Key type → its only accepted algorithm, and the members of a public key or secret.
 _TYPES = {
     "RSA": ("RS256", ("e", "kty", "n")),
     "EC": ("ES256", ("crv", "kty", "x", "y")),
@@ -23,8 +23,8 @@ _name: TypeAdapter[str] = TypeAdapter(Name)
 
 
 class SigningKey(NamedTuple):
-    """A key of one algorithm. `name`: its `kid`, or its fingerprint where it has none; `jwk`: the public key, None of
-    a secret."""
+    """A key of one algorithm. `name` is its `kid`, or else its fingerprint; `jwk` is the public key, None for a
+    secret."""
 
     name: str
     algorithm: str
@@ -34,7 +34,7 @@ class SigningKey(NamedTuple):
 
     @classmethod
     def of_secret(cls, secret: bytes, kid: str | None = None) -> Self:
-        """One of HS256. Raises UsageError where it is too short."""
+        """Return an HS256 key. Raise UsageError for a short secret."""
         if len(secret) < SECRET_BYTES_MIN:
             raise UsageError(
                 f"a secret of HS256 has {SECRET_BYTES_MIN} bytes or more, not {len(secret)}: make a new one"
@@ -47,8 +47,8 @@ class SigningKey(NamedTuple):
 
 
 class Jwks(NamedTuple):
-    """What a JWKS document says: the keys that tokens may be signed with, why others are none, and the `kid` of each
-    that is there and is none: it is not gone."""
+    """Content of a JWKS document: valid keys, problems of invalid ones, and the `kid` of each invalid key, which
+    counts as present."""
 
     keys: list[SigningKey]
     problems: list[str]
@@ -56,7 +56,7 @@ class Jwks(NamedTuple):
 
 
 def read_jwks(document: bytes) -> Jwks:
-    """The keys of a document. Raises UsageError for what is none; no message holds any part of a key."""
+    """Return the keys of a document. Raise UsageError for an invalid document; no message contains a part of a key."""
     try:
         given = json.loads(document)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -80,7 +80,7 @@ def read_jwks(document: bytes) -> Jwks:
 
 
 def read_key(given: object) -> SigningKey:
-    """One key of a document (a JWK). Raises UsageError where tokens cannot be signed with it."""
+    """Return one key of a document (a JWK). Raise UsageError for a key that is unusable for signatures."""
     import jwt  # without tokens, an engine does without these libraries
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 

@@ -1,7 +1,7 @@
-"""Work that pauses between bounded pieces, so that one query does not hold up those of other tenants.
+"""Work that pauses between bounded pieces, so that one query does not delay those of other tenants.
 
-Code that reads records says what a piece costs (`spend`). Within `SteppedWork` it pauses there once the step has cost
-enough; anywhere else `spend` does nothing. Where work pauses depends on what it reads alone, never on a clock.
+Code that reads records reports the cost of a piece (`spend`). Within `SteppedWork` it pauses there once the step has
+reached its limit; elsewhere `spend` has no effect. Pauses depend on the read data alone, never on a clock.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ class SteppedWork(Generic[T]):
 
     @property
     def outcome(self) -> T:
-        """What the function returned."""
+        """Return the result of the function."""
         return self._outcome[0]
 
     def step(self) -> bool:
-        """Go on up to the next pause. Return whether the function has returned. Raises what the function raises."""
+        """Continue up to the next pause. Return whether the function has returned. Raise the function's error."""
         self._greenlet.left = STEP_COST
         returned = self._greenlet.switch()
         if self._greenlet.dead:
@@ -43,7 +43,7 @@ class _Pausing(greenlet):  # type: ignore[misc]
 
 
 def spend(cost: int) -> None:
-    """Count what a piece of work costs, in records read; pause if the step has cost enough."""
+    """Add the cost of a piece of work, in records read; pause at the limit of the step."""
     current = getcurrent()
     if type(current) is _Pausing:
         current.left -= cost
@@ -58,7 +58,7 @@ class Rotation:
         self._waiting: dict[str, dict[int, None]] = {}  # tenant → its partitions, both in the order of their turns
 
     def update(self, partition: int, tenants: set[str]) -> None:
-        """Set the tenants that have steps to take in a state partition."""
+        """Set the tenants with pending steps in a state partition."""
         for tenant_id in tenants:
             self._waiting.setdefault(tenant_id, {})[partition] = None
         for tenant_id in self._waiting.keys() - tenants:
@@ -67,7 +67,7 @@ class Rotation:
                 del self._waiting[tenant_id]
 
     def take_turn(self, partition: int) -> str | None:
-        """Return the tenant whose turn it is, if it has its turn in this state partition; others are next then."""
+        """Return the next tenant, if its turn is in this state partition."""
         tenant_id = next(iter(self._waiting), None)
         if tenant_id is None or next(iter(self._waiting[tenant_id])) != partition:
             return None

@@ -1,6 +1,6 @@
-"""Traces across processes: the header `traceparent` (W3C Trace Context), and what GenAI conventions call an operation.
+"""Distributed traces: the header `traceparent` (W3C Trace Context), and operation names of the GenAI conventions.
 
-Everything here works without the OpenTelemetry SDK, and then costs next to nothing: the parent that came goes on.
+All functions work without the OpenTelemetry SDK at almost no cost: the incoming parent is forwarded.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from recallflow.credentials import Headers
 
 TRACE_HEADER = "traceparent"
-HEADER_MAX_BYTES = 512  # whatever a later version of the standard appends
+HEADER_MAX_BYTES = 512  # limit, for additions of later versions of the standard
 NOWHERE = Context()  # no parent
 
 Operation = Literal["search_memory", "create_memory", "update_memory", "upsert_memory", "delete_memory"]
@@ -26,19 +26,19 @@ OPERATIONS: dict[str, Operation] = {
     "memory.feedback": "update_memory",
     "memory.forget": "delete_memory",
     "user.erase": "delete_memory",
-}  # of all other events: upsert_memory, and of all that asks: search_memory
+}  # other events are upsert_memory, other queries search_memory
 
 _propagator = TraceContextTextMapPropagator()
 tracer = trace.get_tracer("recallflow")
 
 
 def operation_of(event_type: str, *, asks: bool) -> Operation:
-    """What the GenAI conventions call that which an event of a type does."""
+    """Return the GenAI operation name of an event type."""
     return "search_memory" if asks else OPERATIONS.get(event_type, "upsert_memory")
 
 
 def parent_in(headers: Headers | None) -> Context:
-    """The span that headers name as their parent; `NOWHERE` where they name none, or what they say is malformed."""
+    """Return the parent span in headers; `NOWHERE` for missing or malformed ones."""
     for name, value in headers or ():
         if name.lower() == TRACE_HEADER and value is not None and len(value) <= HEADER_MAX_BYTES:
             found = _propagator.extract({TRACE_HEADER: value.decode("ascii", "replace")}, NOWHERE)
@@ -48,7 +48,7 @@ def parent_in(headers: Headers | None) -> Context:
 
 
 def trace_headers(context: Context | None = None) -> Headers:
-    """Headers that name a context's span (default: of the current context) as the parent; none where there is none."""
+    """Return headers with a context's span (default: the current one) as the parent; empty without a span."""
     given: dict[str, str] = {}
     _propagator.inject(given, context)
     return ((TRACE_HEADER, given[TRACE_HEADER].encode()),) if given else ()
@@ -56,8 +56,8 @@ def trace_headers(context: Context | None = None) -> Headers:
 
 @contextmanager
 def model_call(operation: Literal["chat", "embeddings", "rerank"], model: str) -> Iterator[trace.Span]:
-    """A call of a model as a child of the current span. Whatever it raises is told by its type alone: a message may
-    quote what was sent."""
+    """Trace a call of a model as a child of the current span. Errors are recorded by type only, because a message
+    may quote the request."""
     attributes = {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
     with tracer.start_as_current_span(
         f"{operation} {model}",
@@ -74,6 +74,6 @@ def model_call(operation: Literal["chat", "embeddings", "rerank"], model: str) -
 
 
 def fail(span: trace.Span, kind: str) -> None:
-    """Says of a span that it ended in an error of a kind."""
+    """Mark a span as failed with an error type."""
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR))

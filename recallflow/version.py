@@ -1,3 +1,3 @@
-"""The version, apart from what the package exports: whoever shows it depends on nothing."""
+"""Version of the package, in a module without imports."""
 
 __version__ = "0.1.0"

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from recallflow.credentials import MasterKey
 from recallflow.errors import MasterKeyError
-from recallflow.master_key import MasterKey
 
 
 @dataclass(frozen=True)

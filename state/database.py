@@ -16,7 +16,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from recallflow import descriptors
+from recallflow import process
 from recallflow.errors import StateInUse, StorageError
 from recallflow.private_files import make_private_folder
 from recallflow.state.files import check_room, is_passing, says_full
@@ -33,7 +33,7 @@ class SharedMemory:
 
     def __init__(self, partitions: int = 1) -> None:
         """`partitions`: how many may be open at the same time."""
-        self._files = descriptors.database_files(partitions)
+        self._files = process.database_files(partitions)
         self._cache = Cache(BLOCK_CACHE_BYTES)
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, self._cache)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 import orjson
 
-from recallflow import descriptors
+from recallflow import process
 from recallflow.background import exponential
 from recallflow.errors import PartitionMissing, StateError, StorageError
 from recallflow.private_files import make_private_folder, restrict
@@ -77,10 +77,10 @@ class StateDirectory:
         self.fingerprint = fingerprint = description.fingerprint
         self._keyring, self._at_rest = description.keyring(path, at_rest), at_rest
         self._memory = SharedMemory(fingerprint.partitions)
-        if not descriptors.suffices_for(fingerprint.partitions):
+        if not process.descriptors_suffice(fingerprint.partitions):
             _log.warning(
                 "%d open files are too few for %d state partitions: raise the limit (ulimit -n, LimitNOFILE)",
-                descriptors.limit(), fingerprint.partitions,
+                process.descriptor_limit(), fingerprint.partitions,
             )  # fmt: skip
         self._cache_bytes = cache_bytes
         self._lock_wait_s = lock_wait_s

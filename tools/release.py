@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from recallflow.asyncapi import asyncapi
+from recallflow.schema import asyncapi
 from tools import dashboard
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from recallflow.asyncapi import asyncapi
+from recallflow.schema import asyncapi
 from tools import dashboard
 from tools.reference import PAGES
 

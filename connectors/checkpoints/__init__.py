@@ -1,2 +1,1 @@
-"""Checkpoints of state partitions in an object store: only what it lacks travels, and a generation is whole or not
-there."""
+"""Checkpoints of state partitions in an object store. Saves are incremental, and a generation is complete or absent."""

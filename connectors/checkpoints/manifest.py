@@ -1,11 +1,11 @@
-"""What a generation is of: a manifest names its files, and the objects that they are made of.
+"""Manifest of a generation: its files, and the objects of their pieces.
 
     p007/objects/<SHA-256>-<save>                     a piece of a file, of at most 8 MiB
-    p007/manifests/<records>-<created>-<save>.json    a generation: all of it is there, as this is written last
-    p007/retired/<as above>.json                      one that was pruned, for as long as somebody may still read it
+    p007/manifests/<records>-<created>-<save>.json    a generation: written last, so it is complete
+    p007/retired/<as above>.json                      a pruned one, kept for its readers for the grace period
 
-Names of manifests sort as generations do: by how many records of its own source are applied, then by when it was
-made. A manifest is JSON with its own checksum.
+Manifests sort by name as generations do: by the number of applied records of their own source, then by creation time. A
+manifest is JSON with its own checksum.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from recallflow.errors import CheckpointBroken
 
 FORMAT = 1
 PIECE_BYTES = 8 * 1024 * 1024
-MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # a partition of several TB; what is larger is none
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # a partition of several TB; a larger file is invalid
 CHECKSUM = "checksum"
 _OBJECT = re.compile(r"[0-9a-f]{64}-[0-9a-f]+")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path leads out of the folder that is written
@@ -29,8 +29,8 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path leads out of the f
 
 @dataclass(frozen=True)
 class About:
-    """What a checkpoint is of. `source`: the partition of the memory topic that the state partition is of; `applied`:
-    the last offset that is applied, of it and of other sources; `fingerprint`: the settings that shaped the state."""
+    """Origin of a checkpoint. `source` is the state partition's memory partition; `applied` the last applied offset
+    of each source; `fingerprint` the settings of the state."""
 
     state_format: int
     partition: int
@@ -44,13 +44,13 @@ class About:
 
     @property
     def offset(self) -> int:
-        """The last one applied of its own source; -1 before the first."""
+        """Return the last applied offset of its own source; -1 before the first."""
         return self.applied.get(self.source, -1)
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a checkpoint. `pieces`: its objects, in order."""
+    """File of a checkpoint. `pieces` are its objects in order."""
 
     name: str
     size: int
@@ -59,7 +59,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A generation. `name`: of the manifest, without its folder."""
+    """Generation of a checkpoint. `name` is that of the manifest, without its folder."""
 
     name: str
     about: About
@@ -70,7 +70,7 @@ class Manifest:
         return sum(file.size for file in self.files)
 
     def objects(self) -> dict[str, int]:
-        """Size of each object by name."""
+        """Return the size of each object by name."""
         return {name: size for file in self.files for name, _, size in pieces_of(file)}
 
 
@@ -89,7 +89,7 @@ def manifest_name(about: About, save: str) -> str:
 
 
 def pieces_of(file: File) -> list[tuple[str, int, int]]:
-    """Each object of a file, with where it begins in it and its size: all but the last are full."""
+    """Return each object of a file with its offset and size: all but the last are full."""
     starts = range(0, file.size, PIECE_BYTES)
     return [
         (piece, start, min(PIECE_BYTES, file.size - start)) for piece, start in zip(file.pieces, starts, strict=True)
@@ -97,7 +97,7 @@ def pieces_of(file: File) -> list[tuple[str, int, int]]:
 
 
 def digest_of(piece: str) -> str:
-    """The SHA-256 that an object's name begins with."""
+    """Return the SHA-256 at the beginning of an object's name."""
     return piece.partition("-")[0]
 
 
@@ -107,7 +107,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(name: str, data: bytes, number: int) -> Manifest:
-    """The manifest of a generation of this state partition. Raises CheckpointBroken."""
+    """Return the manifest of a generation of this state partition. Raise CheckpointBroken."""
     try:
         fields = orjson.loads(data)
         written = fields.pop(CHECKSUM, None)

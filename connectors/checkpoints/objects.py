@@ -1,4 +1,4 @@
-"""Objects of a store by name: each is there whole or not at all, and a store that is away is waited for."""
+"""Object store by name. An object is complete or absent, and an unavailable store is waited for."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ ONE_PUT = "allow_delayed_open=true"  # a small object is sent with one request, 
 
 
 class Location(NamedTuple):
-    """`root`: bucket and prefix, or folder. `shown`: the URL as messages have it."""
+    """Address of a store. `root` is bucket and prefix, or folder. `shown` is the URL for messages."""
 
     filesystem: fs.FileSystem
     root: str
@@ -33,8 +33,8 @@ class Location(NamedTuple):
 
 
 def locate(url: str) -> Location:
-    """Raises UsageError with every wrong field, and OSError where the store has to be asked for its region, and does
-    not answer."""
+    """Return the location of a URL. Raise UsageError with every wrong part, and OSError where the region request
+    fails."""
     scheme, colon, rest = url.partition(":")
     if ":" in rest.rpartition("@")[0] and scheme != "file":
         raise UsageError(
@@ -74,8 +74,8 @@ def _problems(parts: SplitResult) -> list[str]:
     return found
 
 
-PAUSE_S = 1.0  # between two attempts; pyarrow makes some of its own before it gives up one
-# What a service says while it is away, or has too much to do. Anything else does not pass by waiting.
+PAUSE_S = 1.0  # pause between attempts; pyarrow retries on its own before each failure
+# Errors of an unavailable or overloaded service. Other errors do not pass by waiting.
 PASSING = re.compile(
     r"NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTLING|REQUEST_TIMEOUT|HTTP status 5\d\d"
     r"|[Uu]navailable|UNAVAILABLE|DEADLINE_EXCEEDED"
@@ -83,7 +83,7 @@ PASSING = re.compile(
 
 
 class StoreAway(OSError):
-    """A folder of checkpoints that was there at the start is not reachable. It may come back, as a mounted disk may."""
+    """Error: a checkpoint folder that existed at the start is missing. It may return, as a mounted disk may."""
 
 
 _log = logging.getLogger(__name__)
@@ -92,13 +92,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Waiting:
-    """`stopping`: once it is set, nothing more is tried."""
+    """Retries of store calls. Once `stopping` is set, no attempt follows."""
 
     stopping: threading.Event
     patience_s: float = OUTAGE_S
 
     def until_done(self, shown: str, what: str, call: Callable[[], _T]) -> _T:
-        """What the call returns. Raises CheckpointError, and FileNotFoundError as it is."""
+        """Return the result of a call, with retries. Raise CheckpointError, and FileNotFoundError unchanged."""
         patience = Patience(self.patience_s)
         waits = False
         while True:
@@ -121,19 +121,19 @@ class Waiting:
 
 
 class Listed(NamedTuple):
-    """What a listing says of an object. `changed_ns`: when it was written, by the store's own clock."""
+    """Entry of a listing. `changed_ns` is the write time by the store's clock."""
 
     size: int
     changed_ns: int
 
 
 class Objects:
-    """All calls raise CheckpointError; `get` raises FileNotFoundError for an object that is not there.
-    Safe to call from several threads."""
+    """Objects of a store. All calls raise CheckpointError; `get` raises FileNotFoundError for a missing object. Safe
+    to call from several threads."""
 
     def __init__(self, location: Location, waiting: Waiting, *, create: bool = False) -> None:
-        """`create`: make the folder of a local store, and count the store as away while that folder is missing.
-        Raises UsageError where the bucket is missing, or the folder cannot be used."""
+        """`create` makes the folder of a local store, which is unavailable while that folder is missing. Raise
+        UsageError where the bucket is missing, or the folder cannot be used."""
         self.shown = location.shown
         self._filesystem = location.filesystem
         self._root = location.root
@@ -169,30 +169,30 @@ class Objects:
         self._expected, self._mounted = True, os.path.ismount(folder)
 
     def put(self, name: str, data: bytes) -> None:
-        """Data of a few MiB is one request to a service. In a folder it gets its name once it is written."""
+        """Store data. A few MiB are one request to a service. In a folder, a file gets its name after it is written."""
         self._patiently(f"write {name}", lambda: self._put(f"{self._root}/{name}", data))
 
     def get(self, name: str, size_max: int) -> bytes:
-        """An object; of a larger one so many bytes."""
+        """Return an object; of a larger one, `size_max` bytes."""
         return self._patiently(f"read {name}", lambda: self._get(f"{self._root}/{name}", size_max))
 
     def delete(self, name: str) -> None:
-        """Where it is not there, nothing happens."""
+        """Delete an object, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._patiently(f"delete {name}", lambda: self._filesystem.delete_file(f"{self._root}/{name}"))
 
     def listing(self, folder: str) -> dict[str, Listed]:
-        """The objects right below a folder, by the last part of their names."""
+        """Return the objects directly below a folder, by the last part of their names."""
         found = self._list(folder)
         return {info.base_name: Listed(info.size, info.mtime_ns) for info in found if info.type == fs.FileType.File}
 
     def folders(self) -> list[str]:
-        """Those right below the root."""
+        """Return the folders directly below the root."""
         return sorted(info.base_name for info in self._list("") if info.type == fs.FileType.Directory)
 
     def _list(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
-        # A folder that is created or removed at this moment may fail to list even so.
+        # A folder that is created or removed at this moment may still fail to list.
         with contextlib.suppress(FileNotFoundError):
             return list(self._patiently(f"list {folder or 'it'}", lambda: self._filesystem.get_file_info(selector)))
         return []
@@ -223,7 +223,8 @@ class Objects:
         return self._waiting.until_done(self.shown, what, lambda: self._reached(call))
 
     def _reached(self, call: Callable[[], _T]) -> _T:
-        """Call, unless the folder is away. A missing one is not made anew: it would be on the disk below the mount."""
+        """Call, unless the folder is away. A missing folder is not recreated: it would be on the disk below the
+        mount."""
         self._check_there()
         try:
             return call()
@@ -232,7 +233,7 @@ class Objects:
             raise
 
     def _check_there(self) -> None:
-        """Raises StoreAway."""
+        """Raise StoreAway if the folder is missing."""
         if self._expected and not os.path.isdir(self._root):  # noqa: PTH112 - that of Path may raise
             raise StoreAway(f"the folder {self._root} is missing")
         if self._mounted and not os.path.ismount(self._root):

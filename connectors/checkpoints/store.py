@@ -1,4 +1,4 @@
-"""The store of checkpoints of state partitions: save a generation, find the newest, fetch it."""
+"""Checkpoint store of state partitions: save a generation, find the newest, fetch it."""
 
 import logging
 import shutil
@@ -25,7 +25,7 @@ from recallflow.connectors.checkpoints.transfer import Fetching, Hashed, Sending
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
 
-GRACE_S = 24 * 3600.0  # no save and no fetch takes longer: what nobody names is removed after that
+GRACE_S = 24 * 3600.0  # limit of a save or a fetch; unreferenced objects are removed after it
 
 NEVER = Listed(0, 0)
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Saved(NamedTuple):
-    """`sent_bytes`: what travelled for it, without the manifest."""
+    """Saved generation. `sent_bytes` excludes the manifest."""
 
     manifest: Manifest
     sent_bytes: int
@@ -46,19 +46,18 @@ class Pruned(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Generations of a partition, the newest first, and manifests that cannot be read, with why."""
+    """Generations of a partition, newest first, and unreadable manifests with their errors."""
 
     generations: list[Manifest]
     broken: dict[str, CheckpointBroken]
 
 
 class CheckpointStore:
-    """Of one deployment: generations of its state partitions. Several processes may save, fetch and prune at once.
+    """Checkpoint store of one deployment. Several processes may save, fetch and prune at once.
 
-    No object is ever written a second time, as each save gives those that it sends names of its own. It relies on
-    objects that a generation names at that moment. A generation that is pruned meanwhile leaves its objects where they
-    are for the grace period, and so do objects that no generation names yet; a save that took longer than that is given
-    up. So whoever prunes takes nothing away from a generation that is just being written or read.
+    No object is written twice, because each save gives unique names to the objects that it sends. It reuses objects
+    that a generation names at that moment. A pruned generation leaves its objects for the grace period, and so do
+    unreferenced objects; a save that takes longer fails. So pruning never removes objects of a generation in use.
     """
 
     def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
@@ -72,25 +71,27 @@ class CheckpointStore:
     def open(
         cls, url: str, stopping: threading.Event | None = None, patience_s: float = OUTAGE_S, *, create: bool = False
     ) -> Self:
-        """Raises UsageError for a URL that is wrong, and CheckpointError where the store cannot be reached.
-        `stopping`: set by whoever wants all that is under way to end soon. `create`: make the folder of a `file:` URL;
-        from then on the store counts as away while the folder is missing."""
+        """Open a store. Raise UsageError for a wrong URL, and CheckpointError where the store is unreachable.
+
+        Args:
+            stopping: event that ends retries.
+            create: make the folder of a `file:` URL; from then on the store is unavailable while the folder is
+                missing.
+        """
         waiting = Waiting(stopping or threading.Event(), patience_s)
         location = waiting.until_done("checkpoints", "find the store", lambda: locate(url))
         return cls(Objects(location, waiting, create=create))
 
     @property
     def shown(self) -> str:
-        """The URL as messages may have it."""
+        """Return the URL for messages."""
         return self._objects.shown
 
     def save(self, number: int, folder: Path, about: About) -> Saved:
-        """Saves a folder of files that nobody changes meanwhile, a RocksDB checkpoint, as a generation.
+        """Save a folder of constant files, a RocksDB checkpoint, as a generation.
 
-        1. What the store has is what generations name and its listing shows whole.
-        2. Pieces that it lacks are sent.
-        3. The manifest is written: from then on there is the generation. What is cut before leaves objects that
-           nobody names, and a later `prune` removes.
+        1. Find the complete objects of existing generations. 2. Send missing pieces. 3. Write the manifest, which makes
+        the generation visible. An interruption before leaves unreferenced objects, which a later `prune` removes.
         """
         if about.partition != number:
             raise ValueError(f"state partition {number} is saved as {about.partition}")
@@ -118,12 +119,12 @@ class CheckpointStore:
         return Saved(manifest, sending.sent_bytes, sending.sent_objects)
 
     def partitions(self) -> list[int]:
-        """The state partitions that it has anything of."""
+        """Return the state partitions in the store."""
         names = (name for name in self._objects.folders() if name[:1] == "p" and name[1:].isdecimal())
         return sorted(int(name[1:]) for name in names)
 
     def generations(self, number: int) -> list[Manifest]:
-        """The newest first, whole or not. A manifest that cannot be read is warned of, and left out."""
+        """Return the generations, newest first, complete or not. Log a warning for each unreadable manifest."""
         found = self._found(number)
         for name, error in found.broken.items():
             if (number, name) not in self._noted:
@@ -132,18 +133,18 @@ class CheckpointStore:
         return found.generations
 
     def broken(self, number: int) -> list[CheckpointBroken]:
-        """Why manifests that are there cannot be read."""
+        """Return the errors of unreadable manifests."""
         return [*self._found(number).broken.values()]
 
     def newest(self, number: int) -> Manifest | None:
-        """The whole one that has most of its own source applied, as a listing shows them."""
+        """Return the complete generation with the most applied records of its own source, according to a listing."""
         generations = self.generations(number)
         listed = self._objects.listing(f"{_part(number)}/objects") if generations else {}
         return next((manifest for manifest in generations if not lacking(manifest, listed)), None)
 
     def fetch(self, manifest: Manifest, folder: Path) -> None:
-        """Makes `folder`, which is not there or empty, what was saved. It is written beside, and renamed: a fetch that
-        is cut leaves no folder. Raises CheckpointBroken with the file that is missing or another."""
+        """Fetch a generation into `folder`, which is missing or empty. It is written to a temporary folder and
+        renamed, so an interruption leaves no folder. Raise CheckpointBroken with the missing or changed file."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CheckpointError(f"{folder} is not empty: a checkpoint is fetched into a new folder")
         for left in folder.parent.glob(f".{folder.name}.fetching-*"):  # of one that was cut
@@ -159,8 +160,8 @@ class CheckpointStore:
             shutil.rmtree(new, ignore_errors=True)
 
     def fetch_newest(self, number: int, folder: Path) -> Manifest | None:
-        """Fetches the newest generation that is what was saved, and says which: one that is not is warned of, and the
-        next older one is taken. None where there is none."""
+        """Fetch the newest intact generation and return its manifest; None if there is none. A broken one is logged,
+        and the next older one is tried."""
         for manifest in self.generations(number):
             try:
                 self.fetch(manifest, folder)
@@ -171,19 +172,19 @@ class CheckpointStore:
         return None
 
     def verify(self, manifest: Manifest, known: dict[str, str | None]) -> list[str]:
-        """Reads all objects of a generation, and says of each file what is wrong with it. `known`: what was found of
-        objects, which other generations share."""
+        """Read all objects of a generation, and return the problems of each file. `known` holds the results of
+        objects that generations share."""
         return self._fetching(manifest).problems(manifest.files, known)
 
     def prune(self, number: int, keep: int) -> Pruned:
-        """Leaves the newest `keep` generations that are whole, and what is newer than they.
+        """Keep the newest `keep` complete generations and all newer ones; remove the others.
 
-        1. Older manifests are put among the retired ones, which says when they were pruned by the store's own clock.
-        2. Objects go that no generation names, no retired one younger than the grace period, and that are older than
-           it. Now is when the newest of all was written: that is never ahead.
-        3. Retired manifests older than the grace period go.
+        1. Move older manifests to the retired ones, whose write time by the store's clock is the time of pruning. 2.
+        Remove objects that are older than the grace period, and that no generation or younger retired manifest names.
+        The current time is the newest write time, which is never ahead. 3. Remove retired manifests older than the
+        grace period.
 
-        Where a manifest cannot be read, as one of a later version, nobody knows what it names: no object goes.
+        With an unreadable manifest, as of a later version, the references are unknown, and no object is removed.
         """
         if keep < 1:
             raise UsageError(f"generations of checkpoints to keep: {keep}: give 1 or more")
@@ -209,8 +210,8 @@ class CheckpointStore:
         self._objects.delete(old)
 
     def _sweep(self, number: int, objects: dict[str, Listed]) -> int:
-        """Live manifests are read before retired ones are listed: one that another process retires meanwhile is found
-        here or there."""
+        """Remove unreferenced objects. Live manifests are read before retired ones are listed, so a manifest that
+        another process retires meanwhile is found in one of both."""
         part = _part(number)
         manifests = self._objects.listing(f"{part}/manifests")
         live, unread = self._manifests(number, "manifests", [*manifests])
@@ -240,7 +241,7 @@ class CheckpointStore:
     def _manifests(
         self, number: int, folder: str, names: list[str]
     ) -> tuple[list[Manifest], dict[str, CheckpointBroken]]:
-        """Manifests by name, the newest first, and those that cannot be read."""
+        """Return manifests by name, newest first, and the errors of unreadable ones."""
         good, broken = list[Manifest](), dict[str, CheckpointBroken]()
         for name in sorted((name for name in names if name.endswith(".json")), reverse=True):
             manifest = self._read.get((number, name))
@@ -259,7 +260,7 @@ class CheckpointStore:
 
 
 def lacking(manifest: Manifest, listed: dict[str, Listed]) -> list[str]:
-    """The objects of a generation that a listing does not show, or of another size."""
+    """Return the objects of a generation that a listing lacks, or shows with another size."""
     objects = manifest.objects().items()
     return [name for name, size in objects if name not in listed or listed[name].size != size]
 
@@ -272,8 +273,8 @@ SCRATCH = ".checkpoint-"
 
 
 class Keeper:
-    """`state_dir`: where folders are made meanwhile, on the disk of the state, so that tables are linked and not
-    copied; what a killed process left there is removed. `keep`: generations of each partition that stay."""
+    """Saver of checkpoints. `state_dir` holds temporary folders, on the disk of the state, so that tables are linked
+    and not copied; leftovers of a killed process are removed. `keep` is the number of generations per partition."""
 
     def __init__(self, store: CheckpointStore, state_dir: Path, keep: int) -> None:
         self._store = store
@@ -283,8 +284,8 @@ class Keeper:
             shutil.rmtree(left, ignore_errors=True)
 
     def keep(self, number: int, make_folder: Callable[[Path], About]) -> Saved:
-        """Saves what `make_folder` puts into a folder that is not there yet, and prunes what is beyond. Raises
-        CheckpointError, OSError and what `make_folder` raises: then the partition's generations are as before."""
+        """Save the folder that `make_folder` creates, and prune older generations. Raise CheckpointError, OSError
+        and the errors of `make_folder`; the partition's generations are unchanged then."""
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self._state_dir) as scratch:
             folder = Path(scratch) / f"p{number:03d}"
             about = make_folder(folder)

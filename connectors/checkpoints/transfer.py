@@ -1,4 +1,4 @@
-"""A few transfers at a time."""
+"""Transfers of checkpoint files: several objects at a time."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ _Out = TypeVar("_Out")
 
 
 def in_parallel(work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
-    """The results in order. The first error ends it, once what is under way has ended."""
+    """Return the results in order. The first error is raised once running transfers have ended."""
     with ThreadPoolExecutor(THREADS, "recallflow-checkpoints") as threads:
         under_way = [threads.submit(work, item) for item in items]
         try:
@@ -32,7 +32,7 @@ def in_parallel(work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]
 
 
 class Fetching:
-    """Of one generation. `folder`: of its objects."""
+    """Fetch of one generation. `folder` is that of its objects."""
 
     def __init__(self, objects: Objects, folder: str, generation: str) -> None:
         self._objects = objects
@@ -40,8 +40,8 @@ class Fetching:
         self._generation = generation
 
     def fetch(self, files: Iterable[File], target: Path) -> None:
-        """Writes them into a new folder, and makes them survive a power cut. Raises CheckpointBroken, and OSError where
-        they cannot be written."""
+        """Write files into a new folder and sync them. Raise CheckpointBroken, and OSError where they cannot be
+        written."""
         make_private_folder(target)
         kept = [*files]
         for file in kept:
@@ -52,7 +52,7 @@ class Fetching:
         in_parallel(_sync, [*(target / file.name for file in kept), target])
 
     def problems(self, files: Iterable[File], known: dict[str, str | None]) -> list[str]:
-        """What is wrong with each file, if anything."""
+        """Return the problems of each file."""
         found = in_parallel(lambda file: self._problem(file, known), files)
         return [problem for problem in found if problem is not None]
 
@@ -90,7 +90,7 @@ class Fetching:
 
 
 def _sync(path: Path) -> None:
-    """Makes a file, or the names in a folder, survive a power cut."""
+    """Sync a file, or the names in a folder, to the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -102,7 +102,7 @@ UNCHANGING = ".sst"  # RocksDB never writes to a table a second time, and its ch
 
 
 class Identity(NamedTuple):
-    """Of a file on this disk."""
+    """Identity of a file on this disk."""
 
     device: int
     inode: int
@@ -120,8 +120,8 @@ Hashed = dict[Identity, list[str]]  # SHA-256 of each piece of tables that the p
 
 
 class Sending:
-    """One save. `has`: objects that the store has and a generation names, by SHA-256; those that are sent come to it.
-    `hashed`: what the save before knew of tables: those that are still the same are not read again."""
+    """One save. `has` maps SHA-256 to objects that a generation names; sent objects are added. `hashed` are the
+    tables of the previous save: unchanged ones are not read again."""
 
     def __init__(self, objects: Objects, folder: str, save: str, has: dict[str, str], hashed: Hashed) -> None:
         self.hashed: Hashed = {}
@@ -134,7 +134,7 @@ class Sending:
         self._claiming = threading.Lock()
 
     def send(self, paths: Iterable[Path]) -> tuple[File, ...]:
-        """Pieces of all files, a few at a time. Raises CheckpointError where a file cannot be read."""
+        """Send the pieces of all files, several at a time. Raise CheckpointError where a file cannot be read."""
         found = [(path, _identity(path)) for path in paths]
         known = {path: digests for path, identity in found if (digests := self._known(identity)) is not None}
         pieces = [
@@ -158,11 +158,11 @@ class Sending:
         return digests if digests is not None and all(digest in self._has for digest in digests) else None
 
     def _send(self, piece: Piece) -> str:
-        """Sends a piece that the store lacks. Returns its SHA-256."""
+        """Send a piece that the store lacks. Return its SHA-256."""
         data = _read(piece)
         digest = hashlib.sha256(data).hexdigest()
         with self._claiming:
-            if digest in self._has:  # or it is on its way: what is the same is sent once
+            if digest in self._has:  # or it is being sent: equal pieces are sent once
                 return digest
             self._has[digest] = f"{digest}-{self._save}"
             self.sent_bytes += len(data)

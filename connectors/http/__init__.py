@@ -1,1 +1,1 @@
-"""The gateway: HTTP in, records and responses out."""
+"""HTTP gateway."""

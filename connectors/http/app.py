@@ -1,4 +1,4 @@
-"""The gateway's app."""
+"""FastAPI application of the gateway."""
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
@@ -21,7 +21,7 @@ from recallflow.connectors.http.routes import (
 from recallflow.service import Admission, Rollouts, Service
 from recallflow.version import __version__
 
-# FastAPI's own spans have URLs with all parameters, and what exceptions say: questions, and whose they are.
+# FastAPI's own spans contain URLs with parameters, and exception messages: questions and user ids.
 UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
 # Aliases for clients of memories.sh: its SDK asks under the first prefix, its dashboard for `explore` under the other.
 SDK_PREFIX, DASHBOARD_PREFIX = "/api/sdk/v1", "/api"
@@ -35,13 +35,13 @@ def build_app(
     registry: CollectorRegistry,
     mappings: Mappings = without_mappings,
 ) -> FastAPI:
-    """Return the app that answers for a service.
+    """Return the application for a service.
 
     Args:
         registry: the metrics of /metrics.
         mappings: the owner mappings of a tenant, for workspace routing.
     """
-    # No pages of documentation: theirs load scripts from elsewhere.
+    # No documentation pages: FastAPI's load scripts from other hosts.
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
     door = Door(service, admission, limits, mappings)

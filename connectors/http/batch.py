@@ -1,7 +1,7 @@
-"""Events by the million in one request: a line in, a line out, in their order.
+"""Batch requests: one event per line, and one result per line, in the same order.
 
-What is under way is bounded, in lines and in bytes: no more is read than can be stored, and than whoever sends takes
-results of."""
+Lines in flight are limited in number and in bytes. The body is read no faster than events are stored, and results read.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,8 +29,8 @@ BLANK_BYTES = 64 * 1024  # of blank lines, beyond as many as the other lines hav
 
 
 class Results(Response):
-    """The results of a batch, as they come. Starlette's own response of that kind looks out for a client that leaves by
-    reading on, and would eat the lines that are still to come."""
+    """Stream of batch results. Starlette's StreamingResponse detects a disconnect by reading the body, and would
+    consume its lines."""
 
     def __init__(self, door: Door, request: Request, media_type: str) -> None:
         super().__init__(media_type=media_type)
@@ -51,7 +51,7 @@ class _Stored(NamedTuple):
 
 
 class _UnderWay:
-    """Lines that are being stored, in their order. Who adds one waits while there are too many, or too large ones."""
+    """Lines that are being stored, in order. Adding a line waits above the limits."""
 
     def __init__(self) -> None:
         self._lines: asyncio.Queue[_Stored | None] = asyncio.Queue()
@@ -69,7 +69,7 @@ class _UnderWay:
         self._lines.put_nowait(None)
 
     async def ready(self) -> bytes | None:
-        """The next results, once the first of them is there; None after the last."""
+        """Return the next results once the first of them is available; None after the last."""
         found: list[bytes] = []
         while (one := await self._lines.get()) is not None:
             found.append(await one.result)
@@ -83,7 +83,7 @@ class _UnderWay:
 
 
 async def results(door: Door, request: Request) -> AsyncIterator[bytes]:
-    """The result of each line, as lines; those that are ready go together."""
+    """Yield the result of each line; available results go together."""
     under_way = _UnderWay()
     reading = asyncio.create_task(_read(door, request, under_way))
     try:
@@ -95,7 +95,7 @@ async def results(door: Door, request: Request) -> AsyncIterator[bytes]:
 
 
 async def _read(door: Door, request: Request, under_way: _UnderWay) -> None:
-    """Has every line stored. Whoever sends may be gone before the end: what is stored by then stays."""
+    """Store every line. The client may disconnect before the end: stored events stay."""
     credentials = credentials_of(request)
     try:
         async for number, line in lines(request, door.limits.body_bytes, door.limits.body_timeout_s):
@@ -106,8 +106,8 @@ async def _read(door: Door, request: Request, under_way: _UnderWay) -> None:
 
 
 class _BodyClock:
-    """When the body of a batch is too slow, or holds too many blank lines. Time in which nothing is read is not the
-    client's; blank lines earn it no time."""
+    """Time limit of a batch's body. Time in which nothing is read does not count against the client; blank lines do
+    not extend it."""
 
     def __init__(self, within_s: float) -> None:
         self._now_s = asyncio.get_running_loop().time
@@ -117,7 +117,7 @@ class _BodyClock:
         self._lines = self._bytes = self._blank_bytes = 0
 
     def begin_waiting(self) -> float:
-        """Return the time on the event loop's clock until which the next bytes have to come."""
+        """Return the time on the event loop's clock by which the next bytes have to come."""
         self._since_s = self._now_s()
         may_take_s = min(BODY_S, self._within_s + self._bytes / BODY_BYTES_PER_S + self._lines * LINE_S)
         return self._since_s + may_take_s - self._waited_s
@@ -130,7 +130,7 @@ class _BodyClock:
         self._lines += 1
 
     def add_blank(self, size: int) -> Problem | None:
-        """Count a blank line that was read. Returns what is wrong where there are too many."""
+        """Count a blank line. Return the problem where there are too many."""
         self._bytes -= size
         self._blank_bytes += size
         if self._blank_bytes <= BLANK_BYTES + max(0, self._bytes):
@@ -139,8 +139,8 @@ class _BodyClock:
 
 
 async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[tuple[int, bytes | Problem]]:
-    """The lines of a body that are not blank, each with its number, and a Problem in place of one that is too long. A
-    body that is too slow, or mostly blank, ends with a Problem too."""
+    """Yield the lines of a body that are not blank, each with its number, and a Problem for a line that is too long.
+    A body that is too slow or mostly blank ends with a Problem."""
     stream, clock = request.stream(), _BodyClock(within_s)
     held, size, number = list[bytes](), 0, 1
     while True:
@@ -174,7 +174,7 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[t
 
 
 async def _result(door: Door, request: Request, number: int, line: bytes | Problem, credentials: Headers) -> bytes:
-    """What became of one line, as a line."""
+    """Return the result of one line, as a line."""
     try:
         said = _said(line.body) if isinstance(line, Problem) else await _stored(door, request, line, credentials)
     except RecallflowError as error:
@@ -185,7 +185,7 @@ async def _result(door: Door, request: Request, number: int, line: bytes | Probl
 
 
 async def _stored(door: Door, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
-    """Where a line was stored. Raises RecallflowError."""
+    """Store the event of a line. Return its position. Raise RecallflowError."""
     event, credentials = route_to_workspace(request, door.event(line, credentials), credentials, door.mappings)
     door.admission.check(event, credentials)
     said = shown(await door.service.store(event, credentials))

@@ -1,4 +1,4 @@
-"""What a request gets that cannot be done: `{"error": {code, message, fields}}`, under the status of its code."""
+"""Error responses: `{"error": {code, message, fields}}`, with the status of the code."""
 
 import asyncio
 import logging
@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from recallflow.defects import DefectLog
 from recallflow.errors import (
+    DefectLog,
     DeliveryFailed,
     InvalidRecord,
     QueryTimeout,
@@ -60,13 +60,13 @@ _HEADERS = {
 _MISTAKES = frozenset(("invalid_json", "invalid_event", "unknown_type", "too_large", "unauthenticated", "forbidden"))
 REFUSALS_PER_S, REFUSAL_WAIT_S = 5, 1.0
 REFUSALS_HELD = 32  # delayed at once: each has a connection and a place among the requests under way
-_OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # what the router finds by itself
+_OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # errors of the router
 
 _defects = DefectLog(logging.getLogger(__name__))
 
 
 class Problem(RecallflowError):
-    """A request that this gateway cannot do, whatever the engine would say."""
+    """Request that this gateway refuses, before the engine sees it."""
 
     def __init__(self, code: str, message: str, field: str = "") -> None:
         fields = [FieldError(field=field, problem=message)] if field else []
@@ -75,7 +75,7 @@ class Problem(RecallflowError):
 
 
 def body_of(error: RecallflowError) -> ErrorBody:
-    """What a client is told of an error."""
+    """Return the response body of an error."""
     match error:
         case Problem():
             return error.body
@@ -89,7 +89,7 @@ def body_of(error: RecallflowError) -> ErrorBody:
 
 
 def own_failure(where: str, error: Exception) -> ErrorBody:
-    """Log that our own code failed, without the exception's message. Return the body of the response."""
+    """Log a failure of our own code, without the exception's message. Return the body of the response."""
     error_id = uuid.uuid4().hex[:12]
     _defects.report(error_id, where, error)
     message = f"internal error {error_id} of the gateway; report it with the gateway's log of that id"
@@ -97,23 +97,23 @@ def own_failure(where: str, error: Exception) -> ErrorBody:
 
 
 def status_of(code: str) -> int:
-    """The HTTP status of an error's code. One that is not known is the engine's own, and newer than this gateway."""
+    """Return the HTTP status of an error's code. An unknown code comes from an engine newer than this gateway."""
     return STATUSES.get(code, 500)
 
 
 def headers_of(code: str) -> dict[str, str]:
-    """The HTTP headers that go with an error."""
+    """Return the HTTP headers of an error."""
     return _HEADERS.get(code, {})
 
 
 def refusal(body: ErrorBody) -> Response:
-    """The HTTP response of an error."""
+    """Return the HTTP response of an error."""
     content = orjson.dumps({"error": body.model_dump(exclude_unset=True)})
     return Response(content, status_of(body.code), headers_of(body.code), JSON)
 
 
 class RefusalPace:
-    """Delays of refusals. A client that sends wrong requests without a pause would keep the event loop to itself."""
+    """Delays of refusals. A client that sends wrong requests without a pause would occupy the event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -121,7 +121,7 @@ class RefusalPace:
         self._held = 0
 
     async def wait(self) -> None:
-        """Delay a refusal, unless so many are delayed that they would keep the places of others."""
+        """Delay a refusal, unless the delayed refusals would occupy the slots of other requests."""
         if not (wait_s := self.wait_s()) or self._held >= REFUSALS_HELD:
             return
         self._held += 1
@@ -131,7 +131,7 @@ class RefusalPace:
             self._held -= 1
 
     def wait_s(self) -> float:
-        """Return how long the next refusal waits: nothing while there are few a second."""
+        """Return how long the next refusal waits; 0 at a low rate."""
         now_s = self._clock()
         if now_s - self._began_s >= 1:
             self._began_s, self._count = now_s, 0
@@ -140,7 +140,7 @@ class RefusalPace:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Has every error answered in our form."""
+    """Add handlers that return every error in our format."""
 
     pace = RefusalPace()
 

@@ -1,4 +1,4 @@
-"""Workspace routing: the owner that a request's project belongs to, where a header asks for it."""
+"""Handling of gateway requests: admission, concurrency shares, queries, events and workspace routing."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,11 +16,11 @@ from recallflow.connectors.http.server import mark_admitted
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
 from recallflow.errors import InvalidRecord, QueryTimeout
 from recallflow.events import Event, MemoryEvent
+from recallflow.owner import workspace_of
 from recallflow.parsing import QUERY_TYPES, parse, raw_event
 from recallflow.queries import QueryEvent
 from recallflow.service import Admission, Service, Stored
 from recallflow.tracing import TRACE_HEADER
-from recallflow.workspaces import workspace_of
 
 ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
 _MODE = "auto"
@@ -78,7 +78,7 @@ _WAITS = {None: False, "stored": False, "applied": True}
 
 
 class Door:
-    """A service with who may come in, and within which limits."""
+    """Service with its admission and limits."""
 
     def __init__(self, service: Service, admission: Admission, limits: Limits, mappings: Mappings) -> None:
         self.service, self.admission, self.limits, self.mappings = service, admission, limits, mappings
@@ -86,12 +86,12 @@ class Door:
         self._under_way = Counter[tuple[str, object]]()  # requests by tenant, bodies and batches by credential
 
     def slot(self, tenant_id: str) -> AbstractContextManager[None]:
-        """Count a request of a tenant among those under way. Raises Problem where the tenant has too many."""
+        """Count a request of a tenant in flight. Raise Problem above the tenant's limit."""
         return self._share(("tenant", tenant_id), self.limits.tenant_concurrency)
 
     @contextmanager
     def _share(self, holder: tuple[str, object], most: int) -> Iterator[None]:
-        """Count a request among those of one holder. Raises Problem (`too_many_requests`) where it has too many."""
+        """Count a request of one holder in flight. Raise Problem (`too_many_requests`) above the limit."""
         if self._under_way[holder] >= most:
             raise Problem("too_many_requests", f"{most} requests of this {holder[0]} are under way: come back later")
         self._under_way[holder] += 1
@@ -104,8 +104,8 @@ class Door:
 
     @contextmanager
     def batch_slot(self, headers: Headers) -> Iterator[None]:
-        """Hold one of the places that batches have; one credential has at most half of them. Raises Problem
-        (`too_many_requests`) where they are taken."""
+        """Hold one of the batch slots; one credential has at most half of them. Raise Problem (`too_many_requests`)
+        where they are taken."""
         if self._batches >= self.limits.batches:
             raise Problem("too_many_requests", "too many batches are under way: come back in a second")
         self._batches += 1
@@ -116,22 +116,26 @@ class Door:
             self._batches -= 1
 
     def body_slot(self, headers: Headers) -> AbstractContextManager[None]:
-        """Count a body that is being read among those of its credential. Raises Problem as `slot` does."""
+        """Count a body of a credential that is being read. Raise Problem as `slot` does."""
         return self._credential_share("body", headers, self.limits.tenant_concurrency)
 
     def _credential_share(self, kind: str, headers: Headers, most: int) -> AbstractContextManager[None]:
-        """Bound what one credential holds before its tenant is known. Without credentials there is no one to bound."""
+        """Limit the requests of one credential before its tenant is known. Requests without credentials have no
+        limit here."""
         secrets = tuple(value for name, value in headers if name in (TOKEN_HEADER, KEY_HEADER))
         return self._share((f"credential's {kind}", secrets), most) if secrets else nullcontext()
 
     def admit(self, request: Request, headers: Headers | None = None) -> None:
-        """Authenticate a request before its body is read. Raises InvalidRecord (`unauthenticated`). `headers`: its
-        credentials, where they are not in our own headers."""
+        """Authenticate a request before its body is read. Raise InvalidRecord (`unauthenticated`).
+
+        Args:
+            headers: credentials of an interface with headers of its own.
+        """
         self.admission.authenticate(credentials_of(request) if headers is None else headers)
         mark_admitted(request.scope)
 
     async def body(self, request: Request, headers: Headers | None = None) -> bytes:
-        """The JSON that came with a request; see `admit`. Raises Problem and InvalidRecord."""
+        """Return the JSON body of a request; see `admit`. Raise Problem and InvalidRecord."""
         check_content_type(request)
         self.admit(request, headers)
         given = credentials_of(request) if headers is None else headers
@@ -139,7 +143,7 @@ class Door:
             return await read_body(request, self.limits)
 
     async def ask(self, request: Request, query: QueryEvent) -> Response:
-        """The answer to a query, for whoever the request is of. Raises RecallflowError."""
+        """Return the response to a query, with the request's credentials. Raise RecallflowError."""
         query, headers = route_to_workspace(request, query, credentials_of(request), self.mappings)
         response = await self.answer(query, headers)
         mark_admitted(request.scope)
@@ -150,7 +154,7 @@ class Door:
         return Response(content, status_of(code), headers_of(code), JSON)
 
     async def answer(self, query: QueryEvent, headers: Headers) -> responses.Response:
-        """What the engine answers to whoever has these credentials, also an error. Raises RecallflowError."""
+        """Return the engine's answer for these credentials, errors included. Raise RecallflowError."""
         self.admission.check(query, headers)
         try:
             with self.slot(query.tenant_id):
@@ -161,11 +165,11 @@ class Door:
             raise
 
     async def store(self, request: Request, event: MemoryEvent, *, waits: bool) -> Response:
-        """Where an event was stored; with `waits` what became of it, too. Raises RecallflowError."""
+        """Store an event and return its position; with `waits` also its receipt. Raise RecallflowError."""
         return accepted(await self.stored(request, event, waits=waits))
 
     async def stored(self, request: Request, event: MemoryEvent, *, waits: bool) -> Stored:
-        """The same, not yet an answer."""
+        """Store an event as `store` does, without a response."""
         event, headers = route_to_workspace(request, event, credentials_of(request), self.mappings)
         self.admission.check(event, headers)
         mark_admitted(request.scope)
@@ -175,8 +179,8 @@ class Door:
             return await self.service.store(event, headers)
 
     def query(self, body: bytes, headers: Headers) -> QueryEvent:
-        """Parse a query, with the ids that its credentials name in place of those that are left out. Raises
-        InvalidRecord for what is no query, and Problem for an event of memory."""
+        """Parse a query; missing ids are taken from its credentials. Raise InvalidRecord for an invalid query, and
+        Problem for an event of memory."""
         query = self._completed(body, headers)
         if query.type not in QUERY_TYPES:  # type: ignore[attr-defined]
             raise Problem("invalid_event", "stores, and asks nothing: POST /memory/events takes it", "type")
@@ -186,7 +190,7 @@ class Door:
         return found
 
     def event(self, body: bytes, headers: Headers) -> MemoryEvent:
-        """Parse an event of memory likewise. Raises InvalidRecord for what is none, and Problem for a query."""
+        """Parse an event of memory likewise. Raise InvalidRecord for an invalid event, and Problem for a query."""
         event = self._completed(body, headers)
         if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
             raise Problem("invalid_event", "asks, and stores nothing: POST /memory/query takes it", "type")
@@ -205,25 +209,25 @@ class Door:
         return event.model_copy(update=ids) if ids else event
 
     def _ids(self, lacking: Collection[str], headers: Headers) -> dict[str, str]:
-        """Return those of the ids that are lacking which the credentials name."""
+        """Return the missing ids that the credentials contain."""
         if not lacking or all(name == TRACE_HEADER for name, _ in headers):
             return {}
         return {field: one for field, one in self.admission.ids(headers).items() if field in lacking}
 
 
 def accepted(stored: Stored) -> Response:
-    """The answer to an event that was stored."""
+    """Return the response for a stored event."""
     return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
 
 
 def shown(stored: Stored) -> dict[str, object]:
-    """What a client is told of an event that was stored."""
+    """Return the response body for a stored event."""
     receipt = {} if stored.receipt is None else {"receipt": stored.receipt.model_dump(exclude_none=True)}
     return {"position": str(stored.position), "applied": stored.receipt is not None, **receipt}
 
 
 def waits(request: Request) -> bool:
-    """Whether a request is to be answered only once its event is applied. Raises Problem."""
+    """Return whether a request waits until its event is applied. Raise Problem."""
     wait = request.query_params.get("wait")
     if wait not in _WAITS:
         raise Problem("invalid_event", "give stored or applied", "wait")

@@ -1,5 +1,4 @@
-"""What every request goes through: how many there may be at once, how long they take, and what is said where our own
-code fails."""
+"""Middleware of every request: concurrency limit, metrics, error responses and spans."""
 
 import time
 from typing import Any
@@ -19,7 +18,7 @@ _NO_ROUTE = "none"
 
 
 class Traffic:
-    """The numbers of requests."""
+    """Metrics of requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -36,7 +35,7 @@ class Traffic:
 
 
 class Gate:
-    """The app behind this one is asked while there is room."""
+    """Concurrency limit: requests above it are refused."""
 
     def __init__(self, app: ASGIApp, limits: Limits, traffic: Traffic) -> None:
         self._app, self._limits, self._traffic = app, limits, traffic
@@ -75,7 +74,7 @@ class Gate:
 
 
 def route_of(scope: Scope) -> str:
-    """The path as the app knows it, without what a request put into it."""
+    """Return the route's template, without the values of the request."""
     return getattr(scope.get("route"), "path", _NO_ROUTE)
 
 
@@ -85,7 +84,7 @@ _METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"
 
 
 class Traced:
-    """ASGI middleware. What users name (paths with ids, parameters) is in no span: only the route's template is."""
+    """ASGI middleware for spans. They contain the route's template, and no ids or parameters of users."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

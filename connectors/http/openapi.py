@@ -1,4 +1,4 @@
-"""The description of the gateway's API (OpenAPI 3.1). Schemas are those of our models, also what the topics carry."""
+"""OpenAPI 3.1 description of the gateway. Its schemas are those of the models on the topics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,7 +68,7 @@ _OWN = {
         "examples": [{"position": "memory.events:3:1042", "applied": False}],
     },
 }
-_ALWAYS = (400, 401, 403, 408, 429, 500, 503)  # what may go wrong with any request
+_ALWAYS = (400, 401, 403, 408, 429, 500, 503)  # possible errors of any request
 _REFUSALS = {
     400: "something is wrong with it: every wrong field at once",
     401: "no credentials, or none that hold",
@@ -118,8 +118,13 @@ def operation(
     refusals: Sequence[int] = (),
     routed: bool = True,
 ) -> dict[str, Any]:
-    """What a route says of itself, beside its path. `body`: what it takes, by content type. `refusals`: statuses that
-    not every route has. `routed`: takes the headers of workspace routing."""
+    """Return the OpenAPI description of a route.
+
+    Args:
+        body: request body by content type.
+        refusals: statuses beyond those of every route.
+        routed: whether the route takes the headers of workspace routing.
+    """
     listed = [] if parameters is None else [_parameter("path", one) for one in parameters.in_path]
     listed += [] if parameters is None else [_parameter("query", one) for one in parameters.all.values()]
     why = {*_ALWAYS, *refusals} | (set() if body is None else {413, 415})
@@ -136,13 +141,13 @@ def operation(
 
 
 def json_body(schema: Mapping[str, Any], **examples: Mapping[str, Any]) -> dict[str, Any]:
-    """A body of JSON, with examples by name."""
+    """Return a JSON body with named examples."""
     named = {name: {"value": value} for name, value in examples.items()}
     return {JSON: {"schema": schema, "examples": named}}
 
 
 def reference(name: str) -> dict[str, str]:
-    """Where the schema of a name is."""
+    """Return a reference to a named schema."""
     return {"$ref": _REFERENCE.format(model=name)}
 
 
@@ -158,7 +163,7 @@ def _responses(status: int, answer: str, refusals: Sequence[int]) -> dict[str, A
 
 
 def describe(app: FastAPI) -> None:
-    """Has /openapi.json say what our models say."""
+    """Make /openapi.json return the schemas of our models."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -1,4 +1,4 @@
-"""How much, and for how long, one request may take."""
+"""Requests of the gateway: limits, URL parameters, path segments, credentials and bodies."""
 
 import asyncio
 import re
@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from recallflow import limits
 from recallflow.connectors.http.errors import JSON, Problem
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
+from recallflow.fields import fix
 from recallflow.parsing import unmarked
-from recallflow.parts import fix
 from recallflow.tracing import trace_headers
 
 TENANT_SHARE, TENANT_LEAST = 4, 16
@@ -27,8 +27,11 @@ TENANT_SHARE, TENANT_LEAST = 4, 16
 
 @dataclass(frozen=True)
 class Limits:
-    """`timeout_s`: until a query is answered, or an event applied. `body_timeout_s`: until a body is there.
-    `concurrency`: requests that are under way at once. `body_bytes`: of one event, or one line of a batch."""
+    """Limits of requests.
+
+    `timeout_s` limits the answer to a query, or the application of an event; `body_timeout_s` limits the body.
+    `concurrency` is the number of requests in flight. `body_bytes` limits one event, or one line of a batch.
+    """
 
     timeout_s: float = 10.0
     body_timeout_s: float = 10.0
@@ -37,12 +40,12 @@ class Limits:
 
     @property
     def batches(self) -> int:
-        """Batches that may be under way at once: a part of `concurrency`, as one may take minutes."""
+        """Return the limit of batches in flight: a part of `concurrency`, because one may take minutes."""
         return max(1, self.concurrency // 4)
 
     @property
     def tenant_concurrency(self) -> int:
-        """Requests of one tenant that are under way at once: others have slots left."""
+        """Return the limit of one tenant's requests in flight, which leaves slots for others."""
         return max(self.concurrency // TENANT_SHARE, min(self.concurrency, TENANT_LEAST))
 
 
@@ -53,7 +56,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class Parameter(NamedTuple):
-    """One parameter. `schema`: of its value, or, of one that may be given often, of each."""
+    """URL parameter. `schema` describes its value, or each value of a repeated parameter."""
 
     name: str
     schema: Mapping[str, Any]
@@ -61,7 +64,7 @@ class Parameter(NamedTuple):
     required: bool
 
     def value(self, text: str) -> object:
-        """The JSON value that a text stands for. What it cannot be stays text, and the event's model says so."""
+        """Return the JSON value of a text. Other text stays a string, which the event's model then refuses."""
         kinds = {one.get("type") for one in self.schema.get("anyOf", [self.schema])}
         if "boolean" in kinds:
             return _TRUTHS.get(text, text)
@@ -71,7 +74,7 @@ class Parameter(NamedTuple):
 
 
 class Parameters:
-    """The parameters that make an event of one model."""
+    """URL parameters that make an event of one model."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Parameters:
         only: Collection[str] | None = None,
         in_path: Collection[str] = (),
     ) -> None:
-        """`only`: the fields that a URL may name, if not all. `in_path`: those that stand in the path."""
+        """`only` limits the fields that a URL may name. `in_path` are the fields in the path."""
         self.type: str = model.model_json_schema()["properties"]["type"]["const"]
         fields = (set(model.model_fields) if only is None else set(only)) - set(in_path)
         known = [*_parameters(model)]
@@ -87,11 +90,11 @@ class Parameters:
         self.in_path = [one._replace(required=True) for one in known if one.name in in_path]
 
     def event(self, request: Request, **in_path: object) -> bytes:
-        """The event that a URL describes, as JSON that is still to be parsed. Raises Problem."""
+        """Return the event of a URL as unparsed JSON. Raise Problem."""
         return as_json(self.fields(request, **in_path))
 
     def fields(self, request: Request, **in_path: object) -> dict[str, Any]:
-        """The fields of that event. What is none of them is the route's own, which takes no other parameters."""
+        """Return the fields of that event. Other parameters belong to the route, which accepts no more."""
         event: dict[str, Any] = {"type": self.type, **in_path}
         given = request.query_params
         for name, parameter in self.all.items():
@@ -104,7 +107,7 @@ class Parameters:
 
 
 def as_json(fields: Mapping[str, Any]) -> bytes:
-    """Fields as JSON. Raises Problem."""
+    """Return fields as JSON. Raise Problem."""
     try:
         return orjson.dumps(fields)
     except orjson.JSONEncodeError:  # half a character, of bytes that are not UTF-8
@@ -136,7 +139,7 @@ def _parameter(name: str, field: Mapping[str, Any], required: bool) -> Iterator[
 
 
 def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A field's schema, as it is where it is given."""
+    """Return a field's schema without null."""
     choices = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
     if not choices:
         return {name: value for name, value in field.items() if name not in ("title", "default")}
@@ -149,15 +152,15 @@ _DRAINED = 8  # times the limit: so much more is read, and dropped, so that who 
 
 
 def credentials_of(request: Request) -> Headers:
-    """The credentials of a request, as a record has them, and its place in a trace. A credential that is given twice
-    stays so, and is refused."""
+    """Return the credentials and trace headers of a request as record headers. Repeated credentials stay repeated,
+    and are refused later."""
     given = ((_CREDENTIALS[name], value) for name, value in request.scope["headers"] if name in _CREDENTIALS)
     return (*given, *trace_headers())
 
 
 def check_content_type(request: Request, wanted: str = JSON) -> None:
-    """Raises Problem for a body of another type, or in other letters than UTF-8. A page of any site may have a browser
-    send forms and plain texts to this machine, but not JSON."""
+    """Raise Problem for a body of another type, or in another charset than UTF-8. A foreign page can make a browser
+    send forms and plain text to this machine, but not JSON."""
     given = request.headers.getlist("content-type")
     if len(given) > 1:
         raise Problem("unsupported_media_type", f"content-type is given twice: send content-type: {wanted}")
@@ -170,7 +173,7 @@ def check_content_type(request: Request, wanted: str = JSON) -> None:
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """The whole body. Raises Problem for one that is too large, or too slow."""
+    """Return the whole body. Raise Problem for one that is too large or too slow."""
     chunks: list[bytes] = []
     size, most = 0, limits.body_bytes
     declared = request.headers.get("content-length", "")
@@ -194,13 +197,13 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 def too_large(most: int) -> Problem:
-    """Says that a body, or a line of one, has more than so many bytes."""
+    """Return the Problem of a body or line above the size limit."""
     return Problem("too_large", f"over {most} bytes; split it, or store a reference")
 
 
 def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
-    """The object that a body is, with more fields before its own. One that both have is then refused as given twice. A
-    body that is no object stays as it is, and is refused for that."""
+    """Return a JSON object with fields added before its own. A duplicate field is refused later. A body that is no
+    object is returned unchanged, and refused later."""
     inner = unmarked(body).strip()
     if not inner.startswith(b"{"):
         return body
@@ -212,8 +215,8 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class Segments:
-    """ASGI middleware. Has routes see a path whose segments are decoded, but for `/` and `%` within one: a server
-    decodes the whole, and an id that holds a slash would be two segments."""
+    """ASGI middleware that decodes each path segment, except for `/` and `%`. A server decodes the whole path, which
+    would split an id that contains a slash."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -232,8 +235,8 @@ def _routed(segment: bytes) -> str:
 
 
 class Addressed(APIRoute):
-    """A route whose path has the segments of `Segments`. Raises Problem for what is not UTF-8, and for a parameter that
-    is given twice."""
+    """Route with the path segments of `Segments`. Raise Problem for text that is not UTF-8, and for repeated
+    parameters."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -247,7 +250,7 @@ class Addressed(APIRoute):
         return judged
 
     def check(self, request: Request, often: Collection[str] = ()) -> None:
-        """Judges the parameters. `often`: those that may be given more than once."""
+        """Check the parameters. `often` are those that may be repeated."""
         given = request.query_params
         for name in given:
             if name not in often and len(given.getlist(name)) > 1:
@@ -255,8 +258,8 @@ class Addressed(APIRoute):
 
 
 class Described(Addressed):
-    """One that takes the parameters that its description names, each once unless it is a list, and no other: passed
-    over, one that is misspelt would do something else than what is asked for."""
+    """Route that accepts only the parameters of its description, each once unless it is a list. Ignoring a misspelt
+    parameter would return an unintended result."""
 
     def check(self, request: Request, often: Collection[str] = ()) -> None:
         listed = {one["name"]: one["schema"] for one in (self.openapi_extra or {}).get("parameters", ())

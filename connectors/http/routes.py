@@ -1,4 +1,4 @@
-"""GET /livez, /readyz and /metrics: what a supervisor and Prometheus ask."""
+"""Routes of the gateway: probes, queries and events, memories and episodes, the graph and its rollout."""
 
 import time
 from typing import cast
@@ -30,7 +30,7 @@ from recallflow.service import Rollouts, Service, check_forgotten
 
 
 def probe_routes(service: Service, registry: CollectorRegistry) -> APIRouter:
-    """The routes, for a service and the numbers that are kept of it."""
+    """Return the routes of /livez, /readyz and /metrics."""
     router = APIRouter()
 
     @router.get("/livez", response_class=PlainTextResponse)
@@ -70,7 +70,7 @@ _RESULTS = "one line for each event, in their order: `line`, and `position` or `
 
 
 def event_routes(door: Door) -> APIRouter:
-    """The routes, for a service."""
+    """Return the routes of /memory/query, /memory/events and /memory/events/batch."""
     router = APIRouter(route_class=Described)
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
@@ -107,7 +107,7 @@ _FOUND = (404,)
 
 
 def memory_routes(door: Door) -> APIRouter:
-    """The routes, for a service."""
+    """Return the routes of /memories and /episodes."""
     router = APIRouter(route_class=Described)
     one = "/memories/{memory_id}"
 
@@ -161,7 +161,7 @@ _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore"
 
 
 def graph_routes(door: Door) -> APIRouter:
-    """The routes, for a service."""
+    """Return the routes of /graph/status and /graph/trace."""
     router = APIRouter(route_class=Described)
 
     @router.get(
@@ -184,7 +184,7 @@ def graph_routes(door: Door) -> APIRouter:
 
 
 def explore_routes(door: Door) -> APIRouter:
-    """Return the routes of the explorer's query, which are known under more prefixes than the others."""
+    """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
     router = APIRouter(route_class=Described)
 
     @router.get(
@@ -202,7 +202,7 @@ def explore_routes(door: Door) -> APIRouter:
 
 
 async def _ask_typed(door: Door, request: Request, kind: str) -> Response:
-    """Asks a query of one type, which its body need not name."""
+    """Answer a query of one type; its body may omit the type."""
     body = await door.body(request)
     query = door.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
     if query.type != kind:
@@ -218,7 +218,7 @@ _DECISION = json_body(
 
 
 def rollout_routes(door: Door, rollouts: Rollouts) -> APIRouter:
-    """The routes, for what was decided."""
+    """Return the routes of /graph/rollout."""
     router = APIRouter(route_class=Described)
     shown = operation(
         "What was decided of a tenant's graph", parameters=_TENANT_PARAMETERS, answer="RolloutShown", routed=False

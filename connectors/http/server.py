@@ -1,4 +1,8 @@
-"""Serving the gateway's app over HTTP/1.1 until a signal comes."""
+"""HTTP/1.1 server of the gateway.
+
+A page of another site may resolve its own name to 127.0.0.1 (DNS rebinding): its scripts then reach a local server
+through the user's browser. The header `host` contains that name, so a server on a loopback address checks it.
+"""
 
 import asyncio
 import logging
@@ -15,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from recallflow import descriptors
+from recallflow import process
 from recallflow.connectors.http.errors import refusal
 from recallflow.errors import UsageError
 from recallflow.responses import ErrorBody
@@ -29,14 +33,13 @@ _MISDIRECTED = ErrorBody(
 
 
 def under_own_names(app: ASGIApp, listening: socket.socket, host: str) -> ASGIApp:
-    """An app that is asked over a socket; where only this machine reaches that, only under local names and `host`, the
-    name that it was told to listen at."""
+    """Wrap an app on a loopback socket so that it answers under local names and `host` only."""
     at = listening.getsockname()[0]
     return _Named(app, LOCAL | {bracketed(at), bracketed(host)}) if is_loopback(at) else app
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address. A name other than localhost may be anything."""
+    """Return whether only this machine reaches an address. A name other than localhost may be public."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -44,12 +47,12 @@ def is_loopback(host: str) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands before a port: an address of IPv6 is in brackets."""
+    """Return a host for use before a port: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host else host.lower()
 
 
 class _Named:
-    """Asks the app only what was asked under one of some names."""
+    """Check of the host header."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
         self._app, self._names = app, names
@@ -92,9 +95,9 @@ def mark_admitted(scope: Scope) -> None:
 
 
 class ConnectionPool:
-    """The idle connections of a server, and the number that may be open. A connection is idle while no request of it is
-    under way. Above the number, an idle one is closed for each new one; those of clients without an admitted request
-    go first, then those that have been idle the longest."""
+    """Idle connections of a server, and the limit of open ones. A connection is idle while it has no request in
+    flight. Above the limit, an idle one is closed for each new one: first those of clients without an admitted
+    request, then the longest idle."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -110,7 +113,7 @@ class ConnectionPool:
         self._admitted.pop(connection, None)
 
     def make_room(self) -> bool:
-        """Close the idle connection that is the first to go. Returns False where every connection is at work."""
+        """Close the next idle connection. Return False where every connection is active."""
         if (now_s := time.monotonic()) >= self._logged_s + LOG_AGAIN_S:
             self._logged_s = now_s
             _log.warning("%s connections are open, the most there may be: idle ones are closed", f"{self.most:,}")
@@ -124,14 +127,14 @@ class ConnectionPool:
 
 
 class Connection(HttpToolsProtocol):
-    """Closes where headers do not come in time or do not end, where responses are not read, and where there are too
-    many connections."""
+    """Connection that closes when headers do not come in time or do not end, when responses are not read, and above
+    the connection limit."""
 
     def __init__(self, pool: ConnectionPool, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.is_admitted = False  # a request of this connection was admitted
         self._pool = pool
-        self._head = False  # a request has begun, and its headers have not ended
+        self._head = False  # inside the headers of a request
         self._head_bytes = 0
         self._head_due: asyncio.TimerHandle | None = None
         self._unread_due: asyncio.TimerHandle | None = None
@@ -205,11 +208,11 @@ class Connection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Serves until `should_exit` is set. Signals are left to whoever runs it: uvicorn would end the process by the
-    signal that stopped it, and a command ends with an exit code."""
+    """Server until `should_exit` is set. Its caller handles signals: uvicorn would end the process by the signal,
+    without an exit code."""
 
     def __init__(self, app: ASGIApp, stop_timeout_s: float) -> None:
-        protocol: Any = partial(Connection, ConnectionPool(descriptors.connections_most()))
+        protocol: Any = partial(Connection, ConnectionPool(process.connections_most()))
         config = uvicorn.Config(
             app,
             loop="uvloop",
@@ -219,7 +222,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=descriptors.backlog(),
+            backlog=process.backlog(),
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # any number of seconds will do
         )
@@ -234,23 +237,26 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises UsageError where it cannot be had."""
+    """Return a listening socket; port 0 chooses a free port. Raise UsageError where it cannot listen."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=descriptors.backlog())
+        return socket.create_server((host, port), family=family, backlog=process.backlog())
     except (OSError, OverflowError) as error:
         raise UsageError(f"cannot listen at {host}:{port}: {error}; give another port or host") from error
 
 
 def address(listening: socket.socket) -> str:
-    """Where a socket listens, as a URL."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve(app: ASGIApp, listening: socket.socket, host: str, stop_timeout_s: float) -> None:
-    """Returns once SIGTERM or SIGINT came, and what was under way is answered, or `stop_timeout_s` are over. `host`:
-    what was given to listen at."""
+    """Serve until SIGTERM or SIGINT, then finish requests in flight for at most `stop_timeout_s`.
+
+    Args:
+        host: configured listening host.
+    """
     server = Server(under_own_names(app, listening, host), stop_timeout_s)
 
     def stop(number: int, _: object) -> None:

@@ -19,7 +19,7 @@ from recallflow.errors import SourceError
 CREATE_S = 30.0
 DESCRIBE_S = 2.0
 CONFIGS_S = 10.0
-UNKNOWN_BYTES = 900_000  # where the brokers do not say: below what a topic takes by default (1,048,588)
+UNKNOWN_BYTES = 900_000  # assumed batch limit where the brokers report none: below the default of a topic (1,048,588)
 KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 MOST_BYTES = 64 * 1024 * 1024  # a broker takes no request beyond 100 MB (socket.request.max.bytes)
 ASK_S = 10.0
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A topic as it is now. The id is given to it when it is made: another one is another topic."""
+    """Description of a topic. A topic that is deleted and created again has another id."""
 
     id: str
     partitions: int
 
 
 class TopicAsker:
-    """Asks the brokers about some topics, again and again over one connection."""
+    """Repeated descriptions of some topics over one connection."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
         self._options = options
@@ -44,14 +44,15 @@ class TopicAsker:
         self._admin = AdminClient(options.admin())
 
     def __call__(self) -> dict[str, Described]:
-        """Raises KafkaException."""
+        """Describe the topics. Raise KafkaException."""
         self._admin.poll(0)
         futures = self._admin.describe_topics(TopicCollection([*self._topics]), request_timeout=DESCRIBE_S)
         found = {topic: future.result() for topic, future in futures.items()}
         return {topic: Described(str(one.topic_id), len(one.partitions)) for topic, one in found.items()}
 
     def first(self) -> dict[str, Described]:
-        """The first answer. Raises SourceError where brokers cannot be reached, refuse us, or a topic is missing."""
+        """Return the first description. Raise SourceError where the brokers cannot be reached, refuse us, or lack a
+        topic."""
         with TopicReader(self._options) as reader:
             reader.partitions(self._topics)
         try:
@@ -62,8 +63,11 @@ class TopicAsker:
 
 
 class TopicConfig(NamedTuple):
-    """`most_bytes`: of a batch, and so of a record with all its trimmings. `stamped_by_log`: whose clock stamps
-    records. `keeps_all`: whether no record is ever removed, by its age, by what there is, or for a newer one."""
+    """Configuration of a topic.
+
+    `most_bytes` limits a batch, and so a record with its overhead. `stamped_by_log` tells whether the broker sets
+    timestamps. `keeps_all` tells whether no record is ever removed by age, size or compaction.
+    """
 
     most_bytes: int = UNKNOWN_BYTES
     stamped_by_log: bool = False
@@ -71,7 +75,8 @@ class TopicConfig(NamedTuple):
 
 
 def ask_configs(options: KafkaOptions, topics: Iterable[str]) -> dict[str, TopicConfig]:
-    """The configuration of each topic. Of one that the brokers do not describe, a cautious guess, and a log line."""
+    """Return the configuration of each topic. For a topic that the brokers do not describe, log a warning and return
+    cautious defaults."""
     admin = AdminClient(options.admin())
     wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in dict.fromkeys(topics)]
     asked = admin.describe_configs(wanted, request_timeout=CONFIGS_S)
@@ -101,7 +106,8 @@ def _config(topic: str, future: Any) -> TopicConfig:
 def create_topics(
     options: KafkaOptions, partitions: Mapping[str, int], config: Mapping[str, Mapping[str, str]], replication: int
 ) -> dict[str, bool]:
-    """Creates topics of so many partitions each. Returns which were made; the others were there. Raises SourceError."""
+    """Create topics with the given numbers of partitions. Return which were created; the others existed. Raise
+    SourceError."""
     with TopicReader(options) as reader:
         reader.partitions([])  # fails soon where the brokers cannot be reached, or refuse us
     admin = AdminClient(options.admin())  # named, as its answers end with it
@@ -116,7 +122,7 @@ def create_topics(
 
 
 def delete_topics(options: KafkaOptions, topics: Sequence[str]) -> None:
-    """Deletes those of the topics that are there. Raises SourceError."""
+    """Delete the existing topics among those named. Raise SourceError."""
     admin = AdminClient(options.admin())
     try:
         for future in admin.delete_topics([*topics], operation_timeout=CREATE_S).values():
@@ -144,8 +150,8 @@ def _is_made(future: Any) -> bool:
 
 
 class Topic(NamedTuple):
-    """A topic as the brokers describe it. `problem`: why they do not; `rights`: operations that we may do, None where
-    they do not say; `leaderless`: partitions that nobody answers for."""
+    """Topic as the brokers describe it. `problem` is the reason for a missing description. `rights` are the permitted
+    operations, None where the brokers do not list them. `leaderless` are the partitions without a leader."""
 
     name: str
     problem: str | None = None
@@ -156,7 +162,7 @@ class Topic(NamedTuple):
 
 
 class Examiner:
-    """Asks the brokers. Raises KafkaException where nobody answers."""
+    """Reader of cluster metadata for `recallflow doctor`. Its methods raise KafkaException where no broker answers."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._admin = AdminClient(options.admin())
@@ -168,7 +174,7 @@ class Examiner:
         return {name: _topic(name, future) for name, future in asked.items()}
 
     def settings(self, topic: str) -> Mapping[str, str] | str:
-        """A topic's settings, or why they are not told."""
+        """Return the settings of a topic, or the reason for their absence."""
         (asked,) = self._admin.describe_configs(
             [ConfigResource(ResourceType.TOPIC, topic)], request_timeout=ASK_S
         ).values()
@@ -178,8 +184,8 @@ class Examiner:
             return str(error.args[0].str())
 
     def group_rights(self, group: str) -> frozenset[str] | str | None:
-        """What we may do with a consumer group, or why that is not told. Asked again while the brokers say to: they
-        have nobody who knows until a first group is there."""
+        """Return the permitted operations on a consumer group, or the reason for their absence. Retry while the brokers
+        report that no coordinator is available yet, as before the first group of a cluster."""
         waiting = Patience(ASK_S)
         while True:
             (asked,) = self._admin.describe_consumer_groups(
@@ -193,7 +199,7 @@ class Examiner:
             time.sleep(TRY_AGAIN_S)
 
     def newest_ms(self, topics: Iterable[Topic]) -> int | None:
-        """When the newest record of these topics was appended; None where they are empty, or do not say."""
+        """Return the append time of the newest record of these topics; None for empty topics, or without an answer."""
         parts = {
             TopicPartition(topic.name, number): OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
             for topic in topics

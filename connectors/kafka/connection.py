@@ -1,4 +1,4 @@
-"""The connection to the brokers: outages, the records to catch up with after them, and changes of topics."""
+"""Connection to the brokers: outages, the records to catch up with after them, and changes of topics."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Log:
-    """One partition of a memory topic. Everything below `next_offset` was given to the dataflow, or is no record."""
+    """One partition of a memory topic. Everything below `next_offset` was emitted to the dataflow, or is no record."""
 
     next_offset: int
     first: int  # where this run began
@@ -37,8 +37,11 @@ class _Log:
 
 
 class CatchUp:
-    """Counts what the state step is through with, not what was read, over all workers of a process. What no record ever
-    comes of (control records, aborted or compacted ones) counts as done once the reader is past it."""
+    """Count of the records that the state step has not applied yet, over all workers of a process.
+
+    Offsets without a record (control records, aborted or compacted records) count as done once the reader has passed
+    them.
+    """
 
     def __init__(self) -> None:
         self.behind = True  # False: nothing to go
@@ -48,7 +51,7 @@ class CatchUp:
         self._ends: Mapping[str, int] | None = None
 
     def begin(self, source: str, offset: int, end: int = 0) -> None:
-        """A partition is read from `offset` on, and ended at `end`."""
+        """Register a partition that is read from `offset` and ended at `end`."""
         with self._lock:
             self._logs[source] = log = _Log(offset, offset)
             log.target = max(offset, end, (self._ends or {}).get(source, 0))
@@ -59,17 +62,17 @@ class CatchUp:
             self._logs.pop(source, None)
 
     def aim(self, ends: Mapping[str, int]) -> None:
-        """Where the partitions end now: up to there is to be caught up."""
+        """Set the end offsets up to which the state has to catch up."""
         with self._lock:
             self._ends = dict(ends)
             for source, log in self._logs.items():
-                # Never below what was given: then all that is open counts, and no record need be looked up.
+                # Never below the emitted offsets: then all records in flight count, and no record has to be looked up.
                 log.target = max(log.next_offset, ends.get(source, 0))
                 log.open_below = log.open
             self.behind = True
 
     def lose(self) -> None:
-        """The brokers are away: nobody knows how much there is to go."""
+        """Note an outage of the brokers: the number of missing records is unknown."""
         with self._lock:
             self._ends = None
             self.behind = True
@@ -83,7 +86,7 @@ class CatchUp:
                 log.open_below += offset < log.target
 
     def passed_over(self, source: str, offset: int) -> None:
-        """The reader is at `offset`, and everything it read was given."""
+        """Note that the reader is at `offset` and has emitted all records before it."""
         with self._lock:
             if (log := self._logs.get(source)) is not None:
                 log.next_offset = max(log.next_offset, offset)
@@ -101,7 +104,7 @@ class CatchUp:
                 self.passed += self.behind
 
     def to_go(self) -> int | None:
-        """Records between the state and the targets; None where nobody knows."""
+        """Return the number of records between the state and the targets; None where it is unknown."""
         if not self.behind:
             return 0
         with self._lock:
@@ -112,7 +115,7 @@ class CatchUp:
             return left
 
     def to_go_of(self, source: str) -> int | None:
-        """The same of one partition."""
+        """Return `to_go` of one partition."""
         if not self.behind:
             return 0
         with self._lock:
@@ -120,7 +123,7 @@ class CatchUp:
             return None if self._ends is None or log is None else _left(log)
 
     def describe(self, source: str | None = None) -> str:
-        """What is missing, of one partition or of all, in words; empty where nothing is."""
+        """Describe the missing records of one partition or of all; return an empty text where none is missing."""
         left = self.to_go() if source is None else self.to_go_of(source)
         if left is None:
             return "how many records of memory are to go is not known yet"
@@ -132,12 +135,14 @@ def _left(log: _Log) -> int:
 
 
 class Connection:
-    """Asks on a thread of its own. Sets the goals of `catch_up`: at the start, and after an outage."""
+    """Observer of the brokers on a thread of its own. It sets the targets of `catch_up` at the start and after an
+    outage."""
 
     def __init__(
         self, options: KafkaOptions, topic: str, catch_up: CatchUp, begun: Callable[[], bool] = lambda: True
     ) -> None:
-        """Returns once it is known where the topic ends. `begun`: whether anything is read yet. Raises SourceError."""
+        """Return once the end offsets of the topic are known. `begun` tells whether reading has started. Raise
+        SourceError."""
         self.connected = True
         self._topic = topic
         self._catch_up, self._begun = catch_up, begun
@@ -202,10 +207,11 @@ class Connection:
 
 
 class Watch:
-    """Calls listeners with what there is. What one of them refuses stops the flow."""
+    """Observer of topic metadata. It calls listeners with each description; an error of a listener stops the flow."""
 
     def __init__(self, ask: Callable[[], Found], found: Found) -> None:
-        """`ask` says what there is (KafkaException: not now), `found` is what there was when the flow began."""
+        """`ask` describes the topics (KafkaException: retry later); `found` is their description at the start of the
+        flow."""
         self.added = Counter(dict.fromkeys(found, 0))  # partitions, by topic
         self._counts = {topic: described.partitions for topic, described in found.items()}
         self._ask = ask
@@ -214,19 +220,19 @@ class Watch:
         self._stopping = threading.Event()
 
     def call(self, *listeners: Callable[[Found], None]) -> None:
-        """From now on these are called as well."""
+        """Add listeners for all later descriptions."""
         self._listeners += listeners
 
     def failure(self) -> SourceError | None:
-        """Why the topics are not what they were."""
+        """Return the error that a listener raised for a changed topic."""
         return self._error
 
     def running(self) -> AbstractContextManager[None]:
-        """Looks every LOOK_S seconds, on a thread of its own."""
+        """Describe the topics every LOOK_S seconds on a thread."""
         return beside(self._run, "watch", self._stopping)
 
     def look(self) -> None:
-        """Looks once. What Kafka cannot say now is asked again: whoever reads complains."""
+        """Describe the topics once. A failed request is repeated at the next look; the readers log the outage."""
         try:
             found = self._ask()
         except KafkaException:

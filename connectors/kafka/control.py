@@ -1,7 +1,8 @@
-"""The control table: the decisions of each tenant's operator, and the sending of decisions.
+"""Control table: the decisions of each tenant's operators, and the sender of decisions.
 
-The table is read to its end before anything else, and kept up to date. With a secret, only signed decisions count. One
-that somebody sends again counts for nothing: each decision has its time, and is older than the one in force."""
+The table is read to its end before any other topic, and kept up to date. With a secret, only signed decisions count. A
+replayed decision has no effect: it carries its time, and is older than the decision in force.
+"""
 
 import logging
 import threading
@@ -18,14 +19,14 @@ from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
 from recallflow.control import Control
+from recallflow.credentials import bears_signature, is_signed, signed
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse_control
-from recallflow.signatures import bears_signature, is_signed, signed
 
 POLL_S = 0.1
 AHEAD_MS = 300_000  # a signed decision may be so far ahead of its append time: clocks differ
-# Why an event is left out → what a person reads of it.
+# Reason for ignoring an event → text of the log line.
 LEFT_OUT = {
     "no_event": "is no control event",
     "not_signed": "is not signed with auth.control_secret",
@@ -37,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class ControlTable:
-    """Reads the control topic on a thread of its own. One per process."""
+    """Reader of the control topic on a thread. A process has one."""
 
     def __init__(
         self,
@@ -47,8 +48,12 @@ class ControlTable:
         history: History | None = None,
         secret: str | None = None,
     ) -> None:
-        """Returns once all that stands in the topic now is read, into `history` if it is given. `secret`: that which
-        decisions must be signed with, if any. Raises SourceError."""
+        """Return once all records that the topic holds now are read into `history`. Raise SourceError.
+
+        Args:
+            history: target of the decisions (default: a new history).
+            secret: secret that decisions must be signed with.
+        """
         self.history = History() if history is None else history
         self.left_out: Counter[str] = Counter()  # events that do not count, by reason
         self._newest = -1, False  # when the newest record was appended, and whether it bears a signature
@@ -72,15 +77,15 @@ class ControlTable:
         self._thread.start()
 
     def signs(self) -> bool:
-        """Whether who decided last signed that, with whatever secret."""
+        """Return whether the last decision was signed, with any secret."""
         return self._newest[1]
 
     def failure(self) -> Exception | None:
-        """Why the topic cannot be read on: what is decided from here on would go unseen."""
+        """Return the error that ended reading: later decisions would be missed."""
         return self._error
 
     def grow(self, found: Mapping[str, Described]) -> None:
-        """Has partitions that were added to the topic read, too. Called from another thread."""
+        """Add the partitions of a grown topic. Called from another thread."""
         count = found[self._topic].partitions
         self._added.extend(range(self._partitions, count))
         self._partitions = max(count, self._partitions)
@@ -111,14 +116,14 @@ class ControlTable:
 
 
 class LeftOut(NamedTuple):
-    """Why a record of the control topic does not count, and what is wrong with it."""
+    """Reason for ignoring a record of the control topic, with details."""
 
     reason: str
     detail: str = ""
 
 
 def take(message: Any, history: History, secret: str | None) -> LeftOut | None:
-    """Adds what a record decides to the history, or says why it does not count."""
+    """Add the decision of a record to the history, or return the reason for ignoring it."""
     try:
         event = parse_control(message.value() or b"")
     except InvalidRecord as error:
@@ -135,13 +140,14 @@ def take(message: Any, history: History, secret: str | None) -> LeftOut | None:
 
 
 class DecisionSender:
-    """Sends decisions to the control topic, signed where there is a secret. Several processes may send the same one."""
+    """Sender of decisions to the control topic, signed where there is a secret. Several processes may send the same
+    one."""
 
     def __init__(self, options: KafkaOptions, topic: str, secret: str | None) -> None:
         self._options, self._topic, self._secret = options, topic, secret
 
     def __call__(self, events: Sequence[Control]) -> None:
-        """Returns once the brokers have them all. Raises SinkError."""
+        """Return once the brokers have acknowledged all events. Raise SinkError."""
         most_bytes = {self._topic: ask_configs(self._options, [self._topic])[self._topic].most_bytes}
         sender = Sender(self._options, most_bytes, then="they are sent again")
         for event in events:

@@ -1,4 +1,4 @@
-"""Reading dead letters, and sending them again."""
+"""Reading and resending of dead letters."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,17 @@ from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.records import Position
 
 ERROR_PREFIX = "error."
-FIRST = "error.code"  # of our own headers: those before are the record's, whatever they are called
+FIRST = "error.code"  # first of our headers: earlier headers belong to the record, even under the same names
 DELIVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One dead letter: where it stands, where the refused record stood (`source`), what that was (a tombstone has no
-    value), and why it was refused. `headers` are the record's own. `error`: code, detail, fields, step, source, time,
-    and what is missing of the record."""
+    """Dead letter.
+
+    `source` is the position of the refused record; the value of a tombstone is None. `headers` are the record's own.
+    `error` holds code, detail, fields, step, source and time of the refusal, and the missing parts of the record.
+    """
 
     position: Position
     source: Position
@@ -35,7 +37,7 @@ class Letter:
 
     @classmethod
     def of(cls, message: Any) -> "Letter | None":
-        """A message as a dead letter, or None where it is none of ours."""
+        """Return a message as a dead letter; None for a message of another kind."""
         headers = headers_of(message) or ()
         names = [name for name, _ in headers]
         if FIRST not in names:
@@ -54,14 +56,14 @@ class Letter:
 
     @property
     def refusal(self) -> InvalidRecord:
-        """Why the record was refused, field by field where that is said."""
+        """Return the refusal, with the wrong fields where the dead letter lists them."""
         named = orjson.loads(self.error.get("fields", "[]"))  # letters of before have none
         fields = [FieldProblem(*one) for one in named] or [FieldProblem("", self.error["detail"])]
         return InvalidRecord(cast(ErrorCode, self.error["code"]), fields)
 
     @property
     def missing(self) -> list[str]:
-        """What is not here of the record: what is left is not to be sent as if it were the whole."""
+        """Return the missing parts of the record. An incomplete record must not be sent again."""
         error, missing = self.error, []
         if "size" in error:
             here = f"{len(self.value or b'')} of its {error['size']} bytes are here"
@@ -76,7 +78,7 @@ class Letter:
 
 
 def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
-    """All dead letters there are now, partition by partition. Raises SourceError."""
+    """Yield all current dead letters, partition by partition. Raise SourceError."""
     with TopicReader(options, UNCOMMITTED) as reader:
         for (_, number), (begin, _) in reader.spans([topic]).items():
             yield from filter(None, map(Letter.of, reader.read_to_end(topic, number, begin)))
@@ -85,9 +87,11 @@ def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
 def send_again(
     options: KafkaOptions, letters: Sequence[Letter], credentials: Headers = (), judged: Collection[str] = ()
 ) -> int:
-    """Sends records to the topic they were refused on, as they were: bytes, key and own headers. Those for the topics
-    where senders are `judged` are sent with our `credentials`, if any: dead letters hold none of the first sender's.
-    Returns how many. Raises SinkError; then some may have been sent."""
+    """Send records again to the topics that refused them, with their bytes, keys and headers. Return their number.
+
+    Dead letters hold no credentials: records for the topics in `judged`, which check senders, get our `credentials`.
+    Raise SinkError; some records may have been sent by then.
+    """
     if not letters:
         return 0
     configs = ask_configs(options, [letter.source.topic for letter in letters])

@@ -1,9 +1,8 @@
-"""The sink of a process that has some of the partitions: no output twice, and a mark when all before it is synced and
-delivered.
+"""Sink of a process that owns some partitions: each output once, and commits of barriers.
 
-Each output carries its identity in headers: the position of the record it comes from, and its number among that
-record's outputs. Whoever had a partition before may have sent some of what comes of its records; what was found in the
-tails of output topics is dropped when it comes.
+A barrier is committed once everything before it is synced and delivered. Each output carries its identity in headers:
+the position of its record, and its number among the outputs of that record. The previous owner of a partition may have
+sent some outputs already. Those were found in the tails of the output topics, and are not sent again.
 """
 
 import logging
@@ -26,7 +25,7 @@ Permit = Callable[[Callable[[], Patience]], None]
 
 
 class ToSend(NamedTuple):
-    """A record to deliver, and to which partition of which topic."""
+    """Record to deliver, with topic and partition."""
 
     topic: str
     number: int
@@ -34,19 +33,19 @@ class ToSend(NamedTuple):
 
 
 class Sent:
-    """What an earlier owner of our partitions had sent, and did not come again yet."""
+    """Outputs that earlier owners of our partitions sent, and that did not come again yet."""
 
     def __init__(self) -> None:
         self._by_partition: dict[int, set[Identity]] = {}
-        # A mark is committed once it is synced, and outputs of later records are claimed until then.
+        # Until a barrier is synced and committed, outputs of later records are claimed.
         self._at_marks: dict[tuple[int, int], frozenset[Identity]] = {}
 
     def learn(self, partition: int, found: set[Identity]) -> None:
-        """Before the partition is opened."""
+        """Add the outputs found for a partition. Called before the partition is opened."""
         self._by_partition[partition] = found
 
     def claim(self, identity: Identity) -> bool:
-        """Whether an output is there already. True one time only."""
+        """Return whether an output was sent already. Only the first call for it returns True."""
         if not self._by_partition:
             return False
         partition = int(identity[0].rsplit(b":", 2)[1])
@@ -57,12 +56,12 @@ class Sent:
         return True
 
     def pass_mark(self, partition: int, number: int) -> None:
-        """Remember what is not claimed at a mark."""
+        """Keep the unclaimed outputs at a barrier."""
         if found := self._by_partition.get(partition):
             self._at_marks[partition, number] = frozenset(found)
 
     def left(self, partition: int, number: int, done: Callable[[Position], bool]) -> bool:
-        """Return whether anything was not claimed at a mark. Outputs of records that are done are not waited for."""
+        """Return whether outputs were unclaimed at a barrier. Outputs of finished records are ignored."""
 
         def is_done(identity: Identity) -> bool:
             return done(Position.parse(identity[0].decode()))
@@ -75,7 +74,7 @@ class Sent:
 
 
 class DeliverySink:
-    """Delivers outputs, and commits each mark once all before it is synced and acknowledged."""
+    """Sink that delivers outputs, and commits each barrier once all before it is synced and acknowledged."""
 
     def __init__(
         self,
@@ -89,9 +88,14 @@ class DeliverySink:
         stopping: threading.Event | None = None,
         closing: Closing | None = None,
     ) -> None:
-        """`most_bytes`: topic → how large a record it takes. `permit` is called before each send: it returns, or raises
-        once the patience it can ask for has ended. `outage_s`: so long an output waits for brokers that are away; once
-        `stopping` is set, much shorter. `marked`: told of marks, on the dataflow's thread."""
+        """Create the sink.
+
+        Args:
+            most_bytes: topic → record size limit.
+            marked: called with barriers, on the dataflow's thread.
+            permit: called before each send; it returns, or raises once the given patience has ended.
+            outage_s: how long an output waits for unavailable brokers; much shorter once `stopping` is set.
+        """
         self.options, self.most_bytes, self.sent, self.marked = options, most_bytes, sent, marked
         self.permit, self.outage_s = permit, outage_s
         self.stopping = stopping or threading.Event()
@@ -103,14 +107,14 @@ class DeliverySink:
         return self._delivery
 
     def settle(self) -> None:
-        """Commit the marks that are synced and delivered by now. Called on the dataflow's thread between batches, as no
-        output may come for a while."""
+        """Commit the barriers that are synced and delivered. The dataflow's thread calls it between batches, because
+        the next output may come much later."""
         if self._delivery is not None:
             self._delivery.settle()
 
     def expired(self, why: str) -> RecallflowError:
-        """An output that the brokers did not take in time is dropped, as another member may have its partition by then:
-        whoever joins anew finds out what was sent. Who is to stop ends with it."""
+        """Return the error for an output that the brokers did not accept in time. It is dropped, because another member
+        may own its partition by now; the next owner finds the sent outputs. During a stop it ends the process."""
         return SinkError(why) if self.stopping.is_set() else MembershipLost(why)
 
 
@@ -134,7 +138,7 @@ class Delivery:
         self.settle()
 
     def settle(self) -> None:
-        """Serve delivery reports, and commit the marks that are synced and delivered. Raises as `poll_outputs`."""
+        """Serve delivery reports, and commit the barriers that are synced and delivered. Raise as `poll_outputs`."""
         self._sender.poll_outputs()
         if not self._pending:
             return
@@ -151,7 +155,7 @@ class Delivery:
 
     def close(self) -> None:
         self._sink.closing(self._sender.flush_outputs)
-        self._sender.drop(self._sink.stopping)  # before others are given what is ours
+        self._sender.drop(self._sink.stopping)  # before our partitions go to other members
 
 
 class OutputSender(Sender):

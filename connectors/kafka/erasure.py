@@ -1,4 +1,4 @@
-"""One user's records in topics, until when Kafka keeps them, and the outcome of an erasure request."""
+"""One user's records in topics, their retention by Kafka, and the outcome of an erasure request."""
 
 import json
 import threading
@@ -21,14 +21,14 @@ from recallflow.owner import Owner
 from recallflow.records import Position
 
 COMPACT, DELETE = "compact", "delete"
-TOMBSTONE_BYTES = 16 * 1024  # what a topic takes at least
+TOMBSTONE_BYTES = 16 * 1024  # smallest record limit of a topic
 FLUSH_S = 60.0
 NO_LIMIT = -1
 LOOK_S = 0.2  # between two looks
 
 
 class Retention(NamedTuple):
-    """How long a topic keeps records, as its configuration says. -1: without limit."""
+    """Retention of a topic according to its configuration. -1 means unlimited."""
 
     policies: tuple[str, ...]
     retention_ms: int
@@ -45,8 +45,8 @@ class Retention(NamedTuple):
 
     @property
     def longest_ms(self) -> int | None:
-        """After so long a record is gone: Kafka deletes whole segments, each so long after its last record, and one
-        segment takes records for `segment_ms`. None: there is no such time."""
+        """Return the time after which a record is gone; None if there is no such time. Kafka deletes whole segments,
+        each `retention_ms` after its last record, and a segment takes records for `segment_ms`."""
         if not self.deletes or self.retention_ms == NO_LIMIT:
             return None
         return self.retention_ms + self.segment_ms
@@ -54,9 +54,11 @@ class Retention(NamedTuple):
 
 @dataclass(slots=True)
 class Remains:
-    """What a topic holds of a user. `count`: records, tombstones not among them; `newest_ms`: when the last one was
-    appended; `keyed_in`: partitions with records under the user's key, of which the last one is no tombstone. A topic
-    whose configuration the brokers do not tell has no `retention`."""
+    """Remaining records of a user in a topic.
+
+    `count` excludes tombstones; `newest_ms` is the append time of the last record. `keyed_in` are the partitions whose
+    last record under the user's key is not a tombstone. `retention` is None where the brokers do not report it.
+    """
 
     topic: str
     retention: Retention | None
@@ -66,8 +68,7 @@ class Remains:
 
 
 def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_id: str) -> Iterator[Remains]:
-    """What each of the topics holds of a user; those that are not there are left out. Reads them whole. Raises
-    SourceError."""
+    """Yield the remaining records of a user in each existing topic. Read the topics whole. Raise SourceError."""
     user = _User(tenant_id, user_id)
     with TopicReader(options, TAIL) as reader:
         there = reader.existing(topics)
@@ -80,7 +81,7 @@ def remains(options: KafkaOptions, topics: Sequence[str], tenant_id: str, user_i
 
 
 def records_of(options: KafkaOptions, topic: str, tenant_id: str, user_id: str) -> Iterator[Any]:
-    """The messages of a topic that are a user's. Raises SourceError."""
+    """Yield the messages of a topic that belong to a user. Raise SourceError."""
     user = _User(tenant_id, user_id)
     with TopicReader(options, TAIL) as reader:
         for (_, number), (low, _) in reader.spans([topic]).items():
@@ -88,7 +89,7 @@ def records_of(options: KafkaOptions, topic: str, tenant_id: str, user_id: str) 
 
 
 def send_tombstones(options: KafkaOptions, found: Sequence[Remains], key: bytes) -> None:
-    """Sends a tombstone behind the user's records, in each partition that has some. Raises SinkError."""
+    """Send a tombstone to each partition that holds records of the user. Raise SinkError."""
     if not found:
         return
     sender = Sender(options, dict.fromkeys((one.topic for one in found), TOMBSTONE_BYTES), then="do the same again")
@@ -99,7 +100,7 @@ def send_tombstones(options: KafkaOptions, found: Sequence[Remains], key: bytes)
 
 
 def ask_retentions(options: KafkaOptions, topics: Sequence[str]) -> dict[str, Retention | None]:
-    """How long each topic keeps records; None where the brokers do not say."""
+    """Return the retention of each topic; None where the brokers do not report it."""
     if not topics:
         return {}
     admin = AdminClient(options.admin())
@@ -133,12 +134,12 @@ def _count(reader: TopicReader, found: Remains, number: int, user: "_User") -> N
 
 
 class _User:
-    """Tells a user's records: by their key, or else by who they say they are about."""
+    """Filter of a user's records: by their key, or else by the ids in their value."""
 
     def __init__(self, tenant_id: str, user_id: str) -> None:
         self.key = Owner(tenant_id, "", user_id).record_key
         self._who = tenant_id, user_id
-        # Most records name nobody like this in whatever spelling, and need not be parsed.
+        # Most records do not contain the user id in any spelling, and need not be parsed.
         self._spelt = {orjson.dumps(user_id)[1:-1], json.dumps(user_id).encode()[1:-1], user_id.encode()}
 
     def has(self, message: Any) -> bool:
@@ -155,7 +156,7 @@ class _User:
 
 
 class Outcome(NamedTuple):
-    """`outcome`: what a receipt says, or the code of the refusal; `detail`: why it was refused."""
+    """Outcome of a request. `outcome` is that of the receipt, or the code of the refusal; `detail` is its reason."""
 
     outcome: str
     refused: bool = False
@@ -163,15 +164,15 @@ class Outcome(NamedTuple):
 
 
 class OutcomeReader:
-    """Follows the topics of receipts and dead letters, from where they end when it is made."""
+    """Reader of the topics of receipts and dead letters, from their current ends."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
-        """Raises SourceError."""
+        """Raise SourceError."""
         self._reader = TopicReader(options, TAIL)
         self._places = {part: end for part, (_, end) in self._reader.spans(topics).items()}
 
     def of(self, position: Position, patience: Patience) -> Outcome | None:
-        """What became of the record at a position, once that is told; None where it is not told in time."""
+        """Return the outcome of the record at a position; None if it does not come in time."""
         between_looks = threading.Event()
         while (found := self._look(position)) is None and not patience.ended():
             between_looks.wait(LOOK_S)

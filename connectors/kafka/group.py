@@ -1,11 +1,11 @@
-"""A deployment's consumer group: leases of its members, the notes in its commits, and descriptions of its members.
+"""Consumer group of a deployment: leases of its members, the notes in their commits, and member descriptions.
 
-A commit that the coordinator accepts shows that the member was in the group after it was sent. So nobody else gets its
-partitions within a session from then. The member may send for less than that: records that wait in the producer's queue
-expire before the session does.
+A commit that the coordinator accepts proves that the member was in the group after the commit was sent. So no other
+member gets its partitions within a session from then. The member may send for a shorter time, because records that wait
+in the producer's queue must expire before the session does.
 
-Partitions that are assigned by hand (`--own`) make their owner a static member, named after them. The members assign
-nothing to each other, but two whose partitions overlap see each other in the group.
+Partitions that are assigned by hand (`--own`) make their owner a static member, named after them. Such members do not
+assign partitions to each other, but two members with overlapping partitions see each other in the group.
 """
 
 import logging
@@ -30,37 +30,37 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError, UsageError
-from recallflow.ranges import parse_ranges, ranges_of
+from recallflow.owner import parse_ranges, ranges_of
 
 MARGIN_MIN_S = 2.0
 RENEWALS = 5  # in the time that one of them lets us send
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PREFIX = "own-"
 _NAME = re.compile(_PREFIX + r"\d+(-\d+)?(_\d+(-\d+)?)*")
-NAME_CHARACTERS = 249  # what a broker takes
+NAME_CHARACTERS = 249  # limit of a broker
 ASK_S = 5.0
 COMMITTED_S = 2.0
 PROBE_S = 0.05
-# librdkafka may end the process where a description times out (its issue 4605), so hardly any does.
+# A description that times out may end the process (librdkafka issue 4605), so the timeout is long.
 PROBE_TIMEOUT_S = 30.0
-LOOK_RENEWALS = 2.5  # who has not renewed within so many times is silent
+LOOK_RENEWALS = 2.5  # a member that has not renewed within this many intervals is silent
 Shares = dict[str, frozenset[int]]  # the partitions of each member
 
 _log = logging.getLogger(__name__)
 
 
 def boottime_s() -> float:
-    """Runs on while the process is stopped, and while the machine sleeps."""
+    """Return the time since boot, which includes sleep of the machine and stops of the process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def outage_s(session_s: float) -> float:
-    """So long an output may wait for brokers that are away: below the session by what a renewal may take."""
+    """Return how long an output may wait for unavailable brokers: the session less the time of a renewal."""
     return session_s - max(MARGIN_MIN_S, session_s / 9)
 
 
 class Lease:
-    """What accepted commits entitle to. Thread-safe enough: each number is set at once, and read by itself."""
+    """Permission from accepted commits. Thread-safe: each number is set at once, and read by itself."""
 
     def __init__(self, session_s: float, clock_s: Callable[[], float] = boottime_s) -> None:
         self.clock_s = clock_s
@@ -70,31 +70,31 @@ class Lease:
         self._until_s: float | None = None
 
     def renew(self, sent_s: float) -> None:
-        """A commit was accepted that was sent at `sent_s`."""
+        """Extend the lease by an accepted commit that was sent at `sent_s`."""
         self._until_s = sent_s + self.session_s
 
     def end(self) -> None:
         self._until_s = None
 
     def seconds_left(self) -> float:
-        """How long nobody else can be at work, without news from the coordinator."""
+        """Return how long no other member can own our partitions, without news from the coordinator."""
         until_s = self._until_s
         return 0.0 if until_s is None else max(0.0, until_s - self.clock_s())
 
     @property
     def may_send(self) -> bool:
-        """Whether what is handed over now has expired when somebody else may come."""
+        """Return whether a record handed over now expires before another member can own its partition."""
         return self.seconds_left() > self.outage_s
 
     @property
     def ran_out(self) -> bool:
-        """Whether we had one, and were away for longer than a session since."""
+        """Return whether the lease ended more than a session ago."""
         return self._until_s is not None and self.seconds_left() <= 0
 
 
 def directory_id(path: Path) -> str:
-    """Names a directory as this machine's kernel knows it until it boots again, in whatever container: a lock on it
-    holds among all who see this name. Empty where there is none."""
+    """Return the identity of a directory until the machine boots again, the same in every container: a lock on it holds
+    among all processes that see this identity. Return an empty text where there is no directory."""
     try:
         found = path.stat()
         return f"{BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
@@ -104,8 +104,8 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that wrote a note. `renewals` tells two looks apart; `released`: it has handed over.
-    `settings`: those that all members of the deployment share."""
+    """Process that wrote a note. `renewals` tells two notes of a process apart; `released` means that it has handed
+    over. `settings` are those that all members of a deployment share."""
 
     host: str
     directory: str
@@ -131,14 +131,14 @@ class Holder:
 
     @classmethod
     def parse(cls, note: str | None) -> "Holder | None":
-        """Who a note names; None where there is no note. Raises SourceError."""
+        """Return the process that wrote a note; None without a note. Raise SourceError."""
         try:
             return None if note is None else cls(**orjson.loads(note))
         except (ValueError, TypeError) as error:
             raise SourceError(f"the consumer group's committed offset is not of recallflow's making: {note}") from error
 
     def is_at(self, other: "Holder") -> bool:
-        """Whether both work on one directory, as processes that follow each other do."""
+        """Return whether both processes use the same directory, and so follow each other."""
         return (self.host, self.directory) == (other.host, other.directory)
 
     def encode(self) -> str:
@@ -149,7 +149,7 @@ class Holder:
 
 
 def agree(name: str, ours: Mapping[str, object], holders: Iterable[Holder]) -> bool:
-    """Return whether a member of the deployment has committed its settings. Raises UsageError where they differ from
+    """Return whether a member of the deployment has committed its settings. Raise UsageError where they differ from
     ours."""
     committed = [holder.settings for holder in holders if holder.settings]
     for theirs in committed:
@@ -164,12 +164,12 @@ def agree(name: str, ours: Mapping[str, object], holders: Iterable[Holder]) -> b
 
 
 def name_of(own: Collection[int]) -> str:
-    """`own-0-7_9`: a broker takes letters, digits, `.`, `_` and `-`."""
+    """Return a name like `own-0-7_9`: a broker accepts letters, digits, `.`, `_` and `-`."""
     return _PREFIX + ranges_of(own).replace(",", "_")
 
 
 def overlapping(own: Collection[int], names: Iterable[str]) -> str | None:
-    """What another member of the group owns of ours, as it was given; None where there is no such member."""
+    """Return the name of another member with partitions that overlap ours; None if there is none."""
     for name in names:
         if name == name_of(own) or not _NAME.fullmatch(name):
             continue
@@ -180,7 +180,7 @@ def overlapping(own: Collection[int], names: Iterable[str]) -> str | None:
 
 
 def static_members(options: KafkaOptions, name: str) -> dict[str, str]:
-    """The static members of a group: what they are named → how the coordinator knows them. Raises SourceError."""
+    """Return the static members of a group: instance id → member id. Raise SourceError."""
     try:
         admin: Any = AdminClient(options.admin())
         found = admin.describe_consumer_groups([name], request_timeout=ASK_S)[name].result()
@@ -192,8 +192,8 @@ def static_members(options: KafkaOptions, name: str) -> dict[str, str]:
 
 
 def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
-    """Raises UsageError where another member owns by hand what we are to own, and SourceError. Who looks once it is in
-    the group sees everybody who came before: of two that come at once, one sees the other at least."""
+    """Raise UsageError where another member owns some of our partitions by hand, and SourceError. A member checks this
+    after joining: of two that join at once, at least one sees the other."""
     if other := overlapping(own, static_members(options, name)):
         raise UsageError(
             f"deployment {name}: another process owns partitions {other}: they overlap with --own {ranges_of(own)}"
@@ -201,7 +201,7 @@ def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
 
 
 class RebalanceProbe:
-    """Whether a group is between two generations."""
+    """Check for a rebalance in progress."""
 
     def __init__(self, options: KafkaOptions, name: str, clock_s: Callable[[], float] = boottime_s) -> None:
         self._options, self._name, self._clock_s = options, name, clock_s
@@ -210,8 +210,8 @@ class RebalanceProbe:
         self._next_s = 0.0
 
     def is_rebalancing(self) -> bool:
-        """Return whether a rebalance has begun, or the group's state cannot be read. Does not wait: a description that
-        is under way counts as no rebalance."""
+        """Return whether a rebalance has begun, or the state of the group cannot be read. Do not wait: a pending
+        description counts as no rebalance."""
         if self._asked is None and self._clock_s() >= self._next_s:
             self._admin = self._admin or AdminClient(self._options.admin())
             self._asked = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)[
@@ -228,8 +228,8 @@ class RebalanceProbe:
 
 
 def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection[int] | None) -> None:
-    """Raises UsageError where the topics of memory and queries are not partitioned alike, or have not what we are to
-    own, and SourceError where they are missing."""
+    """Raise UsageError where the topics of memory and queries have different partition counts, or lack our partitions.
+    Raise SourceError where they are missing."""
     with TopicReader(options) as reader:
         found = {topic: len(numbers) for topic, numbers in reader.partitions(topics).items()}
     memory, queries = (found[topic] for topic in topics)
@@ -246,9 +246,11 @@ def check_topics(options: KafkaOptions, topics: tuple[str, str], own: Collection
 def await_silent(
     options: KafkaOptions, name: str, query_topic: str, me: Holder, lease: Lease, stopping: threading.Event
 ) -> None:
-    """The coordinator lets a newcomer in once every member has come to it again, or is given up. For one that was
-    killed that takes its session, and so long it accepts nobody's commits: all would stop sending. So we wait until
-    the group has given it up."""
+    """Wait until the group has removed a killed member.
+
+    The coordinator admits a newcomer once every member has rejoined or is removed. A killed member is removed when its
+    session ends. Until then the coordinator accepts no commits, and all members would stop sending.
+    """
     with TopicReader(options, {"group.id": name}) as reader:
         (numbers,) = reader.partitions([query_topic]).values()
 
@@ -259,7 +261,7 @@ def await_silent(
 
 
 def holders(reader: TopicReader, query_topic: str, numbers: Iterable[int]) -> dict[int, Holder]:
-    """Who said last that a partition is its own, for each of which somebody did. Raises KafkaException."""
+    """Return the last owner of each partition that has one. Raise KafkaException."""
     asked = [TopicPartition(query_topic, number) for number in numbers]
     found = reader.consumer.committed(asked, timeout=COMMITTED_S) if asked else []
     notes = {one.partition: Holder.parse(one.metadata or None) for one in found}
@@ -267,8 +269,8 @@ def holders(reader: TopicReader, query_topic: str, numbers: Iterable[int]) -> di
 
 
 def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease, stopping: threading.Event) -> None:
-    """Returns once everybody who has not handed over is at work, or nobody is; after a session at the latest. Whose
-    place we take is not waited for."""
+    """Return once all members that have not handed over are active, or none is; at most after a session. The member
+    whose place we take is ignored."""
     until_s = lease.clock_s() + lease.session_s + MARGIN_MIN_S
     warned = False
     before = _renewals(read(), me)
@@ -284,7 +286,7 @@ def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease,
 
 
 def _renewals(holders: Iterable[Holder], me: Holder) -> dict[str, int]:
-    """Run → how often it has renewed."""
+    """Return run id → number of renewals."""
     found: dict[str, int] = {}
     for holder in holders:
         ours = holder.directory_id == me.directory_id != "" or holder.instance == me.instance != ""
@@ -294,15 +296,14 @@ def _renewals(holders: Iterable[Holder], me: Holder) -> dict[str, int]:
 
 
 class GroupShares:
-    """Of one topic."""
+    """Member shares of one topic."""
 
     def __init__(self, options: KafkaOptions, name: str, topic: str) -> None:
-        """`name`: of the group."""
         self._name, self._topic = name, topic
         self._admin = AdminClient(options.admin())
 
     def look(self) -> Shares:
-        """What every member has at this moment. Raises KafkaException."""
+        """Return the partitions of every member. Raise KafkaException."""
         described: Any = self._admin.describe_consumer_groups([self._name], request_timeout=PROBE_TIMEOUT_S)
         return {
             member.member_id: frozenset(

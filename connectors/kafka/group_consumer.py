@@ -1,4 +1,5 @@
-"""A consumer that reads nothing: what a group's coordinator assigns to it, and what it commits as a member."""
+"""Consumer for group membership alone: assignments from the coordinator, and commits as a member. It reads no
+records."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -10,13 +11,13 @@ from recallflow.brokers.trouble import Complaints, passes
 from recallflow.errors import SourceError
 
 ASK_S = 2.0
-# How soon the others hear of a rebalance: a partition that moves is silent for about twice that.
+# How soon the other members notice a rebalance: a partition that moves pauses for about twice that.
 HEARTBEAT_S = 0.3
-LOOK_S = 2.0  # at the topic: what is added to it is assigned then
+LOOK_S = 2.0  # topic metadata interval: added partitions are assigned after it
 REQUEST_S = 10.0  # a commit that is not answered by then is sent again
 SHARING = "cooperative-sticky"
 BY_HAND = "range"  # the coordinator takes no member of the one way where there are members of the other
-# Our place is being given out anew, or is gone: the callbacks tell which.
+# The group rebalances, or our membership has ended: the callbacks tell which.
 _AGAIN = {
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.ILLEGAL_GENERATION,
@@ -29,16 +30,15 @@ _FENCED = {KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID}
 
 
 class Fenced(Exception):
-    """Another one has joined under our name since."""
+    """Error: another process has joined with the same instance id."""
 
 
 class OtherAssignmentMode(Exception):
-    """The group's members assign partitions in the other way."""
+    """Error: the other members of the group use the other assignment mode (by the group or by hand)."""
 
 
 class Committed(NamedTuple):
-    """How far a partition is: the next offsets of memory and queries, and what else there is to say of it. A text has
-    no more than 4,000 characters."""
+    """Progress of a partition: the next offsets of memory and queries, and a text of at most 4,000 characters."""
 
     memory_offset: int
     query_offset: int
@@ -46,14 +46,14 @@ class Committed(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What stands in the group for a partition: how far it is, if anybody said so, and who said it."""
+    """Progress that the group keeps for a partition, with the note of its writer; both None if there is none."""
 
     committed: Committed
     note: str | None
 
 
 class Listener(Protocol):
-    """What is told of assignments, in `GroupConsumer.poll`. A partition moves on when `revoked` returns."""
+    """Receiver of assignments during `GroupConsumer.poll`. A partition moves on when `revoked` returns."""
 
     def assigned(self, partitions: frozenset[int]) -> None: ...
 
@@ -63,7 +63,7 @@ class Listener(Protocol):
 
 
 class GroupConsumer:
-    """Our membership. `poll` belongs to one thread; another may read and commit meanwhile."""
+    """Membership in the group. `poll` belongs to one thread; another may read and commit meanwhile."""
 
     def __init__(
         self,
@@ -78,8 +78,13 @@ class GroupConsumer:
         strategy: str = SHARING,
         new_consumer: Callable[..., Any] = Consumer,
     ) -> None:
-        """`topics`: of memory, whose partitions are assigned, and of queries. `rebalance_s`: so long a member may take
-        to give up what moves. `instance_id`: of a static member."""
+        """Create a member that has not joined.
+
+        Args:
+            topics: memory topic, whose partitions are assigned, and query topic.
+            rebalance_s: how long a member may take to hand over.
+            instance_id: id of a static member.
+        """
         chosen: dict[str, object] = {
             "group.id": name,
             "group.protocol": "classic",
@@ -105,7 +110,8 @@ class GroupConsumer:
         self._consumer: Any = None
 
     def join(self, is_new: bool) -> None:
-        """Begin to join; `poll` goes on. `is_new`: the group has no static member of our name, whose place we take."""
+        """Begin to join; `poll` completes it. `is_new` means that the group has no static member with our instance
+        id."""
         self._is_new = is_new
         self._consumer = self._new_consumer(self._options)
         self._subscribe(self._consumer)
@@ -114,7 +120,7 @@ class GroupConsumer:
         consumer.subscribe([self._memory], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
 
     def poll(self, wait_s: float) -> None:
-        """Serves callbacks. Raises Fenced, OtherAssignmentMode, or SourceError where Kafka refuses us."""
+        """Serve callbacks. Raise Fenced, OtherAssignmentMode, or SourceError where Kafka refuses us."""
         message = self._consumer.poll(wait_s)
         failed, self._failed = self._failed, None
         for error in (message and message.error(), failed):
@@ -123,7 +129,7 @@ class GroupConsumer:
         self._complaints.check()
 
     def read(self, partitions: Iterable[int]) -> dict[int, Found] | None:
-        """What stands in the group for partitions; None where it has to be asked again. Raises as `poll`."""
+        """Return the committed progress of partitions; None to ask again. Raise as `poll`."""
         asked = [TopicPartition(topic, one) for one in partitions for topic in (self._memory, self._queries)]
         try:
             answers = self._consumer.committed(asked, timeout=ASK_S)
@@ -146,8 +152,10 @@ class GroupConsumer:
         return Found(committed, queries.metadata or None)
 
     def commit(self, committed: Mapping[int, Committed], note: str) -> frozenset[int]:
-        """Of which partitions the coordinator took it, from us as its member; it may be tried again with the others.
-        Raises as `poll`. An offset of memory without a text says nothing: it is not committed."""
+        """Commit progress. Return the accepted partitions; the others may be tried again. Raise as `poll`.
+
+        A memory offset without a text carries no information, and is not committed.
+        """
         member_id = self.member_id
         places = [TopicPartition(self._queries, part, at.query_offset, note) for part, at in committed.items()]
         places += [
@@ -161,13 +169,13 @@ class GroupConsumer:
         failed = {answer.partition: answer.error for answer in answers if answer.error is not None}
         for reason in failed.values():
             self._judge(reason)
-        # An empty group accepts a commit of anybody.
+        # An empty group accepts commits of any client.
         if self._lost or member_id is None or self._consumer.memberid() != member_id:
             return frozenset()
         return frozenset(committed) - failed.keys()
 
     def leave(self) -> None:
-        """Leaves the group, in which a static member's place is kept for the length of a session."""
+        """Leave the group. It keeps the place of a static member for the length of a session."""
         if self._consumer is not None:
             self._consumer.close()
 
@@ -187,7 +195,7 @@ class GroupConsumer:
         else:
             self._complaints(error)
 
-    # What a callback raises comes out of the client's poll as no exception that can be caught, so `poll` raises it.
+    # An exception of a callback cannot be caught from the client's poll, so `poll` raises it.
 
     def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
@@ -219,7 +227,7 @@ class GroupConsumer:
     def _lose(self, consumer: Any, _: list[TopicPartition]) -> None:
         self._lost = True
         self._listener.lost()
-        try:  # it would join again by itself, and as a static member put out whoever came meanwhile
+        try:  # it would rejoin by itself, and fence a newer static member
             consumer.unsubscribe()
         except KafkaException as error:
             self._failed = error.args[0]

@@ -1,10 +1,9 @@
-"""What the source's parts of one worker share: a reader thread per class of topic, one wake event, and the order of
-service.
+"""Shared parts of a worker's source: a reader thread per class of topic, one wake event, and the order of service.
 
-Queries come first, in batches that fit a time budget: the first of very many is answered before the last is looked at,
-and those of other partitions and of other tenants (`RoundRobinQueue`) come in between. Memory events are given when no
-query waits, in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve writes. With a
-backlog of 60,000 events at 1 ms each this gave queries a p50 of 3 ms, against 6 s from Bytewax's own Kafka source.
+Queries come first, in batches that fit a time budget. So a long backlog does not delay its first answers, and queries
+of other partitions and other tenants (`RoundRobinQueue`) come in between. Memory events are given when no query waits,
+in smaller batches, and at least every `STARVED_S`, so that steady queries cannot starve writes. With a backlog of
+60,000 events at 1 ms each, queries had a p50 of 3 ms, against 6 s with Bytewax's own Kafka source.
 """
 
 import collections
@@ -33,8 +32,8 @@ READ_BATCH = 500
 BEYOND_LIMIT = 1_000  # records of one partition that are read and wait for its limit
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
 BATCH_MAX = 500
-QUERIES_FIRST = 20  # as long as nobody knows what one costs
-REMEMBERED = 0.9  # of what an event or a query cost, in the next cycle
+QUERIES_FIRST = 20  # while the cost of a query is unknown
+REMEMBERED = 0.9  # weight of the previous cost of an event or a query in the next cycle
 STARVED_S = 0.02
 IN_FLIGHT_MAX = 2_000
 
@@ -45,7 +44,7 @@ MemoryEnds = Callable[[Collection[int]], Mapping[int, int]]
 
 
 class Ways(NamedTuple):
-    """Remedies for records that retention removed: unread queries, unread memories, outputs since the last place."""
+    """Remedies for records that retention removed: unread queries, unread memories, outputs since the last commit."""
 
     queries: str = "a checkpoint does not help: go on without them (recallflow run --give-up-unanswered)"
     memories: str = "restore a checkpoint that reaches into what is left"
@@ -56,12 +55,12 @@ WAYS = Ways()
 
 
 def gone(source: str, what: str, way: str) -> str:
-    """Records that are not in a topic any more, in words, with the way out."""
+    """Describe records that were removed from a topic, with the remedy."""
     return f"{source}: {what} gone from the topic, and nothing is skipped silently: {way}"
 
 
 class Reader:
-    """One consumer on one thread, filling a lane per Kafka partition."""
+    """One consumer on one thread, with a lane per Kafka partition."""
 
     def __init__(
         self,
@@ -74,9 +73,14 @@ class Reader:
         ends: bool = False,
         memory_ends: MemoryEnds | None = None,
     ) -> None:
-        """`way`: what to do where records are gone before they were read. `ends`: whether it is to be known that a lane
-        is read to its end, also where no record stands there. `memory_ends`: end offsets of the memory partitions,
-        before which the records just read must not be given."""
+        """Create the reader.
+
+        Args:
+            way: remedy for records that were removed before they were read.
+            ends: whether a lane reports that it was read to its end, also where that offset holds no record.
+            memory_ends: end offsets of the memory partitions, before which the records just read must not be
+                given.
+        """
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
         self.retried = 0
@@ -86,27 +90,27 @@ class Reader:
         self._stopping = threading.Event()
         self._complaints = Complaints()
         self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
-        # Without this the client does not report ends, and an end behind markers cannot be known otherwise.
+        # Without this the client reports no ends, and an end behind transaction markers stays unknown.
         chosen = {"enable.partition.eof": ends, "error_cb": self._complaints}
         self._consumer = new_consumer(options.consumer() | chosen)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
 
     def add(self, lane: Lane) -> None:
-        """Reads one more partition, from the lane's next offset on."""
+        """Read one more partition, from the lane's next offset."""
         self._changes.append((lane, True))
 
     def remove(self, lane: Lane) -> None:
-        """Reads a partition no more. What was read of it and not given is dropped by whoever gives it."""
+        """Stop reading a partition. The dataflow drops its queued records."""
         self._changes.append((lane, False))
 
     def look_up(self, topic: str) -> None:
-        """Asks where a topic's partitions are, before `start`: a client that learns it with the first that it is given
-        reads nothing for a second."""
+        """Look up the leaders of a topic's partitions before `start`: a client that first learns them with an
+        assignment reads nothing for a second."""
         with suppress(KafkaException):  # then it learns it so
             self._consumer.list_topics(topic, timeout=LOOK_UP_S)
 
     def start(self) -> None:
-        """Reads on a thread of its own, unless it does so already."""
+        """Start the reader thread if it does not run."""
         if not self._thread.is_alive():
             self._thread.start()
 
@@ -124,7 +128,7 @@ class Reader:
         return any(lane.barriers is not None and lane.barriers.is_blocking() for lane in self.lanes.values())
 
     def lag(self) -> dict[TopicPart, int]:
-        """Records behind the end of each partition, as far as the last fetch said; what is queued here counts."""
+        """Return the number of records before the end of each partition at the last fetch, queued records included."""
         return {part: max(0, lane.end - lane.reached) + lane.held() for part, lane in self.lanes.items()}
 
     def _run(self) -> None:
@@ -137,7 +141,7 @@ class Reader:
             self._fail(error)
 
     def read(self) -> None:
-        """Reads what Kafka has sent, if there is room."""
+        """Read available messages, if there is room."""
         while self._changes:
             # Here and not in `add`: assigning while another thread polls hangs.
             self._change(*self._changes.popleft())
@@ -159,18 +163,19 @@ class Reader:
             self._consumer.incremental_assign([TopicPartition(*part, lane.next_offset)])
         else:
             self.lanes = {key: one for key, one in self.lanes.items() if one is not lane}
-            if lane.paused:  # whoever reads the partition next would find it so
+            if lane.paused:  # the next reader of the partition would find it paused
                 self._consumer.resume([TopicPartition(*part)])
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
-        """Whether enough is read. Those that wait for their limit take no room of others, or nothing would be read."""
+        """Return whether the queues are full. Lanes that wait for their limit do not count, or nothing else would be
+        read."""
         lanes = [lane for lane in self.lanes.values() if lane.limit is None]
         held, held_bytes = sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes)
         return held >= READ_AHEAD or held_bytes >= READ_AHEAD_BYTES
 
     def _hold_at_limits(self) -> None:
-        """A lane that is read up to a limit is not read far beyond it."""
+        """Pause lanes that are read up to their limit."""
         for part, lane in self.lanes.items():
             if lane.limit is None:
                 continue
@@ -182,7 +187,7 @@ class Reader:
                 lane.paused = False
 
     def _note_ends(self) -> None:
-        """Here too, and not where the lag is asked for: a consumer that is asked while another thread polls hangs."""
+        """Here and not in `lag`: a consumer that is asked while another thread polls hangs."""
         for part, lane in self.lanes.items():
             lane.note(self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
 
@@ -203,7 +208,7 @@ class Reader:
                     lane.note_key(message.key(), message.offset())
                 lane.reached = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                # An offset behind the last record's where markers of transactions lie between.
+                # This offset is beyond the last record where transaction markers lie between.
                 if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
                     continue
                 lane.reached = message.offset()
@@ -212,7 +217,7 @@ class Reader:
         self._wake.set()
 
     def _hold_back(self, messages: list[Any]) -> None:
-        """Give each query its barrier, before it can be given itself."""
+        """Give each query its barrier before it can be given itself."""
         if self._memory_ends is None:
             return
         read = [(message, self.lanes.get((message.topic(), message.partition()))) for message in messages]
@@ -236,7 +241,7 @@ class Reader:
 
 
 def _fitting(budget_s: float, cost_s: float) -> int:
-    """How many at such a cost each fit a time budget."""
+    """Return how many items of this cost fit a time budget."""
     return max(1, min(BATCH_MAX, int(budget_s / max(cost_s, 1e-6))))
 
 
@@ -256,9 +261,14 @@ class Hub:
         clock_s: Callable[[], float] = time.perf_counter,
         memory_ends: MemoryEnds | None = None,
     ) -> None:
-        """`wake` ends a wait: whoever else has news for this worker sets it too. `failure` is what else has failed that
-        the source cannot go on without. `in_flight`: of memory records that were given and are not through.
-        `queries_room`: how many more queries may be in flight."""
+        """Create the hub.
+
+        Args:
+            wake: event that ends a wait; other threads with news for this worker set it too.
+            failure: returns another error that must stop the source.
+            in_flight: returns the number of memory records in the dataflow.
+            queries_room: returns how many more queries may be in flight.
+        """
         self.wake = wake or threading.Event()
         self.queries = Reader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
         self.memories = Reader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
@@ -278,15 +288,15 @@ class Hub:
         self._parts += 1
 
     def remove_part(self) -> None:
-        """Stops the readers with the last part."""
+        """Remove a part. The last one stops the readers."""
         self._parts -= 1
         if self._parts == 0:
             self.queries.stop()
             self.memories.stop()
 
     def begin(self, part: str) -> None:
-        """A part asks for its next batch. Asking twice begins a new cycle: its time says what an event costs, or a
-        query, and so how many fit the budget. Raises what a reader failed with."""
+        """Begin the next batch of a part. A second call of the same part begins a new cycle, whose time gives the cost
+        of an event and of a query. Raise the error of a reader."""
         for error in (self.queries.error, self.memories.error, self._failure()):
             if error is not None:
                 raise error
@@ -294,7 +304,7 @@ class Hub:
             now_s = self._clock_s()
             if self._given or self._asked:
                 cost_s = (now_s - self._cycle_began_s) / (self._given + self._asked)
-                # Many cheap ones, as those over a quota are, must not have as many costly ones follow at once.
+                # A batch of many cheap queries, such as refused ones, must not be followed by as many costly ones.
                 if not self._asked:
                     self._event_cost_s = max(cost_s, REMEMBERED * self._event_cost_s)
                     self._batch = _fitting(BUDGET_S, self._event_cost_s)
@@ -306,7 +316,7 @@ class Hub:
         self._cycle.add(part)
 
     def queries_allowed(self) -> int:
-        """How many queries a part may give now, of each partition."""
+        """Return how many queries a part may give now, of each partition."""
         busy = max(1, sum(1 for lane in self.queries.lanes.values() if lane.queue))
         return max(0, -(-min(self._queries_batch, self._queries_room()) // busy))
 
@@ -314,7 +324,7 @@ class Hub:
         self._asked += queries
 
     def memories_allowed(self) -> int:
-        """How many memory events a part may give now."""
+        """Return how many memory events a part may give now."""
         asked = (self._asked or self._queries_wait()) and not self.queries.is_blocked()
         if asked and self._clock_s() - self._fed_s < STARVED_S:
             return 0
@@ -326,7 +336,7 @@ class Hub:
         self._fed_s = self._clock_s()
 
     def wait(self, part: str) -> None:
-        """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
+        """Wait for news. Only the first part of a cycle waits, and briefly, because the dataflow has other work."""
         if len(self._cycle) == 1 and part in self._cycle:
             givable = self.memories.waiting() and self._room() > 0
             if not (self._queries_wait() or givable):
@@ -334,9 +344,9 @@ class Hub:
             self.wake.clear()
 
     def _queries_wait(self) -> bool:
-        """Return whether there is a query that may be given now."""
+        """Return whether a query may be given now."""
         return self._queries_room() > 0 and self.queries.waiting()
 
     def _room(self) -> int:
-        """How many more memory records may be in flight."""
+        """Return how many more memory records may be in flight."""
         return IN_FLIGHT_MAX - self._in_flight()

@@ -1,11 +1,11 @@
-"""A member of a deployment's consumer group, which owns partitions of the memory topic.
+"""Membership in a deployment's consumer group, which owns partitions of the memory topic.
 
-The group assigns partitions, or they are chosen by hand (`own`). Either way the group's coordinator decides: with each
-commit that it accepts, the member may send for a while (`Lease`), and a partition that moves is handed over before its
-next owner gets it. A member that was away for longer than its session has lost all partitions.
+The group assigns partitions, or the operator does (`own`). Either way the group's coordinator decides: each accepted
+commit lets the member send for a while (`Lease`), and a partition that moves is handed over before its next owner gets
+it. A member that was away for longer than its session has lost all partitions.
 
-One thread makes every call of the consumer, which serves one call at a time. While it waits in a callback for a
-hand-over, it goes on committing, so that work on the other partitions continues.
+One thread makes every call of the consumer, which serves one call at a time. While that thread waits in a callback for
+a hand-over, it continues to commit, so that the other partitions stay active.
 """
 
 import logging
@@ -58,19 +58,19 @@ _log = logging.getLogger(__name__)
 
 
 class Assignee(Protocol):
-    """Who works on the partitions."""
+    """Owner of the work on the partitions."""
 
     def gain(self, places: dict[int, str | None]) -> None:
-        """Partitions are ours from now on: the text that the last owner committed for each, None where there is none.
-        Returns at once."""
+        """Begin work on partitions, with the text that the last owner committed for each (None without one). Return at
+        once."""
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Returns once nothing of the partitions is on its way any more: what to commit last, for each that was begun
-        with."""
+        """Hand over partitions. Return once nothing of them is in flight, with the final commit of each started
+        partition."""
 
 
 class HandOverThread:
-    """Has partitions given up, on a thread of its own: ours has to go on renewing."""
+    """Hand-over of partitions on a thread, while the calling thread continues to renew."""
 
     def __init__(self, assignee: Assignee, partitions: frozenset[int]) -> None:
         self._final: dict[int, Committed] | Exception | None = None
@@ -82,7 +82,7 @@ class HandOverThread:
         return self._final is not None
 
     def final(self) -> dict[int, Committed]:
-        """What to commit, once it has ended. Raises what went wrong."""
+        """Return the final commits after the hand-over. Raise its error."""
         if isinstance(self._final, Exception):
             raise self._final
         return self._final or {}
@@ -107,17 +107,17 @@ class PreviousStaticMember:
         self._warned = False
 
     def replaced(self) -> None:
-        """We joined a moment ago."""
+        """Note that we joined now."""
         if self._me.instance:
             self._until_s = self._lease.clock_s() + self._lease.session_s
 
     @property
     def is_through(self) -> bool:
-        """Whether whatever it was allowed has run out."""
+        """Return whether its last possible lease has expired."""
         return self._lease.clock_s() >= self._until_s
 
     def has_left(self, found: dict[int, Found]) -> set[int]:
-        """The partitions on which it cannot be at work."""
+        """Return the partitions that it cannot be working on."""
         if self.is_through:
             return set(found)
         working = {partition for partition, at in found.items() if self._wrote(Holder.parse(at.note))}
@@ -135,7 +135,7 @@ class PreviousStaticMember:
 
 
 class Membership:
-    """`start`; `check` before each send; `release` at the end, or `close`."""
+    """Membership: `start`, then `check` before each send, and at the end `release` or `close`."""
 
     def __init__(
         self,
@@ -155,10 +155,16 @@ class Membership:
         new_consumer: Callable[..., Any] = Consumer,
         is_rebalancing: Callable[[], bool] | None = None,
     ) -> None:
-        """`state_dir`: whose lock we hold. `instance_id`: of a static member, whose partitions are kept for it while it
-        restarts. `own`: the partitions, where the group is not to assign them. `begun`: how far a partition is from
-        when it is ours, as the last owner may have said that nothing was begun; it is committed before we begin.
-        `settings`: those that all members share. `is_rebalancing`: whether the group is between two generations."""
+        """Create the membership.
+
+        Args:
+            state_dir: directory whose lock we hold.
+            instance_id: id of a static member, which keeps its partitions during a restart.
+            own: partitions that are assigned by hand.
+            begun: returns the initial progress of a new partition, which is committed first.
+            settings: settings that all members share.
+            is_rebalancing: returns whether the group is between two generations.
+        """
         if own is not None and instance_id is not None:
             raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
         self.name = name
@@ -180,7 +186,7 @@ class Membership:
             self._topics,
             self,
             session_s=session_s,
-            # A member that does not come to the end of it goes, and by then its lease has to have run out.
+            # A member that exceeds this time is removed, and its lease must have expired by then.
             rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * session_s),
             instance_id=self._static,
             strategy=SHARING if own is None else BY_HAND,
@@ -189,13 +195,13 @@ class Membership:
         self._error: Exception | None = None
 
         self._state = threading.RLock()  # of the two below; never held while anything is waited for
-        self._owned: dict[int, Committed] = {}  # what was last committed, or is to be
+        self._owned: dict[int, Committed] = {}  # last commit of each partition, or the next one
         self._dirty: set[int] = set()
 
         self._coming: set[int] = set()  # assigned, not gained
         self._member_id: str | None = None
         self._waits = False  # for the deployment's settings
-        self._alone = False  # whether it is known that nobody owns by hand what we do
+        self._alone = False  # whether a check has excluded other owners by hand
         self._previous = PreviousStaticMember(self._me, self._lease)
         self._renew_at_s = 0.0
         self._turn = 0
@@ -204,7 +210,7 @@ class Membership:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-membership")
 
-    # ------------------------------------------------------------ for others
+    # ------------------------------------------------------------ called by other threads
 
     @property
     def joined(self) -> bool:
@@ -212,12 +218,12 @@ class Membership:
 
     @property
     def member_id(self) -> str | None:
-        """How the group knows us, once it does."""
+        """Return our member id, None before the first join."""
         return self._consumer.member_id
 
     @property
     def expected(self) -> frozenset[int]:
-        """Owned now, or to be owned as soon as that is known to be right."""
+        """Return the partitions that are owned, or that will be once the checks pass."""
         return self.partitions | frozenset(self._coming)
 
     @property
@@ -227,25 +233,25 @@ class Membership:
 
     @property
     def outage_s(self) -> float:
-        """So long what was handed over may wait in a producer's queue."""
+        """Return how long a record may wait in a producer's queue."""
         return self._lease.outage_s
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can be at work on what we own."""
+        """Return whether no other member can own our partitions."""
         return self.seconds_left() > 0
 
     def seconds_left(self) -> float:
-        """How long that stays so without news from the broker."""
+        """Return for how long `held` stays true without news from the coordinator."""
         return self._lease.seconds_left()
 
     def failure(self) -> Exception | None:
-        """Why we may not go on."""
+        """Return the error that ended the membership."""
         return self._error
 
     def check(self, patience: Callable[[], Patience]) -> None:
-        """Returns when something may be sent; waits for a renewal where that is not known. Raises MembershipLost where
-        what we own may be another's by now, SinkError where `patience` with brokers that are away has ended before."""
+        """Return once sending is permitted; wait for a renewal where that is uncertain. Raise MembershipLost where
+        another member may own our partitions, SinkError where `patience` with unavailable brokers has ended."""
         waiting: Patience | None = None
         while True:
             self._raise_failure()
@@ -262,42 +268,43 @@ class Membership:
             time.sleep(PAUSE_S)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        """Has committed how far partitions are; of those that are not ours any more, nothing. Does not wait."""
+        """Schedule a commit of progress. Partitions that are no longer ours are ignored. Do not wait."""
         with self._state:
             mine = {partition: at for partition, at in committed.items() if partition in self._owned}
             self._owned.update(mine)
             self._dirty.update(mine)
 
     def is_committed(self, partitions: Collection[int]) -> bool:
-        """Whether the group keeps what was last to be committed of those that are ours. Raises why we may not go on."""
+        """Return whether the last progress of our partitions is committed. Raise the error that ended the
+        membership."""
         self._raise_failure()
         with self._state:
             return self._dirty.isdisjoint(partitions)
 
     def start(self) -> None:
-        """Joins; partitions come one by one. Raises UsageError where the topics do not fit, or the group's members are
-        assigned partitions the other way, and SourceError."""
+        """Join; partitions come one by one. Raise UsageError where the topics do not fit, or the members use the other
+        assignment mode, and SourceError."""
         check_topics(self._options, self._topics, self._own)
         if self._own is not None:
             check_alone(self._options, self.name, self._own)
         self._thread.start()
 
     def release(self) -> None:
-        """Hands over all, and leaves: what we own goes to other members at once, or as a static member's after our
-        session. Nothing else may be on its way any more."""
+        """Hand over all partitions and leave. Other members get them at once; those of a static member after its
+        session. Nothing else may be in flight."""
         self._releasing = True
         self.close()
 
     def close(self) -> None:
-        """Leaves without handing over. Nothing may be on its way any more: what a member owned that is not static
-        goes to others at once. A second call does nothing."""
+        """Leave without handing over. Nothing may be in flight: other members get the partitions of a dynamic member at
+        once. A second call has no effect."""
         if self._closing.is_set():
             return
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(2 * CLOSE_S if self._releasing else CLOSE_S)
 
-    # --------------------------------------------------------- on the thread
+    # --------------------------------------------------------- called by the membership thread
 
     def _run(self) -> None:
         with self._keeping_failures():
@@ -315,7 +322,8 @@ class Membership:
             self._consumer.leave()
 
     def enter(self, is_new: bool = True) -> None:
-        """Join the group; `step` goes on. `is_new`: it has no static member of our name."""
+        """Join the group; `step` completes it. `is_new` means that the group has no static member with our instance
+        id."""
         self._consumer.join(is_new)
 
     def _is_new(self) -> bool:
@@ -337,7 +345,8 @@ class Membership:
             self._gain()
 
     def assigned(self, partitions: frozenset[int]) -> None:
-        """Called in `GroupConsumer.poll`, as the two below, and when the consumer closes."""
+        """Begin work on assigned partitions. `GroupConsumer.poll` calls this method and the next two, also when it
+        closes."""
         if self._leaving:
             return  # a commit would renew the lease that has ended
         with self._keeping_failures():
@@ -356,7 +365,7 @@ class Membership:
             return
         if self._error is None and not self._is_over:
             with self._keeping_failures():
-                # What we could not begin with, as another process of our name may be at it, nobody may begin with.
+                # Partitions that are still fenced by our predecessor must not be reassigned yet.
                 self._renew_until(lambda: not self._coming & partitions or self._previous.is_through)
                 self._coming -= partitions
                 if moving := self.partitions & partitions:
@@ -371,8 +380,8 @@ class Membership:
         self._closing.wait()
 
     def _await_receiver(self) -> None:
-        """Return once the next rebalance has begun: a new member begins it (`GroupConsumer`), or the coordinator does
-        when the new member's session has expired. If we began it, the coordinator would keep us in it until then, and
+        """Return once the next rebalance has begun: by a new member (`GroupConsumer`), or by the coordinator when the
+        session of the new member has expired. If we began it, the coordinator would keep us in it until then, and
         accept no commit of ours."""
         until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
         self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
@@ -388,12 +397,12 @@ class Membership:
         with self._state:
             final = {partition: self._owned.pop(partition) for partition in moving} | through
             self._dirty -= moving
-        # The next owner can do without, but would look through all that was sent since the one before.
+        # Without this text the next owner has to search all outputs since the previous one.
         while self._lease.may_send and final.keys() - self._consumer.commit(final, self._note(released=True)):
             time.sleep(AGAIN_S)
 
     def _renew_until(self, true: Callable[[], bool]) -> None:
-        """Waits, and keeps what stays; not for longer than there is a flow."""
+        """Wait, and renew the remaining partitions; end with the flow."""
         while not true():
             if self._is_over:
                 return
@@ -402,7 +411,7 @@ class Membership:
 
     @property
     def _is_over(self) -> bool:
-        """Whether there is no flow any more that could hand over."""
+        """Return whether the flow that could hand over has ended."""
         return self._closing.is_set() and not self._releasing
 
     def _gain(self) -> None:
@@ -425,10 +434,11 @@ class Membership:
         self._assignee.gain({partition: coming[partition].committed.text or None for partition in gained})
 
     def _settings_agree(self, found: Mapping[int, Found]) -> bool:
-        """Return whether the settings in the notes let us begin with partitions. Raises UsageError where they differ.
+        """Return whether the settings in the notes allow a start of partitions. Raise UsageError where they differ.
 
         The owner of the first partition commits the settings of a new deployment, and all others wait for them. So of
-        members that start together with different settings, one begins at most."""
+        members that start together with different settings, one begins at most.
+        """
         holders = [holder for at in found.values() if (holder := Holder.parse(at.note)) is not None]
         self._agreed |= agree(self.name, self._me.settings, holders)
         if not self._agreed and FIRST not in self._coming and not self._waits:
@@ -437,7 +447,7 @@ class Membership:
         return self._agreed or FIRST in self._coming
 
     def _renew(self) -> None:
-        """Commits what is new, or when it is time one partition: each in its turn, as Kafka forgets what is never
+        """Commit new progress, or else one partition in turn when due, because Kafka expires offsets that are never
         committed."""
         if self._owned and self._lease.ran_out:
             raise self._lost()
@@ -461,11 +471,11 @@ class Membership:
         self._me = replace(self._me, renewals=self._me.renewals + 1)
         return replace(self._me, released=released).encode()
 
-    # ----------------------------------------------------------- what fails
+    # ----------------------------------------------------------- failures
 
     @contextmanager
     def _keeping_failures(self) -> Iterator[None]:
-        """What fails on a thread of ours is told by `failure` and `check`."""
+        """Keep the error of a thread for `failure` and `check`."""
         try:
             yield
         except Fenced:
@@ -486,7 +496,8 @@ class Membership:
         self._lease.end()
 
     def _lost(self) -> RecallflowError:
-        """Who joined under our name is not to be put out: it has our partitions, and this process must not go on."""
+        """Return the error. A process that joined with our instance id owns our partitions, so this process must
+        stop."""
         with suppress(RecallflowError):
             if (
                 self._static is not None

@@ -12,19 +12,19 @@ from recallflow.records import Position, Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIME_MS = 0
-# From C, which looks for the error that the client leaves beside its result. Python's own call does not, once it is
-# often made: the error would come out of whatever is called next.
+# Calls from C check for the error that the client leaves set with its result. Calls from specialised bytecode do not,
+# and the error would surface at a later call.
 _headers = methodcaller("headers")
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
-TRIMMINGS_BYTES = 128  # around a record: 61 of its batch, at most 36 of lengths and deltas of its own
+TRIMMINGS_BYTES = 128  # overhead of a record: 61 bytes of its batch, at most 36 of lengths and deltas
 HEADER_BYTES = 10  # the lengths of one header's name and value
 Identity = tuple[bytes, bytes]
 
 
 def headers_of(message: Any) -> Headers | None:
-    """A message's headers; None where a name is not UTF-8, as the client then gives none of them. To be asked once of
-    each message: after it failed, the client gives headers with holes in them."""
+    """Return the headers of a message; None where a name is not UTF-8. Call it once per message: after that failure the
+    client returns incomplete headers."""
     try:
         return tuple(_headers(message) or ())
     except (UnicodeDecodeError, SystemError):  # the latter is how the client wraps the former, by its version
@@ -32,15 +32,14 @@ def headers_of(message: Any) -> Headers | None:
 
 
 def time_ms(message: Any) -> int:
-    """When a message was appended, or made according to its producer. A time that is absent, negative or beyond
-    the year 9999 is none: it becomes 1970-01-01, so that no clock that runs forward is carried away by it."""
+    """Return the timestamp of a message: append time or producer time. An absent, negative or too large time (beyond
+    year 9999) becomes 1970-01-01, so that no monotonic clock jumps ahead."""
     at_ms: int = message.timestamp()[1]
     return at_ms if 0 <= at_ms <= EPOCH_MS_MAX else NO_TIME_MS
 
 
 def append_ms(message: Any) -> int:
-    """When the log took a record in; 0 where the time is the producer's: it says nothing about the order, and one far
-    ahead would hold up others."""
+    """Return the append time; 0 for a producer's time, which says nothing about the order and may lie in the future."""
     kind, at_ms = message.timestamp()
     return at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
 
@@ -59,14 +58,14 @@ def record_of(message: Any, *, silent: bool = False, unread: int = 0) -> Record:
 
 
 def size_bytes(message: Any) -> int:
-    """What a message takes in memory, as far as its key and its value do."""
+    """Return the memory of a message's key and value."""
     return len(message.key() or b"") + len(message.value() or b"")
 
 
 @dataclass(slots=True, frozen=True)
 class Outgoing:
-    """One record to deliver. `source` and `number` are its identity. `instead` makes what stands in for it where the
-    brokers refuse it, given why. `delivered` is told when the log took it in (epoch ms)."""
+    """Record to deliver. `source` and `number` are its identity. `instead` returns the stand-in for a record that the
+    brokers refuse, given the reason. `delivered` is called with the append time (epoch ms)."""
 
     source: str
     number: int
@@ -86,7 +85,7 @@ class Outgoing:
         return (*self.headers, (SOURCE_HEADER, source), (NUMBER_HEADER, number))
 
     def room_bytes(self, most_bytes: int) -> int:
-        """What is left for a value where a topic takes `most_bytes`."""
+        """Return the size limit of a value for the record limit of a topic."""
         return most_bytes - TRIMMINGS_BYTES - len(self.key or b"") - headers_bytes(self.all_headers)
 
 
@@ -95,7 +94,7 @@ def headers_bytes(headers: Headers) -> int:
 
 
 def identity_of(message: Any) -> list[Identity]:
-    """The identity of an output; none of another's record."""
+    """Return the identity of an output; an empty list for records of other producers."""
     headers = dict(headers_of(message) or ())
     source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
     return [(source, number)] if source is not None and number is not None else []

@@ -1,9 +1,9 @@
-"""One Kafka partition that is read: records that wait for the dataflow, and the offset from which another run goes on.
+"""One Kafka partition: records that wait for the dataflow, and the offset from which another run continues.
 
 Memory and queries are two topics, which are fetched independently. For read-your-writes, a query is held back until the
 memory records of its own key have been given that were in the memory partition when the query was read. Records of
-other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; a query that could not wait
-says so (`Record.unread`).
+other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; `Record.unread` marks a
+query that could not wait.
 
 Queries are given in round robin over their tenants, so one tenant's backlog does not delay the others. Records of one
 tenant stay in the order of the log; the record's key names the tenant. Offsets that were given ahead of the log order
@@ -27,7 +27,7 @@ Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose st
 
 
 class Passed(NamedTuple):
-    """What stays known of a record until all before it were given."""
+    """Offset and append time of a record that was given."""
 
     offset: int
     append_ms: int
@@ -38,7 +38,7 @@ class RoundRobinQueue:
     """Records of one partition that were read and not given. One thread appends, another takes."""
 
     def __init__(self, given: Iterable[int] = ()) -> None:
-        """`given`: offsets that were given before their turn in the log."""
+        """`given` are the offsets that were given ahead of the log order."""
         self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be given; all may where it is None
         self.ahead = set(given)
         self._read: deque[Any] = deque()
@@ -53,7 +53,7 @@ class RoundRobinQueue:
         self._read.append(message)
 
     def popleft(self) -> Any:
-        """The record whose turn it is. Raises IndexError where there is none."""
+        """Remove and return the next record. Raise IndexError if there is none."""
         if (tenant := self._next_tenant()) is None:
             raise IndexError("no record is ready")
         line = self._lines.pop(tenant)
@@ -71,14 +71,14 @@ class RoundRobinQueue:
     def _next_tenant(self) -> bytes | None:
         """Return the tenant whose first record is given next: the first in turn whose record is ready."""
         self._sort()
-        # A record that an earlier run was given may wait, and be in the log no more.
+        # A record that an earlier run gave may still wait here, and be deleted from the log.
         is_full = self._log and len(self._log) - self._waiting >= AHEAD_MAX
         tenants = [self._log[0].tenant] if is_full else self._lines
         is_ready = self.is_ready
         return next((one for one in tenants if is_ready is None or is_ready(self._lines[one][0])), None)
 
     def passed(self) -> Iterator[Passed]:
-        """The next records, in the order of the log, that were given, as all before them were."""
+        """Yield given records in log order, up to the first record that was not given."""
         while self._log and self._log[0].offset in self.ahead:
             self.ahead.discard(self._log[0].offset)
             yield self._log.popleft()
@@ -94,7 +94,7 @@ class RoundRobinQueue:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One Kafka partition that is read. Records wait in `queue` until the dataflow asks for them."""
+    """One Kafka partition. Records wait in `queue` until the dataflow asks for them."""
 
     topic: str
     number: int
@@ -132,16 +132,16 @@ class Lane:
         return message
 
     def was_given(self, offset: int) -> bool:
-        """Whether an earlier run was given a record."""
+        """Return whether an earlier run gave a record."""
         return offset in self.given_before or (offset < self.answered_from and offset not in self.open)
 
     def given_ahead(self) -> tuple[int, ...]:
-        """Return the offsets beyond the next one that were given before their turn in the log."""
+        """Return the offsets beyond the next one that were given ahead of the log order."""
         ahead = (*self.given_before, *self.queue.ahead) if isinstance(self.queue, RoundRobinQueue) else ()
         return tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
 
     def _pass(self, offset: int, appended_ms: int) -> None:
-        """All records up to this offset were given; the one there was appended at that time."""
+        """Note that all records up to this offset were given, the last with this append time."""
         self.next_offset, self.since_ms = offset + 1, appended_ms
 
     def wait_for_writes(self, memory: "Lane", clock_s: Callable[[], float]) -> None:
@@ -161,13 +161,13 @@ class Lane:
         self.end = max(self.end, end)
 
     def givable(self) -> bool:
-        """Whether a record waits that may be given."""
+        """Return whether a record may be given."""
         if isinstance(self.queue, RoundRobinQueue):
             return self.queue.has_ready()
         return bool(self.queue) and (self.limit is None or self.queue[0].offset() < self.limit)
 
     def held(self) -> int:
-        """Records that are read and not given to the dataflow yet."""
+        """Return the number of records that are read and not given."""
         return len(self.queue)
 
     def held_bytes(self) -> int:
@@ -211,7 +211,7 @@ class WriteBarriers:
         return 0 if barrier is None else self._missing(query, barrier)
 
     def is_blocking(self) -> bool:
-        """Return whether a query waits for memory records: these should come at once."""
+        """Return whether a query waits for memory records, which should then be fetched at once."""
         return bool(self._blocked)
 
     def _is_hopeless(self, barrier: _Barrier) -> bool:
@@ -225,7 +225,7 @@ class WriteBarriers:
             return barrier.end - memory.next_offset
         if barrier.target is None:
             last = None if query.key() is None else (memory.last_of_key or {}).get(query.key(), -1)
-            # A query without a key may be anyone's. A later record of the key must not extend the wait.
+            # A query without a key may belong to any owner. A later record of the key must not extend the wait.
             barrier.target = barrier.end if last is None or last >= barrier.end else last + 1
             if not memory.queue:  # the rest up to the end are markers of transactions
                 barrier.target = 0

@@ -1,8 +1,7 @@
-"""The source of a process that has some of the partitions, now these and then those: records of the partitions that it
-has, and signals, which say which those are and up to where all was given.
+"""Source of a process that owns a changing set of partitions.
 
-It is one part of the dataflow: parts are fixed as long as a dataflow runs, and a partition comes and goes while the
-others go on.
+It emits the records of its partitions, and signals: a partition opens, or a barrier with the progress of a partition.
+It is one part of the dataflow, because parts are fixed while a dataflow runs, but partitions come and go.
 """
 
 import logging
@@ -23,12 +22,11 @@ from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.place import Reached, Tails
 from recallflow.connectors.kafka.topic_reader import NewConsumer
-from recallflow.marks import Mark, Open, Signal
-from recallflow.records import Record
+from recallflow.records import Mark, Open, Record, Signal
 
 BATCH_BYTES = 4 * 1024 * 1024
-NOT_OURS = -1  # the number of a mark that nobody asks about
-IDLE_S = 10.0  # a partition of which nothing was given is marked this seldom
+NOT_OURS = -1  # number of a barrier that is not looked up later
+IDLE_S = 10.0  # barrier interval of a partition without new records
 
 _log = logging.getLogger(__name__)
 
@@ -62,16 +60,16 @@ class Progress:
             return self.given[topic] - self.through[topic]
 
     def snapped(self, part: str) -> None:
-        """Note the time of a partition's mark."""
+        """Note the time of a partition's barrier."""
         self._snapshots_s[part] = time.time()
 
     def oldest_snapshot_s(self) -> float:
-        """Return when the partition with the oldest mark had it; before the first mark, the start time."""
+        """Return the time of the oldest last barrier of a partition; the start time before the first one."""
         return min([*self._snapshots_s.values()], default=self._began_s)
 
 
 class Given:
-    """What was given of one partition up to a mark, and from where its outputs since then stand."""
+    """Progress of one partition at a barrier, and the output offsets from which its later outputs lie."""
 
     __slots__ = ("memory", "queries", "tails", "tails_ms")
 
@@ -81,18 +79,18 @@ class Given:
 
 @dataclass(slots=True)
 class _Owned:
-    """One partition that we have."""
+    """Partition that we own."""
 
     memory: Lane
     queries: Lane
     marks: int = 0
     marked_s: float = 0.0
     moved: bool = True  # something was given since the last mark, or is still open
-    place: bytes | None = None  # what is to be kept with the state
+    place: bytes | None = None  # progress to keep with the state
 
 
 class OwnedSource:
-    """Records of the memory topic and the query topic, of the partitions that `own` named and `give_up` did not."""
+    """Source of the records of the memory and query topics, for the partitions between `own` and `give_up`."""
 
     def __init__(
         self,
@@ -115,12 +113,19 @@ class OwnedSource:
         memory_ends: MemoryEnds | None = None,
         settle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
-        and when that was. `finished`: what else is to be emitted, which sets `wake`. `stopping`: set by whoever wants
-        it to end. `failure`: what else has failed that the source cannot go on without.
-        `queries_in_flight_max`: of queries that were given and are not through; None is no bound.
-        `memory_ends`: where memory partitions end now; with it, a query waits for the memory records before it.
-        `settle`: commits the marks that are synced and delivered; called before each batch."""
+        """Create the source.
+
+        Args:
+            mark_s: barrier interval of each partition.
+            tails: returns end offsets of the output topics at some earlier moment, and that moment.
+            finished: further items to emit; a new one sets `wake`.
+            stopping: event that ends the source.
+            failure: returns another error that must stop the source.
+            queries_in_flight_max: limit of queries in the dataflow; None is unlimited.
+            memory_ends: returns end offsets of the memory partitions; with it, a query waits for the memory
+                records before it.
+            settle: commits the barriers that are synced and delivered; called before each batch.
+        """
         self.topics = (memory_topic, query_topic)
         self.progress = Progress()
         self.catch_up = catch_up or CatchUp()
@@ -148,25 +153,25 @@ class OwnedSource:
         self._hub.add_part()
         self._began = self._ended = False
 
-    # ------------------------------------------------------------------ for other threads
+    # ------------------------------------------------------------------ called by other threads
 
     def own(self, partition: int, memory: Lane, queries: Lane) -> None:
-        """A partition is ours from here on, and its logs are read from there on."""
+        """Begin to read a partition that we own now."""
         self._changes.append(lambda: self._open(partition, memory, queries))
         self._hub.wake.set()
 
     def give_up(self, partitions: Collection[int]) -> None:
-        """Of these partitions nothing is given any more; their last marks come behind all that was."""
+        """Stop emitting records of these partitions; their last barriers follow."""
         self._changes.append(lambda: self._close(partitions))
         self._hub.wake.set()
 
     def warm(self, partition: int, memory: Lane) -> None:
-        """A partition is another's, and its memories are applied here as well, silently."""
+        """Apply the memories of another member's partition, without outputs, as a standby."""
         self._changes.append(lambda: self._warm(partition, memory))
         self._hub.wake.set()
 
     def allow(self, partition: int, limit: int) -> None:
-        """A partition that is kept warm is read up to there."""
+        """Set the limit up to which a standby partition is read."""
         if (lane := self._kept_warm.get(partition)) is not None:
             lane.limit = limit
             self._hub.wake.set()
@@ -176,16 +181,16 @@ class OwnedSource:
         self._hub.wake.set()
 
     def kept_warm(self) -> frozenset[int]:
-        """The partitions that are kept warm for others."""
+        """Return the standby partitions."""
         return frozenset(self._kept_warm)
 
     def given(self, partition: int, number: int) -> Given | None:
-        """What was given up to a mark of a partition that is ours. Asked once of each."""
+        """Return the progress of a partition at a barrier; each barrier can be looked up once."""
         return self._given.pop((partition, number), None)
 
     def keep(self, partition: int, place: bytes, *, open_left: bool) -> None:
-        """How far a partition is known to be: its folder takes it in with the next mark. `open_left`: something was
-        not through."""
+        """Set the known progress of a partition, which the next barrier carries to its folder. `open_left` means that
+        something was unfinished."""
         if (owned := self._owned.get(partition)) is not None:
             owned.place = place
             owned.moved |= open_left
@@ -200,11 +205,11 @@ class OwnedSource:
         return [self._hub.queries, self._hub.memories]
 
     def close(self) -> None:
-        """Stops the readers, which a dataflow that never began does not."""
+        """Stop the readers: a dataflow that never started does not stop them."""
         for reader in self.readers():
             reader.stop()
 
-    # ------------------------------------------------------------------ for the dataflow
+    # ------------------------------------------------------------------ called by the dataflow
 
     def build(self) -> "OwnedPart":
         for reader, topic in zip((self._hub.memories, self._hub.queries), self.topics, strict=True):
@@ -241,7 +246,7 @@ class OwnedSource:
         return BATCH_MAX if most is None else most - self.progress.in_flight_of(self.topics[1])
 
     def _records(self) -> list[Record]:
-        """Queries first, then as many memory events as the hub allows."""
+        """Return queries first, then as many memory events as the hub allows."""
         hub, owned = self._hub, self._owned
         most = hub.queries_allowed()
         queries = [record for number, one in owned.items() for record in self._taken(number, one.queries, most)]
@@ -249,7 +254,7 @@ class OwnedSource:
         memories: list[Record] = []
         if allowed := hub.memories_allowed():
             memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
-            if not memories:  # what is ours comes first
+            if not memories:  # owned partitions before standby partitions
                 memories = [record for lane in self._kept_warm.values() for record in records_of(lane, allowed)]
             hub.count_given(len(memories))
         for records in (queries, memories):
@@ -355,12 +360,13 @@ def records_of(lane: Lane, most: int) -> list[Record]:
 
 
 def reached(lane: Lane) -> Reached:
-    """How far a lane was given, with what an earlier owner left open and is not given again yet."""
+    """Return the progress of a lane, with the open records of an earlier owner that are not given again yet."""
     still = tuple(sorted(offset for offset in lane.open if offset >= lane.next_offset))
     return Reached(max(lane.next_offset, lane.answered_from), lane.since_ms, still, lane.given_ahead())
 
 
 def lane_at(topic: str, number: int, at: Reached, end: int, first: int | None = None) -> Lane:
-    """A log to be read on from a place, or from `first` on, silently up to the place."""
+    """Return a lane that continues at a committed progress, or at `first`; records before the progress are not
+    answered."""
     begins = at.first if first is None else min(first, at.first)
     return Lane(topic, number, begins, end, at.next_offset, at.since_ms, frozenset(at.ahead), frozenset(at.open))

@@ -1,7 +1,7 @@
-"""How far a partition is, in few words: what whoever has it next goes on from.
+"""Progress of a partition in a compact encoding, from which the next owner continues.
 
-It stands beside the offsets that the consumer group commits, which Kafka keeps for us, and in the partition's folder,
-as Kafka forgets offsets of a group that is away for long.
+It is committed as metadata of the group's offsets, and kept in the partition's folder, because Kafka expires the
+offsets of an inactive group.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,15 +11,18 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-TEXT_MOST = 4_000  # characters: brokers take 4,096 unless they are told otherwise
-AHEAD_MOST = 200  # of each list of offsets that the group is told
+TEXT_MOST = 4_000  # characters: brokers accept 4,096 by default
+AHEAD_MOST = 200  # limit of each list of offsets in commit metadata
 
 Tails = Mapping[str, Mapping[int, int]]  # output topic → partition → an offset
 
 
 class Reached(NamedTuple):
-    """How far one log is. Everything below `next_offset` is done, but for what is `open`; so is what was done `ahead`
-    of its turn. `since_ms`: when the record before was appended, 0 where nobody knows."""
+    """Progress of one log.
+
+    All records below `next_offset` are done except those in `open`; so are the records in `ahead`. `since_ms` is the
+    append time of the record before, 0 where it is unknown.
+    """
 
     next_offset: int
     since_ms: int = 0
@@ -28,23 +31,22 @@ class Reached(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The offset of the first record that is not done."""
+        """Return the offset of the first record that is not done."""
         return min((self.next_offset, *self.open))
 
     def is_done(self, offset: int) -> bool:
-        """Whether what comes of a record was delivered, as far as this says."""
+        """Return whether the outputs of a record are known to be delivered."""
         return offset in self.ahead or (offset < self.next_offset and offset not in self.open)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a partition is: in its memories, of which nothing is open, and in its queries.
+    """Progress of a partition: in its memories, which have no open records, and in its queries.
 
-    `tails`: what was sent for records that are not done stands there in output partitions, or behind; in one that is
-    not named, anywhere. `at_ms`: when that was found out, by the writer's clock. `clean`: nothing was sent for any of
-    them. `deployment`: whose place it is; `partitions`: of the deployment's state. `began`: the offset of
-    memory that the deployment began with, as retention had taken what was before. `generation`: how many owners the
-    partition has had.
+    `tails` are the output offsets from which outputs of unfinished records may lie; a partition that is not named has
+    to be searched whole. `at_ms` is the time of the search by the writer's clock. `clean` means that no output was sent
+    for unfinished records. `deployment` and `partitions` identify the state. `began` is the memory offset of the
+    deployment's first record, after retention. `generation` counts the owners of the partition.
     """
 
     memory: Reached
@@ -58,7 +60,7 @@ class Place:
     generation: int = 0
 
     def encode(self) -> bytes:
-        """All of it, as a partition's folder keeps it."""
+        """Return the full encoding for a partition's folder."""
         return orjson.dumps(
             {
                 "memory": _encoded(self.memory),
@@ -75,7 +77,7 @@ class Place:
 
     @classmethod
     def decode(cls, data: bytes | str) -> Self:
-        """What `encode` gave. Raises ValueError for anything else."""
+        """Return the value that `encode` encoded. Raise ValueError for other data."""
         try:
             said = orjson.loads(data)
             memory, queries = (_reached(*said.pop(name)) for name in ("memory", "queries"))
@@ -86,24 +88,25 @@ class Place:
 
     @classmethod
     def found(cls, text: str | None) -> Self | None:
-        """What stands beside a committed offset. None where nothing does, or what another version wrote there: what was
-        sent then says how far the partition is."""
+        """Parse commit metadata. Return None without metadata, or for that of another version: the sent outputs then
+        show the progress."""
         try:
             return cls.decode(text) if text else None
         except ValueError:
             return None
 
     def text(self) -> str:
-        """As much of it as stands beside a committed offset. Where it is too much, tails are found by their time, and
-        some of what was done ahead of its turn is done once more: it is no clean place then, and whoever goes on from
-        it finds in the tails that its outputs were sent."""
+        """Return the commit metadata. Above the size limit, tails are found by time, and some records done ahead are
+        done again. The progress is not clean then, and the next owner finds in the tails that their outputs were sent.
+        """
         for one in (self, replace(self, tails={}), self._least()):
             if len(text := one.encode().decode()) <= TEXT_MOST:
                 return text
         raise ValueError("a place is longer than its bound")
 
     def _least(self) -> "Place":
-        """The least that is right: what is not named as open would be lost, so the log is read on from there."""
+        """Return the smallest correct progress: open records must not be lost, so reading continues at the first of
+        them."""
         still = sorted(self.queries.open)
         if len(still) <= AHEAD_MOST:
             queries = self.queries._replace(ahead=())
@@ -113,8 +116,9 @@ class Place:
 
 
 def progress_of(stored: bytes) -> tuple[str, tuple[int, int, int]]:
-    """Return the deployment of a place that a folder keeps, and its generation, next memory offset and first open
-    query: later places of a partition are larger. Return no deployment and zeros for what another version wrote."""
+    """Return the deployment of a progress that a folder keeps, and its generation, next memory offset and first open
+    query: later values of a partition are larger. Return no deployment and zeros for the encoding of another version.
+    """
     place = Place.found(stored.decode())
     if place is None:
         return "", (0, 0, 0)
@@ -132,7 +136,7 @@ def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]
 
 
 def _spread(offsets: Mapping[int, int]) -> list[int]:
-    """Offsets in the order of their partitions; -1 where one is not known."""
+    """Return offsets in the order of their partitions; -1 where one is not known."""
     return [offsets.get(number, -1) for number in range(max(offsets, default=-1) + 1)]
 
 

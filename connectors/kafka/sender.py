@@ -18,7 +18,7 @@ FLUSH_STEP_S = 0.5  # how often signals are seen while the brokers are away
 FULL_QUEUE_WAIT_S = 0.05
 BATCH_BYTES = 1_000_000  # librdkafka's own batch.size
 ANY_PARTITION = -1  # the one that the key hashes to
-# What is wrong with a record, and not with the brokers or our rights: without it, all else can be sent.
+# Errors of a single record, not of the brokers or our rights: the other records can still be sent.
 _REFUSALS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -30,8 +30,8 @@ LINGER_MS = 5  # bulk: fuller batches are worth a wait
 
 
 class Sender:
-    """One idempotent producer. The first record that is not delivered is the error of every call after it: what fails
-    later fails because of it."""
+    """One idempotent producer. The first record that is not delivered is the error of every later call, because later
+    failures follow from it."""
 
     def __init__(
         self,
@@ -43,11 +43,17 @@ class Sender:
         expired: Callable[[str], RecallflowError] = SinkError,
         chosen: Mapping[str, object] | None = None,
     ) -> None:
-        """`most_bytes`: topic → how large a record it takes. `then`: what an error says after its reason. `permit` is
-        called before each try to hand over a record: it returns, or raises. `expired` makes the error of a record that
-        the brokers were away for too long to take. `chosen`: further options of librdkafka."""
+        """Create the producer.
+
+        Args:
+            most_bytes: topic → record size limit.
+            then: remedy that an error states after its reason.
+            permit: called before each attempt to send; it returns, or raises.
+            expired: makes the error of a record that waited too long for unavailable brokers.
+            chosen: further options of librdkafka.
+        """
         bounds = {
-            # It takes what the largest topic takes, and puts no more into a batch than the smallest takes.
+            # It accepts the limit of the largest topic, and fills a batch up to the limit of the smallest.
             "message.max.bytes": max(most_bytes.values()),
             "batch.size": min(BATCH_BYTES, *most_bytes.values()),
             "error_cb": self._on_error,
@@ -69,9 +75,13 @@ class Sender:
         delivered: Callable[[Any], None] = lambda _: None,
         refused: Callable[[str], None] | None = None,
     ) -> None:
-        """Hands one record to librdkafka, waiting while its queue is full. `delivered` is called with the record as a
-        message. `refused` is called with the reason where the brokers do not take this very record; without it, that
-        is an error as any other. Raises the error of an earlier record that failed."""
+        """Hand one record to librdkafka; wait while its queue is full. Raise the error of an earlier record.
+
+        Args:
+            delivered: called with the record as a message.
+            refused: called with the reason where the brokers refuse this very record; without it, that is an
+                error.
+        """
 
         def report(error: KafkaError | None, message: Any) -> None:
             if error is None:
@@ -99,12 +109,12 @@ class Sender:
                 return
 
     def poll(self) -> None:
-        """Serves delivery reports. Raises as `check`."""
+        """Serve delivery reports. Raise as `check`."""
         self._producer.poll(0)
         self.check()
 
     def flush(self, patience: Patience) -> None:
-        """Returns once the brokers have acknowledged or refused every record. Raises as `check`."""
+        """Return once the brokers have acknowledged or refused every record. Raise as `check`."""
         self.check()
         while left := self._producer.flush(FLUSH_STEP_S):
             self.check()
@@ -115,14 +125,13 @@ class Sender:
             raise self._expired(f"{left} records were not acknowledged {patience}; {self._then}")
 
     def drop(self, stopping: threading.Event) -> None:
-        """Returns once nothing is on its way any more, or `stopping` is set: what waits is dropped, and what was sent
-        is acknowledged, or has expired."""
+        """Drop queued records, and return once sent records are acknowledged or expired, or `stopping` is set."""
         self._producer.purge(in_flight=False)
         while self._producer.flush(FLUSH_STEP_S) and not stopping.is_set():
-            self._producer.purge(in_flight=False)  # what is to be sent again waits, too
+            self._producer.purge(in_flight=False)  # includes records that wait for a retry
 
     def check(self) -> None:
-        """Raises the error of the first record that was not delivered: SinkError, or what `expired` made of it."""
+        """Raise the error of the first record that was not delivered: SinkError, or the result of `expired`."""
         if self._error is not None:
             raise self._error
 
@@ -137,13 +146,13 @@ class Sender:
 
 
 class Publisher:
-    """Sends records in order. `reached(n)` is called once the first n records given were all acknowledged."""
+    """Sender of ordered records. `reached(n)` is called once the first n records are acknowledged."""
 
     def __init__(
         self, options: KafkaOptions, topic: str, reached: Callable[[int], None], credentials: Headers = ()
     ) -> None:
-        """`credentials`: headers of each record. Raises SourceError where Kafka cannot be reached, refuses us, or has
-        no such topic."""
+        """`credentials` are headers of each record. Raise SourceError where Kafka cannot be reached, refuses us, or
+        lacks the topic."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
         self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
@@ -155,13 +164,13 @@ class Publisher:
         self._reached = reached
         self._given = 0
         self._acknowledged: set[int] = set()  # of those after the first that is not
-        self._through = 0  # so many from the first on are acknowledged
+        self._through = 0  # number of leading records that are acknowledged
 
     def fits(self, key: bytes, value: bytes) -> bool:
         return len(key) + len(value) + self._trimmings_bytes <= self.most_bytes
 
     def send(self, key: bytes, value: bytes) -> None:
-        """Hands over one record that fits. Raises SinkError where a record was not delivered."""
+        """Send one record that fits. Raise SinkError where a record was not delivered."""
         number = self._given
         self._given += 1
         self._sender.send(
@@ -174,7 +183,7 @@ class Publisher:
         self._acknowledge(self._given - 1)
 
     def _acknowledge(self, number: int) -> None:
-        """Acknowledgements of different partitions come in any order."""
+        """Note an acknowledgement; different partitions acknowledge in any order."""
         self._acknowledged.add(number)
         before = self._through
         while self._through in self._acknowledged:
@@ -184,5 +193,5 @@ class Publisher:
             self._reached(self._through)
 
     def flush(self) -> None:
-        """Waits for every acknowledgement. Raises SinkError."""
+        """Wait for every acknowledgement. Raise SinkError."""
         self._sender.flush(Patience(FLUSH_S))

@@ -1,7 +1,8 @@
-"""A service whose engine is behind Kafka, for any tenant: one producer, and one reader of the engine's outputs.
+"""Service of an engine on Kafka, for any tenant: one producer, and one reader of the engine's outputs.
 
 Every output of the engine names the position of its record, in a header that only the engine sets. So senders of one
-owner that use the same ids do not cross, nor do gateways on one topic, and nobody else can answer."""
+owner with equal ids do not interfere, nor do gateways on one topic, and no other sender can forge an answer.
+"""
 
 import asyncio
 import uuid
@@ -14,9 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from recallflow.brokers.exchange import Exchange
+from recallflow.brokers.exchange import Exchange, Inbox
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.reader import Inbox
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.messages import SOURCE_HEADER, headers_of
 from recallflow.credentials import Headers
@@ -34,8 +34,8 @@ Output = asyncio.Future[Any]
 
 
 class LoopCalls:
-    """Calls functions on one event loop, from other threads, in order. However much comes while the loop is busy, it is
-    woken up once: a wake-up costs a system call, and one more turn of the loop."""
+    """Calls of functions on one event loop, from other threads, in order. Calls that come while the loop is busy wake
+    it once, because a wake-up costs a system call and one more turn of the loop."""
 
     def __init__(self) -> None:
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -43,13 +43,13 @@ class LoopCalls:
         self._woken = False
 
     def attach(self) -> asyncio.AbstractEventLoop:
-        """Calls go to the loop that runs here."""
+        """Attach to the running loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Nothing happens where no loop is attached, or it is closed: nobody waits there."""
+        """Schedule a call. Without an attached or open loop it is dropped, because no request waits."""
         if self._loop is None:
             return
         self._calls.append((function, arguments))
@@ -59,14 +59,14 @@ class LoopCalls:
                 self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        self._woken = False  # first: what comes from now on wakes the loop again
+        self._woken = False  # first: later calls wake the loop again
         while self._calls:
             function, arguments = self._calls.popleft()
             function(*arguments)
 
 
 def resolve(future: "asyncio.Future[Any]", found: Any) -> None:
-    """Gives a future what was found, a result or an error, unless nobody waits any more."""
+    """Set the result or the error of a future that is still awaited."""
     if future.done():
         return
     if isinstance(found, Exception):
@@ -77,7 +77,7 @@ def resolve(future: "asyncio.Future[Any]", found: Any) -> None:
 
 @dataclass(slots=True, eq=False)
 class Expected:
-    """A record whose outcome is waited for. `receive` is called once, with the output or with why there is none."""
+    """Record whose outcome is awaited. `receive` is called once, with the output or with an error."""
 
     key: bytes
     receive: Callable[[Any], None]
@@ -86,7 +86,7 @@ class Expected:
 
 @dataclass(slots=True)
 class _OfKey:
-    """What is expected for one record key. `early`: outputs of records that may be ours, by source."""
+    """Awaited outcomes of one record key. `early` are outputs that came before the position was known, by source."""
 
     unplaced: int = 0
     by_source: dict[bytes, Expected] = field(default_factory=dict)
@@ -94,21 +94,21 @@ class _OfKey:
 
 
 class ExpectedOutcomes:
-    """Records whose outcomes are expected. For one thread; `looks_for` may be asked on any.
+    """Records whose outcomes are awaited. For one thread; `looks_for` may be called on any.
 
-    They are filed under their record keys, which outputs carry as well: one about somebody else is recognised by its
-    key, and nothing else of it is looked at."""
+    They are indexed by record key, which outputs carry as well: outputs of other senders are skipped by their key.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, _OfKey] = {}
 
     def expect(self, expected: Expected) -> None:
-        """To be called before the record is sent, and `place` or `drop` after it."""
+        """Register a record before it is sent; `place` or `drop` follows."""
         self._by_key.setdefault(expected.key, _OfKey()).unplaced += 1
 
     def place(self, expected: Expected, position: Position) -> None:
-        """The record stands there. Its outcome may have come before word of that."""
-        if expected.source is not None:  # nobody waits any more
+        """Set the position of the record. Its outcome may have come earlier."""
+        if expected.source is not None:  # no longer awaited
             return
         expected.source = str(position).encode()
         of_key = self._by_key[expected.key]
@@ -132,11 +132,11 @@ class ExpectedOutcomes:
         self._tidy(expected.key, of_key)
 
     def looks_for(self, key: bytes) -> bool:
-        """Whether anything is expected for a record key."""
+        """Return whether an outcome is awaited for a record key."""
         return key in self._by_key
 
     def receive(self, message: Any) -> None:
-        """An output, perhaps of somebody else's record."""
+        """Take an output, perhaps of another sender's record."""
         key: bytes = message.key() or b""
         of_key = self._by_key.get(key)
         if of_key is None:
@@ -154,7 +154,7 @@ class ExpectedOutcomes:
                 del of_key.early[next(iter(of_key.early))]
 
     def fail_all(self, error: Exception) -> None:
-        """Fails all whose records stand in their topics."""
+        """Fail all records with known positions."""
         for of_key in [*self._by_key.values()]:
             for expected in [*of_key.by_source.values()]:
                 self.drop(expected)
@@ -168,7 +168,7 @@ class ExpectedOutcomes:
 
 
 class ServiceTopics(NamedTuple):
-    """What is written, and what is read. `replies`: where answers go in place of the response topic, if anywhere."""
+    """Topics to write and to read. `replies` receives answers instead of the response topic, if set."""
 
     memory: str
     queries: str
@@ -179,7 +179,7 @@ class ServiceTopics(NamedTuple):
 
 
 class KafkaService:
-    """The Service of an engine behind Kafka. It is made anywhere, and then used on one event loop."""
+    """Service of an engine on Kafka. Create it on any thread; then use it on one event loop."""
 
     def __init__(
         self,
@@ -188,18 +188,18 @@ class KafkaService:
         delivery_timeout_s: float,
         decisions_failure: Callable[[], Exception | None] = lambda: None,
     ) -> None:
-        """Does not wait for Kafka: `obstacle` tells, and also why decisions cannot be read on. Raises UsageError where
-        librdkafka does not take the options."""
+        """Create the service without waiting for Kafka. `obstacle` reports the state, also a failure of the control
+        topic. Raise UsageError for invalid options of librdkafka."""
         self._topics, self._decisions_failure = topics, decisions_failure
         self._loop_calls = LoopCalls()
         self._outcomes = ExpectedOutcomes()
         self._answering = asyncio.Event()
-        # Dead letters tell of queries too: what is refused for its credentials has its answer in the response topic,
-        # wherever it was to go.
+        # Dead letters matter for queries too: a query refused for its credentials is answered in the response topic,
+        # whatever its reply topic.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
         self._exchange = Exchange(options, inboxes, delivery_timeout_s, self._received, self._failed)
-        # Once, and not for each who waits: none could be taken back from a future that stays open for hours.
+        # Once, and not for each request: a callback cannot be removed from a future that stays open for hours.
         self._exchange.ready.add_done_callback(lambda _: self._loop_calls.call(self._answering.set))
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
@@ -259,13 +259,12 @@ class KafkaService:
         return "" if self._exchange.away is None else f"Kafka is away: {self._exchange.away}"
 
     def close(self) -> None:
-        """Sees what was sent to its end. Blocks for at most about the delivery timeout, and is called once nobody waits
-        for anything any more."""
+        """Wait for sent records, at most about the delivery timeout. Call it once no request waits."""
         self._exchange.close()
 
     async def _until_ready(self) -> None:
-        """Returns once answers are read: what is asked before could miss its own."""
-        self._loop_calls.attach()  # before the look: what comes after it wakes us
+        """Return once answers are read: an earlier query could miss its answer."""
+        self._loop_calls.attach()  # before the look: later outputs wake this task
         if not self._exchange.ready.done():
             await self._answering.wait()
 
@@ -273,7 +272,7 @@ class KafkaService:
 
     @contextmanager
     def _expected(self, event: MemoryEvent | QueryEvent) -> Iterator[tuple[Expected, Output]]:
-        """Has an eye on the outputs of the record that an event becomes, while the block lasts."""
+        """Await the outcome of the record of an event within the block."""
         output = self._loop_calls.attach().create_future()
         expected = Expected(event.owner.record_key, partial(resolve, output))
         self._outcomes.expect(expected)
@@ -282,10 +281,10 @@ class KafkaService:
         finally:
             self._outcomes.drop(expected)
             if not output.cancel() and not output.cancelled():
-                output.exception()  # asked for, as asyncio logs an error that nobody asked for
+                output.exception()  # read, as asyncio logs unread errors
 
     def _place(self, expected: Expected, found: Position | DeliveryFailed) -> None:
-        """Where the record stands is known, or that it may not have come to stand anywhere."""
+        """Note the position of the record, or the failure to store it."""
         if isinstance(found, Position):
             self._outcomes.place(expected, found)
         else:
@@ -298,7 +297,7 @@ class KafkaService:
         headers: Headers,
         delivered: Callable[[Position | DeliveryFailed], None],
     ) -> None:
-        """`delivered` is called on the event loop. Raises InvalidRecord."""
+        """Send a record. `delivered` is called on the event loop. Raise InvalidRecord."""
         value = event.model_dump_json(exclude_unset=True).encode()
         self._exchange.send(topic, value, event.owner.record_key, headers, partial(self._loop_calls.call, delivered))
 
@@ -314,14 +313,14 @@ class KafkaService:
 
 # ---------------------------------------------------------------------- outputs
 def _response(query_id: str, output: Any) -> Response:
-    """An output of a query as its response. Raises SourceError for what is none."""
+    """Return the response of a query's output. Raise SourceError for other content."""
     if (refusal := _refusal(output)) is not None:
         return Response(query_id=query_id, status="error", error=ErrorBody.of(refusal))
     return _read(Response, output)
 
 
 def _receipt(output: Any) -> Receipt:
-    """An output of an event as its receipt. Raises InvalidRecord where the event was refused, and SourceError."""
+    """Return the receipt of an event's output. Raise InvalidRecord where the event was refused, and SourceError."""
     if (refusal := _refusal(output)) is not None:
         raise refusal
     return _read(Receipt, output)
@@ -335,6 +334,6 @@ def _refusal(output: Any) -> InvalidRecord | None:
 def _read(model: type[M], output: Any) -> M:
     try:
         return model.model_validate_json(output.value() or b"")
-    except ValidationError:  # not the error itself: it quotes what it found, and that may be a memory
+    except ValidationError:  # not the error itself: it quotes the value, which may be a memory
         problem = f"{output.topic()} holds something that is no {model.__name__.lower()}"
         raise SourceError(f"{problem}: is the engine of another version?") from None

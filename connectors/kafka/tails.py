@@ -1,4 +1,4 @@
-"""Where output topics end, and what stands at their ends."""
+"""Tails of output topics: their end offsets, and the last records."""
 
 import logging
 import threading
@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class Ends:
-    """Asks, again and again, where each partition of some topics ends: what is sent later stands behind that."""
+    """Repeated requests for the end offsets of topics: later outputs lie behind them."""
 
     def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
-        """`counts`: how many partitions each of the topics has, as far as we know."""
+        """`counts` are the known numbers of partitions of the topics."""
         self.topics = tuple(counts)
         self._options = options
         self._parts = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
@@ -41,11 +41,11 @@ class Ends:
         self._stopping = threading.Event()
 
     def latest(self) -> tuple[Tails, int]:
-        """By topic and partition, where it ended at some moment before now, and when that was (epoch ms)."""
+        """Return end offsets (by topic and partition) at an earlier moment, and that moment (epoch ms)."""
         return self._found
 
     def ask(self) -> Tails:
-        """Where they end now, with the partitions that were added: another member may send to those. Raises
+        """Return the current end offsets, added partitions included: another member may write to them. Raise
         SourceError."""
         waiting = Patience(OUTAGE_S)
         while True:
@@ -58,7 +58,8 @@ class Ends:
             time.sleep(PAUSE_S)
 
     def at(self, at_ms: int) -> Tails:
-        """From where all that was sent after a time stands, whoever's clock it is. Raises SourceError."""
+        """Return the offsets of the first records appended after a time, whether by broker or producer time. Raise
+        SourceError."""
         since_ms = max(0, at_ms - SKEW_MS)
         with TopicReader(self._options, UNCOMMITTED) as reader:
             return {
@@ -67,8 +68,8 @@ class Ends:
             }
 
     def lost(self, begin: Tails, at_ms: int) -> str | None:
-        """The first partition of which records behind `begin` are gone, unless what is left is from before `at_ms`:
-        then the gone ones were older still."""
+        """Return the first partition that lost records behind `begin`, unless its remaining records are older than
+        `at_ms`: the lost ones were older still."""
         with TopicReader(self._options, TAIL) as reader:
             for (topic, number), (low, high) in reader.spans([*begin]).items():
                 if not 0 < begin[topic].get(number, low) < low:
@@ -79,7 +80,8 @@ class Ends:
         return None
 
     def running(self) -> AbstractContextManager[None]:
-        """Asks on a thread of its own. What brokers cannot say now stays as it was: it is right, and long ago."""
+        """Refresh the end offsets on a thread. After a failed request the older offsets stay, which are still
+        correct."""
         return beside(self._run, "ends", self._stopping)
 
     def _run(self) -> None:
@@ -116,7 +118,8 @@ class EndOffsets:
         self._admin = AdminClient(options.admin())
 
     def __call__(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the end offset of committed records by partition, without those that the brokers could not tell."""
+        """Return the end offset of committed records by partition, without partitions that the brokers could not
+        report."""
         parts, ends = [TopicPartition(self._topic, number) for number in partitions], dict[int, int]()
         try:
             for part, end in _end_offsets(self._admin, parts, IsolationLevel.READ_COMMITTED, READ_ENDS_S):
@@ -129,7 +132,7 @@ class EndOffsets:
 def _end_offsets(
     admin: AdminClient, parts: Sequence[TopicPartition], isolation: IsolationLevel, timeout_s: float
 ) -> Iterator[tuple[TopicPartition, int]]:
-    """Ask the brokers where partitions end, and yield each answer as it comes. Raises KafkaException."""
+    """Ask the brokers for the end offsets of partitions, and yield each answer. Raise KafkaException."""
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     requests = admin.list_offsets(dict.fromkeys(parts, latest), isolation_level=isolation, request_timeout=timeout_s)
     for part, future in requests.items():
@@ -139,7 +142,7 @@ def _end_offsets(
 def read_tails(
     options: KafkaOptions, begin: Tails, end: Tails, stopping: threading.Event, see: Callable[[Any], None]
 ) -> None:
-    """Shows every record between two places of each partition. Raises SourceError."""
+    """Pass every record between two offsets of each partition to `see`. Raise SourceError."""
     spans = {
         (topic, number): (begin[topic][number], last)
         for topic, lasts in end.items()
@@ -164,8 +167,8 @@ def read_tails(
 
 
 def earliest(tails: Sequence[Tails], ends: Mapping[str, Mapping[int, int]]) -> Tails:
-    """From where all of these tails are read. A partition that one of them does not name is read from its beginning:
-    it came later."""
+    """Return the minimum of these tails. A partition that one of them does not name is read from its beginning, because
+    it was added later."""
     return {
         topic: {number: min((one.get(topic, {}).get(number, 0) for one in tails), default=last)
                 for number, last in lasts.items()}

@@ -1,4 +1,4 @@
-"""Topics: their partitions, where each begins and ends, and the records between."""
+"""Topics: their partitions, their first and end offsets, and the records between."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ ASK_S = 2.0  # how often it is seen whether Kafka refuses us
 TRY_AGAIN_S = 0.1
 POLL_S = 0.5
 READ_MANY = 1_000
-# Our own outputs are in no transaction; somebody else's that is open must not hide them.
+# Our own outputs are in no transaction; an open transaction of another producer must not hide them.
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
 TAIL = {"fetch.wait.max.ms": 10, **UNCOMMITTED}
@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 
 
 class TopicReader:
-    """Asks brokers about topics, and reads partitions to their end. A question is asked again while the brokers say to
-    try again, as they do for a topic that was made a moment ago. Raises SourceError where they cannot be reached,
-    refuse us, or a topic is missing."""
+    """Reader of topic metadata, and of partitions to their end. Requests are retried while the brokers report a
+    retriable error, as for a topic that was created just now. Raise SourceError where the brokers cannot be reached,
+    refuse us, or lack a topic."""
 
     def __init__(
         self,
@@ -44,8 +44,13 @@ class TopicReader:
         new_consumer: NewConsumer = Consumer,
         stopping: threading.Event | None = None,
     ) -> None:
-        """`chosen`: further options of librdkafka. A question is given up after `give_up_s` (default: GIVE_UP_S), or
-        once `stopping` is set."""
+        """Create the reader.
+
+        Args:
+            chosen: further options of librdkafka.
+            give_up_s: time limit of a request.
+            stopping: event that ends retries.
+        """
         self._options = options
         self._give_up_s = GIVE_UP_S if give_up_s is None else give_up_s
         self._stopping = stopping or threading.Event()
@@ -72,30 +77,31 @@ class TopicReader:
         return {topic: sorted(found[topic].partitions) for topic in topics}
 
     def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:
-        """The partition numbers of those topics that are there."""
+        """Return the partition numbers of the existing topics among those named."""
         found = self.ask(lambda: self._list(topics))
         there = [topic for topic in topics if topic in found and found[topic].error is None]
         return {topic: sorted(found[topic].partitions) for topic in there}
 
     def span(self, topic: str, number: int) -> tuple[int, int]:
-        """First offset and end of a partition: where what is committed ends, or with UNCOMMITTED all there is."""
+        """Return the first offset and the end of a partition: the end of committed records, or of all records with
+        UNCOMMITTED."""
         part = TopicPartition(topic, number)
         span: tuple[int, int] = self.ask(lambda: self.consumer.get_watermark_offsets(part, timeout=ASK_S))
         return span
 
     def spans(self, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
-        """(topic, partition) → first offset and end, of every partition of the topics."""
+        """Return (topic, partition) → first offset and end, of every partition of the topics."""
         found = self.partitions(topics)
         return {(topic, number): self.span(topic, number) for topic, numbers in found.items() for number in numbers}
 
     def offset_at(self, topic: str, number: int, at_ms: int) -> int:
-        """The first offset of a partition whose record is of a time or later; its end where none is."""
+        """Return the first offset of a partition at or after a time; its end if there is none."""
         part = TopicPartition(topic, number, at_ms)
         (found,) = self.ask(lambda: self.consumer.offsets_for_times([part], timeout=ASK_S))
         return self.span(topic, number)[1] if found.offset < 0 else int(found.offset)
 
     def firsts(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
-        """(topic, partition) → its first record, of those whose span holds any."""
+        """Return (topic, partition) → first record, of the partitions that have one."""
         held = {part: low for part, (low, high) in spans.items() if low < high}
         firsts = {part: next(self.read_to_end(*part, low), None) for part, low in held.items()}
         return {part: first for part, first in firsts.items() if first is not None}
@@ -105,7 +111,7 @@ class TopicReader:
         return found
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """The answer to a question, asked again while it is worth it."""
+        """Return the answer to a request, with retries."""
         waiting = Patience(self._give_up_s)
         while True:
             try:
@@ -125,7 +131,7 @@ class TopicReader:
             time.sleep(TRY_AGAIN_S)
 
     def add(self, topic: str, number: int, offset: int) -> None:
-        """Has one more partition read by `read`, from an offset on."""
+        """Add a partition to those that `read` reads, from an offset."""
         self._look_up(topic)
         try:
             self.consumer.incremental_assign([TopicPartition(topic, number, offset)])
@@ -133,7 +139,7 @@ class TopicReader:
             raise SourceError(f"{topic}:{number}: cannot be read: {error.args[0].str()}") from error
 
     def read_to_end(self, topic: str, number: int, offset: int) -> Iterator[Any]:
-        """The records of one partition from an offset to the end it has by then, which is in `ends` afterwards."""
+        """Yield the records of one partition from an offset to its current end, which `ends` holds afterwards."""
         self._look_up(topic)
         self.consumer.assign([TopicPartition(topic, number, offset)])
         self.ends.pop(number, None)
@@ -146,7 +152,7 @@ class TopicReader:
                 raise SourceError(f"{topic}:{number}: could not be read to its end {waiting}")
 
     def read(self, wait_s: float) -> Any:
-        """The next record of what is assigned, or None where none comes in time."""
+        """Return the next record of the assigned partitions; None if none comes in time."""
         try:
             message = self.consumer.poll(wait_s)
         except KafkaException as failed:
@@ -155,8 +161,8 @@ class TopicReader:
         return None if message is None or self._says(message) else message
 
     def read_many(self, most: int = READ_MANY) -> list[Any]:
-        """Records that are there, of all that is assigned, or none where none comes in a moment; partitions that were
-        read to their end are in `ended`."""
+        """Return available records of the assigned partitions, possibly none; `ended` names the partitions read to
+        their end."""
         try:
             found = self.consumer.consume(most, POLL_S)
         except KafkaException as failed:
@@ -165,15 +171,15 @@ class TopicReader:
         return [message for message in found if not self._says(message)]
 
     def ended(self) -> set[tuple[str, int]]:
-        """The partitions that `read_many` read to their end."""
+        """Return the partitions that `read_many` read to their end."""
         return self._ended
 
     def _says(self, message: Any) -> bool:
-        """Whether a message is no record but says something of its partition. Raises SourceError."""
+        """Return whether a message is an event of its partition and no record. Raise SourceError."""
         if (error := message.error()) is None:
             return False
         if error.code() == KafkaError._PARTITION_EOF:
-            # No offset of a record says where the end is: compaction leaves gaps, and so do transactions.
+            # No offset of a record shows the end: compaction and transactions leave gaps.
             self.ends[message.partition()] = message.offset()
             self._ended.add((message.topic(), message.partition()))
         elif passes(error):
@@ -183,7 +189,7 @@ class TopicReader:
         return True
 
     def _look_up(self, topic: str) -> None:
-        """A client that learns of topics with the first partition that it is given reads nothing for a second."""
+        """A client that first learns of topics with an assignment reads nothing for a second."""
         if not self._knows:
             self.ask(lambda: self.consumer.list_topics(topic, timeout=ASK_S))
 
@@ -196,7 +202,7 @@ class TopicReader:
 
 
 def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
-    """Returns once brokers can be reached, or `stopping` is set."""
+    """Return once the brokers can be reached, or `stopping` is set."""
     while not stopping.is_set():
         try:
             with TopicReader(options) as reader:
@@ -208,7 +214,8 @@ def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
 
 
 def answers(options: KafkaOptions, topic: str) -> Iterator[dict[str, Any]]:
-    """Partition by partition, up to where each ends by now. What is no JSON is told as its text. Raises SourceError."""
+    """Yield the records of a topic as JSON, partition by partition, up to their current ends. Other values are yielded
+    as text. Raise SourceError."""
     with TopicReader(options, UNCOMMITTED) as reader:
         for (name, number), (low, high) in reader.spans([topic]).items():
             for message in reader.read_to_end(name, number, low) if low < high else ():

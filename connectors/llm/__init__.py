@@ -1,6 +1,6 @@
-"""Models behind an API that speaks OpenAI's protocol.
+"""Models behind an API with OpenAI's protocol.
 
-The official client takes a second to import, so that nothing here does before a model is loaded.
+The official client takes a second to import, so it is imported when a model is loaded.
 """
 
 from typing import TYPE_CHECKING
@@ -15,8 +15,7 @@ __all__ = ["Endpoint", "Meter", "Policy", "Waits", "load_embedding_service", "lo
 
 
 def load_language_model(model: str, endpoint: Endpoint, policy: Policy | None = None) -> "OpenAiModel":
-    """A `LanguageModel`, to be used and closed on one event loop. Raises UsageError for a URL or a header that is
-    none."""
+    """Return a `LanguageModel`, for use and close on one event loop. Raise UsageError for an invalid URL or header."""
     from recallflow.connectors.llm.chat import OpenAiModel
 
     return OpenAiModel(model, endpoint, policy or Policy())
@@ -25,7 +24,7 @@ def load_language_model(model: str, endpoint: Endpoint, policy: Policy | None = 
 def load_embedding_service(
     model: str, dimension: int, endpoint: Endpoint, policy: Policy | None = None
 ) -> "OpenAiEmbeddings":
-    """An `EmbeddingService`, likewise."""
+    """Return an `EmbeddingService`, likewise."""
     from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
 
     return OpenAiEmbeddings(model, dimension, endpoint, policy or Policy())

@@ -1,27 +1,26 @@
-"""Calls of one service: tried again where that may help, left out where it is down or a tenant's budget is spent."""
+"""Calls of one service: retried where useful, and refused by an open circuit breaker or a spent budget."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from recallflow.breaker import FAILURES, Breaker
 from recallflow.connectors.llm.connection import CallFailed
 from recallflow.connectors.llm.policy import Budget, Meter, Policy
 from recallflow.errors import EmbedderError, ModelError
-from recallflow.llm import Completion, Embedded, Spent, Task
+from recallflow.llm import FAILURES, Breaker, Completion, Embedded, Spent, Task
 from recallflow.tracing import model_call
 
 Answer = TypeVar("Answer", Completion, Embedded)
 
 WAITS_MOST_S = 86_400.0
-MALFORMED_MOST = 2  # what a model writes twice it writes ever again
+MALFORMED_MOST = 2  # a model that returns malformed JSON twice repeats it
 
 _log = logging.getLogger(__name__)
 
 
 class Calls:
-    """Use it on one event loop."""
+    """Calls of one model. Use it on one event loop."""
 
     def __init__(self, model: str, policy: Policy) -> None:
         self.meter = Meter(model)
@@ -29,12 +28,13 @@ class Calls:
         self._breaker = Breaker(policy.around.now_s)
         self._budget = Budget(policy.limit, policy.around.epoch_s, policy.spending)
         self._under_way = 0
-        self._is_limited = False  # the last failure was that it takes no more calls for now
+        self._is_limited = False  # whether the last failure was a rate limit
 
     async def call(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, Spent]:
-        """What an attempt gives, and what all attempts cost. `tokens`: about what one will. Raises ModelError."""
+        """Return the result of an attempt, and the cost of all attempts. `tokens` is the estimated cost of one.
+        Raise ModelError."""
         with model_call("embeddings" if task == "embed" else "chat", self.meter.model) as span:
             answer, spent = await self._counted(tenant_id, task, tokens, attempt)
             span.set_attributes(
@@ -93,8 +93,8 @@ class Calls:
                 answer = await self._attempt(attempt)
             except CallFailed as error:
                 spend(error.spent)
-                # A service that is down is tried by those who wait, and costs them no attempt: an outage of hours loses
-                # nothing. One of days does, or a call that itself brings the service down would go on for ever.
+                # While the service is down, waiting calls probe it without using up attempts, so an outage of hours
+                # loses nothing. This ends after a day, because the call itself may cause the failure.
                 waited_s = self._policy.around.now_s() - began_s
                 if waited_s < WAITS_MOST_S:
                     if is_trial and self._policy.waits == "always" and error.of_service:
@@ -107,7 +107,7 @@ class Calls:
                 if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
                     raise
                 wait_s = self._policy.wait_s(failures, error.retry_after)
-            except BaseException:  # whatever ended the wait: the service was asked, and may charge for it
+            except BaseException:  # however the wait ended, the service was called and may charge for it
                 spend(Spent(1))
                 raise
             else:
@@ -116,7 +116,8 @@ class Calls:
             await self._policy.around.sleep(wait_s)
 
     async def _turn(self) -> bool:
-        """Waits until the service may be asked; whether that is but to try it. Raises ModelError for who waits not."""
+        """Wait until the service may be called; return whether the call is a probe. Raise ModelError for calls that
+        do not wait."""
         while (left_s := self._breaker.begin()) > 0:
             waits = self._policy.waits
             if waits == "never" or (waits == "for a limit" and not self._is_limited):
@@ -134,7 +135,7 @@ class Calls:
             else:
                 self._answered()
             raise
-        except BaseException as error:  # whatever it was, a trial has ended: the breaker waits for nothing else
+        except BaseException as error:  # a probe has ended: the breaker waits for its end
             late = isinstance(error, asyncio.CancelledError)
             self._failed("timeout: no answer in time" if late else type(error).__name__, None)
             raise

@@ -1,4 +1,4 @@
-"""A language model, asked by chat completions whose answer has a JSON schema."""
+"""Language model over chat completions with a JSON schema."""
 
 import re
 from collections.abc import Mapping
@@ -12,17 +12,16 @@ from recallflow.connectors.llm.connection import CallFailed, Connection
 from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, counted, estimate_tokens
 from recallflow.llm import Completion, Prompt, Spent
 
-# A block of Markdown, which models without a JSON mode put around JSON. Its end may be missing, as models stop there.
+# Markdown block that models without a JSON mode put around JSON. Its end may be missing where a model stopped early.
 _FENCED = re.compile(r"```[A-Za-z0-9]*[ \t]*\r?\n(.*?)(?:\r?\n[ \t]*```|\Z)", re.DOTALL)
 _WORDS = {"yes": True, "true": True, "no": False, "false": False}
 
 
 def read_answer(content: str, schema: Mapping[str, Any]) -> object:
-    """Return the value that a model wrote, unchecked.
+    """Return the value in a model's output, unchecked.
 
-    Beside the JSON of the schema these are accepted: JSON in one fenced block; and where the schema is an object of one
-    field, the bare value of that field: a list, or a truth value, as JSON or as the word YES or NO. Raises ValueError
-    for anything else that is not JSON.
+    Three further forms are accepted: JSON in one fenced block, and for a schema with one field its bare value, as a
+    list or as a truth value (JSON, YES or NO). Raise ValueError for other text that is not JSON.
     """
     blocks = _FENCED.findall(content)
     text = (blocks[0] if len(blocks) == 1 else content).strip()
@@ -35,7 +34,7 @@ def read_answer(content: str, schema: Mapping[str, Any]) -> object:
 
 
 def _only_field(schema: Mapping[str, Any]) -> tuple[str, object]:
-    """Return name and type of the only field of a schema's object; of another schema, nothing."""
+    """Return name and type of the only field of a schema's object; empty values for other schemas."""
     properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
     if len(properties) != 1:
         return "", None
@@ -47,16 +46,16 @@ MOST_BYTES = 1024 * 1024  # of a response
 
 
 class OpenAiModel:
-    """A `LanguageModel`. Use and close it on one event loop."""
+    """`LanguageModel`. Use and close it on one event loop."""
 
     def __init__(self, model: str, endpoint: Endpoint, policy: Policy) -> None:
-        """Raises UsageError for a URL or a header that is none."""
+        """Raise UsageError for an invalid URL or header."""
         self.name = model
         self._connection = Connection(endpoint)
-        # The client loads what it needs for a call when it is named: now, and not in the time of the first question.
+        # The client imports the resources at this access: now, and not during the first question.
         self._create = self._connection.client.chat.completions.with_streaming_response.create
         self._calls = Calls(model, policy)
-        # OpenAI's newer models take only the one name, many other servers only the other.
+        # OpenAI's newer models accept one name only, many other servers the other.
         self._most_tokens = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
 
     @property
@@ -96,7 +95,7 @@ class OpenAiModel:
 
 
 def _checked(content: str, schema: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
-    """Raises CallFailed, without a word of what the model wrote."""
+    """Return the checked output. Raise CallFailed, which never quotes it."""
     try:
         value = read_answer(content, schema)
     except ValueError:

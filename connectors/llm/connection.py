@@ -1,4 +1,4 @@
-"""The official client of one endpoint: sends a call, and gives the body of its answer or one ModelError."""
+"""Official client of one endpoint: sends a call, and returns the body of its answer or raises one ModelError."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -15,8 +15,7 @@ NO_KEY = "none"  # the client insists on one, and a local server wants none
 
 
 class CallFailed(ModelError):
-    """Why one attempt gave nothing, and what it cost all the same. `retry_after`: what the service says of when to ask
-    again, as it says it."""
+    """Failure of one attempt, with its cost. `retry_after` is the service's header."""
 
     def __init__(
         self,
@@ -33,27 +32,27 @@ class CallFailed(ModelError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same call may have an answer another time."""
+        """Return whether a retry of the same call may succeed."""
         return self.code in ("timeout", "unavailable", "rate_limited", "malformed")
 
     @property
     def of_service(self) -> bool:
-        """Whether another call would fare no better: the service is down, overrun, or does not take key or model."""
+        """Return whether every call would fail: the service is down, overloaded, or refuses key or model."""
         return self.code in ("timeout", "unavailable", "rate_limited") or self.status in (401, 403, 404)
 
 
 class Connection:
-    """Use and close it on one event loop."""
+    """Connection to one endpoint. Use and close it on one event loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Raises UsageError for a URL or a header that is none."""
+        """Raise UsageError for an invalid URL or header."""
         self.client = openai.AsyncOpenAI(
             api_key=endpoint.key or NO_KEY,
             base_url=endpoint.url,
             default_headers=endpoint.named_headers,
             timeout=endpoint.timeout_s,
             max_retries=0,  # they are ours
-            # What memories say goes where the settings say, and nowhere else.
+            # No redirects or proxies: texts of memories go to the configured address only.
             http_client=openai.DefaultAsyncHttpxClient(
                 follow_redirects=False, event_hooks={"response": [_leave_errors_unread]}
             ),
@@ -61,9 +60,9 @@ class Connection:
         self._timeout_s = endpoint.timeout_s
 
     async def ask(self, opened: AbstractAsyncContextManager[Any], most_bytes: int) -> Any:
-        """The JSON of a response that a method of the client opens. Raises CallFailed."""
+        """Return the JSON of a response that a method of the client opens. Raise CallFailed."""
         try:
-            # The client's own timeout holds between two bytes only.
+            # The client's own timeout applies between two bytes only.
             async with asyncio.timeout(self._timeout_s), opened as response:
                 return _parsed(await _read(response, most_bytes))
         except (TimeoutError, openai.APITimeoutError):
@@ -79,7 +78,7 @@ class Connection:
 
 
 async def _leave_errors_unread(response: Any) -> None:
-    """The body of an error may quote what was sent, and is as long as it likes."""
+    """Skip the body of an error, which may quote the request and have any length."""
     if response.status_code >= 300:
         await response.aclose()
 

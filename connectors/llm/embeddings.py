@@ -1,4 +1,4 @@
-"""An embedding model behind an API."""
+"""Embedding model behind an API."""
 
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,15 @@ from recallflow.llm import Embedded, Spent
 BATCH_TEXTS = 256
 BATCH_BYTES = 512 * 1024  # services take 300,000 tokens a call
 FLOAT_BYTES = 32  # in decimal digits, at most
-ENVELOPE_BYTES = 64 * 1024  # of an answer, beside its floats
+ENVELOPE_BYTES = 64 * 1024  # size of an answer without its floats
 SHORTENED = "text-embedding-3"  # models of this name give as many floats as they are asked for
 
 
 class OpenAiEmbeddings:
-    """An `EmbeddingService`. Use and close it on one event loop."""
+    """`EmbeddingService`. Use and close it on one event loop."""
 
     def __init__(self, model: str, dimension: int, endpoint: Endpoint, policy: Policy) -> None:
-        """Raises UsageError for a URL or a header that is none."""
+        """Raise UsageError for an invalid URL or header."""
         self.name = model
         self.dimension = dimension
         self._connection = Connection(endpoint)
@@ -41,7 +41,7 @@ class OpenAiEmbeddings:
         return self._calls.meter
 
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
-        """A text without a word has the zero vector, and is not sent."""
+        """Return the vectors. A text without words gets the zero vector, and is not sent."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         spoken = [at for at, text in enumerate(texts) if text.strip()]
         total = Spent()
@@ -59,7 +59,7 @@ class OpenAiEmbeddings:
         await self._connection.close()
 
     async def _attempt(self, texts: list[str]) -> Embedded:
-        # As the official client asks for; many servers answer with numbers all the same.
+        # The official client asks for base64; many servers answer with numbers all the same.
         opened = self._create(model=self.name, input=texts, encoding_format="base64", **self._asked)
         most_bytes = len(texts) * (self.dimension * FLOAT_BYTES + 1024) + ENVELOPE_BYTES
         answer = await self._connection.ask(opened, most_bytes)
@@ -75,8 +75,8 @@ class OpenAiEmbeddings:
         return Embedded(self._normalised(rows, spent), spent)
 
     def _normalised(self, rows: list[Any], spent: Spent) -> Matrix:
-        """Raises CallFailed for what is no vector, and EmbedderError where all have another size and none ever fitted:
-        then it is the settings that are wrong."""
+        """Return normalised vectors. Raise CallFailed for an invalid vector, and EmbedderError for a constant wrong
+        size: then the settings are wrong."""
         sizes = {row.size for row in rows}
         self._fits |= self.dimension in sizes
         if sizes != {self.dimension}:
@@ -89,7 +89,7 @@ class OpenAiEmbeddings:
                 f"which is {self.dimension}, or name another model"
             )
         found = np.stack(rows)
-        with np.errstate(all="ignore"):  # of what is no number
+        with np.errstate(all="ignore"):  # invalid numbers
             norms = np.sqrt((found * found).sum(axis=1, keepdims=True))
         if not np.isfinite(norms).all() or not norms.all():
             raise CallFailed("malformed", "the answer has embeddings that are no vectors", spent=spent)
@@ -98,7 +98,7 @@ class OpenAiEmbeddings:
 
 
 def _floats(embedding: Any) -> Any:
-    """Raises ValueError or TypeError for what is no list of numbers."""
+    """Return the floats of an embedding. Raise ValueError or TypeError for other values."""
     if isinstance(embedding, str):
         row = np.frombuffer(b64decode(embedding, validate=True), "<f4").astype(np.float64)
     else:
@@ -114,7 +114,7 @@ def _beginning(text: str) -> str:
 
 
 def _batches(texts: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """In their order, each as large as a call may be."""
+    """Yield texts in order, in batches up to the limit of a call."""
     batch: list[tuple[int, str]] = []
     size_bytes = 0
     for at, text in texts:

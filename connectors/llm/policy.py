@@ -1,4 +1,4 @@
-"""How a service is called, and when a call that failed is tried again."""
+"""Settings and state of calls to a model service: endpoint, retry policy, counters and token budgets."""
 
 import asyncio
 import logging
@@ -25,8 +25,8 @@ _VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")  # what HTTP takes for a header's
 
 
 class Endpoint(NamedTuple):
-    """Where calls go. `base_url`: None for OpenAI's own; `headers`: further ones, each as `Name: value`; `timeout_s`:
-    for each attempt."""
+    """Address of a service. `base_url` is None for OpenAI; `headers` are extra headers as `Name: value`; `timeout_s`
+    limits each attempt."""
 
     base_url: str | None = None
     key: str | None = None
@@ -35,7 +35,8 @@ class Endpoint(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Raises UsageError for what is no URL, or has a user or a password in it, which logs would show."""
+        """Return the base URL. Raise UsageError for an invalid URL, or one with a user or password, which logs would
+        show."""
         url = self.base_url or OPENAI_URL
         try:
             parts = urlsplit(url)
@@ -54,21 +55,21 @@ class Endpoint(NamedTuple):
 
     @property
     def named_headers(self) -> Mapping[str, str]:
-        """Name → value. Raises UsageError."""
+        """Return name → value. Raise UsageError."""
         pairs = [(name.strip(), value.strip()) for name, _, value in (header.partition(":") for header in self.headers)]
         if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in pairs):
             raise UsageError("each header for a model must be given as NAME: VALUE")
         return dict(pairs)
 
     def check(self) -> None:
-        """Raises UsageError for what cannot be called. No message shows what was given, which may be a secret."""
+        """Raise UsageError for an invalid endpoint. Messages never show the values, which may be secret."""
         _ = self.url, self.named_headers
         if self.key is not None and not _VALUE.fullmatch(self.key):
             raise UsageError("a model's key must be of printable ASCII characters, in one line")
 
 
 FIRST_WAIT_S = 0.5
-MOST_WAIT_S = 60.0  # before a further attempt, whatever a service says
+MOST_WAIT_S = 60.0  # before a further attempt, whatever the service asks for
 
 
 Waits = Literal["never", "for a limit", "always"]
@@ -79,7 +80,7 @@ def no_limit(tenant_id: str) -> int | None:  # noqa: ARG001
 
 
 class Surroundings(NamedTuple):
-    """Time and chance. `now_s`: from any start; `epoch_s`: since 1970; `draw`: a number in [0, 1)."""
+    """Clocks and randomness. `now_s` has any origin; `epoch_s` counts from 1970; `draw` returns a number in [0, 1)."""
 
     now_s: Callable[[], float] = time.monotonic
     epoch_s: Callable[[], float] = time.time
@@ -89,10 +90,12 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """`attempts`: of a call, the first included. `waits`: whether a call waits while the service is left alone, or
-    fails; `for a limit` where that is because it takes only so many calls, which then costs no attempt either.
-    `capacity`: calls under way, a further one fails; None is no bound. `limit`: tokens that a tenant may spend a day,
-    and `spending` the file that remembers what it spent across restarts."""
+    """Retry policy and limits of calls.
+
+    `attempts` includes the first. `waits` tells whether a call waits while the breaker is open, or fails; with `for a
+    limit` it waits for rate limits only, which cost no attempt then. `capacity` limits the calls in flight (None:
+    unlimited). `limit` returns a tenant's tokens per day; the file `spending` keeps the spent ones across restarts.
+    """
 
     attempts: int = 1
     waits: Waits = "never"
@@ -102,13 +105,13 @@ class Policy:
     around: Surroundings = field(default_factory=Surroundings)
 
     def wait_s(self, failures: int, retry_after: str | None) -> float:
-        """How long before the next attempt: a random time up to a bound that doubles, so that calls that failed
-        together are not tried again together, and no shorter than the service wants."""
+        """Return the delay before the next attempt: random up to a doubling bound, so that failed calls spread out,
+        and at least the delay that the service asks for."""
         most_s = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** (failures - 1))
         return max(self.around.draw() * most_s, self.asked_s(retry_after))
 
     def asked_s(self, retry_after: str | None) -> float:
-        """How long a service wants to be left alone: seconds, or a date of HTTP's. 0 where it says nothing."""
+        """Return the delay that a service asks for, in seconds or as an HTTP date; 0 without one."""
         if retry_after is None:
             return 0.0
         try:
@@ -127,8 +130,8 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Meter:
-    """Counts since the start. Tenants are shown by name up to a number of them, as each is a series of metrics; the
-    rest are `other` together."""
+    """Counters since the start. A limited number of tenants is counted by name, because each is a metric series; the
+    rest are `other`."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -138,32 +141,32 @@ class Meter:
         self._named: set[str] = set()
 
     def spend(self, tenant_id: str, task: Task, spent: Spent) -> None:
-        """Counts attempts, those that failed included."""
+        """Count attempts, failed ones included."""
         if len(self._named) < TENANTS_NAMED:
             self._named.add(tenant_id)
         shown = tenant_id if tenant_id in self._named else OTHERS
         self._spent[shown, task] = self._spent[shown, task].plus(spent)
 
     def fail(self, task: Task, code: ModelFailure) -> None:
-        """Counts a call that gave nothing in the end."""
+        """Count a call that failed after all attempts."""
         self._failures[task, code] += 1
 
     def spent(self) -> dict[tuple[str, Task], Spent]:
-        """By tenant and task."""
+        """Return the cost by tenant and task."""
         return dict(self._spent)
 
     def failures(self) -> dict[tuple[Task, ModelFailure], int]:
-        """By task and reason."""
+        """Return the failures by task and reason."""
         return dict(self._failures)
 
 
 def estimate_tokens(*texts: str) -> int:
-    """About how many a service will count."""
+    """Return the estimated number of tokens."""
     return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
 
 
 def counted(answer: Mapping[str, Any], kind: str, estimate: int) -> int:
-    """What a service says that it counted; the estimate where it does not say."""
+    """Return the number of tokens that a service reports; the estimate if it reports none."""
     usage = answer.get("usage")
     tokens = usage.get(kind) if isinstance(usage, dict) else None
     return tokens if isinstance(tokens, int) and tokens >= 0 else estimate
@@ -176,7 +179,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reserved(NamedTuple):
-    """Tokens of a call under way. `day`: since 1970, in UTC."""
+    """Tokens of a call in flight. `day` counts from 1970 in UTC."""
 
     tenant_id: str
     tokens: int
@@ -184,13 +187,13 @@ class Reserved(NamedTuple):
 
 
 class Budget:
-    """Tokens by tenant and day of UTC. A call reserves about what it will cost and gives back what it did not, so that
-    many at once do not spend more than there is."""
+    """Tokens by tenant and UTC day. A call reserves its estimated cost and returns the unused part, so that
+    concurrent calls do not exceed the budget."""
 
     def __init__(
         self, limit: Callable[[str], int | None], epoch_s: Callable[[], float], path: Path | None = None
     ) -> None:
-        """`limit`: None is none. `path`: the file that remembers the day's spending."""
+        """`limit` None is unlimited. `path` is the file of the day's spending."""
         self._limit = limit
         self._epoch_s = epoch_s
         self._path = path
@@ -198,7 +201,7 @@ class Budget:
         self._day, self._spent = _read(path)
 
     def reserve(self, tenant_id: str, tokens: int) -> Reserved:
-        """Raises ModelError where that is more than is left."""
+        """Reserve tokens. Raise ModelError above the remaining budget."""
         day, limit = self._begin_day(), self._limit(tenant_id)
         spent = self._spent.get(tenant_id, 0)
         if limit is not None and spent + tokens > limit:
@@ -209,14 +212,14 @@ class Budget:
         return Reserved(tenant_id, tokens, day)
 
     def give_back(self, reserved: Reserved, tokens: int) -> None:
-        """What was reserved yesterday is gone with the day; what it cost counts today."""
+        """Return unused tokens. A reservation of yesterday ended with its day; its cost counts today."""
         taken_back = reserved.tokens if reserved.day == self._begin_day() else 0
         self._spent[reserved.tenant_id] += tokens - taken_back
         if self._epoch_s() - self._written_s >= WRITTEN_EVERY_S:
             self.write()
 
     def write(self) -> None:
-        """What is under way counts as if it had cost what is reserved for it: after a kill nobody knows."""
+        """Write the spending. Calls in flight count with their reservation, because a kill loses their cost."""
         if self._path is not None and self._spent:
             self._written_s = self._epoch_s()
             new = self._path.with_suffix(".new")
@@ -235,7 +238,7 @@ class Budget:
 
 
 def _read(path: Path | None) -> tuple[int, defaultdict[str, int]]:
-    """The day of a file, and what was spent on it. One that cannot be read costs a day's memory, and no start."""
+    """Return the day of a file and its spending. An unreadable file counts as empty."""
     if path is None or not path.exists():
         return 0, defaultdict(int)
     try:

@@ -1,1 +1,1 @@
-"""Conversation logs of other programs, as memory events."""
+"""Importers of other programs' conversation logs as memory events."""

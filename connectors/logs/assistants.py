@@ -1,4 +1,4 @@
-"""What exports of chats with an assistant share: `conversations.json`, alone or in a zip beside other files."""
+"""Exports of chats with an assistant (ChatGPT, Claude): `conversations.json`, alone or in a zip with other files."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -29,8 +29,8 @@ _FILE = re.compile(r"conversations(-\d+)?\.json")
 
 
 def holds_conversations(head: Head, beside: Set[str], field: str, kind: type[object]) -> bool:
-    """Whether it is an export of the program that has one of the files `beside` in its archives, and in each of its
-    conversations a `field` of that `kind`."""
+    """Return whether a log is an export of one program: its archive contains one of the files `beside`, or each
+    conversation has a `field` of type `kind`."""
     if head.members:
         names = {file_name(name) for name in head.members}
         return any(map(_FILE.fullmatch, names)) and bool(names & beside)
@@ -44,10 +44,10 @@ def each_conversation(
     account_field: str,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[bytes]:
-    """The events of one conversation after the other, each with its owner and where it stands.
+    """Yield the events of each conversation.
 
-    An export of one account is the default owner's. In that of an organisation each account is an owner of its own, by
-    its name in `names` or else by its id; a conversation without one is refused.
+    The export of one account belongs to the default owner. In that of an organisation each account is an owner, under
+    its name in `names` or else its id; a conversation without an account is refused.
     """
     files = exported(source, _FILE, scope)
     is_shared = not scope.user_given and _has_several(files, account_field)
@@ -64,7 +64,7 @@ def each_conversation(
 
 
 def _has_several(files: Sequence[LogSource], field: str) -> bool:
-    """Whether conversations of more than one account are in the files. Reads no more of them than it has to."""
+    """Return whether the files hold conversations of several accounts. Read only as much as needed."""
     first = ""
     for file in files:
         with file.open() as opened:
@@ -77,7 +77,7 @@ def _has_several(files: Sequence[LogSource], field: str) -> bool:
 
 
 def _account(value: object, field: str) -> str:
-    """The id of an account, or of the account of a conversation."""
+    """Return the id of an account, or of the account of a conversation."""
     if isinstance(value, dict):
         value = value.get(field, value)
     found = value.get("uuid") if isinstance(value, dict) else value
@@ -85,7 +85,7 @@ def _account(value: object, field: str) -> str:
 
 
 _CHATGPT_FILES = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # Claude's has others
-# What the program shows as a link to a source, now and until 2025.
+# Link markers to sources, in the current format and in that before 2025.
 _CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【\\d+(?::\\d+)?†[^【】\n]{1,200}】")
 _INSTRUCTIONS = ("user_editable_context", "model_editable_context")
 _REASONING = ("thoughts", "reasoning_recap")
@@ -109,7 +109,7 @@ CHATGPT = LogFormat(
 
 
 def chatgpt_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
-    """The messages of the branch that is shown. Everything else is counted."""
+    """Yield the messages of the displayed branch. Others are counted."""
     mapping = conversation.get("mapping") if isinstance(conversation, dict) else None
     if not isinstance(mapping, dict):
         yield broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
@@ -149,7 +149,7 @@ def _field(value: object, name: str) -> Any:
 
 
 def _leaf(conversation: dict[str, Any], mapping: dict[str, Any]) -> object:
-    """The end of the branch that is shown; where it is not said, of the one that was written last."""
+    """Return the end of the displayed branch; without that field, of the newest branch."""
     if isinstance(current := conversation.get("current_node"), str) and current in mapping:
         return current
     parents = {_field(node, "parent") for node in mapping.values() if isinstance(_field(node, "parent"), str)}
@@ -181,7 +181,7 @@ def _left_out(message: dict[str, Any], text: str) -> str | None:
 
 
 def _chatgpt_text(message: dict[str, Any]) -> str:
-    """The parts of a message as one text; what is no text by its kind."""
+    """Return the parts of a message as one text; parts without text are replaced by their kind."""
     content = message.get("content")
     parts = _field(content, "parts")
     if not isinstance(parts, list):
@@ -227,7 +227,7 @@ def _read_claude(source: LogSource, scope: Scope) -> Iterator[bytes]:
 
 
 def _people(source: LogSource) -> Iterator[tuple[str, str]]:
-    """The accounts of an organisation's export by what tells them apart: people share names, and no addresses."""
+    """Yield account id and label of an organisation's accounts: names may repeat, addresses do not."""
     for file in source.members():
         if file_name(file.name) == "users.json":
             with file.open() as opened:
@@ -257,7 +257,7 @@ CLAUDE = LogFormat(
 
 
 def claude_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
-    """The messages of a conversation; of one with branches, those of the branch that is shown."""
+    """Yield the messages of a conversation; with branches, those of the displayed one."""
     messages = conversation.get("chat_messages") if isinstance(conversation, dict) else None
     if not isinstance(messages, list):
         yield broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
@@ -291,7 +291,7 @@ def claude_events(conversation: Any, scope: Scope, owner: str, where: str) -> It
 
 
 def _shown(messages: list[Any], leaf: object) -> list[Any]:
-    """The messages up to the leaf, where it is known and all messages say what they follow; else all."""
+    """Return the messages up to the leaf, or all where the leaf or a parent is missing."""
     by_id = {one["uuid"]: one for one in messages if isinstance(one, dict) and isinstance(one.get("uuid"), str)}
     parents = {key: one.get("parent_message_uuid") for key, one in by_id.items()}
     if not isinstance(leaf, str) or leaf not in parents or len(by_id) < len(messages) or not all(parents.values()):
@@ -300,7 +300,7 @@ def _shown(messages: list[Any], leaf: object) -> list[Any]:
 
 
 def _claude_text(message: dict[str, Any]) -> tuple[str, list[str]]:
-    """What was said, with the names of files, and why which of its blocks are left out."""
+    """Return the text with file names, and the reasons for omitted blocks."""
     blocks = message.get("content")
     found, reasons = [], []
     for block in blocks if isinstance(blocks, list) else ():

@@ -1,8 +1,8 @@
-"""Memory events made of what other programs' exports say.
+"""Construction of memory events from exports of other programs.
 
-An export holds what its program shows today: a message has the id that it has there, so that the next export of the
-same account adds what is new. One that was edited comes as the message with the latest text and as an update to it: the
-first import stores it once, and a later one, in which the message was edited since, gives the memory a new version.
+An export holds the current state of its program. A message keeps its id there, so the next export of the same account
+adds only new messages. An edited message is imported as its latest text and as an update: the first import stores it
+once, and a later import of a newer edit gives the memory a new version.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _WRITTEN_LEVELS = 250  # orjson writes 254, and an event may have 200
 
 
 def encode_event(scope: Scope, event: dict[str, Any]) -> bytes:
-    """An event as JSON, of the scope's owner where it names none."""
+    """Return an event as JSON, with the scope's owner where it names none."""
     owned = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "environment": scope.environment} | event
     try:
         return orjson.dumps(owned)
@@ -32,7 +32,7 @@ def encode_event(scope: Scope, event: dict[str, Any]) -> bytes:
 
 
 def _cut(value: Any, levels: int) -> Any:
-    """What is nested deeper is left out: what stays is still too deep for an event, and refused as that."""
+    """Return a value cut below some levels: the rest is still nested too deeply, and refused for that."""
     if levels == 0:
         return None
     if isinstance(value, dict):
@@ -41,7 +41,7 @@ def _cut(value: Any, levels: int) -> Any:
 
 
 _ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
-_SHOWN_CHARACTERS = 500  # of what is broken
+_SHOWN_CHARACTERS = 500  # quoted part of an invalid value
 _TIME_CHARACTERS = 64
 _REASON_CHARACTERS, _REASONS_MAX = 64, 100
 _SECONDS_BELOW = 10**12  # beyond it no year has four digits
@@ -57,8 +57,8 @@ OTHER_BRANCH = "messages of other branches"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message of a log. `time`: epoch milliseconds, or a text as the event takes it. `edited`: what tells this edit
-    from others, and when it was."""
+    """One message of a log. `time` is epoch milliseconds, or a text in the event's format. `edited` is the identity
+    and time of the latest edit."""
 
     id: str
     session: str
@@ -71,7 +71,7 @@ class Said:
 
 
 def message_events(scope: Scope, owner: str, said: Said) -> Iterator[bytes]:
-    """The message, and the update that an edit makes."""
+    """Yield the message, and the update of its edit."""
     event = {
         "type": "message",
         "id": identifier(said.id),
@@ -90,15 +90,15 @@ def message_events(scope: Scope, owner: str, said: Said) -> Iterator[bytes]:
 def edit(
     scope: Scope, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]
 ) -> bytes:
-    """The update that an edit makes of a memory."""
+    """Return the update event of an edit."""
     key, time = edited
     event = {"type": "memory.update", "id": identifier(f"{memory_id}~{key}"), "memory_id": memory_id, **changed}
     return encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))
 
 
 def encode_owned_event(scope: Scope, owner: str, event: Mapping[str, object]) -> bytes:
-    """The event of an owner as JSON; of one that is too large, no more than shows that. Half of a pair of surrogates,
-    which JSON can write and UTF-8 cannot, becomes a replacement character."""
+    """Return an owner's event as JSON; an event that is too large is cut just above the limit. Lone surrogates,
+    which JSON can contain and UTF-8 cannot, become replacement characters."""
     owned = {**event, "user_id": owner}
     try:
         return encode_event(scope, owned)[:EVENT_BYTES]
@@ -111,7 +111,7 @@ def encode_owned_event(scope: Scope, owner: str, event: Mapping[str, object]) ->
 
 
 def broken(where: str, what: str, value: object = None) -> bytes:
-    """What cannot be understood: no JSON, so that it is refused, and a text that says what it was."""
+    """Return an invalid record with a readable reason: it is not JSON, so the decode step refuses it."""
     shown = "" if value is None else f": {_shown(value)}"
     return f"{where}: {what}{shown}".encode(errors="replace")
 
@@ -126,8 +126,8 @@ def _shown(value: object) -> str:
 
 
 def lenient(text: bytes) -> Any:
-    """JSON as other programs write it: bytes that are no UTF-8 and halves of surrogates become replacement characters.
-    What is no JSON all the same stays bytes."""
+    """Parse JSON of other programs: invalid UTF-8 and lone surrogates become replacement characters. Return other
+    text as bytes."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -138,15 +138,15 @@ def lenient(text: bytes) -> Any:
 
 
 def word(value: object) -> str:
-    """A text or a number of a log as text, nothing for null. What is neither is told by its type alone: it may be
-    nested deeper than Python writes."""
+    """Return a text or a number as text, and an empty text for null. Other values are replaced by their type,
+    because they may be nested too deeply to write."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value) if isinstance(value, int | float) else f"({type(value).__name__})"
 
 
 def identifier(text: object) -> str:
-    """An id as events take them: what is too long, or has no place in one, is told apart by its digest."""
+    """Return a valid id: a text that is too long or has invalid characters is replaced by a digest."""
     given = _CONTROL.sub(" ", _sound(word(text))).strip()
     if given and len(given) <= _ID_CHARACTERS:
         return given
@@ -155,7 +155,7 @@ def identifier(text: object) -> str:
 
 
 def author(text: object) -> str | None:
-    """A name as events take them; None for what names nobody."""
+    """Return a valid author name; None for an empty one."""
     if not isinstance(text, str):
         return None
     return " ".join(_CONTROL.sub(" ", _BESIDE.sub("", _sound(text))).split())[:_NAME_CHARACTERS] or None
@@ -166,7 +166,7 @@ def _sound(text: str) -> str:
 
 
 def epoch_ms(seconds: object) -> int | str | None:
-    """Epoch seconds, as a number or in digits → a time as events take it; None for none, what is no time as a text."""
+    """Convert epoch seconds (number or digits) to an event time; None for none. Invalid values stay text."""
     if seconds is None or isinstance(seconds, bool) or seconds in ("", 0, "0"):
         return None
     written = word(seconds)[:_TIME_CHARACTERS]
@@ -177,12 +177,12 @@ def epoch_ms(seconds: object) -> int | str | None:
 
 
 def stamp(written: object) -> str | None:
-    """A time that is written as RFC 3339, for the decode step to judge; None for none."""
+    """Return an RFC 3339 time for the decode step to check; None for none."""
     return None if written in (None, "") else word(written)[:_TIME_CHARACTERS]
 
 
 def leave_out(scope: Scope, reason: str, count: int = 1) -> None:
-    """Counts what is not passed on. Some reasons are words of the log, which has no bound, and memory does."""
+    """Count an omitted message. Reasons that come from the log are limited in number, to limit memory."""
     shown = author(reason[:_REASON_CHARACTERS]) or "without a reason"
     known = shown in scope.skipped or len(scope.skipped) < _REASONS_MAX
     if count:
@@ -190,7 +190,7 @@ def leave_out(scope: Scope, reason: str, count: int = 1) -> None:
 
 
 def exported(source: LogSource, names: "re.Pattern[str]", scope: Scope) -> list[LogSource]:
-    """The files of an export that are called so, or the one file that was given alone; others are counted."""
+    """Return the files of an export with matching names, or the single file that was given; count others."""
     members = source.members()
     if not members:
         return [source]
@@ -201,12 +201,12 @@ def exported(source: LogSource, names: "re.Pattern[str]", scope: Scope) -> list[
 
 
 def file_name(path: str) -> str:
-    """The last part of a path within a folder or an archive."""
+    """Return the last part of a path within a folder or an archive."""
     return path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def branch(parents: Mapping[str, object], leaf: object) -> list[str]:
-    """The ids from the root of a tree of messages to a leaf. It ends where a parent is missing, or comes again."""
+    """Return the ids from the root of a message tree to a leaf. The path ends at a missing or repeated parent."""
     found: dict[str, None] = {}
     while isinstance(leaf, str) and leaf in parents and leaf not in found:
         found[leaf] = None

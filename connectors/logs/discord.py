@@ -1,4 +1,4 @@
-"""A channel of Discord as DiscordChatExporter writes it in JSON, one file a channel.
+"""Discord channels in the JSON of DiscordChatExporter, one file per channel.
 
     {"guild": {"id", "name"}, "channel": {"id", "type", "categoryId", "category", "name"},
      "messages": [{"id", "type": "Default" | "Reply" | …, "timestamp", "timestampEdited" | null, "content",
@@ -60,7 +60,7 @@ DISCORD = LogFormat(
 
 
 def _owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
-    """The channel with its guild. Direct messages are told apart by their id, as people share names."""
+    """Return the owner of a channel: channel and guild. Direct messages use their id, because names may repeat."""
     name, channel_id = author(channel.get("name")) or "channel", word(channel.get("id"))
     if word(guild.get("id")) in (_DIRECT, ""):
         return identifier(f"dm {name} {channel_id}".strip())
@@ -72,7 +72,7 @@ def _owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
 def message_of(
     message: Any, guild: dict[str, Any], channel: dict[str, Any], owner: str, scope: Scope, where: str
 ) -> Iterator[bytes]:
-    """A message of a channel; what happened to the channel is counted by its type."""
+    """Yield a message of a channel; events of the channel are counted by type."""
     if not isinstance(message, dict):
         yield broken(where, "is no message of Discord's", message)
         return
@@ -108,8 +108,8 @@ def message_of(
 
 
 def _text(message: dict[str, Any]) -> str:
-    """What was said, what was forwarded, and the names of what was sent along. Bots say much in embeds alone; beside a
-    text they are previews of what it links to."""
+    """Return the text, the forwarded text, and file names. Bots often use embeds without text; with a text, embeds
+    are link previews and left out."""
     found = [content.strip()] if isinstance(content := message.get("content"), str) else []
     forwarded = message.get("forwardedMessage")
     if isinstance(forwarded, dict) and isinstance(text := forwarded.get("content"), str) and text.strip():

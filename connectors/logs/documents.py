@@ -1,7 +1,7 @@
 """JSON documents of any length, element by element.
 
-A document is cut into its elements by brackets and quotes alone, and each element is parsed by itself: so a broken one
-(bad bytes, a stray comma) costs no other, one of gigabytes is held in part only, and numbers stay as they are written.
+Brackets and quotes alone split a document into elements, and each element is parsed separately. So a broken element
+(bad bytes, a stray comma) affects no other, gigabytes are read in pieces, and numbers keep their spelling.
 """
 
 import re
@@ -37,7 +37,7 @@ _CONTAINERS = (*_OPENING,)
 
 
 def parsed(text: bytes) -> object:
-    """None for what is not JSON."""
+    """Return parsed JSON; None for other text."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -45,9 +45,9 @@ def parsed(text: bytes) -> object:
 
 
 def elements(file: BinaryIO, *path: str, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
-    """The JSON of each element of the array that stands at a path of keys (none: the document itself). What is no array
-    is the only element. One that is longer than `most_bytes` is cut one byte behind that, and what is cut
-    or broken is no JSON: pass it on as it is, to be refused."""
+    """Yield the JSON of each element of the array at a path of keys (none: the document itself). A value that is no
+    array is the only element. An element longer than `most_bytes` is cut one byte after it. Cut or broken elements
+    are not JSON: pass them on unchanged, to be refused."""
     for _, element in placed_elements(file, *path, EACH, most_bytes=most_bytes):
         yield element
 
@@ -55,18 +55,18 @@ def elements(file: BinaryIO, *path: str, most_bytes: int = ELEMENT_BYTES) -> Ite
 def placed_elements(
     file: BinaryIO, *path: str, most_bytes: int = ELEMENT_BYTES
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """What stands at a path of keys and EACH, with the plain fields (texts, numbers, true, false) that objects on the
-    way gave before it: `"chats", "list", EACH, "messages", EACH` gives each message with the name of its chat."""
+    """Yield the values at a path of keys and EACH, with the scalar fields that their parent objects had before them:
+    `"chats", "list", EACH, "messages", EACH` gives each message with the name of its chat."""
     scanner = _Scanner(file, most_bytes)
     yield from _walk(scanner, path, {})
-    while scanner.peek(_BETWEEN) is not None:  # more than one document, or what is none
+    while scanner.peek(_BETWEEN) is not None:  # several documents, or invalid JSON
         yield {}, scanner.value()
     if scanner.is_broken:
         yield {}, BROKEN
 
 
 def members(file: BinaryIO, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The members of the object that a document is, without those, and without what is no JSON or over a megabyte."""
+    """Return the members of a document's object, except the named, the invalid, and those over a megabyte."""
     scanner, found = _Scanner(file, _CHUNK_BYTES), dict[str, Any]()
     if scanner.peek(_WHITE) == b"{"[0]:
         for key in scanner.at_keys():
@@ -77,10 +77,10 @@ def members(file: BinaryIO, without: frozenset[str] = frozenset()) -> dict[str, 
     return found
 
 
-@lru_cache(maxsize=1)  # every format asks for those of the same start
+@lru_cache(maxsize=1)  # every format asks for the objects of the same start
 def first_objects(start: bytes) -> list[dict[str, Any]]:
-    """The first objects of a log, by the bytes it starts with: of JSON lines, of an array, or the document itself. Of
-    one that is longer than `start`, the members that are in it whole; an array among them has the elements that are."""
+    """Return the first objects of a log by its first bytes: of JSON lines, of an array, or the document itself. Of a
+    larger document, return its complete members; an array among them has its complete elements."""
     start = unmarked(start).decode(errors="replace").encode()  # a bad byte in a text says nothing of the format
     lines = (parsed(line) for line in start.split(b"\n", FIRST_OBJECTS)[:FIRST_OBJECTS] if line.strip())
     found = [line for line in lines if isinstance(line, dict)]
@@ -91,8 +91,7 @@ def first_objects(start: bytes) -> list[dict[str, Any]]:
 
 
 def is_document(start: bytes) -> bool:
-    """Whether a log that starts so is one JSON document rather than JSON lines: an array, or an object that goes on in
-    the next line."""
+    """Return whether a log is one JSON document (an array, or an object over several lines) and not JSON lines."""
     start = unmarked(start).lstrip()
     if start.startswith(b"["):
         return _ARRAY.match(start) is not None
@@ -107,14 +106,14 @@ def is_document(start: bytes) -> bool:
 
 
 def written_lines(file: BinaryIO, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
-    """Lines that hold more than white space, without a byte order mark; a longer one is cut to `most_bytes`."""
+    """Yield lines that are not blank, without a byte order mark; a longer line is cut to `most_bytes`."""
     for number, line in enumerate(bounded_lines(file, most_bytes)):
         if line.strip():
             yield line if number else unmarked(line)
 
 
 def _closed(start: bytes) -> object:
-    """The document that starts so, as if it ended there."""
+    """Return the parsed prefix of a document, with its open brackets closed."""
     builder = ObjectBuilder()
     with suppress(ijson.JSONError):
         for event, value in ijson.basic_parse(BytesIO(start), use_float=True):
@@ -145,7 +144,7 @@ def _walk(scanner: "_Scanner", path: tuple[str, ...], fields: dict[str, Any]) ->
 
 
 class _Scanner:
-    """Values of a JSON document one after the other, of which at most a chunk and the value at hand are held."""
+    """Scanner of the values of a JSON document. It holds one chunk and the current value."""
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file = file
@@ -157,7 +156,7 @@ class _Scanner:
         self.is_broken = False  # which no value that was given shows
 
     def peek(self, passing: "re.Pattern[bytes]") -> int | None:
-        """The next byte behind what is passed over; None at the end."""
+        """Return the next byte after the skipped ones; None at the end."""
         while True:
             self._pass(passing)
             if self._at < len(self._buffer):
@@ -166,7 +165,7 @@ class _Scanner:
                 return None
 
     def at_keys(self) -> Iterator[str]:
-        """The keys of the object at hand; the value of each is taken before the next is asked for."""
+        """Yield the keys of the current object; the caller reads each value before the next key."""
         self._at += 1
         while (byte := self.peek(_BETWEEN)) is not None:
             if byte in _CLOSING:
@@ -180,7 +179,7 @@ class _Scanner:
         self.is_broken |= not self._is_cut
 
     def at_items(self) -> Iterator[None]:
-        """Stands before each element of the array at hand, which is taken before the next is asked for."""
+        """Stop before each element of the current array; the caller reads it before the next."""
         self._at += 1
         while (byte := self.peek(_BETWEEN)) is not None:
             if byte in _CLOSING:
@@ -190,7 +189,7 @@ class _Scanner:
         self.is_broken |= not self._is_cut
 
     def value(self, *, kept: bool = True) -> bytes:
-        """The value at hand, cut one byte behind the most."""
+        """Return the current value, cut one byte after the limit."""
         self._kept, self._room, self._begin = [], self._most_bytes + 1 if kept else 0, self._at
         first = self.peek(_WHITE)
         if first == _QUOTE:
@@ -248,7 +247,7 @@ class _Scanner:
         return bool(chunk)
 
     def _keep(self) -> None:
-        """Keeps what was passed of the value at hand, as far as there is room."""
+        """Keep the scanned bytes of the current value up to the limit."""
         text = self._buffer[self._begin : min(self._at, self._begin + self._room)]
         self._kept.append(text)
         self._room -= len(text)

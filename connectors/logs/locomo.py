@@ -3,8 +3,8 @@
     [{"sample_id": "conv-1", "conversation": {"session_1_date_time": "1:56 pm on 8 May, 2023",
                                               "session_1": [{"speaker", "dia_id", "text", "blip_caption"?}]}}]
 
-An event here is a dict without tenant and environment, which this format does not know. What does not fit the
-format comes out as an event that cannot be valid, so that it is rejected with its fields named, never left out.
+An event here is a dict without tenant and environment, which this format does not contain. Invalid data becomes an
+invalid event, which is refused with its wrong fields, and never left out.
 """
 
 import re
@@ -25,7 +25,7 @@ def _recognises(head: Head) -> bool:
 
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
-    """Sample by sample, session by session in numeric order, turn by turn."""
+    """Yield the events sample by sample, session by session in numeric order, turn by turn."""
     with source.open() as file:
         for text in elements(file):
             sample = parsed(text)
@@ -40,7 +40,7 @@ def _events(sample: object, scope: Scope) -> Iterator[dict[str, Any]]:
     if not isinstance(sample, dict) or not isinstance(conversation, dict):
         yield _misfit({}, sample)
         return
-    # Of several samples without a name, none is the default owner's: the event without an owner is refused.
+    # Without a name, none of several samples belongs to the default owner: its events have no owner, and are refused.
     owner = {} if scope.user_given and "sample_id" not in sample else {"user_id": sample.get("sample_id")}
     for number, session in _sessions(conversation):
         yield from _turns(owner | _session_fields(conversation, session), number, conversation[session])
@@ -57,7 +57,7 @@ def _session_fields(conversation: dict[str, Any], session: str) -> dict[str, Any
 
 
 def _time(written: object) -> object:
-    """`1:56 pm on 8 May, 2023` → RFC 3339, read as UTC. Anything else stays as it is and is rejected as a timestamp."""
+    """Convert `1:56 pm on 8 May, 2023` to RFC 3339 in UTC. Other values stay, and are refused as timestamps."""
     try:
         return datetime.strptime(str(written), _TIME).replace(tzinfo=UTC).isoformat()
     except ValueError:
@@ -77,7 +77,7 @@ def _turns(fields: dict[str, Any], number: int, turns: object) -> Iterator[dict[
 
 
 def _content(turn: dict[str, Any]) -> dict[str, Any]:
-    """The text and the caption of the image shown with it; nothing at all if the turn has neither."""
+    """Return the text and the caption of the image; an empty content if the turn has neither."""
     text, caption = turn.get("text"), turn.get("blip_caption")
     if not caption:
         return {"content": text} if text is not None else {}

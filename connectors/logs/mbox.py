@@ -1,4 +1,4 @@
-"""A mailbox in the mbox format: Gmail's Takeout, Thunderbird, Apple Mail, `mail`.
+"""Mailboxes in the mbox format: Gmail's Takeout, Thunderbird, Apple Mail, `mail`.
 
     From ann@example.com Thu Jan  1 00:00:00 2026
     From: Ann <ann@example.com>
@@ -26,7 +26,7 @@ from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.logs.building import EMPTY, Said, author, broken, file_name, leave_out, message_events
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 
-_MAIL_BYTES = 8 * 1024 * 1024  # what is held of a mail; its text stands before large attachments
+_MAIL_BYTES = 8 * 1024 * 1024  # size limit of a mail in memory; its text comes before large attachments
 _LINE_BYTES = 1024 * 1024
 _START = re.compile(rb"From \S.*\d{1,2}:\d{2}(:\d{2})?.*")  # with the time of arrival, unlike a sentence
 _HEADER = re.compile(rb"[!-9;-~]+:")
@@ -57,7 +57,7 @@ MBOX = LogFormat("mbox", "a mailbox (mbox)", _recognises, _read)
 
 
 def _mails(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """Each mail without its `From ` line, and whether it is whole."""
+    """Yield each mail without its `From ` line, and whether it is complete."""
     mail: list[bytes] = []
     held, is_started, is_after_blank = 0, False, True
     for line in bounded_lines(file, _LINE_BYTES):
@@ -75,7 +75,7 @@ def _mails(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
 
 
 def mail_events(mail: bytes, scope: Scope, where: str) -> Iterator[bytes]:
-    """A mail as a message of its thread: the conversation that its first reference began."""
+    """Yield a mail as a message of its thread, which is named by its first reference."""
     try:
         parsed = BytesParser(policy=compat32).parsebytes(mail)
     except RecursionError:
@@ -109,7 +109,7 @@ def mail_events(mail: bytes, scope: Scope, where: str) -> Iterator[bytes]:
 
 
 def _header(mail: Message, name: str) -> str:
-    """The text of a header; of one in an unknown charset, as it is written."""
+    """Return the text of a header; unchanged in an unknown charset."""
     written = str(mail.get(name) or "")
     with suppress(HeaderParseError, LookupError, ValueError):
         written = str(make_header(decode_header(written)))
@@ -127,7 +127,7 @@ def _time(mail: Message) -> int | None:
 
 
 def _body(mail: Message) -> str:
-    """The plain texts, or where there are none the HTML as text. An attached mail's own texts are not read."""
+    """Return the plain texts, or else the HTML as text. Attached mails are not read."""
     found: dict[str, list[str]] = {"text/plain": [], "text/html": []}
     for part in _parts(mail):
         if part.get_content_type() in found and part.get_filename() is None:
@@ -137,7 +137,7 @@ def _body(mail: Message) -> str:
 
 
 def _parts(mail: Message) -> Iterator[Message]:
-    """The leaves of a mail. A mail within it is one part."""
+    """Yield the leaf parts of a mail. An attached mail is one part."""
     ahead: list[Message] = [mail]
     while ahead:
         part = ahead.pop()
@@ -165,7 +165,7 @@ def _files(mail: Message) -> Iterator[str]:
 
 
 def _unquoted(body: str) -> tuple[str, int]:
-    """The text without the lines that it quotes, each of which is a mail of its own, and how many those are."""
+    """Return the text without quoted lines, which are separate mails, and the number of these lines."""
     kept: list[str] = []
     quoted = 0
     for line in body.replace("\r\n", "\n").split("\n"):
@@ -179,7 +179,7 @@ def _unquoted(body: str) -> tuple[str, int]:
 
 
 def _shown(text: str) -> str:
-    """The words of HTML, a line for each block. Each pattern passes over its text once, whatever is not closed."""
+    """Return the text of HTML, one line per block. Each pattern scans the text once, even with unclosed tags."""
     text = _UNSHOWN.sub("", text.replace("\n", " "))
     text = html.unescape(_TAG.sub("", _BLOCK.sub("\n", text)))
     lines = (" ".join(line.split()) for line in text.split("\n"))

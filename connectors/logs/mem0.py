@@ -1,13 +1,13 @@
-"""Memories of mem0: what `get_all`, an export or `history` gave, saved as JSON.
+"""Memories of mem0: results of `get_all`, an export or `history`, saved as JSON.
 
     {"results": [memory]}, {"memories": [memory]}, [memory], or a memory a line
     memory: {"id", "memory", "user_id" | "agent_id" | "app_id" | "run_id", "metadata", "categories", "created_at",
              "updated_at", "expiration_date"?}
     history: {"id", "memory_id", "event": "ADD" | "UPDATE" | "DELETE", "old_memory", "new_memory", "created_at", …}
 
-The shape is as told by docs.mem0.ai (api-reference/memory/get-memory, v2-get-memories, create-memory-export and
-cookbooks/essentials/exporting-memories). Owners and fields are those that the gateway's own mem0 interface has
-(docs/how-to/mem0-clients.md), so that whoever comes from either finds the same.
+Sources of the format: docs.mem0.ai (api-reference/memory/get-memory, v2-get-memories, create-memory-export and
+cookbooks/essentials/exporting-memories). Owners and fields match the gateway's mem0 interface
+(docs/how-to/mem0-clients.md), so both ways of migration give the same memories.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ MEM0 = LogFormat(
 
 
 def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
-    """A memory, with the update that changed it last; or a step of its history."""
+    """Yield a memory, with the update that changed it last; or a step of its history."""
     if not isinstance(memory, dict) or not _is_memory(memory):
         yield broken(where, "is no memory of mem0", memory)
         return
@@ -113,7 +113,7 @@ def _owned(memory: dict[str, Any], scope: Scope) -> tuple[str, dict[str, Any]]:
 
 
 def _unclear(memory: dict[str, Any], scope: Scope) -> list[str]:
-    """The fields that look like the owner of a memory that names none."""
+    """Return the fields that look like the owner of a memory without one."""
     if scope.user_given or any(is_scalar(memory.get(kind)) and memory[kind] != "" for kind in ENTITIES):
         return []
     return unclear_identities(name for name, value in memory.items() if value)
@@ -131,7 +131,7 @@ def _labels(memory: dict[str, Any]) -> dict[str, object]:
 
 
 def _expires(last_day: str) -> str:
-    """A memory counts up to its date, that day included."""
+    """Return the expiry time after a last valid date."""
     try:
         return (date.fromisoformat(last_day[:10]) + timedelta(days=1)).isoformat()
     except (ValueError, OverflowError):
@@ -139,7 +139,7 @@ def _expires(last_day: str) -> str:
 
 
 def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: Scope) -> bytes:
-    """What became of a memory, step by step: added, changed, forgotten."""
+    """Return the event of a history step: added, changed or forgotten."""
     memory_id, kind = identifier(step["memory_id"]), step.get("event")
     time = stamp(step.get("updated_at")) or stamp(step.get("created_at"))
     if kind == "ADD":

@@ -1,4 +1,4 @@
-"""What a reader of a log's format is given, and what it says of itself."""
+"""Interface of log formats: the scope of an import, log sources, and `LogFormat`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +13,12 @@ DateOrder = Literal["dmy", "mdy", "ymd"]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose the conversations are where the log names nobody, and what it leaves open.
+    """Defaults of an import.
 
-    `user_given`: somebody named the user, so that a group chat, which would be an owner of its own, is the user's too.
-    `date_order` and `zone`: how dates without names of months are read, and where their clock stood; for logs that do
-    not say it. `skipped` counts what a reader leaves out on purpose, by its reason, in each reading. `columns`: of a
-    table, column → event field, empty for those that are kept as metadata only; a reader fills it."""
+    `user_given` means that `--user` was set: then a group chat, which would be an owner of its own, belongs to that
+    user. `date_order` and `zone` apply to dates without month names or zone. `skipped` counts omitted messages by
+    reason, in each reading. `columns` maps table columns to event fields, empty for metadata; a reader fills it.
+    """
 
     tenant_id: str = "default"
     user_id: str = "user"
@@ -31,23 +31,23 @@ class Scope:
 
 
 class LogSource(Protocol):
-    """A file, standard input, a folder, or what is in an archive: decompressed, and read from its beginning each time
-    that it is opened."""
+    """File, standard input, folder or archive entry. It is decompressed, and read from the beginning at each
+    opening."""
 
     @property
     def name(self) -> str:
-        """Its path within a folder or archive, or else its file name, without `.gz` and `.zst`."""
+        """Return the path within a folder or archive, or else the file name, without `.gz` and `.zst`."""
 
     def open(self) -> BinaryIO: ...
 
     def members(self) -> Sequence["LogSource"]:
-        """The files in a folder or an archive, by name; none of a single file."""
+        """Return the files in a folder or an archive by name; an empty sequence for a single file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a format is recognised by. `start`: the first bytes of a single file, at most HEAD_BYTES; `members`: the
-    names of what is in a folder or an archive."""
+    """Start of a log for format detection. `start` are the first bytes of a single file, at most HEAD_BYTES;
+    `members` are the names in a folder or an archive."""
 
     name: str
     start: bytes
@@ -58,12 +58,13 @@ HEAD_BYTES = 256 * 1024
 
 
 def piece(file: BinaryIO, most_bytes: int) -> bytes:
-    """What one reading gives, none at the end. Where a file breaks off, asking for more would lose what came before."""
+    """Return the next piece; empty at the end. One read per piece: in a truncated file, a larger read would lose
+    data."""
     return cast("bytes", file.read1(most_bytes))  # type: ignore[attr-defined]
 
 
 def start_of(file: BinaryIO, most_bytes: int = HEAD_BYTES) -> bytes:
-    """The first bytes of a log; of one that breaks off, as many as there are."""
+    """Return the first bytes of a log, also of a truncated one."""
     start = b""
     try:
         while len(start) < most_bytes and (more := piece(file, most_bytes - len(start))):
@@ -76,11 +77,12 @@ def start_of(file: BinaryIO, most_bytes: int = HEAD_BYTES) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """How a program writes conversations down.
+    """Format of a program's conversation logs.
 
-    `read` gives one memory event as JSON after the other, in a fixed order and in bounded memory, each with an id, so
-    that a log that is read twice applies once. Nothing is dropped unseen: what cannot be understood is passed on in a
-    form that the decode step refuses with its reason."""
+    `read` yields memory events as JSON in a fixed order and in bounded memory, each with an id, so that a repeated
+    import applies once. Nothing is dropped silently: an invalid message is yielded in a form that the decode step
+    refuses with its reason.
+    """
 
     name: str
     title: str

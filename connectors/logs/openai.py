@@ -1,13 +1,14 @@
-"""Chat messages in OpenAI's shape: JSON lines, or one JSON document, of messages or of objects with `messages`.
+"""Chat messages in OpenAI's format: JSON lines, or one JSON document, of messages or of objects with `messages`.
 
-ShareGPT's conversations have other names for the same: `{"id", "conversations": [{"from": "human" | "gpt", "value"}]}`.
+ShareGPT's conversations have other field names: `{"id", "conversations": [{"from": "human" | "gpt", "value"}]}`.
 
-A conversation is of the person that it names (`user`, `user_id`, `customer`, …; `metadata` may name it too), and else
-of the default owner. A log in which two conversations have other people, and which names no owner, is refused.
+A conversation belongs to the person that it names (`user`, `user_id`, `customer`, …, also in `metadata`), or else to
+the default owner. A log without owners whose conversations have different people is refused.
 
-A conversation that has no name is called after its log, so that those of two logs are two. A message that has no id
-gets one of its conversation, its place and all that was said until then: a log that is read twice, or that grew, gives
-its messages the ids that they had, and two logs of one name never give one id to two messages."""
+A conversation without a name is named after its log, so that two logs do not share conversations. A message without an
+id gets one from its conversation, its index and all earlier messages: a repeated or grown log keeps its ids, and two
+logs of one name never share an id.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -44,7 +45,7 @@ def _recognises(head: Head) -> bool:
 
 
 def listed(one: dict[str, Any]) -> str | None:
-    """Return the field that has the messages of a conversation."""
+    """Return the field that holds the messages of a conversation."""
     if "messages" in one or "role" in one:
         return "messages" if "messages" in one else None
     return next((name for name in _SHARED_LISTS if _holds_messages(one.get(name))), None)
@@ -80,17 +81,22 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
 
 
 class Conversations:
-    """The conversations of a log, element by element."""
+    """Conversations of a log, element by element."""
 
     def __init__(self, log: str, scope: Scope, *, owned: bool = False, is_table: bool = True) -> None:
-        """`log`: its name. `owned`: it names owners somewhere, so that a record that names none is refused. `is_table`:
-        its columns were checked and mapped."""
+        """Create the reader.
+
+        Args:
+            log: name of the log.
+            owned: whether the log names owners, so that a record without one is refused.
+            is_table: whether its columns were checked and mapped.
+        """
         self._log, self._scope, self._owned, self._is_table = log, scope, owned, is_table
         self._first_speaker: tuple[str, object] | None = None
         self._bare = Said(self)
 
     def events(self, element: object, number: int) -> Iterator[bytes]:
-        """The events of an element of a log: a message, or a conversation with its messages."""
+        """Yield the events of an element: a message, or a conversation with its messages."""
         if isinstance(element, dict) and (name := listed(element)) is not None:
             messages = element[name]
             conversation, said = self.named(element, number), Said(self)
@@ -100,7 +106,7 @@ class Conversations:
             yield self._bare.event(element, {"session_id": self._session(1)}, number)
 
     def named(self, element: dict[str, Any], number: int) -> dict[str, Any]:
-        """What a conversation says of itself. `number`: its place in the log."""
+        """Return the fields of a conversation. `number` is its index in the log."""
         roles = self._roles(element)
         fields = self.fields(element, _given(element, ("id",), self._session(number)), roles)
         if roles is not None and roles.people:
@@ -108,8 +114,8 @@ class Conversations:
         return fields
 
     def fields(self, element: dict[str, Any], session_id: object, roles: FieldRoles | None = None) -> dict[str, Any]:
-        """The event fields that a conversation gives to its messages, and a message to itself. `roles`: of its keys,
-        none of a table's row, whose columns were mapped."""
+        """Return the event fields that a conversation gives to its messages, or a message to itself. `roles` are
+        those of its keys, empty for a table's row, whose columns were mapped."""
         fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
         owner = element.get("user_id") if roles is None else owner_of(element, roles)
         if owner is not None and not self._scope.user_given:
@@ -124,7 +130,7 @@ class Conversations:
     def message_fields(
         self, message: dict[str, Any], conversation: dict[str, Any]
     ) -> tuple[dict[str, Any], str | None]:
-        """The event fields of a message in a conversation, and its key that names the speaker."""
+        """Return the event fields of a message in a conversation, and the key of its speaker."""
         roles = self._roles(message)
         fields = conversation | self.fields(message, conversation["session_id"], roles)
         if roles is None:
@@ -137,7 +143,7 @@ class Conversations:
         return None if self._is_table else field_roles(element)
 
     def _check_owner(self, element: dict[str, Any], roles: FieldRoles, used: tuple[str, ...]) -> None:
-        """Raises UsageError where a field that is not used looks like the owner."""
+        """Raise UsageError where an unused field looks like the owner."""
         if self._scope.user_given:
             return
         owner = first_named(element, roles.owners)
@@ -152,11 +158,11 @@ class Conversations:
         return encode_event(self._scope, event)
 
     def checked(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return the event. Raises UsageError where people of two conversations would share the default owner."""
+        """Return the event. Raise UsageError where people of two conversations would share the default owner."""
         if self._scope.user_given or event.get("user_id") is not None:
             return event
         if self._owned:
-            return event | {"user_id": ""}  # is refused: it is of somebody, and the log does not say of whom
+            return event | {"user_id": ""}  # refused: the record belongs to a person that the log does not name
         name, session = event.get("name"), event["session_id"]
         if event["role"] == "user" and isinstance(name, str):
             first, said_in = self._first_speaker = self._first_speaker or (name, session)
@@ -172,7 +178,7 @@ class Conversations:
 
 
 class Said:
-    """What was said in a conversation so far."""
+    """Digest of the earlier messages of a conversation."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
@@ -186,7 +192,7 @@ class Said:
         return self._conversations.encoded(event)
 
     def _event(self, message: object, conversation: dict[str, Any]) -> dict[str, Any]:
-        """A message event with the role as given: none is made up, so a message without one is rejected."""
+        """Return a message event with the given role. A message without a role is refused later."""
         if not isinstance(message, dict):
             message = {"metadata": {"malformed": message}}
         if "role" not in message and _SHARED[0] in message and _SHARED[1] in message:
@@ -213,14 +219,14 @@ def owner_of(element: dict[str, Any], roles: FieldRoles) -> object:
 
 
 def _unshared(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of ShareGPT's with OpenAI's names."""
+    """Return a ShareGPT message under OpenAI's names."""
     rest = {key: value for key, value in message.items() if key not in _SHARED}
     role, content = (message[name] for name in _SHARED)
     return rest | {"role": ROLES.get(role.casefold(), role) if isinstance(role, str) else role, "content": content}
 
 
 def _one_object(source: LogSource, conversations: Conversations, name: str) -> Iterator[bytes]:
-    """What is said of a conversation may stand behind messages without end, and so is read first."""
+    """Read the fields of a conversation first, because they may follow any number of messages."""
     with source.open() as file:
         fields = members(file, without=frozenset((name,)))
     if "role" in fields:
@@ -237,19 +243,20 @@ def _one_object(source: LogSource, conversations: Conversations, name: str) -> I
 
 
 def _given(element: dict[str, Any], keys: Iterable[str], default: object = None) -> object:
-    """The first of the named fields that is not empty."""
+    """Return the first of the named fields that is not empty."""
     return next((element[key] for key in keys if element.get(key) not in (None, "")), default)
 
 
 def _metadata(message: dict[str, Any], speaker: str | None) -> object:
-    """The message's own metadata with all fields that have no place in an event. One that is no object is rejected."""
+    """Return the message's metadata with all fields that no event field takes. Metadata that is no object is refused
+    later."""
     own = message.get("metadata")
     rest = {key: value for key, value in message.items() if key not in _PLACED and key != speaker}
     return (own or {}) | rest if own is None or isinstance(own, dict) else own
 
 
 def _time(value: object) -> object:
-    """Epoch seconds → epoch milliseconds; milliseconds and texts stay as they are."""
+    """Convert epoch seconds to milliseconds; milliseconds and texts stay."""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= _SECONDS_BELOW:
         return value
     return written_time(round(value * 1000))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-# In order of preference. A display name is the owner only where no id is there.
+# In order of preference. A display name is the owner only without an id.
 OWNER_NAMES = (
     "user_id", "userid", "user", "user_uuid", "user_key", "username", "user_name", "user_email", "owner_id", "owner",
     "customer_id", "customer", "customer_name", "customer_email", "member_id", "member", "person_id", "person",
@@ -20,7 +20,7 @@ SESSION_NAMES = (
     "channel", "room_id", "room",
 )  # fmt: skip
 SPEAKER_NAMES = ("name", "author", "author_name", "sender", "sender_name", "speaker", "speaker_name", "from", "who")
-# Those that mean a session where a record is a message: a `channel` of it may be another thing.
+# Session fields of a message; its `channel` may mean something else.
 _SESSION_ALIASES = ("session", "conversation", "thread", "chat_id", "channel_id", "room_id")
 _ROLE_NAMES = (OWNER_NAMES, _SESSION_ALIASES, SPEAKER_NAMES)
 ROLES: Mapping[str, str] = {
@@ -61,8 +61,8 @@ def snake_case(name: str) -> str:
 
 
 class FieldRoles(NamedTuple):
-    """The keys of a record that may name its owner, its session and its speaker, each in order of preference, and all
-    that look like a person."""
+    """Keys of a record that may name its owner, its session and its speaker, in order of preference, and all that
+    look like a person."""
 
     owners: tuple[str, ...]
     sessions: tuple[str, ...]
@@ -71,8 +71,8 @@ class FieldRoles(NamedTuple):
 
 
 def field_roles(record: Mapping[str, object]) -> FieldRoles:
-    """Return what the keys of a record name. Most records of a log have the same keys, whose roles are cached; many or
-    long keys, which would fill the memory, are looked at each time."""
+    """Return the roles of a record's keys. Most records of a log share their keys, so roles are cached, except for
+    many or long keys, to limit memory."""
     keys = tuple(record)
     return (
         _cached_roles(keys)
@@ -96,12 +96,12 @@ def first_named(record: Mapping[str, object], keys: tuple[str, ...]) -> str | No
 
 
 def is_scalar(value: object) -> bool:
-    """Return whether a value can name somebody or something: a text, empty or not, or a number."""
+    """Return whether a value can be a name or an id: a text, empty or not, or a number."""
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def identifier_text(value: object) -> object:
-    """Return a whole number as text, as events take it for an id. Tables hold 7 as 7.0 where a row has none."""
+    """Return a whole number as text, in the form of event ids. Tables store 7 as 7.0 where a row has no value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return str(int(value)) if isinstance(value, int) or value.is_integer() else value
@@ -111,9 +111,9 @@ def unclear_identities(fields: Iterable[str], owner: str | None = None) -> list[
     """Return the fields that look like a person.
 
     Args:
-        fields: Those that no event field is taken from.
-        owner: The field that names the owner. Beside it, only another kind of person counts: `customer` beside `user`,
-            and neither `user_email` nor `account`.
+        fields: fields that no event field is taken from.
+        owner: field that names the owner. Next to it, only another kind of person counts: `customer` next to
+            `user`, and neither `user_email` nor `account`.
     """
     people = _HINTS if owner is None else _PEOPLE
     own = frozenset() if owner is None else _words(owner)
@@ -126,6 +126,6 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _is_person(name: str, people: frozenset[str]) -> bool:
-    """A word for people, and beside it only words that tell an id, a name or an address."""
+    """Return whether a name consists of a word for people, and otherwise only of words for ids, names and addresses."""
     words = _words(name)
     return snake_case(name) not in _NO_PERSON and bool(words & people) and words <= _HINTS | _PARTS

@@ -1,4 +1,4 @@
-"""All formats of logs, and which of them a log is in."""
+"""Registry of log formats, and detection of a log's format."""
 
 import hashlib
 import os
@@ -56,8 +56,8 @@ EVENTS = LogFormat(
 )
 
 
-# In the order in which they are tried. Those that look for one program's fields come first: `events` takes whatever has
-# one of our types, `message` among them, and `openai` whatever has `messages`.
+# In the order of detection, specific formats first: `events` matches any of our types, `message` among them, and
+# `openai` any `messages`.
 FORMATS: Sequence[LogFormat] = (
     CHATGPT, CLAUDE, SLACK, TELEGRAM, DISCORD, ZEP, MEM0, EVENTS, LOCOMO, OPENAI, SHAREGPT, MBOX, WHATSAPP,
 )  # fmt: skip
@@ -68,7 +68,7 @@ _NAME_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A source with the format that it is read as. `columns`: as somebody named them."""
+    """Source with its format. `columns` are those named by options."""
 
     source: Source
     format: LogFormat
@@ -80,11 +80,11 @@ class Log:
 
 
 class Registry:
-    """The formats that logs are read in: all of them, or the one that somebody chose."""
+    """Formats for reading: all of them, or the chosen one."""
 
     def __init__(self, chosen: str | None = None, columns: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`columns`: field of an event → column of a table; without `chosen`, lines are rows then. Raises UsageError
-        where there is no such format."""
+        """`columns` maps event fields to table columns; without `chosen`, lines are rows then. Raise UsageError for
+        an unknown format."""
         self._columns = tuple(sorted(columns.items()))
         parquet, rows, delimited = parquet_format(columns), lines_format(columns), csv_format(columns)
         self._formats = (parquet, rows, delimited) if columns else (parquet, *FORMATS, delimited)
@@ -96,9 +96,11 @@ class Registry:
             self._chosen = by_name[chosen]
 
     def logs_of(self, source: Source) -> tuple[list[Log], list[Source]]:
-        """What is to be read of a source, and the files that are no logs, or broken (`Source.broken`). A folder or an
-        archive is one log where a format knows it as a whole, and else as many as there are in it. Raises UsageError,
-        which says what was found and what is understood, where there is none."""
+        """Return the logs of a source, and the files that are no logs or broken (`Source.broken`).
+
+        A folder or an archive is one log if a format matches it as a whole; otherwise its files are separate logs.
+        Raise UsageError, with the findings and the supported formats, where there is no log.
+        """
         if (found := self._recognised(source)) is not None:
             return [Log(source, found, self._columns)], []
         if not source.members():
@@ -121,7 +123,8 @@ class Registry:
         return logs, others
 
     def _recognised(self, source: Source) -> LogFormat | None:
-        """A chosen format is taken for any file, and for a folder or an archive that it knows."""
+        """Return the format of a source. A chosen format is used for any file, and for a folder or archive that it
+        matches."""
         if self._chosen is not None and not source.members():
             return self._chosen
         head = source.head()
@@ -135,7 +138,7 @@ def _understood() -> str:
 
 
 def _described(head: Head) -> str:
-    """What a log starts with, or holds, in a few words."""
+    """Describe the start or the entries of a log."""
     if head.members:
         return f"holds {_some(head.members)}"
     if wrong := wrapping(head.start):
@@ -157,8 +160,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _likeness(objects: Sequence[Mapping[str, object]]) -> str:
-    """What unknown JSON looks like, and what to do with it: rows of a table, or the format whose fields it has most
-    of."""
+    """Describe unknown JSON with a remedy: rows of a table, or the format with the most matching fields."""
     if text := next(
         (column for one in objects for column, field in mapped([*one], {}).items() if field == "content"), ""
     ):
@@ -185,9 +187,12 @@ _GROWING = ("events", "openai")  # of lines, to which others are appended
 
 
 def log_name(log: Log, scope: Scope) -> str:
-    """A file of lines is known by its path and its first line, so that one that grew is read on. Everything else is
-    known by what it holds: a later export of the same conversations is another log, whose events have ids of their own
-    and apply once. Where the log names no owners, the same log of another owner is another one."""
+    """Return the name of a log in positions. A repeated replay of the same log continues where the last one stopped.
+
+    A file of lines is identified by its path and first line, so that a grown file is continued. Other logs are
+    identified by content: a later export of the same conversations is another log, whose events apply once by their
+    ids. For a log without owners, the owner is part of the identity.
+    """
     given = "" if log.format.name == "events" else repr((log.format.name, log.columns, _owner(scope)))
     if log.source.path is not None and log.format.name in _GROWING:
         with log.source.open() as file:
@@ -207,7 +212,7 @@ def _topic(named: bytes) -> str:
 
 
 def _content(source: Source) -> bytes:
-    """Size, beginning and end of each file: nobody waits until gigabytes are hashed."""
+    """Return a digest of size, beginning and end of each file: hashing gigabytes would take too long."""
     digest = hashlib.sha256()
     for one in source.members() or (source,):
         digest.update(f"{one.name}\n{one.bytes}\n{one.checksum}\n".encode())

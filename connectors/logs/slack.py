@@ -6,8 +6,8 @@
     message: {"type": "message", "subtype"?, "user", "text", "ts", "thread_ts"?, "edited"?: {"ts"}, "username"?,
               "bot_id"?, "files"?: [{"name"}], "attachments"?, "blocks"?}
 
-`ts` is epoch seconds with a number in place of microseconds, and tells a message from all others of its channel. The
-shape is as told by slack.com/help/articles/220556107 (the files), docs.slack.dev/reference/events/message (subtypes),
+`ts` is epoch seconds with a number in place of microseconds, unique in a channel. Sources of the format:
+slack.com/help/articles/220556107 (the files), docs.slack.dev/reference/events/message (subtypes),
 docs.slack.dev/messaging/formatting-message-text and gist.github.com/viccro/734581d3c9777f9733d1f665279e5b54.
 """
 
@@ -85,7 +85,7 @@ def _objects(files: Iterator[LogSource]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _people(files: Iterator[LogSource]) -> Iterator[tuple[str, str]]:
-    """The names that users chose to be shown under, those who were deleted too."""
+    """Yield user id and display name, deleted users included."""
     for key, user in _objects(files):
         if name := _person(user.get("profile")) or _person(user):
             yield key, name
@@ -101,8 +101,8 @@ def _person(given: object) -> str | None:
 
 
 def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
-    """By folder. A conversation of two has no name, and is called after them; where others of the same names have one
-    too, its id is added."""
+    """Yield channels by folder. A direct message has no name, and is named after its users; duplicates get their id
+    added."""
     direct: dict[str, str] = {}
     for key, one in _objects(files):
         if name := author(one.get("name")):
@@ -123,7 +123,7 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
 def message_of(
     message: Any, channel_id: str, channel: str, people: Mapping[str, str], scope: Scope, where: str
 ) -> Iterator[bytes]:
-    """A message of a channel; what happened to the channel is counted by its subtype."""
+    """Yield a message of a channel; events of the channel are counted by subtype."""
     if not isinstance(message, dict):
         yield broken(where, "is no message of Slack's export", message)
         return
@@ -145,7 +145,7 @@ def message_of(
     answered = thread if isinstance(thread, str) and thread != ts else None
     said = Said(
         id=f"{channel_id}-{word(ts)}",
-        # The message that a thread began with stays in the channel: nothing told, before the first answer, of a thread.
+        # The first message of a thread stays in the channel: before the first answer it was not in a thread.
         session=f"{channel_id}-{answered}" if answered else channel_id,
         role="assistant" if kind == "bot_message" or message.get("bot_id") else "user",
         content=text,
@@ -170,8 +170,8 @@ def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
 
 
 def _text(message: dict[str, Any], people: Mapping[str, str], scope: Scope) -> str:
-    """What was said and the names of files. Bots say much in attachments or blocks alone; beside a text they are mostly
-    previews of what it links to."""
+    """Return the text and file names. Bots often use attachments or blocks without text; with a text, these are
+    mostly link previews and left out."""
     said = message.get("text")
     found = [_plain(said, people)] if isinstance(said, str) else []
     attachments, blocks = message.get("attachments"), message.get("blocks")
@@ -194,7 +194,7 @@ def _attached(attachments: object) -> Iterator[str]:
 
 
 def _in_blocks(blocks: object) -> Iterator[str]:
-    """Texts of blocks, in their order, however they are nested."""
+    """Yield the texts of nested blocks in order."""
     ahead = [blocks]
     while ahead:
         one = ahead.pop()
@@ -210,7 +210,7 @@ def _in_blocks(blocks: object) -> Iterator[str]:
 
 
 def _plain(text: str, people: Mapping[str, str]) -> str:
-    """Slack's marks as a person reads them: names for ids, words for links, with the address behind them."""
+    """Return readable text: names for ids, and link texts with their addresses."""
 
     def shown(found: "re.Match[str]") -> str:
         what, label = found["what"], found["label"]

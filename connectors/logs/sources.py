@@ -1,6 +1,6 @@
-"""Where logs are read from: files, standard input, folders, archives, each decompressed on the way.
+"""Sources of logs: files, standard input, folders and archives, decompressed while they are read.
 
-Nothing is extracted: names within an archive are no paths here, and what is decompressed is held in pieces only.
+Nothing is extracted: archive entries are never used as paths, and decompressed data is held in pieces.
 """
 
 import gzip
@@ -39,11 +39,11 @@ _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError
 
 @dataclass(slots=True)
 class Source:
-    """A `LogSource`. `bytes` are what there is to read, before decompression, and `done_bytes` how far it was read;
-    `path`: a file's own; `checksum`: of what is in an archive."""
+    """`LogSource` with progress. `bytes` is the size before decompression, and `done_bytes` the part read; `path` is
+    that of a file; `checksum` is that of an archive entry."""
 
     name: str
-    where: str  # what a person knows it by
+    where: str  # name in messages
     bytes: int = 0
     open_raw: Opens | None = None
     inside: tuple["Source", ...] = ()
@@ -60,7 +60,7 @@ class Source:
         return min(self.bytes, own + sum(one.done_bytes for one in self.inside))
 
     def open(self) -> BinaryIO:
-        """Raises UsageError where it cannot be read, also while it is read."""
+        """Open the source. Raise UsageError if it cannot be read, now or later."""
         if self.broken is not None:
             raise self.broken
         if self.open_raw is None:
@@ -84,7 +84,7 @@ class Source:
 
 
 def open_source(path: Path | str) -> Source:
-    """A file, a folder, a zip archive, or `-`: standard input. Raises UsageError with what to do."""
+    """Open a file, a folder, a zip archive, or `-` for standard input. Raise UsageError with a remedy."""
     if str(path) == STANDARD_INPUT:
         return _standard_input()
     path = Path(path)
@@ -101,12 +101,12 @@ def open_source(path: Path | str) -> Source:
 
 
 def unopened(where: str, error: BaseException) -> UsageError:
-    """What is broken in a file, of which nothing can be read, for a person."""
+    """Return the error for a file that cannot be opened."""
     return UsageError(f"{where}: cannot be read ({_reason(error)}); is it complete?")
 
 
 def unreadable(where: str, error: BaseException) -> UsageError:
-    """The same of a file that breaks off."""
+    """Return the error for a truncated file."""
     why = _reason(error)
     return UsageError(f"{where}: cannot be read on ({why}); what came before it was read: repair it, and go on")
 
@@ -127,7 +127,7 @@ def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None =
 
 
 def _text(name: Path | str) -> str:
-    """The name of a file, which may be of any bytes, as text."""
+    """Return a file name of any bytes as text."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
@@ -136,13 +136,14 @@ def _plain(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    """What systems put beside files (`.DS_Store`, `__MACOSX/._log.json`), and what replays refused of them."""
+    """Return whether a file is created by a system (`.DS_Store`, `__MACOSX/._log.json`) or holds rejects of a
+    replay."""
     parts = [part for part in name.split("/") if part not in (".", "..")]
     return name.endswith(REJECTS) or any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
 def _folder(path: Path) -> Source:
-    """Every file below it, but hidden ones and those of no length, which are counted."""
+    """Return every file of a folder tree, except hidden and empty ones, which are counted."""
     found, empty = [], 0
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path).as_posix()
@@ -163,8 +164,8 @@ def _folder(path: Path) -> Source:
 
 
 def _archive(where: str, name: str, size: int, open_raw: Opens) -> Source:
-    """Open a zip archive of `size` bytes, which stays open. Files compressed in it once more (`.gz`) are decompressed;
-    an archive in it is a file like any other."""
+    """Open a zip archive of `size` bytes, which stays open. Compressed entries (`.gz`) are decompressed; an archive
+    inside is read as a plain file."""
     file = open_raw()
     try:
         archive = zipfile.ZipFile(file)
@@ -221,7 +222,7 @@ def _too_dense(where: str) -> UsageError:
 
 
 def _standard_input() -> Source:
-    """What comes on standard input, which cannot be read twice: a copy without a name in the folder for such."""
+    """Return standard input as a temporary file, because it cannot be read twice."""
     given = sys.stdin.buffer
     try:
         is_file = stat.S_ISREG(os.fstat(given.fileno()).st_mode)
@@ -243,7 +244,7 @@ def _standard_input() -> Source:
 
 
 def _spool(given: BinaryIO, file: BinaryIO) -> None:
-    """Half of what is free is left to others."""
+    """Half of the free space is left to other programs."""
     folder = tempfile.gettempdir()
     left = shutil.disk_usage(folder).free // 2
     while chunk := given.read(_SPOOLED_BYTES):
@@ -255,8 +256,8 @@ def _spool(given: BinaryIO, file: BinaryIO) -> None:
 
 
 def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> BinaryIO:
-    """Return a reader of the decompressed bytes, at most `most_bytes`. The first bytes tell the compression: browsers
-    decompress files and keep their names."""
+    """Return a reader of the decompressed bytes, at most `most_bytes`. The first bytes show the compression:
+    browsers decompress files and keep their names."""
     start = file.peek(4)[:4]
     stream: io.RawIOBase | gzip.GzipFile
     if start.startswith(GZIP):
@@ -271,7 +272,7 @@ def _decompressed(file: io.BufferedReader, where: str, most_bytes: int) -> Binar
 
 
 class _Checked(io.RawIOBase):
-    """A reader whose failures are told with the file's name. `beneath`: what it reads from, which it closes too."""
+    """Reader whose errors name the file. `beneath` is its underlying reader, which it closes too."""
 
     def __init__(
         self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str, beneath: BinaryIO | None = None
@@ -284,7 +285,7 @@ class _Checked(io.RawIOBase):
         return True
 
     def _read(self, most_bytes: int) -> bytes | None:
-        """What is decompressed, a little at a time: what came before a break is not lost with what comes after it."""
+        """Return decompressed bytes in small pieces, so that a truncated file loses nothing before the break."""
         reads = getattr(self._file, "read1", None)
         found = self._file.read(most_bytes) if reads is None else reads(min(most_bytes, _STEP_BYTES))
         return cast("bytes | None", found)
@@ -323,7 +324,7 @@ class _Unpacked(_Checked):
 
 
 class _Counted(_Checked):
-    """The same, which knows how far it was read."""
+    """Decompressed bytes with progress."""
 
     def __init__(self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str) -> None:
         super().__init__(file, where)
@@ -345,7 +346,7 @@ class _Counted(_Checked):
 
 
 class _Shared(io.RawIOBase):
-    """One of several readers of an open file, each of which stands where it stands."""
+    """One of several readers of an open file, each with its own offset."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Rows of any table as events: a column for each field, named by whoever brings the table, or guessed."""
+"""Tables as events: JSON lines, CSV and Parquet. Columns are named by options, or guessed."""
 
 import csv
 import re
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 FIELDS = (
     "content", "role", "name", "timestamp", "id", "session_id", "user_id", "tenant_id", "environment", "project_id",
 )  # fmt: skip
-# Field → columns that mean it, where nobody says which. The first that there is counts.
+# Field → column names for guesses, in order of preference.
 _GUESSES: Mapping[str, tuple[str, ...]] = {
     "content": ("content", "text", "message", "body", "utterance"),
     "role": ("role",),
@@ -52,7 +52,7 @@ _GUESSES: Mapping[str, tuple[str, ...]] = {
     "project_id": ("project_id",),
 }
 _JSON_FIELDS = ("metadata", "entities", "relations", "derived_from")  # as `export` writes them into a column of text
-# Below it a number is in the unit; ×1000 each: seconds until the year 5138, as milliseconds from 1973 on, and so on.
+# Below this limit a number is in the unit; ×1000 each: seconds until the year 5138, milliseconds from 1973, and so on.
 _UNITS = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3))
 _NANOSECONDS = 1e-6
 _NUMBER = re.compile(r"-?\d{9,20}(\.\d+)?")  # an epoch in a column of texts
@@ -61,16 +61,16 @@ _SAMPLE_ROWS = 100
 
 
 class TableReader:
-    """A table's rows as events, and what its columns are."""
+    """Reader of a table's rows as events, with its columns."""
 
     def __init__(self, log: str, scope: Scope, columns: Columns) -> None:
-        """`columns`: those that somebody named. An owner column that somebody named counts more than `--user`."""
+        """`columns` are those named by options. A named owner column takes precedence over `--user`."""
         self._log, self._scope, self._columns = log, scope, columns
         self._conversations = Conversations(log, replace(scope, user_given=False) if "user_id" in columns else scope)
 
     def read(self, names: Sequence[str], rows: Iterator[Row | bytes]) -> Iterator[bytes]:
-        """Return the events of a table whose columns are known before its rows. Rows that could not be read are bytes,
-        and passed on. Raises UsageError where a column is missing, where none has texts, or as `fields` does."""
+        """Yield the events of a table whose columns are known before its rows. Unreadable rows are bytes, and passed
+        on. Raise UsageError for a missing column, a table without texts, or as `fields` does."""
         if missing := [column for column in self._columns.values() if column not in names]:
             raise UsageError(f"{self._log}: no column {missing[0]}; there are {', '.join(names)}")
         first = [*islice(rows, _SAMPLE_ROWS)]
@@ -84,8 +84,8 @@ class TableReader:
             yield from [row] if isinstance(row, bytes) else self.events(row, fields, number)
 
     def fields(self, names: Sequence[str], sample: Sequence[Row]) -> dict[str, str]:
-        """Return column → event field. Raises UsageError where a column looks like a person and neither it nor an
-        option says whose memory the rows are."""
+        """Return column → event field. Raise UsageError where a column looks like a person, and no option tells
+        whose memory the rows are."""
         found = mapped(names, self._columns, sample, owned=not self._scope.user_given)
         self._check_owner(names, found)
         for name in names:
@@ -97,7 +97,7 @@ class TableReader:
         if self._scope.user_given or "user_id" in self._columns:
             return
         owner = next((column for column, field in fields.items() if field == "user_id"), None)
-        # A guessed column of speakers does not say whether they share a memory.
+        # A guessed speaker column does not tell whether the speakers share a memory.
         guessed = {column for column, field in fields.items() if field == "name"} - {*self._columns.values()}
         unused = [name for name in names if (field := fields.get(name, "")).endswith(")") or not field]
         if unclear := unclear_identities([*unused, *(guessed if owner is None else ())], owner):
@@ -108,8 +108,8 @@ class TableReader:
             )
 
     def events(self, row: Row, fields: Mapping[str, str], number: int) -> Iterator[bytes]:
-        """Return the events of a row: one, or as many as there are in its `messages`. A row without an owner, in a
-        table that names owners, is `--user`'s or else refused: it is not the default owner's."""
+        """Yield the events of a row: one, or those of its `messages`. In a table with owners, a row without one
+        belongs to `--user` or is refused, and never to the default owner."""
         scope, named = self._scope, {*fields.values()}
         element = {
             fields.get(column, f"{column} (column)" if column in named else column): plain(value, scope.zone)
@@ -138,15 +138,15 @@ def _exported(element: Row) -> Row:
 
 
 def mapped(names: Sequence[str], columns: Columns, sample: Sequence[Row] = (), *, owned: bool = True) -> dict[str, str]:
-    """Column → field, for the columns that there are: those that were named, and guesses. A column called like a field
-    that another one fills has a name of its own: it would take that one's place.
+    """Return column → field for the existing columns: named ones, and guesses. A column with the name of a field that
+    another column fills is renamed.
 
     Args:
-        names: The table's columns.
-        columns: Field → column, as somebody named them.
-        sample: The first rows. A column of lists or structs names neither owner nor session, and one of `user` and
-            `assistant` is the role, whatever it is called.
-        owned: Whether a guessed column may name the owner.
+        names: the table's columns.
+        columns: field → column, named by options.
+        sample: the first rows. A column of lists or structs is neither owner nor session, and one of `user` and
+            `assistant` is the role under any name.
+        owned: whether a guessed column may name the owner.
     """
     found = {column: field for field, column in columns.items()}
     by_name = {snake_case(name): name for name in reversed(names)}
@@ -177,7 +177,7 @@ def _holds_roles(sample: Sequence[Row], column: str) -> bool:
 
 
 def plain(value: Any, zone: tzinfo) -> Any:
-    """A value as JSON has it: times in RFC 3339 (`zone`: of those without one), bytes as text."""
+    """Return a value for JSON: times in RFC 3339 (`zone` applies to times without one), bytes as text."""
     match value:
         case datetime():
             return (value if value.tzinfo else value.replace(tzinfo=zone)).isoformat()
@@ -197,8 +197,8 @@ def plain(value: Any, zone: tzinfo) -> Any:
 
 
 def _time(value: object, zone: tzinfo) -> object:
-    """An epoch in seconds, milli-, micro- or nanoseconds → milliseconds; a day → its midnight; a text without a zone is
-    of `zone`; other texts stay."""
+    """Convert an epoch in seconds, milli-, micro- or nanoseconds to milliseconds, and a day to its midnight. A text
+    without a zone gets `zone`; other texts stay."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value) if "." in value else int(value)
     if isinstance(value, str):
@@ -220,7 +220,7 @@ def _recognises(head: Head) -> bool:
 
 
 def lines_format(columns: Columns) -> LogFormat:
-    """JSON lines, or a JSON array, of rows whose columns somebody named."""
+    """Return the format of JSON lines, or a JSON array, of rows with named columns."""
 
     def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         table = TableReader(source.name, scope, columns)
@@ -248,7 +248,7 @@ _JSON_STARTS = (b"{", b"[")
 
 
 def csv_format(columns: Columns) -> LogFormat:
-    """`columns`: those that somebody named; the others are guessed."""
+    """Return the CSV format. `columns` are those named by options; others are guessed."""
 
     def recognises(head: Head) -> bool:
         names = [] if head.members else header_columns(head.start)
@@ -267,7 +267,7 @@ def csv_format(columns: Columns) -> LogFormat:
 
 
 def header_columns(start: bytes) -> list[str]:
-    """Return the columns of a file that starts as CSV does; none of other files."""
+    """Return the columns of a log that starts like CSV; an empty list for other logs."""
     start = unmarked(start).lstrip()
     if start.startswith(_JSON_STARTS) or b"\x00" in start[:1000]:
         return []
@@ -276,7 +276,7 @@ def header_columns(start: bytes) -> list[str]:
 
 
 def _header(start: bytes) -> tuple[str, list[str]]:
-    """Return the delimiter that gives the most columns, and the columns, each under a name of its own."""
+    """Return the delimiter that gives the most columns, and the columns under unique names."""
     lines = [f"{line}\n" for line in _texts(unmarked(start).split(b"\n", _HEADER_LINES)[:_HEADER_LINES])]
     found = [(delimiter, _first_row(lines, delimiter)) for delimiter in _DELIMITERS]
     delimiter, names = max(found, key=lambda one: len(one[1]))
@@ -295,8 +295,8 @@ def _first_row(lines: list[str], delimiter: str) -> list[str]:
 
 
 def _csv_rows(name: str, file: BinaryIO, columns: list[str], delimiter: str) -> Iterator[Row | bytes]:
-    """Return each row's values by column, without empty ones. What is no row comes as bytes, to be refused."""
-    csv.field_size_limit(RECORD_BYTES)  # of the process. It bounds what a quote that is never closed takes in.
+    """Yield each row's values by column, without empty ones. An invalid row is bytes, to be refused."""
+    csv.field_size_limit(RECORD_BYTES)  # a setting of the process; it limits an unclosed quote
     reader = csv.reader((f"{line}\n" for line in _texts(bounded_lines(file, 2 * RECORD_BYTES))), delimiter=delimiter)
     is_header = True
     while True:
@@ -333,7 +333,7 @@ def _recognises_parquet(head: Head) -> bool:
 
 
 def parquet_format(columns: Columns) -> LogFormat:
-    """`columns`: those that somebody named; the others are guessed."""
+    """Return the Parquet format. `columns` are those named by options; others are guessed."""
 
     def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         from pyarrow import ArrowException  # takes as long to import as all else
@@ -341,7 +341,7 @@ def parquet_format(columns: Columns) -> LogFormat:
 
         with source.open() as file:
             try:
-                # Not read ahead: a row group is held a column's page at a time, however large it is.
+                # No read-ahead: a row group is held one page per column, at any size.
                 table = ParquetFile(_seekable(file), pre_buffer=False, buffer_size=1024 * 1024)
                 batches = table.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
                 rows: Iterator[dict[str, Any] | bytes] = (row for batch in batches for row in _parquet_rows(batch))
@@ -354,7 +354,8 @@ def parquet_format(columns: Columns) -> LogFormat:
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:
-    """Parquet is read from its end. What is decompressed on the way cannot be, and is copied to where it can."""
+    """Return a seekable file, because Parquet is read from its end. Decompressed streams are copied to a temporary
+    file."""
     if file.seekable():
         return file
     copy = TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - for as long as it is read
@@ -364,8 +365,8 @@ def _seekable(file: BinaryIO) -> BinaryIO:
 
 
 def _parquet_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a record batch. Times are cut to microseconds, the finest that Python has; those that are out of its
-    range are texts."""
+    """Yield the rows of a record batch. Times are cut to microseconds, Python's resolution; times out of Python's
+    range become texts."""
     columns = []
     for column in batch.columns:
         try:
@@ -377,7 +378,7 @@ def _parquet_rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _coarser(kind: Any) -> Any:
-    """The type with microseconds for nanoseconds."""
+    """Return the type with microseconds in place of nanoseconds."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind) and kind.unit == "ns":

@@ -6,8 +6,8 @@
               "from_id", "reply_to_message_id"?, "forwarded_from"?, "text": text | [text | {"type", "text", "href"?}],
               "photo"?, "file"?, "file_name"?, "media_type"?, "sticker_emoji"?, "poll"?, "action"?}
 
-`date` is of the clock of the machine that wrote it, `date_unixtime` (since 2021) is epoch seconds. The shape is as told
-by tg-parser (docs/TELEGRAM_FORMAT.md on PyPI), and by importers of it in public repositories.
+`date` is the local time of the exporting machine, `date_unixtime` (since 2021) is epoch seconds. Sources of
+the format: tg-parser (docs/TELEGRAM_FORMAT.md on PyPI) and importers in public repositories.
 """
 
 import re
@@ -36,7 +36,7 @@ from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, 
 _FILE = re.compile(r"result\.json")
 _OF_CHATS = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
 _OF_GROUPS = ("private_group", "private_supergroup", "public_supergroup", "private_channel", "public_channel")
-_OF_THE_ACCOUNT = ("bot_chat", "saved_messages", "replies", "verification_codes")  # what nobody else takes part in
+_OF_THE_ACCOUNT = ("bot_chat", "saved_messages", "replies", "verification_codes")  # chats without other people
 _NOT_INCLUDED = "(File"  # an export without files says so in their place
 _FORWARD_CHARACTERS = 200
 
@@ -65,7 +65,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
 
 
 def _shared_names(file: LogSource, paths: list[tuple[str, ...]]) -> frozenset[str]:
-    """The names that a person of an account's chats shares with another chat."""
+    """Return the names that a person's chats share with other chats of the account."""
     ids: dict[str, str] = {}
     shared: set[str] = set()
     people: set[str] = set()
@@ -80,7 +80,7 @@ def _shared_names(file: LogSource, paths: list[tuple[str, ...]]) -> frozenset[st
 
 
 def _paths(file: LogSource) -> list[tuple[str, ...]]:
-    """Where messages stand: of a whole account, under the chats it is in and under those it left."""
+    """Return the paths of messages: in an account, under current and left chats."""
     with file.open() as opened:
         start = first_objects(start_of(opened, 64 * 1024))
     if any("messages" in one for one in start):
@@ -107,7 +107,7 @@ TELEGRAM = LogFormat(
 
 
 def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, where: str) -> Iterator[bytes]:
-    """A message of a chat. Service messages are counted by their action."""
+    """Yield a message of a chat. Service messages are counted by their action."""
     if not isinstance(message, dict):
         yield broken(where, "is no message of Telegram's export", message)
         return
@@ -140,8 +140,8 @@ def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, whe
 
 
 def _owner(chat: dict[str, Any], alike: Set[str], scope: Scope) -> str:
-    """The account or the chat by its name; a chat without one, or whose name another has too, by its id.
-    Nothing for a chat that has neither."""
+    """Return the owner: the account or the chat by name; a chat without a unique name by its id. Return an empty
+    text for a chat without both."""
     if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
         return scope.user_id
     name, chat_id = author(chat.get("name")), word(chat.get("id"))
@@ -152,12 +152,12 @@ def _owner(chat: dict[str, Any], alike: Set[str], scope: Scope) -> str:
 
 
 def _is_bot(message: dict[str, Any], chat: dict[str, Any]) -> bool:
-    """In a chat with a bot, who writes under the chat's own id."""
+    """Return whether a message in a chat with a bot comes from the bot, which uses the chat's id."""
     return chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
 
 
 def _name(message: dict[str, Any]) -> str:
-    """Who wrote it; an account that is deleted has an id only."""
+    """Return the author; a deleted account has an id only."""
     return author(message.get("from")) or author(f"deleted account {word(message.get('from_id'))}") or ""
 
 
@@ -178,7 +178,7 @@ def _edited(message: dict[str, Any], scope: Scope) -> tuple[str, int | str | Non
 
 
 def _text(message: dict[str, Any]) -> str:
-    """What was said, and what was sent with it."""
+    """Return the text, with names of files and other attachments."""
     found = [*_sent(message), _words(message.get("text"))]
     text = "\n".join(part for part in found if part)
     forwarded = author(message.get("forwarded_from"))
@@ -186,7 +186,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _words(text: object) -> str:
-    """Text, or pieces of it; the address of a link that shows other words stands behind them."""
+    """Return text or joined pieces; the address of a link follows its text."""
     if isinstance(text, str):
         return text.strip()
     pieces = []

@@ -2,10 +2,10 @@
 
     [31/12/2025, 23:59:58] Ann: Happy new year!            iOS
     31/12/2025, 23:59 - Ann: Happy new year!               Android
-    12/31/25, 11:59 PM - Ann created group "Trip"          a line of the program's: nobody's name, or a mark before it
+    12/31/25, 11:59 PM - Ann created group "Trip"          a line of the program: without a name, or with a mark
 
-There are no ids, no zone, and days and months come in the phone's order: which one, the whole file tells, or an option.
-The forms are as told by importers in public repositories (bolsozap, koftezz/whatsapp-chat-analyzer's issue 18 on edited
+There are no ids and no zone. Days and months are in the phone's order, which the whole file or an option shows.
+Sources of the format: importers in public repositories (bolsozap, koftezz/whatsapp-chat-analyzer's issue 18 on edited
 messages, sepinf-inc/IPED's issue 1647 on the program's own lines); WhatsApp documents none.
 """
 
@@ -37,8 +37,8 @@ _ORDERS: tuple[DateOrder, ...] = get_args(DateOrder)
 
 
 class Dates:
-    """Dates as they come in a file, which is in the order of time. An order fits where each date is one, and none lies
-    more than a day before the one that came earlier; where several fit, or none, somebody has to say which it is."""
+    """Detector of the date order in a file in time order. An order fits if every date is valid and none lies more
+    than a day before an earlier one. If several orders fit, or none, an option has to name it."""
 
     def __init__(self, name: str, order: DateOrder | None) -> None:
         self._name = name
@@ -47,19 +47,19 @@ class Dates:
         self._seen: tuple[str, str, str] | None = None
 
     def note(self, a: str, separator: str, b: str, c: str) -> None:
-        """One more date of the file."""
+        """Take one more date of the file."""
         if self._order is not None or (a, b, c) == self._seen:
             return
         self._seen = a, b, c
         for order in [*self._latest]:
-            found = _date(order, a, b, c) if separator != "." or order != "mdy" else None  # nobody writes 12.31.2025
+            found = _date(order, a, b, c) if separator != "." or order != "mdy" else None  # 12.31.2025 is no format
             if found is None or (self._latest[order] - found).days > 1:
                 del self._latest[order]
             else:
                 self._latest[order] = max(found, self._latest[order])
 
     def decide(self) -> None:
-        """Raises UsageError where the dates do not tell their order."""
+        """Raise UsageError where the dates do not show their order."""
         if self._order is not None or self._seen is None:
             return
         if len(self._latest) != 1:
@@ -69,7 +69,7 @@ class Dates:
         (self._order,) = self._latest
 
     def read(self, a: str, b: str, c: str) -> tuple[int, int, int]:
-        """Year, month and day, whether or not there is such a day."""
+        """Return year, month and day; the day may be invalid."""
         return _parts(self._order or "dmy", a, b, c)
 
 
@@ -81,7 +81,7 @@ def _date(order: DateOrder, a: str, b: str, c: str) -> date | None:
 
 
 def _fits(order: DateOrder, a: str, c: str) -> bool:
-    """A year of four digits tells its place; one of two comes last."""
+    """Return whether an order fits: a year of four digits shows its place; one of two digits comes last."""
     return len(a) == 4 if order == "ymd" else len(a) <= 2 and len(c) in (2, 4)
 
 
@@ -102,12 +102,12 @@ ANDROID_LINE = re.compile(rf"{_STAMP} [-–] (?P<rest>.*)", re.DOTALL)
 _SAID = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
 _UNSAVED = re.compile(r"^~ ?(?=\S)")
 _FILE = re.compile(r"_chat\.txt|.*WhatsApp[ _-].*\.txt", re.IGNORECASE)
-# English, German, Dutch and whatever else says `WhatsApp Chat with`; Italian, French, Spanish, Portuguese.
+# English, German, Dutch and others with `WhatsApp Chat with`; Italian, French, Spanish, Portuguese.
 _CHAT = re.compile(
     r"(?:WhatsApp[ -]\S+ \S+|Chat WhatsApp con|(?:Chat|Discussion) WhatsApp avec|Chat de WhatsApp con|"
     r"Conversa do WhatsApp com) (?P<name>.+?)(?: ?\(\d+\))?\.(?:txt|zip)"
 )
-_FIRST_LINES = 50  # of which one is a message, or the file is of another kind
+_FIRST_LINES = 50  # a file of this format has a message within these lines
 
 _ATTACHED_IOS = re.compile(r"\s*\u200e<[^<>:\n]{1,40}: (?P<file>[^<>\n]+)>")
 _ATTACHED_ANDROID = re.compile(r"(?P<file>[^\n]{1,200}?\.\w{2,5}) \([^()\n]{4,40}\)(?=\n|$)")
@@ -120,7 +120,7 @@ MEDIA, DELETED, OWN = "media that are not in the export", "deleted messages", "l
 
 @dataclass(slots=True)
 class _Entry:
-    """A message as it is written: where its clock stood, and all of its lines behind that."""
+    """Message with its local time and its lines."""
 
     wall: datetime
     lines: list[str]
@@ -155,7 +155,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
 
 
 def _chat_of(path: str, archive: str) -> str | None:
-    """The chat that a file is of: by its name, or by its folder's or archive's, as the zip of a phone names it."""
+    """Return the chat of a file by its name, or by its folder or archive."""
     parts = [*path.replace("\\", "/").split("/"), archive]
     for one in (parts[-2], *reversed(parts[:-2]), archive):
         found = _CHAT.fullmatch(one if one.endswith((".txt", ".zip")) else f"{one}.zip")
@@ -168,7 +168,7 @@ WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises, _re
 
 
 def chat_events(file: LogSource, chat: str | None, scope: Scope) -> Iterator[bytes]:
-    """The messages of a chat. Raises UsageError where its dates fit two orders and no option decides."""
+    """Yield the messages of a chat. Raise UsageError where its dates fit two orders and no option decides."""
     dates = Dates(file.name, scope.date_order)
     form = None
     for line in _lines(file):
@@ -183,7 +183,7 @@ def chat_events(file: LogSource, chat: str | None, scope: Scope) -> Iterator[byt
         if isinstance(entry, bytes):
             yield entry
             continue
-        if entry.wall.date() != day:  # the same words in the same minute are told apart by their number
+        if entry.wall.date() != day:  # a number tells equal texts of the same minute apart
             day, same = entry.wall.date(), Counter()
         yield from _events(entry, form is IOS_LINE, chat or "chat", owner, same, scope)
 
@@ -195,12 +195,12 @@ def _lines(file: LogSource) -> Iterator[str]:
 
 
 def started(line: str, form: "re.Pattern[str]") -> "re.Match[str] | None":
-    """The beginning of a message in a line, whatever marks of direction and unusual blanks are in it."""
+    """Return the beginning of a message in a line, ignoring direction marks and special spaces."""
     return form.match(line.lstrip(_MARKS).replace("\u202f", " ").replace("\xa0", " "))
 
 
 def _entries(file: LogSource, form: "re.Pattern[str] | None", dates: Dates) -> Iterator[_Entry | bytes]:
-    """Messages with all their lines; what is none is passed on, to be refused."""
+    """Yield messages with all their lines; other text is passed on, to be refused."""
     entry: _Entry | None = None
     for number, line in enumerate(_lines(file), start=1):
         found = started(line, form) if form else None
@@ -222,7 +222,7 @@ def _entries(file: LogSource, form: "re.Pattern[str] | None", dates: Dates) -> I
 
 
 def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
-    """Where the clock stood; None where there is no such date or time."""
+    """Return the local time; None for an invalid date or time."""
     hour = int(found["hour"])
     if half := found["half"] or found["before"]:
         hour = hour % 12 + (12 if half in _SECOND_HALF else 0)
@@ -259,12 +259,12 @@ def _events(entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[s
 
 
 def _person(written: str) -> str | None:
-    """A name without the tilde that stands before those that a contact gave itself: `~ Bob` and `Bob` are one."""
+    """Return a name without the tilde of self-chosen names: `~ Bob` and `Bob` are one person."""
     return author(_UNSAVED.sub("", author(written) or ""))
 
 
 def _content(text: str, is_ios: bool) -> tuple[str, str | None]:
-    """What was said, or why it is left out. iOS puts a mark before what the program wrote itself."""
+    """Return the text, or the reason for leaving it out. iOS marks lines of the program itself."""
     text = text.strip(" \t\r\n")
     bare = _plain(_EDITED.sub("", text))
     if not bare:

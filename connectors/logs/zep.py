@@ -1,4 +1,4 @@
-"""Zep's threads (sessions, before) and facts, and what Graphiti keeps, as their interfaces give them, saved as JSON.
+"""Zep's threads (formerly sessions) and facts, and Graphiti's data: JSON of their interfaces.
 
     {"thread_id" | "session_id", "user_id", "messages": [message]}, or {"threads" | "sessions": [such]}
     message: {"uuid", "role" (of v2: a name, with "role_type"), "name"?, "content", "created_at", "metadata"}
@@ -9,8 +9,8 @@
     episode: {"uuid", "content", "source": "message" | "text" | "json", "role"?, "role_type"?, "valid_at", "created_at",
               "thread_id" | "session_id"?, "group_id"?}
 
-A fact that became untrue has an `invalid_at`: it comes as the fact, and as an update that ends it. The shapes are as
-told by help.getzep.com/sdk-reference (thread/get-messages-of-a-thread), its version 2
+A fact that became untrue has an `invalid_at`: it is imported as the fact, and as an update that ends it. Sources of the
+format: help.getzep.com/sdk-reference (thread/get-messages-of-a-thread), its version 2
 (deprecated/memory/get-session-message, graph/node/get-entity-edges-for-a-node) and mintlify.com/getzep/graphiti
 (api/edges, api/episodes).
 """
@@ -62,7 +62,7 @@ def _one(items: object) -> dict[str, Any] | None:
 
 
 def _is_thread(one: dict[str, Any]) -> bool:
-    """Zep names its messages by uuid; a chat with a model, which has `messages` too, does not."""
+    """Return whether it is a Zep thread: Zep names its messages by uuid, other chats with `messages` do not."""
     message = _one(one.get("messages"))
     return message is not None and "content" in message and ("uuid" in message or "role_type" in message)
 
@@ -76,12 +76,12 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         start = first_objects(start_of(opened, 64 * 1024))
     listed = [name for name in _LISTS if any(name in one for one in start)]
     about = {}
-    if any("messages" in one for one in start):  # the owner may stand behind messages without end
+    if any("messages" in one for one in start):  # the owner may follow any number of messages
         with source.open() as opened:
             about = members(opened, without=frozenset(("messages",)))
     if listed and not any("thread_id" in one or "session_id" in one for one in start):
         names = dict(_nodes(source))
-        for name in ("episodes", "messages", *_THREADS, *_FACTS):  # what was said comes before what is known of it
+        for name in ("episodes", "messages", *_THREADS, *_FACTS):  # messages before the facts about them
             if name in listed:
                 for number, value in _values(source, name):
                     yield from _events(name, value, about, names, scope, f"{source.name}, {name} {number}")
@@ -106,7 +106,7 @@ def _values(source: LogSource, *path: str) -> Iterator[tuple[int, Any]]:
 
 
 def _nodes(source: LogSource) -> Iterator[tuple[str, str]]:
-    """The names of entities, which edges tell by their ids."""
+    """Yield id and name of entities, because edges contain ids."""
     for _, node in _values(source, "nodes"):
         if isinstance(node, dict) and (name := author(node.get("name"))):
             yield word(node.get("uuid")), name
@@ -138,7 +138,8 @@ def _session(thread: dict[str, Any], where: str) -> str:
 
 
 def _owner(given: dict[str, Any], scope: Scope) -> str:
-    """A thread's user, a graph's group: whom Zep keeps it of. Raises UsageError where another field looks like that."""
+    """Return the owner: a thread's user, or a graph's group. Raise UsageError where another field looks like the
+    owner."""
     if scope.user_given:
         return scope.user_id
     roles = field_roles(given)
@@ -176,7 +177,7 @@ def _role(given: object) -> object:
 
 
 def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) -> Iterator[bytes]:
-    """A fact with the entities it relates, and its end."""
+    """Yield a fact with its entities, and its end."""
     owner, memory_id = _owner(edge, scope), identifier(edge.get("uuid"))
     created, begins, ends = (stamp(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
     ends = ends or stamp(edge.get("expired_at"))
@@ -198,7 +199,7 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) ->
 
 
 def _episode(episode: dict[str, Any], scope: Scope, where: str) -> Iterator[bytes]:
-    """What Graphiti was given: a message with who said it, or a text or data of another kind."""
+    """Yield the event of a Graphiti episode: a message with its speaker, or other text or data."""
     content, kind = episode.get("content"), word(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
         leave_out(scope, EMPTY)

@@ -1,1 +1,1 @@
-"""The MCP server: tools of a language model in, records and responses out."""
+"""MCP server: tools for language models."""

@@ -1,5 +1,4 @@
-"""The MCP server over HTTP: who a request is for is judged before anything is read of it, and its body is read whole
-and in time before the server has it."""
+"""MCP server over HTTP. Credentials are checked before the body is read; the body is read whole, with a time limit."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,9 +25,14 @@ _BODY_BYTES = 256 * 1024  # of a request: the longest that a tool takes, escaped
 def build_http(
     server: Server[Any], place: Place, admission: Admission, host: str, limits: Limits, probes: APIRouter
 ) -> ASGIApp:
-    """The server as an app, with the routes of probes. It keeps no sessions: each request brings its own credentials,
-    and any process of several may answer it. `host`: where it listens; on a loopback address it answers under local
-    names alone, so that no page of another site reaches it through a browser."""
+    """Return the server as an app, with the routes of probes.
+
+    It keeps no sessions: each request brings its own credentials, and any of several processes may answer it.
+
+    Args:
+        host: listening host; on a loopback address the server answers under local names only, so that foreign
+            pages cannot reach it through a browser.
+    """
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
@@ -40,14 +44,14 @@ def build_http(
 
 
 def caller_in(place: Place, context: Context) -> Caller:
-    """Who a call is for that came over HTTP. Raises InvalidRecord."""
+    """Return the caller of an HTTP request. Raise InvalidRecord."""
     request: Any = context.request
     return caller_of(place, request.scope["headers"])
 
 
 class _Judged:
-    """Lets in only requests that may at least ask for their user's memory. A GET would hold a place open for messages
-    of the server, which has none to send."""
+    """Admission of requests with valid credentials. GET is refused: it would hold a connection for server messages,
+    and there are none."""
 
     def __init__(self, app: ASGIApp, probes: APIRouter, place: Place, admission: Admission, limits: Limits) -> None:
         self._app, self._place, self._admission, self._limits = app, place, admission, limits
@@ -76,7 +80,7 @@ class _Judged:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives a body that was read, and then what else comes."""
+    """Return a `receive` that gives the body already read, and then further messages."""
     unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:

@@ -1,4 +1,4 @@
-"""What the tools do: each makes one event of its arguments and the caller, and puts it to the service."""
+"""Execution of the tools: each makes one event of its arguments and the caller, and sends it to the service."""
 
 import uuid
 from collections.abc import Iterable
@@ -28,8 +28,8 @@ _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_
 
 
 class Place(NamedTuple):
-    """Which part of a deployment a server is for. With a `project_id` it reads and stores that project's memories
-    alone."""
+    """Tenant, environment and project of a server. With a `project_id` it reads and stores that project's memories
+    only."""
 
     tenant_id: str
     environment: str
@@ -37,21 +37,21 @@ class Place(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """One user of a place, with what proves that the tools may be called for that user."""
+    """User of a tool call, with credentials."""
 
     place: Place
     user_id: str
     headers: Headers
 
     def scope(self) -> dict[str, str]:
-        """The fields by which an event says whose it is."""
+        """Return the owner fields of an event."""
         named = self.place._asdict() | {"user_id": self.user_id}
         return {name: value for name, value in named.items() if value is not None}
 
 
 def caller_of(place: Place, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
-    """Who an HTTP request is for: the user that its x-end-user-id names. A credential that is given twice stays so, and
-    is refused by whoever judges. Raises InvalidRecord."""
+    """Return the caller of an HTTP request: the user in x-end-user-id. Repeated credentials stay repeated, and are
+    refused later. Raise InvalidRecord."""
     given = tuple((_CREDENTIALS[name], value) for name, value in headers if name in _CREDENTIALS)
     users = [value for name, value in given if name == USER_HEADER]
     if len(users) != 1:
@@ -66,19 +66,19 @@ def _refused(problem: str) -> InvalidRecord:
     return InvalidRecord("unauthenticated", [FieldProblem(USER_HEADER, problem)])
 
 
-# Field of an event → argument that it is made of, where the two are called differently.
+# Event field → tool argument, where the names differ.
 _ARGUMENTS = {"k": "limit", "filters.session_ids": "session_id", "filters.categories": "category",
               "filters.kinds": "kind"}  # fmt: skip
 
 
 class Performer:
-    """Performs tools for callers."""
+    """Executor of tools."""
 
     def __init__(self, service: Service, admission: Admission, timeout_s: float) -> None:
         self._service, self._admission, self._timeout_s = service, admission, timeout_s
 
     async def perform(self, caller: Caller, arguments: Arguments) -> Result:
-        """Raises RecallflowError."""
+        """Run a tool. Raise RecallflowError."""
         match arguments:
             case SearchArguments():
                 return tools.found(await self._ask(caller, _recall(arguments)))
@@ -106,7 +106,7 @@ class Performer:
         return response
 
     async def _apply(self, caller: Caller, fields: dict[str, Any]) -> Receipt | None:
-        """What became of an event, where that is known in time."""
+        """Store an event. Return its receipt if it comes in time."""
         event = cast(MemoryEvent, _event(caller, fields))
         self._admission.check(event, caller.headers)
         return (await self._service.apply(event, (*caller.headers, *trace_headers()), self._timeout_s)).receipt
@@ -121,12 +121,12 @@ def _recall(arguments: SearchArguments) -> dict[str, Any]:
 
 
 def _given(arguments: Arguments) -> dict[str, Any]:
-    """The arguments that say anything."""
+    """Return the arguments that are set."""
     return {name: value for name, value in arguments.model_dump().items() if value != ""}
 
 
 def _event(caller: Caller, fields: dict[str, Any]) -> Any:
-    """The event. Raises InvalidRecord, which names the arguments that are wrong."""
+    """Return the event. Raise InvalidRecord, which names the wrong arguments."""
     try:
         return parse(orjson.dumps(fields | caller.scope()))
     except InvalidRecord as error:
@@ -134,6 +134,6 @@ def _event(caller: Caller, fields: dict[str, Any]) -> Any:
 
 
 def _argument(field: str) -> str:
-    """`filters.session_ids.0` of an event is the argument `session_id`."""
+    """Return the argument of an event field: `session_id` for `filters.session_ids.0`."""
     named = field.removesuffix(".0")
     return _ARGUMENTS.get(named, named.removeprefix("filters."))

@@ -1,4 +1,4 @@
-"""The MCP server: lists the tools, and performs those that are called."""
+"""MCP server: lists the tools, and runs the called ones."""
 
 import logging
 import uuid
@@ -20,8 +20,7 @@ from pydantic_core import ErrorDetails
 
 from recallflow.connectors.mcp.perform import Caller, Performer
 from recallflow.connectors.mcp.tools import INSTRUCTIONS, TOOLS
-from recallflow.defects import DefectLog
-from recallflow.errors import DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError
+from recallflow.errors import DefectLog, DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError
 from recallflow.version import __version__
 
 _ADVICE = {
@@ -40,7 +39,7 @@ _defects = DefectLog(logging.getLogger(__name__))
 
 
 def explain(error: Exception) -> str:
-    """The text of a failure. What an unexpected error says stays here: it may quote a memory."""
+    """Return the text of a failure. The message of an unexpected error is left out: it may quote a memory."""
     match error:
         case ValidationError():
             problems = [f"{'.'.join(map(str, one['loc']))}: {_problem(one)}" for one in error.errors()]
@@ -69,7 +68,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 def build_server(performer: Performer, caller_in: Callable[[Context], Caller]) -> Server[Any]:
-    """The server, before it has a transport. `caller_in`: for whom a request is; it raises InvalidRecord."""
+    """Return the server without a transport. `caller_in` returns the caller of a request; it raises InvalidRecord."""
 
     async def listed(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[tool.info(name) for name, tool in TOOLS.items()])
@@ -98,7 +97,7 @@ def build_server(performer: Performer, caller_in: Callable[[Context], Caller]) -
 
 
 async def serve_stdio(server: Server[Any]) -> None:
-    """Serves on standard input and output until the input ends."""
+    """Serve on standard input and output until the input ends."""
     async with stdio_server() as (messages, answers):
         await server.run(messages, answers, server.create_initialization_options())
 

@@ -1,4 +1,4 @@
-"""The tools as a model sees them: what they are for, what they take, what they give."""
+"""Tools as a model sees them: descriptions, arguments and results."""
 
 import json
 import unicodedata
@@ -27,7 +27,7 @@ Time = Annotated[str, Field(max_length=64, examples=["2026-01-31T12:00:00Z"])]
 
 
 class Arguments(BaseModel):
-    """What a tool takes. A text that is left empty counts as not given: some models fill in every field."""
+    """Arguments of a tool. An empty text counts as missing, because some models fill in every field."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -120,7 +120,7 @@ class Episodes(BaseModel):
 
 
 class Tool(NamedTuple):
-    """A tool's name for people, what it is for, and what goes in and comes out."""
+    """Title, description, arguments and result of a tool."""
 
     title: str
     description: str
@@ -131,7 +131,7 @@ class Tool(NamedTuple):
     repeatable: bool = False
 
     def info(self, name: str) -> ToolInfo:
-        """The tool as the protocol has it."""
+        """Return the tool in the protocol's format."""
         hints = ToolAnnotations(
             title=self.title,
             read_only_hint=self.reads_only,
@@ -192,18 +192,18 @@ TEXTS_CHARACTERS = 24_000  # of all memories in an answer
 TEXT_CHARACTERS = 4_000  # of one
 SUMMARY_CHARACTERS = 600
 _JOINERS = "\u200c\u200d"  # which Persian, Hindi and emoji are written with
-_SEEN = {"no_memories", "k_exceeds_memories"}  # warnings of what the list itself shows
+_SEEN = {"no_memories", "k_exceeds_memories"}  # warnings that the list itself shows
 
 
 class Result(NamedTuple):
-    """What a tool gives: for a model to read, and for a program."""
+    """Result of a tool: text for a model, and structured data."""
 
     text: str
     structured: BaseModel
 
 
 def found(response: Response) -> Result:
-    """The memories of an answer."""
+    """Return the memories of an answer."""
     recalled = response.memories or []
     most = min(TEXT_CHARACTERS, TEXTS_CHARACTERS // max(len(recalled), 1))
     memories = [_memory(memory, most) for memory in recalled]
@@ -218,20 +218,20 @@ def found(response: Response) -> Result:
 
 
 def added(memory_id: str, *, applied: bool) -> Result:
-    """What became of a memory that was added."""
+    """Return the result of an added memory."""
     later = "" if applied else " It is stored, and found a moment later: do not add it again."
     return Result(f"Remembered as {memory_id}.{later}", Added(memory_id=memory_id, applied=applied))
 
 
 def forgotten(memory_id: str, *, applied: bool) -> Result:
-    """What became of a memory that was to be forgotten."""
+    """Return the result of a forgotten memory."""
     named = _quoted(memory_id)
     text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
     return Result(text, Forgotten(memory_id=memory_id, applied=applied))
 
 
 def episodes(infos: list[EpisodeInfo]) -> Result:
-    """Conversations."""
+    """Return episodes."""
     listed = [_episode(info) for info in infos]
     lines = [
         f"{number}. session {_quoted(one.session_id)}, {one.started_at} to {one.ended_at}"
@@ -282,8 +282,8 @@ def _line(number: int, memory: FoundMemory) -> str:
 
 
 def _quoted(text: str | None) -> str:
-    """A stored text on one line, so that none can look like a line of ours: whatever breaks a line, turns the direction
-    of writing or is not seen at all stands as its number."""
+    """Return a stored text on one line, so that it cannot imitate our own lines. Line breaks, direction marks and
+    invisible characters are replaced by their code."""
     if text is None:
         return "none"
     quoted = json.dumps(text, ensure_ascii=False)

@@ -2,7 +2,6 @@
 
 from pydantic_core import to_json
 
-from recallflow.cursors import MemoryCursor
 from recallflow.fields import format_time
 from recallflow.graphs import Mark
 from recallflow.operators.graph.explore import memory_marks
@@ -11,7 +10,7 @@ from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.filters import Filtering, Linked
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.redaction import RowsReader, warn
-from recallflow.queries import Filters, MemoriesList
+from recallflow.queries import Filters, MemoriesList, MemoryCursor
 from recallflow.responses import ListedMemory, MemoryPage, Response
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner

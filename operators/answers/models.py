@@ -15,13 +15,12 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 from recallflow.embedder import NO_FLOATS, Matrix
 from recallflow.errors import EmbedderError, ModelError
-from recallflow.llm import EmbeddingService, LanguageModel, Prompt
+from recallflow.llm import EmbeddingService, LanguageModel, Prompt, Reranker
 from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
 from recallflow.records import Position
-from recallflow.reranker import Reranker
 
 AT_ONCE = 100  # questions
 _LATER_S = 1.0  # than the last of its calls has to end, a question's end

@@ -5,9 +5,8 @@ questions are with it already, a further one goes without.
 import math
 from collections.abc import Callable, Sequence
 
-from recallflow.breaker import FAILURES, LEFT_ALONE_S, Breaker
 from recallflow.errors import RerankerError
-from recallflow.reranker import Reranker
+from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker, Reranker
 
 AT_ONCE = 16  # questions
 

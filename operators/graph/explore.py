@@ -6,7 +6,6 @@ from itertools import islice
 
 from pydantic_core import to_json
 
-from recallflow.cursors import EdgeCursor, MemoryCursor
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.extras import way_out
 from recallflow.fields import format_time
@@ -16,7 +15,7 @@ from recallflow.operators.graph.reader import Caps, LoadBounds, TraversalScope, 
 from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.redaction import RowsReader
-from recallflow.queries import GraphExplore
+from recallflow.queries import EdgeCursor, GraphExplore, MemoryCursor
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
 from recallflow.state.hot_owner import HotOwner

@@ -6,9 +6,9 @@ from types import MappingProxyType
 
 from recallflow.control import RECALL_SETTINGS, RecallSettings, TenantSettings
 from recallflow.decisions import History
+from recallflow.fields import nearest
 from recallflow.limits import QUERY_CHARACTERS, WHOLE_EPISODES_MAX
 from recallflow.parsing import unknown_fields
-from recallflow.parts import nearest
 from recallflow.queries import (
     BOOSTS,
     HOPS_MAX,

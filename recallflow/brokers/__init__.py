@@ -1,1 +1,1 @@
-"""What the engine and the client share of Kafka: how brokers are reached, and what their errors mean."""
+"""Kafka access of engine and client: options, errors, and exchange of records."""

@@ -1,20 +1,161 @@
-"""Sends records and reads what comes of them: what the client and the gateway share."""
+"""Producer and reader of the client and the gateway: sends records and reads their outcomes."""
 
+import logging
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.reader import POLL_S, Inbox, Reader, reason_of
-from recallflow.brokers.trouble import log_outage
+from recallflow.brokers.trouble import log_outage, passes
 from recallflow.credentials import Headers
-from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, UsageError
+from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, SourceError, UsageError
 from recallflow.limits import RECORD_BYTES
 from recallflow.queries import ReplyTo
 from recallflow.records import Position
+
+POLL_S = 0.05  # how late a deadline may be noticed
+METADATA_S = 1.0
+RETRY_S = 0.2
+LOOK_S = 2.0  # so often it is seen whether partitions were added, and whether Kafka is there
+
+_log = logging.getLogger(__name__)
+
+
+class Inbox(NamedTuple):
+    """Topic to read: all partitions, or the partition `one`."""
+
+    topic: str
+    one: bool = False
+    partition: int | None = None
+
+
+class Reader:
+    """Consumer on a thread. It reads topics from their current end, and added partitions from their beginning.
+    `ready` is done once the first partitions are assigned: an earlier query could miss its answer. `away` is the
+    error of the last contact with Kafka; None after success."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        inboxes: Sequence[Inbox],
+        receive: Callable[[Any], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """`receive` is called with each message, and `fail` with an error that ends reading; both on the reader's
+        thread."""
+        self.ready: Future[None] = Future()
+        self.trouble: str | None = None
+        self.away: str | None = None
+        self.chosen: dict[str, int] = {}  # of inboxes of one partition
+        self._inboxes = inboxes
+        self._named = ", ".join(inbox.topic for inbox in inboxes)
+        self._receive, self._fail = receive, fail
+        self._stopping = threading.Event()
+        self._assigned: set[tuple[str, int]] = set()
+        # Our topics have no transactions; an open transaction of another producer must not delay reading.
+        chosen = {"isolation.level": "read_uncommitted", "error_cb": self._on_error}
+        self._consumer = Consumer(options.consumer() | chosen)
+        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-responses")
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and not self._assign():
+            self._stopping.wait(RETRY_S)
+        if not self._stopping.is_set():
+            self.ready.set_result(None)
+        look_s = time.monotonic() + LOOK_S
+        while not self._stopping.is_set():
+            message = self._consumer.poll(POLL_S)
+            if message is not None:
+                self._take(message)
+            if time.monotonic() >= look_s:
+                self._look()
+                look_s = time.monotonic() + LOOK_S
+
+    def _assign(self) -> bool:
+        """Read every partition from its end. Return False where Kafka does not answer now, with the reason in
+        `trouble`."""
+        try:
+            parts = [TopicPartition(*part) for part in self._wanted()]
+            for part in parts:
+                part.offset = self._consumer.get_watermark_offsets(part, timeout=METADATA_S)[1]
+            self._consumer.assign(parts)
+        except KafkaException as error:
+            self.trouble = f"{self._named}: {reason_of(error)}"
+        except SourceError as error:
+            self.trouble = str(error)
+        else:
+            self._assigned = {(part.topic, part.partition) for part in parts}
+            self.trouble = None
+        return self.trouble is None
+
+    def _wanted(self) -> list[tuple[str, int]]:
+        """Return every partition to read. Raise KafkaException, and SourceError for a missing topic or partition."""
+        parts: list[tuple[str, int]] = []
+        for inbox in self._inboxes:
+            found = self._consumer.list_topics(inbox.topic, timeout=METADATA_S).topics[inbox.topic]
+            if found.error is not None:
+                raise SourceError(f"{inbox.topic}: {found.error.str()}")
+            numbers = sorted(found.partitions)
+            if inbox.one:
+                numbers = [self._choose(inbox, numbers)]
+            parts += [(inbox.topic, number) for number in numbers]
+        return parts
+
+    def _choose(self, inbox: Inbox, numbers: Sequence[int]) -> int:
+        wanted = random.choice(numbers) if inbox.partition is None else inbox.partition  # noqa: S311  any will do
+        chosen = self.chosen.setdefault(inbox.topic, wanted)
+        if chosen not in numbers:
+            raise SourceError(f"{inbox.topic} has {len(numbers)} partitions, and none of them is {chosen}")
+        return chosen
+
+    def _look(self) -> None:
+        """Add partitions that were created since the last look: the engine may have answered there already."""
+        try:
+            added = sorted({*self._wanted()} - self._assigned)
+            self._consumer.incremental_assign([TopicPartition(*part, OFFSET_BEGINNING) for part in added])
+        except KafkaException as error:  # retried at the next look; the reader logs the error
+            self.away = reason_of(error)
+        except SourceError as error:
+            self.away = str(error)
+        else:
+            self._assigned.update(added)
+            self.away = None
+
+    def _take(self, message: Any) -> None:
+        error = message.error()
+        if error is None:
+            self.trouble = None
+            self._receive(message)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # Retention deleted unread records. Their queries time out, like lost ones.
+            _log.warning("%s: records were removed before they were read: %s", message.topic(), error.str())
+            self._assign()
+        else:
+            self._on_error(error)
+            if not passes(error):
+                self._fail(SourceError(f"cannot read {message.topic() or self._named}: {error.str()}"))
+
+    def _on_error(self, error: KafkaError) -> None:
+        self.trouble = error.str()
+        log_outage(error)
+
+
+def reason_of(error: KafkaException) -> str:
+    reason: str = error.args[0].str()
+    return reason
+
 
 TRIMMINGS_BYTES = 4_096  # a record's key, headers and batch, beyond its value
 
@@ -33,17 +174,22 @@ class Exchange:
         fail: Callable[[Exception], None],
         fail_due: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """`inboxes`: what is read; the first is where answers come. `receive` is given each message of them, `fail` why
-        no more can be read, and `fail_due`, again and again, what Kafka last complained of; all on threads of ours.
-        Does not wait for Kafka. Raises UsageError where librdkafka does not take the options."""
+        """Create the exchange without waiting for Kafka. Raise UsageError for invalid options of librdkafka.
+
+        Args:
+            inboxes: topics to read; the first receives the answers.
+            receive: called with each message, on a thread of the exchange.
+            fail: called with an error that ends reading.
+            fail_due: called repeatedly with the last error of Kafka, for overdue requests.
+        """
         self._servers = kafka.bootstrap_servers
         self._replies, self._fail, self._fail_due = inboxes[0], fail, fail_due
         self._trouble: str | None = None
         self._sending = threading.Lock()
         self._stopping = threading.Event()
-        # An outcome within our own time: librdkafka would otherwise go on trying for five minutes.
+        # An outcome within our time limit: librdkafka would otherwise retry for five minutes.
         bounded = {"delivery.timeout.ms": round(delivery_timeout_s * 1000), "error_cb": self._on_error}
-        # The bound is the engine's, and then the topic's own: not librdkafka's, which is below both.
+        # The limits are those of the engine and the topic, above librdkafka's default.
         largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
         try:
             self._producer = Producer(largest | bounded | kafka.producer())
@@ -56,37 +202,37 @@ class Exchange:
 
     @property
     def trouble(self) -> str | None:
-        """What Kafka last complained of, if nothing has gone well since."""
+        """Return the last error of Kafka, if nothing has succeeded since."""
         return self._reader.trouble or self._trouble
 
     @property
     def away(self) -> str | None:
-        """Why Kafka did not answer a moment ago; None where it did."""
+        """Return the error of the last contact with Kafka; None after success."""
         return self._reader.away
 
     @property
     def reply_to(self) -> ReplyTo | None:
-        """Where answers are to go, once it is `ready`: None where that is the response topic."""
+        """Return the address for answers once `ready`: None for the response topic."""
         if not self._replies.one:
             return None
         return ReplyTo(topic=self._replies.topic, partition=self._reader.chosen[self._replies.topic])
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """What begins in here, close() sees to its end. Raises UsageError once it is closed."""
+        """Count a call that close() waits for. Raise UsageError after close()."""
         with self._sending:
             if self._stopping.is_set():
                 raise UsageError("the client is closed")
             yield
 
     def send(self, topic: str, value: bytes, key: bytes, headers: Headers, delivered: Delivered) -> None:
-        """`delivered` is called once, with the record's position or why there is none, perhaps before this returns.
-        Raises InvalidRecord for what is too large, and UsageError once it is closed."""
+        """Send a record. `delivered` is called once with its position or an error, perhaps before this returns.
+        Raise InvalidRecord for a record that is too large, and UsageError after close()."""
 
         def reported(error: KafkaError | None, message: Any) -> None:
             if error is not None:
                 delivered(self._undelivered(topic, error))
-            elif message.offset() < 0:  # Kafka knows the retry as a copy, and not of which record
+            elif message.offset() < 0:  # a duplicate that Kafka refused; its original position is unknown
                 delivered(DeliveryFailed(f"{topic}: stored, but Kafka does not say where"))
             else:
                 self._trouble = None
@@ -113,7 +259,7 @@ class Exchange:
         )
 
     def _run(self) -> None:
-        """Serves delivery reports, and has what did not come in time failed."""
+        """Serve delivery reports, and fail overdue records."""
         while not self._stopping.is_set():
             self._producer.poll(POLL_S)
             self._fail_due(self.trouble)
@@ -123,8 +269,8 @@ class Exchange:
         log_outage(error)
 
     def close(self) -> None:
-        """Sees every record sent so far to its end, and fails what is still waited for with UsageError. Blocks for at
-        most about the delivery timeout. A second call does nothing."""
+        """Wait for all sent records, at most about the delivery timeout, and fail waiting requests with UsageError.
+        A second call has no effect."""
         with self._sending:
             if self._stopping.is_set():
                 return

@@ -1,4 +1,4 @@
-"""How to reach Kafka: one frozen object, and one adapter to librdkafka's own options."""
+"""Kafka connection settings: one frozen object, and its conversion to librdkafka's options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,17 +6,17 @@ from typing import Any
 
 from recallflow.errors import UsageError
 
-# Of an engine in its deployment's group. Outputs wait for brokers for 2 s less: longer than Kafka needs to elect other
-# leaders when a broker dies (9 s). Who was killed is missed for no longer.
+# Session of an engine in its deployment's group. Outputs wait for brokers for 2 s less, which exceeds the 9 s of a
+# leader election after a broker failure. The partitions of a killed engine move after this time.
 SESSION_S = 15.0
-SESSION_MIN_S = 6.0  # what a broker accepts by default
+SESSION_MIN_S = 6.0  # broker default
 SESSION_MAX_S = 1_800.0  # as its default allows
 
-# What recallflow's guarantees rest on, some under two names: not for users to set. The rest of librdkafka's options is
-# about reaching brokers, security and pace, which are the user's.
+# Options that recallflow's guarantees depend on, some under two names. Users cannot set them; all other options of
+# librdkafka are theirs.
 _OURS = frozenset(
     (
-        # each output once, in order, acknowledged, and expired before another engine may come
+        # each output once, in order, acknowledged, and expired before another engine can take over
         "enable.idempotence",
         "enable.gapless.guarantee",
         "transactional.id",
@@ -31,10 +31,10 @@ _OURS = frozenset(
         "delivery.report.only.error",
         "queuing.strategy",  # the last one first, as some like it
         "partitioner",
-        # any output can be handed over: a smaller limit would stop the flow at one, again and again
+        # no output size limit below the topic's: it would stop the flow again and again
         "message.max.bytes",
         "queue.buffering.max.kbytes",
-        # every record is read once, and to the end of what the leader has
+        # every record is read once, up to the end of the leader's log
         "auto.offset.reset",
         "enable.auto.commit",
         "auto.commit.enable",
@@ -43,7 +43,7 @@ _OURS = frozenset(
         "enable.partition.eof",
         "isolation.level",
         "client.rack",  # a follower's end is not the end
-        # one engine a deployment
+        # one engine per deployment
         "group.id",
         "group.instance.id",
         "group.protocol",
@@ -67,9 +67,9 @@ _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """Where the brokers are. `librdkafka` takes any of its options: security.protocol, sasl.*, ssl.*, client.id, …
+    """Addresses of the brokers. `librdkafka` accepts its options: security.protocol, sasl.*, ssl.*, client.id, …
 
-    Raises UsageError where librdkafka does not know an option, or does not take its value.
+    Raises UsageError for unknown options and invalid values.
     """
 
     bootstrap_servers: str
@@ -78,7 +78,7 @@ class KafkaOptions:
     def __post_init__(self) -> None:
         for server in self.bootstrap_servers.split(","):
             _, colon, port = server.strip().rpartition(":")
-            if colon and port.isdecimal() and int(port) > PORT_MAX:  # librdkafka would take what is left of 16 bits
+            if colon and port.isdecimal() and int(port) > PORT_MAX:  # librdkafka would use the low 16 bits
                 raise UsageError(f"bootstrap_servers: {server.strip()}: ports are 1 to {PORT_MAX:,}")
         if reserved := sorted(_OURS & self.librdkafka.keys()):
             instead = "".join(f"; give {_INSTEAD[name]}" for name in reserved if name in _INSTEAD)
@@ -91,8 +91,8 @@ class KafkaOptions:
             self._check()
 
     def _check(self) -> None:
-        """librdkafka judges names, values and how they go together where a client is made; one without brokers
-        connects to nobody."""
+        """Let librdkafka check names, values and combinations when a client is created; without brokers it opens no
+        connection."""
         from confluent_kafka import Consumer, KafkaException, Producer  # it is not there where no Kafka is
 
         offline: dict[str, object] = {"bootstrap.servers": "", "log_level": 0}
@@ -105,14 +105,14 @@ class KafkaOptions:
             raise UsageError(f"Kafka options: {error}") from error
 
     def consumer(self) -> dict[str, object]:
-        """For a consumer with assigned partitions and offsets: no group, no commits. An offset that is gone is an
-        error, never a silent jump."""
+        """Return options for a consumer with assigned partitions and offsets: no group, no commits. A deleted offset
+        is an error, and never a silent jump."""
         return {
             "group.id": READER_GROUP,
             "socket.nagle.disable": True,
             "fetch.queue.backoff.ms": 2,
             "queued.min.messages": 5_000,
-            # What librdkafka reads ahead, and what one fetch may bring: records may be large.
+            # Sizes of read-ahead and of a fetch: records may be large.
             "queued.max.messages.kbytes": 16 * 1024,
             "fetch.max.bytes": 16 * 1024 * 1024,
             **self.librdkafka,
@@ -123,7 +123,7 @@ class KafkaOptions:
         }
 
     def producer(self) -> dict[str, object]:
-        """For the sink: idempotent, acknowledged by all in-sync replicas, without waiting for a fuller batch."""
+        """Return options for the sink: idempotent, acknowledged by all in-sync replicas, without batching delay."""
         return {
             "linger.ms": 0,
             "socket.nagle.disable": True,
@@ -136,7 +136,7 @@ class KafkaOptions:
         }
 
     def admin(self) -> dict[str, Any]:
-        """For questions and orders to the brokers. Why one fails, its answer says."""
+        """Return options for admin requests, whose results contain their errors."""
         return {
             **self.librdkafka,
             "logger": _client_log(),

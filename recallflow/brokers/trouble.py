@@ -1,4 +1,4 @@
-"""Kafka's errors: which pass by themselves, and which mean that it refuses us."""
+"""Kafka errors: retriable errors, refusals, and their logging."""
 
 import logging
 import time
@@ -20,9 +20,8 @@ _DENIED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-# The answers of a broker that is away, starting, busy or handing over: what Kafka's protocol calls retriable, and what
-# librdkafka says where none answers. Topics it does not know are another matter. librdkafka's own mark
-# (`KafkaError.retriable`) is about transactions: it is on none of these.
+# Errors of an unavailable, starting or busy broker: those that Kafka's protocol calls retriable, and librdkafka's own.
+# Unknown topics are excluded. `KafkaError.retriable` concerns transactions, and is false for all of these.
 _PASSING = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -62,18 +61,19 @@ _PASSING = {
 
 
 def passes(error: KafkaError) -> bool:
-    """Whether it is worth trying again."""
+    """Return whether a retry may succeed."""
     return error.code() in _PASSING
 
 
 def denies(error: KafkaError) -> bool:
-    """Whether it is about who we are: trying again does not help."""
+    """Return whether the brokers refuse our identity or rights: a retry does not help."""
     return error.code() in _DENIED
 
 
 class Seldom:
-    """How often one trouble is worth a line: at once, then ever more seldom, and anew after a quiet time. Brokers that
-    are away make every client of a process complain several times a second. Thread-safe enough: a race costs a line."""
+    """Rate limit of log lines about one error: at once, then with doubling pauses, and anew after a quiet time.
+    Every client of a process reports unavailable brokers several times a second. Thread-safe enough: a race costs a
+    line."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -95,18 +95,18 @@ _seldom = Seldom()
 
 
 def log_outage(error: KafkaError) -> None:
-    """Logs what a client complains of, once for all clients of the process."""
+    """Log an error of a client, once for all clients of the process."""
     if _seldom.allows("outage"):
         _log.warning("Kafka: %s; retrying", error.str())
 
 
-# Why a connection failed comes a second time, as an error, to whoever made the client; and that an option for producers
-# means nothing to a consumer is no news to somebody who gives options for both.
+# A failed connection is also reported as an error to the client's owner. Warnings about producer options in a consumer
+# are useless where one set of options serves both.
 _REPORTED_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
 
 
 class ClientLog:
-    """Logs librdkafka's own log lines, which it would write to standard error (the option `logger`)."""
+    """Logger of librdkafka's own lines, which would go to standard error (its option `logger`)."""
 
     def log(self, level: int, text: str, facility: str, client: str, message: str) -> None:
         if facility not in _REPORTED_ELSEWHERE and _seldom.allows(f"librdkafka {facility}"):
@@ -114,8 +114,8 @@ class ClientLog:
 
 
 class Complaints:
-    """The errors that a client of librdkafka's reports by itself (its `error_cb`). The client goes on trying whatever
-    happens; an error about who we are is kept, and `check` raises it."""
+    """Errors that a client of librdkafka reports itself (its `error_cb`). The client retries all of them; a refusal
+    of our identity is kept, and `check` raises it."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
@@ -127,6 +127,6 @@ class Complaints:
             log_outage(error)
 
     def check(self) -> None:
-        """Raises SourceError once Kafka has refused us."""
+        """Raise SourceError if Kafka has refused us."""
         if self.refused is not None:
             raise self.refused

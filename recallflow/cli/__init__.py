@@ -1,15 +1,14 @@
-"""The command line: `recallflow …`. Exit codes: 0, 1 failure, 2 usage, 130 Ctrl-C, 141 nobody reads its output."""
+"""Command line: `recallflow …`. Exit codes: 0, 1 failure, 2 usage, 130 Ctrl-C, 141 output pipe closed."""
 
 import sys
 from collections.abc import Sequence
 
-from recallflow.cli.ending import end_on_signals, end_process
-from recallflow.supervised import end_with_supervisor
+from recallflow.process import end_on_signals, end_process, end_with_supervisor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. The commands `run`, `enrich` and `serve` end the process
-    instead, unless `arguments` are given: then the process has other things to do."""
+    """Run one command and return its exit code. Without `arguments`, the commands `run`, `enrich` and `serve` end
+    the process instead."""
     named = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     runs = arguments is None and named in ("run", "enrich", "serve")
     if runs:

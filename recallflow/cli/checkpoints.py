@@ -1,4 +1,4 @@
-"""`recallflow checkpoints list | verify`: what an object store holds of state partitions."""
+"""`recallflow checkpoints list | verify`: state partitions in an object store."""
 
 import argparse
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from recallflow.connectors.checkpoints.manifest import Manifest
     from recallflow.connectors.checkpoints.store import CheckpointStore
 
-URL = "s3://bucket/prefix, gs://bucket/prefix or file:///folder, with pyarrow's options behind a ?"
-NOTHING = "there are no checkpoints"
+URL = "s3://bucket/prefix, gs://bucket/prefix or file:///folder, with pyarrow's options after a ?"
+NOTHING = "no checkpoints found"
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("checkpoints", help="what an object store holds of state partitions")
+def add_checkpoints(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("checkpoints", help="checkpoints of state partitions in an object store")
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     listing = actions.add_parser(
         "list",
-        help="the generations of each state partition",
-        description="Prints the generations of each state partition, the newest first.",
+        help="list the generations of each state partition",
+        description="Prints the generations of each state partition, newest first.",
         examples=(
             "recallflow checkpoints list file:checkpoints",
             "recallflow checkpoints list file:checkpoints --json",
@@ -29,14 +29,14 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     verifying = actions.add_parser(
         "verify",
-        help="read every object, and report all that is wrong",
-        description="Reads every object of every generation, and reports all that is wrong; then it ends with 1.",
+        help="read every object, and report all errors",
+        description="Reads every object of every generation, and reports all errors. Exit code 1 if there are errors.",
         examples=("recallflow checkpoints verify file:checkpoints",),
     )
     for action, run in ((listing, run_list), (verifying, run_verify)):
         action.add_argument("url", metavar="URL", help=URL)
         action.set_defaults(run=run)
-    listing.add_argument("--json", action="store_true", help="a line of JSON for each")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     verifying.add_argument("--json", action="store_true", help="print as JSON")
 
 
@@ -70,7 +70,7 @@ def run_verify(options: argparse.Namespace) -> int:
         for problem in problems:
             print(problem)
         print(f"{generations} generations of {len(known)} objects")
-        print(f"{len(problems)} problems" if problems else "everything was read, and is what was saved")
+        print(f"{len(problems)} problems" if problems else "all objects were read, and are intact")
     return 1 if problems else 0
 
 

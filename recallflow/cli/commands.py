@@ -1,67 +1,157 @@
-"""The commands there are, and running one.
+"""List of the commands, and execution of one.
 
-No module of a command imports at its top what takes long to: help and completion load them all."""
+Command modules import no slow libraries at the top, because help and completion load all of them.
+"""
 
 import argparse
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from recallflow.cli import (
-    categories,
     checkpoints,
-    completion,
     demo,
     dlq,
-    doctor,
-    enrich,
-    erase,
     graph,
-    inspect,
     kafka,
     keys,
-    mcp,
     memories,
     memory,
-    owners,
-    person,
+    output,
     pipe,
-    quota,
+    privacy,
     reembed,
     replay,
-    schema,
-    serve,
+    services,
+    state,
     tail,
+    tenants,
 )
-from recallflow.cli.failures import failed, hooked
 from recallflow.cli.output import native_stderr_aside, take_any_character
 from recallflow.cli.parser import Parser
-from recallflow.descriptors import raise_limit
+from recallflow.errors import EmbedderError, RecallflowError, UsageError
+from recallflow.extras import way_out
 from recallflow.masking import MaskingFormatter
 from recallflow.private_files import UMASK
+from recallflow.process import raise_descriptor_limit
 from recallflow.version import __version__
 
-DEBUG = "show tracebacks, and what native code writes"
-PIPE_CLOSED = 141  # what shells report of a program that nobody reads any more
-# Heading of help → the commands below it.
+PACKAGE = "recallflow."
+
+
+def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
+    """Print or log the error that ends a command, and return the exit code."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if as_json:
+        logging.getLogger(__name__).error("%s", line(error))
+    else:
+        output.error(line(error))
+    to_install = isinstance(error, ModuleNotFoundError) and way_out(error)
+    return 2 if to_install or isinstance(error, UsageError | EmbedderError) else 1
+
+
+def line(error: BaseException) -> str:
+    """Return an error in one line."""
+    match error:
+        case BaseExceptionGroup() if len(error.exceptions) == 1:  # of an async library with one failed task
+            return line(error.exceptions[0])
+        case RecallflowError():
+            text = str(error)
+        case ModuleNotFoundError() if (to_install := way_out(error)) is not None:
+            text = to_install
+        case MemoryError():
+            text = "out of memory: give the process more memory, or set a smaller --cache-bytes"
+        case OSError() if error.filename is not None:
+            text = f"cannot use {error.filename}: {error.strerror}"
+        case OSError() if error.strerror is not None:
+            text = f"system error: {error.strerror}"
+        case _:
+            what = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
+            text = f"a defect of recallflow: {what}{_where(error)}; run again with --debug for the traceback"
+    return " ".join(text.split())
+
+
+def _where(error: BaseException) -> str:
+    """Return the innermost line of recallflow in the traceback."""
+    thrown = getattr(error, "__traceback__", None)  # Kafka's client raises an error object without a traceback
+    for frame, number in reversed([*traceback.walk_tb(thrown)]):
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith(PACKAGE):
+            return f" in {module.removeprefix(PACKAGE).replace('.', '/')}.py:{number}"
+    return ""
+
+
+@contextlib.contextmanager
+def hooked(debug: bool) -> Iterator[None]:
+    """Print one line for uncaught errors of threads and of Python's clean-up."""
+    if debug:
+        yield
+        return
+    before = threading.excepthook, sys.unraisablehook
+
+    def report(thrown: Any) -> None:
+        if thrown.exc_value is not None and not isinstance(thrown.exc_value, SystemExit):
+            print(f"recallflow: {line(thrown.exc_value)}", file=sys.stderr, flush=True)
+
+    threading.excepthook = sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = before
+
+
+DEBUG = "show tracebacks and the output of native code"
+PIPE_CLOSED = 141  # as shells report a closed pipe
+# In the order of help.
+COMMANDS: tuple[Callable[[Any], None], ...] = (
+    demo.add_demo,
+    memory.add_memory,
+    memories.add_memories,
+    tail.add_tail,
+    pipe.add_pipe,
+    replay.add_replay,
+    graph.add_graph,
+    tenants.add_categories,
+    tenants.add_quota,
+    keys.add_keys,
+    tenants.add_owners,
+    services.add_completion,
+    kafka.add_run_and_topics,
+    kafka.add_enrich,
+    services.add_serve,
+    services.add_mcp,
+    kafka.add_doctor,
+    reembed.add_reembed,
+    dlq.add_dlq,
+    state.add_state,
+    checkpoints.add_checkpoints,
+    privacy.add_export,
+    privacy.add_erase,
+    services.add_schema,
+)
+# Heading of the help → its commands.
 GROUPS = {
-    "the first ten minutes": ("demo", "remember", "ask", "list", "show", "episodes", "forget", "tail"),
+    "first steps": ("demo", "remember", "ask", "list", "show", "episodes", "forget", "tail"),
     "conversation logs": ("replay", "pipe"),
     "on Kafka": ("topics", "run", "enrich", "doctor", "dlq", "reembed"),
     "for other programs": ("serve", "mcp", "schema", "completion"),
-    "what tenants may": ("keys", "quota", "categories", "owners", "graph"),
+    "tenants": ("keys", "quota", "categories", "owners", "graph"),
     "privacy": ("export", "erase"),
     "upkeep": ("state", "checkpoints"),
 }
 
 
 def commands() -> Parser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = Parser(
         prog="recallflow",
-        description="Memory for chat platforms: it remembers conversations, and answers questions.",
+        description="Memory for chat platforms: stores conversations, and answers questions about them.",
         groups=GROUPS,
         examples=(
             "recallflow demo",
@@ -72,21 +162,19 @@ def commands() -> Parser:
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    first = demo, memory, memories, tail, pipe, replay, graph, categories, quota, keys, owners, completion
-    then = kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, checkpoints, person, erase, schema
-    for module in (*first, *then):
-        module.add_to(added)
+    for add in COMMANDS:
+        add(added)
     _add_debug(parser)
     return parser
 
 
 def perform(arguments: Sequence[str] | None) -> int:
-    """Runs one command and returns its exit code."""
+    """Run one command and return its exit code."""
     take_any_character()
     umask = os.umask(UMASK)  # RocksDB creates its files by it
     try:
         parser = commands()  # which has the console write, though nothing yet
-        completion.complete(parser)
+        services.complete(parser)
         options = parser.parse_args(arguments)
         with native_stderr_aside(shown=options.debug), hooked(options.debug):
             handler = logging.StreamHandler(sys.stderr)
@@ -106,7 +194,7 @@ def perform(arguments: Sequence[str] | None) -> int:
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
-    """Adds --debug to a parser and to all below it, so that it may stand anywhere on the command line."""
+    """Add --debug to a parser and its subparsers, so that it is accepted at any place."""
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -117,7 +205,7 @@ def _add_debug(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from recallflow.state import lock
 
-    raise_limit()
+    raise_descriptor_limit()
     lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
     try:
         code: int = options.run(options)
@@ -128,15 +216,15 @@ def _run(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
-        from recallflow.cli.log import in_json
+        from recallflow.cli.telemetry import logs_json
 
-        return failed(error, debug=options.debug, as_json=in_json())
+        return failed(error, debug=options.debug, as_json=logs_json())
     return code
 
 
 def _flushed(code: int) -> int:
-    """The exit code, once what was printed is out, or can go nowhere: whoever read it may have had enough, and a disk
-    may be full, which has been said of a command that failed."""
+    """Flush the output and return the exit code. The reader may have closed the pipe, or the disk may be full; the
+    error of a failed command is not reported twice."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -159,5 +247,5 @@ def _unwritten(error: OSError) -> int:
 
 
 def _drop() -> None:
-    """Has what is still to be printed go nowhere, or Python would fail to flush it at its end."""
+    """Redirect the rest of the output to the null device, because Python would fail to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

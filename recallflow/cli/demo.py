@@ -1,13 +1,65 @@
-"""`recallflow demo`: the bundled conversations through the real engine, and ten questions about them."""
+"""`recallflow demo`: bundled conversations in the real engine, and ten questions about them."""
 
 import argparse
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rich.console import Console
+from rich.text import Text
+
+from recallflow.cli.memory import ASIDE, NOTHING_RELEVANT, WHEN, WHO, one_line, passage, print_block, said_at, who
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, heading, json_line, paragraph
+from recallflow.samples import SampleQuestion
+
+QUESTION, ANSWER, NONE = "bold", "bold green", "bold yellow"
+NAMES = {"maya": "Maya", "team-atlas": "Team Atlas", "theo": "Theo"}
+_INDENT = "    "
+
+
+def print_question(target: Console, number: int, question: SampleQuestion, answer: Mapping[str, Any]) -> None:
+    """Print a sample question and its answer; the expected memory is highlighted."""
+    query = question.query
+    target.print()
+    print_block(target, Text(question.note, ASIDE), f"{number:>2}. ")
+    print_block(target, Text.assemble((f"{NAMES[query['user_id']]}: ", WHO), (query["query"], QUESTION)), _INDENT)
+    print_answer(target, answer, query["user_id"], time_of(query["timestamp"]), question.expect)
+
+
+def print_answer(
+    target: Console, answer: Mapping[str, Any], user: str, now: datetime, expect: Sequence[str] = ()
+) -> None:
+    """Print the memories of an answer; the first expected one is highlighted, or else the first."""
+    if NOTHING_RELEVANT in {warning["code"] for warning in answer.get("warnings", ())}:
+        chance = f"a chance of {answer['answerable']:.0%} that a memory contains the answer"
+        print_block(target, Text.assemble(("no answer", NONE), f": {chance}"), f"{_INDENT}\N{EM DASH} ")
+        return
+    memories = answer["memories"]
+    found = next((memory["id"] for memory in memories if memory["id"] in expect), None)
+    for memory in memories:
+        _print_memory(target, memory, user, now, answers=memory["id"] == (found or memories[0]["id"]))
+
+
+def time_of(rfc3339: str) -> datetime:
+    """Return the time of a question, for relative times in its answer."""
+    return datetime.fromisoformat(rfc3339)
+
+
+def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: datetime, *, answers: bool) -> None:
+    speaker = NAMES[user] if memory["role"] == "user" and memory["name"] is None else who(memory)
+    said = Text.assemble((f"{said_at(memory['created_at'], now)} ", WHEN), (f"{speaker}: ", WHO), passage(memory))
+    if not answers:
+        said.stylize(ASIDE)
+        print_block(target, said, f"{_INDENT}  ")
+        return
+    print_block(target, said, f"{_INDENT}\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", f"{_INDENT}  ")
+    reason = next((one for one in memory["why"] if one["code"] == "answers"), memory["why"][0])  # it tells most
+    print_block(target, Text(f"because: {one_line(reason['text'])}", ASIDE), f"{_INDENT}  ")
+
 
 if TYPE_CHECKING:  # an engine takes long to import, and help needs none
     from collections.abc import Sequence
@@ -21,36 +73,36 @@ if TYPE_CHECKING:  # an engine takes long to import, and help needs none
 TENANT = "demo"
 
 
-class Engine(Protocol):
-    """`Memory` in this process, or `RecallClient` before a broker."""
+class DemoEngine(Protocol):
+    """`Memory` in this process, or `RecallClient` on Kafka."""
 
     def send(self, event: "MemoryEvent") -> "Position": ...
 
     def ask(self, query: "Recall") -> "Response": ...
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "demo",
         help="ten questions about bundled conversations, answered with reasons",
-        description="Has an engine remember bundled conversations (a person with her assistant, a team, two friends) "
-        "and asks it ten questions. No Kafka and no network unless you want them, and nothing is left behind.",
+        description="Stores bundled conversations (a person with her assistant, a team, two friends) in an engine, "
+        "and asks it ten questions. Needs no Kafka and no network, and leaves no files.",
         examples=("recallflow demo", "recallflow demo --json | head -1"),
     )
-    parser.add_argument("--interactive", action="store_true", help="ask questions of your own, one a line")
+    parser.add_argument("--interactive", action="store_true", help="ask your own questions, one per line")
     parser.add_argument(
-        "--kafka", action="store_true", help="the same through a broker: topics and an engine for the demo alone"
+        "--kafka", action="store_true", help="run the demo on a broker, with temporary topics and an engine process"
     )
     parser.add_argument("--json", action="store_true", help="print the responses as JSON lines")
     add_kafka(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_demo)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_demo(options: argparse.Namespace) -> int:
     from recallflow.samples import sample_events, sample_questions
 
     began_s = time.perf_counter()
-    with _opened(options) as engine:
+    with _open_engine(options) as engine:
         events = sample_events()
         for event in events:
             engine.send(event)
@@ -58,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
             _converse(engine)
             return 0
         asked = sample_questions()
-        answers = [_asked(engine, question.query) for question in asked]
+        answers = [_ask_engine(engine, question.query) for question in asked]
     if options.json:
         for answer in answers:
             json_line(answer)
@@ -68,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _opened(options: argparse.Namespace) -> AbstractContextManager[Engine]:
+def _open_engine(options: argparse.Namespace) -> AbstractContextManager[DemoEngine]:
     if options.kafka:
         from recallflow.cli.demo_kafka import engine_behind
 
@@ -78,7 +130,7 @@ def _opened(options: argparse.Namespace) -> AbstractContextManager[Engine]:
     return Memory(tenant=TENANT)
 
 
-def _asked(engine: Engine, query: dict[str, Any]) -> dict[str, Any]:
+def _ask_engine(engine: DemoEngine, query: dict[str, Any]) -> dict[str, Any]:
     from recallflow.queries import Recall
 
     return engine.ask(Recall.model_validate(query)).model_dump(mode="json", exclude_unset=True)
@@ -87,7 +139,6 @@ def _asked(engine: Engine, query: dict[str, Any]) -> dict[str, Any]:
 def _print(
     asked: "Sequence[SampleQuestion]", answers: "Sequence[dict[str, Any]]", remembered: str, seconds: float
 ) -> None:
-    from recallflow.cli.demo_text import print_question
 
     print(paragraph(f"{remembered} remembered, {len(asked)} questions answered, in {seconds:.1f} s with start-up."))
     target = console()
@@ -99,9 +150,8 @@ def _print(
     print('  recallflow ask "Where do I live?" --state-dir memory')
 
 
-def _converse(engine: Engine) -> None:
-    """Answers one line after the other until there are no more. `maya: …` asks about Maya, and so do lines after it."""
-    from recallflow.cli.demo_text import NAMES, print_answer, time_of
+def _converse(engine: DemoEngine) -> None:
+    """Answer input lines until the end. `maya: …` asks about Maya, and so do later lines."""
     from recallflow.samples import sample_questions
 
     target, person = console(), next(iter(NAMES))
@@ -114,7 +164,7 @@ def _converse(engine: Engine) -> None:
             person, line = named.strip().lower(), question.strip()
         if line:
             fields = {"tenant_id": TENANT, "user_id": person, "query": line, "k": 3, "timestamp": moment}
-            print_answer(target, _asked(engine, {"type": "recall"} | fields), person, time_of(moment))
+            print_answer(target, _ask_engine(engine, {"type": "recall"} | fields), person, time_of(moment))
 
 
 def _line(prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""The demo's engine behind a broker: topics and a process of its own, of which nothing is left."""
+"""Engine of the demo on a broker: temporary topics and a process, which are removed at the end."""
 
 import json
 import os
@@ -26,7 +26,7 @@ START_S, PROBE_S, END_S = 60.0, 1.0, 20.0
 
 @contextmanager
 def engine_behind(kafka: KafkaOptions, tenant: str) -> Iterator[RecallClient]:
-    """A client of an engine that was started for it. Raises SourceError where the broker cannot be used."""
+    """Yield a client of an engine that is started for it. Raise SourceError where the broker cannot be used."""
     name = f"recallflow-demo-{uuid.uuid4().hex[:8]}"
     plain = {field: topic for field, topic in asdict(TopicNames()).items() if isinstance(topic, str)}
     named: dict[str, Any] = {field: f"{name}.{topic}" for field, topic in plain.items()}
@@ -46,7 +46,7 @@ def engine_behind(kafka: KafkaOptions, tenant: str) -> Iterator[RecallClient]:
 
 
 def _wait_until_up(engine: "subprocess.Popen[bytes]", client: RecallClient, log: Path) -> None:
-    """An engine answers no question that was asked before its first start."""
+    """Wait for the engine: it answers no question from before its first start."""
     given_up_s = time.monotonic() + START_S
     while time.monotonic() < given_up_s and engine.poll() is None:
         with suppress(QueryTimeout):
@@ -70,7 +70,7 @@ def _client(kafka: KafkaOptions, tenant: str, topics: TopicNames) -> RecallClien
 
 
 def _toml(kafka: KafkaOptions, topics: Mapping[str, str]) -> str:
-    """The settings of the demo's engine: in a file, as passwords among them are nothing for a command line."""
+    """Return the settings of the demo's engine for a file, because passwords do not belong on a command line."""
     sections = {
         "kafka": {"bootstrap_servers": kafka.bootstrap_servers},
         "kafka.librdkafka": {json.dumps(name): str(value) for name, value in kafka.librdkafka.items()},
@@ -85,7 +85,7 @@ def _toml(kafka: KafkaOptions, topics: Mapping[str, str]) -> str:
 
 
 def _started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
-    """A command of ours that no setting of this process's environment reaches."""
+    """Start a recallflow command without the settings in this process's environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     with log.open("wb") as written:
         return subprocess.Popen(  # noqa: S603 - our own command
@@ -100,7 +100,7 @@ def _finish(words: list[str], log: Path) -> None:
 
 @contextmanager
 def _running(words: list[str], log: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """An engine beside this process, until the end."""
+    """Run an engine process within the block."""
     process = _started(words, log)
     try:
         yield process

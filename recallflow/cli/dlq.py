@@ -1,4 +1,4 @@
-"""`recallflow dlq`: look at dead letters, send them again."""
+"""`recallflow dlq`: list dead letters, and send them again."""
 
 import argparse
 import sys
@@ -19,23 +19,25 @@ CODES = get_args(ErrorCode)
 DENIED = ("unauthenticated", "forbidden")
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("dlq", help="look at dead letters, send them again", description="Dead letters.")
+def add_dlq(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "dlq", help="list dead letters, and send them again", description="Lists dead letters, and sends them again."
+    )
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     listing = actions.add_parser(
         "list",
-        help="what was refused, and why",
-        description="Prints what was refused, and why.",
+        help="list refused records and the reasons",
+        description="Prints refused records and the reasons.",
         examples=(
             "recallflow dlq list --bootstrap-servers localhost:9092",
             "recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092",
         ),
     )
-    listing.add_argument("--json", action="store_true", help="print JSON lines")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     listing.set_defaults(run=run_list)
     replay = actions.add_parser(
         "replay",
-        help="send them again, as they were",
+        help="send refused records again, unchanged",
         description="Sends refused records to their topic again, as they were, with auth.api_key where that is given. "
         "Records that name an id apply once, however often they are sent. What a dead letter does not hold whole is "
         "left out, and the exit code 1. So are records whose sender was not known or not allowed to, unless --code "
@@ -53,7 +55,7 @@ def run_list(options: argparse.Namespace) -> int:
     count = 0
     for letter in _chosen(options, config(options)):
         count += 1
-        # Versions before did not mask what they kept.
+        # Earlier versions stored dead letters unmasked.
         text = None if letter.value is None else mask(letter.value)[0].decode(errors="replace")
         if options.json:
             json_line({"position": str(letter.position), "error": letter.error, "record": text})
@@ -75,17 +77,15 @@ def run_replay(options: argparse.Namespace) -> int:
     letters = [*_chosen(options, where)]
     cut = [letter for letter in letters if letter.missing]
     for letter in cut:
-        print(f"recallflow: {letter.source} is not sent again: {'; '.join(letter.missing)}", file=sys.stderr)
+        print(f"recallflow: {letter.source} cannot be sent again: {'; '.join(letter.missing)}", file=sys.stderr)
     denied = [letter for letter in letters if options.code is None and letter.error.get("code") in DENIED]
     if denied:
-        said = (
-            f"{len(denied)} left out, whose senders were refused: look at them, then give --code {' or '.join(DENIED)}"
-        )
-        print(f"recallflow: {said}", file=sys.stderr)
+        remedy = f"check them, and give --code {' or '.join(DENIED)} to send them"
+        print(f"recallflow: {len(denied)} not sent, because their senders were refused; {remedy}", file=sys.stderr)
     whole = [letter for letter in letters if not letter.missing and letter not in denied]
     judged = where.topics.memory, where.topics.queries
     sent = send_again(where.kafka, whole, where.auth.credentials, judged)
-    print(f"{sent} sent again" + (f"; {len(cut)} left out, as they are not whole" if cut else ""))
+    print(f"{sent} sent again" + (f"; {len(cut)} not sent, because they are incomplete" if cut else ""))
     return 1 if cut or denied else 0
 
 

@@ -1,4 +1,4 @@
-"""`recallflow replay --dry-run`: what is in logs, before anything of it is stored."""
+"""`recallflow replay --dry-run`: contents of logs, without storing them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +19,12 @@ from recallflow.records import Position, Record
 EXAMPLES = 3
 EXAMPLE_CHARACTERS = 50
 EXCERPT_BYTES = 200  # of what would be refused
-DISTINCT_MAX = 100_000  # names that are told apart: a log has no bound, and memory does
+DISTINCT_MAX = 100_000  # limit of distinct names, to limit memory
 COLUMNS = "users", "people", "sessions", "events", "refused"
 
 
 class Distinct:
-    """How many different names there are; of more than DISTINCT_MAX, only that."""
+    """Number of distinct names; above DISTINCT_MAX only that fact."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -38,7 +38,7 @@ class Distinct:
 
 
 class Survey:
-    """What a log holds. People are who speaks, by name, assistants and tools aside."""
+    """Summary of a log. People are the speakers by name, without assistants and tools."""
 
     def __init__(self) -> None:
         self.events = self.refused = 0
@@ -75,7 +75,7 @@ def _example(event: Any, text: str) -> dict[str, Any]:
 
 
 def dry_run(jobs: Sequence[Job], embedder: Embedder, *, as_json: bool) -> int:
-    """Reads and checks logs; how many records would be refused."""
+    """Read and check logs; return the number of records that would be refused."""
     surveys: list[dict[str, Any]] = []
     for job in jobs:
         survey = Survey()
@@ -106,7 +106,7 @@ def _look(job: Job, embedder: Embedder, survey: Survey) -> None:
             if isinstance(item, Refused):
                 survey.refused += 1
                 refused = rejection(number, DeadLetter(item.record, 0, item.error, item.step))
-                shown_record = value[:EXCERPT_BYTES].decode(errors="replace")  # what it was, and where it stood
+                shown_record = value[:EXCERPT_BYTES].decode(errors="replace")  # start of the record
                 json_line(refused | {"record": shown_record}, stderr=True)
             else:
                 survey.events += 1
@@ -119,9 +119,9 @@ def _print(surveys: list[dict[str, Any]]) -> None:
         heading(f"{one['log']}: {one['format']}")
         days = [one[name] and one[name][: len("2024-01-31")] for name in ("from", "to")]
         left_out = sum(one["left_out"].values())
-        table((*COLUMNS, "from", "to", "left out"), [[*(one[name] for name in COLUMNS), *days, left_out]])
+        table((*COLUMNS, "from", "to", "omitted"), [[*(one[name] for name in COLUMNS), *days, left_out]])
         if left_out:
-            print(f"left out: {', '.join(f'{count:,} {reason}' for reason, count in one['left_out'].items() if count)}")
+            print(f"omitted: {', '.join(f'{count:,} {reason}' for reason, count in one['left_out'].items() if count)}")
         if "columns" in one:
             print(f"columns: {', '.join(f'{field} from {column}' for field, column in one['columns'].items())}")
             print(f"unused columns (kept as metadata): {', '.join(one['unused_columns']) or 'none'}")

@@ -1,4 +1,4 @@
-"""The engine that a command speaks to: one in this process over a state directory, or one that runs behind Kafka."""
+"""Engine of a command: in this process on a state directory, or on Kafka."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -17,49 +17,49 @@ if TYPE_CHECKING:  # what speaks to an engine takes long to import, and help nee
     from recallflow.queries import QueryEvent
     from recallflow.responses import Receipt, Response
     from recallflow.service import Service
-    from recallflow.verbs.scope import AnyEvent
+    from recallflow.verbs.arguments import AnyEvent
 
 TOPICS = ("topics.memory", "topics.queries", "topics.responses", "topics.receipts", "topics.dead_letters")
 TIMEOUT_S = 10.0
 UNHURRIED_S = 3_600.0  # in this process nothing is lost on the way: what takes long is at work
 NEITHER = (
-    "say whose memory it is: give --state-dir DIR, where no engine runs, or --bootstrap-servers HOST:PORT, to ask the "
-    "one that does"
+    "no engine given; give --state-dir DIR, whose engine is stopped, or --bootstrap-servers HOST:PORT of a running "
+    "engine"
 )
 
 
 def add_engine(parser: argparse.ArgumentParser, *keys: str) -> None:
-    """Flags for a command that speaks to an engine about one user. `keys`: settings beyond those that all share."""
-    parser.add_argument("--json", action="store_true", help="print what the engine says as JSON, one object a line")
+    """Add the flags of a command that uses an engine for one user. `keys` are additional settings."""
+    parser.add_argument("--json", action="store_true", help="print the engine's responses as JSON, one object per line")
     add_owner(parser)
     parser.add_argument(
-        "--timeout-s", type=float, default=TIMEOUT_S, metavar="S", help="on Kafka, wait so long (default: 10)"
+        "--timeout-s", type=float, default=TIMEOUT_S, metavar="S", help="time limit on Kafka in seconds (default: 10)"
     )
     add_kafka(parser, *ENGINE, *keys, *TOPICS)
 
 
 def event_of(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> "AnyEvent":
-    """An event or query about the user that the options name. Raises InvalidRecord with what is wrong in it."""
-    from recallflow.verbs.scope import Scope
+    """Return an event or query about the user of the options. Raise InvalidRecord with the wrong fields."""
+    from recallflow.verbs.arguments import Scope
 
     return Scope(options.tenant, options.environment).event(event_type, options.user, fields)
 
 
 class Engine:
-    """What a command sends and asks, about one user. Every call waits for its outcome."""
+    """Events and queries of a command about one user. Every call waits for its outcome."""
 
     def __init__(
         self, runner: "asyncio.Runner", service: "Service", options: argparse.Namespace, config: "Config", *, far: bool
     ) -> None:
-        """`far`: whether the engine is another process, behind Kafka, that may not be there."""
+        """`far` means that the engine is another process on Kafka, which may not run."""
         self._runner, self._service, self._config, self._far = runner, service, config, far
         self._options = options
         self._timeout_s: float = options.timeout_s if far else UNHURRIED_S
         self._headers = config.auth.credentials
 
     def send(self, event_type: str, fields: Mapping[str, Any]) -> "Receipt":
-        """What became of an event, once it is applied. Raises InvalidRecord where it is refused, and RecallflowError
-        where nobody says in time what became of it."""
+        """Send an event, and return its receipt. Raise InvalidRecord for a refused event, and RecallflowError
+        without a receipt in time."""
         event = cast("MemoryEvent", event_of(self._options, event_type, fields))
         stored = self._runner.run(self._service.apply(event, self._headers, self._timeout_s))
         if stored.receipt is None:
@@ -67,7 +67,8 @@ class Engine:
         return stored.receipt
 
     def ask(self, query_type: str, fields: Mapping[str, Any]) -> "Response":
-        """The response to a query. Raises InvalidRecord where it is refused, and RecallflowError where none comes."""
+        """Return the response to a query. Raise InvalidRecord for a refused query, and RecallflowError without a
+        response."""
         query = cast("QueryEvent", event_of(self._options, query_type, fields))
         try:
             return self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
@@ -79,20 +80,20 @@ class Engine:
     def _silence(self, topic: str, before: str = "") -> RecallflowError:
         servers = self._config.kafka.bootstrap_servers
         return SourceError(
-            f"{before}nothing answered on {topic} within {self._timeout_s:g} s: is the engine running? "
+            f"{before}no answer on {topic} within {self._timeout_s:g} s: is the engine running? "
             f"recallflow run --bootstrap-servers {servers} --state-dir DIR"
         )
 
 
 @contextmanager
 def opened(options: argparse.Namespace) -> Iterator[Engine]:
-    """The engine that the options name. Raises UsageError where they name none, or two."""
+    """Open the engine of the options. Raise UsageError for no engine, or two."""
     import asyncio
 
     chosen, origins = config_and_origins(options)
     if _is_behind_kafka(options, origins):
         if getattr(options, "control", None) is not None:
-            raise UsageError("--control goes with --state-dir: before Kafka, decisions stand in the control topic")
+            raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
         with asyncio.Runner() as runner, _behind_kafka(chosen, options.timeout_s) as service:
             yield Engine(runner, service, options, chosen, far=True)
     else:
@@ -101,11 +102,12 @@ def opened(options: argparse.Namespace) -> Iterator[Engine]:
 
 
 def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) -> bool:
-    """A flag says it; else Kafka is meant wherever its brokers are named, as an engine's settings name both."""
+    """Return whether the engine is on Kafka: by a flag, or else by configured brokers, because an engine's settings
+    name both."""
     given = vars(options)
     directory, brokers = given["state_dir"] is not None, given["kafka.bootstrap_servers"] is not None
     if directory and brokers:
-        raise UsageError("--state-dir and --bootstrap-servers: give one, as they are two engines")
+        raise UsageError("--state-dir and --bootstrap-servers name two engines; give one of them")
     if directory or brokers:
         return brokers
     if "kafka.bootstrap_servers" not in origins and "state_dir" not in origins:
@@ -123,7 +125,7 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
     if options.command != "remember":
         describe(config.named_state_dir())  # looking makes no directory
     decided = decisions(options) if "control" in options else History()
-    # Who runs this process may read the files: there is nobody to keep out.
+    # The user of this process can read the files anyway, so no key is checked.
     try:
         with open_local(replace(config, auth=AuthSettings(mode="off")), decided) as service:
             yield service
@@ -134,11 +136,11 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
 
 @contextmanager
 def _behind_kafka(config: "Config", timeout_s: float) -> "Iterator[Service]":
-    """Raises SourceError at once where Kafka cannot be reached, or has no such topics."""
+    """Open a service on Kafka. Raise SourceError at once where Kafka is unreachable or lacks the topics."""
     from recallflow.connectors.kafka.service import KafkaService
     from recallflow.connectors.kafka.topic_reader import TopicReader
     from recallflow.flows.gateway import service_topics
-    from recallflow.verbs.sendable import checked_wait
+    from recallflow.verbs.arguments import checked_wait
 
     checked_wait("--timeout-s", timeout_s)
     named = service_topics(config)

@@ -1,21 +1,21 @@
-"""One run of `recallflow erase`."""
+"""Steps of `recallflow erase`."""
 
 import argparse
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from recallflow.background import Patience
-from recallflow.cli.deciding import client
-from recallflow.cli.erase_text import finding_lines, remains_line
 from recallflow.cli.options import config
 from recallflow.cli.output import note
+from recallflow.cli.tenants import client
 from recallflow.connectors.kafka.erasure import OutcomeReader, Remains, records_of, remains, send_tombstones
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
+from recallflow.fields import format_time
 from recallflow.flows.erasing import (
     TraceSearch,
     append_time,
@@ -32,9 +32,79 @@ from recallflow.state.directory import DESCRIPTION, describe
 from recallflow.state.looking import unpurged_owners
 from recallflow.state.sources import reads_topics
 
+if TYPE_CHECKING:
+    from recallflow.connectors.kafka.erasure import Remains, Retention
+    from recallflow.flows.erasing import TraceSearch
+    from recallflow.state.searching import Findings
+
+MIB = 1024 * 1024
+
+
+def remains_line(found: "Remains", *, is_memory: bool) -> str:
+    """Return a line about a topic's remaining records of a user, with their last possible time."""
+    if not found.count:
+        return f"{found.topic}: nothing"
+    newest = format_time(found.newest_ms)
+    return f"{found.topic}: {found.count} records, the newest from {newest}; {_until(found, is_memory=is_memory)}"
+
+
+def _until(found: "Remains", *, is_memory: bool) -> str:
+    kept = found.retention
+    if kept is None:
+        return "expiry unknown, because the brokers refuse to describe the topic"
+    policy = f"cleanup.policy={','.join(kept.policies)}"
+    said = [_retention(kept, found.newest_ms)] if kept.deletes else []
+    if kept.compacts:
+        said.append(_compaction(is_memory=is_memory))
+    return f"{policy}: {'; '.join(said)}"
+
+
+def _retention(kept: "Retention", newest_ms: int) -> str:
+    sooner = "" if kept.retention_bytes < 0 else f", or sooner (retention.bytes={kept.retention_bytes})"
+    if kept.longest_ms is None:
+        return f"no expiry (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
+    latest = newest_ms + kept.longest_ms
+    return (
+        f"gone by {_format_ms(latest)} at the latest{sooner}, some minutes aside: retention.ms={kept.retention_ms} "
+        f"after the last record of their segment, which takes records for up to segment.ms={kept.segment_ms}"
+    )
+
+
+def _compaction(*, is_memory: bool) -> str:
+    if is_memory:
+        return (
+            "compaction keeps the newest record of each user, here the erasure; but it deletes events of all other "
+            "users too, so a memory topic must not be compacted"
+        )
+    return "compaction keeps the newest record of the user's key, which a tombstone removes"
+
+
+def _format_ms(at_ms: int) -> str:
+    return format_time(min(at_ms, 253_402_300_799_999))
+
+
+def finding_lines(who: "TraceSearch", findings: "Findings") -> Iterator[str]:
+    """Yield lines about the searched files and the findings. No line quotes content."""
+    pieces, telling = len(who.traces.pieces()), findings.telling()
+    looked_for = f"searched for {pieces - len(findings.others)} strings of user {who.user_id}"
+    left_out = []
+    if findings.others:
+        left_out.append(f"{len(findings.others)} were ignored, because other users have them too")
+    if who.traces.left_out:
+        left_out.append(f"{who.traces.left_out} more were omitted")
+    searched = f"in {len(findings.sizes)} files ({sum(findings.sizes.values()) / MIB:,.1f} MiB)"
+    yield f"{looked_for} {searched}{''.join(f'; {one}' for one in left_out)}"
+    for path in sorted(findings.unread):
+        yield f"{path}: unreadable for RocksDB; only its bytes were searched"
+    for path, count in telling.items():
+        yield f"{path}: FOUND {count} of them"
+    if not telling:
+        yield "nothing was found"
+
+
 OTHERS = (
-    "no other member's directory was searched: for a day one keeps folders of partitions that went elsewhere, with "
-    "what was erased since. Name them with --also, and delete such folders (docs/how-to/erasure.md)"
+    "directories of other members were not searched. A member keeps folders of moved partitions for a day, with data "
+    "erased since then. Name them with --also, and delete such folders (docs/how-to/erasure.md)"
 )
 
 
@@ -42,11 +112,11 @@ class Erasing:
     """One run of the command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Raises UsageError for options that do not go together."""
+        """Raise UsageError for contradictory options."""
         self._options, self._config = options, config(options)
         self._tenant, self._user, self._environments = options.tenant, options.user, options.environments
         named = [self._config.named_state_dir()] if options.state_dir else []
-        # A directory without Kafka: of any other, the engine erases what Kafka brings it.
+        # A directory without Kafka: other directories are erased by their engine, which reads the topic.
         self._apart = next((one for one in named if not reads_topics(one)), None)
         self._verifies = options.verify or options.verify_only
         # The settings name the engine's directory, which may be on another machine.
@@ -54,13 +124,17 @@ class Erasing:
         searched = named if there is None or not there.is_dir() else [there]
         self._folders = [*searched, *options.checkpoints, *options.also]
         if self._verifies and not self._folders:
-            raise UsageError("--verify: nothing to search; give --state-dir, --checkpoint or --also")
+            raise UsageError("--verify has nothing to search; give --state-dir, --checkpoint or --also")
         if self._verifies and (missing := [one for one in self._folders if not one.is_dir()]):
-            raise UsageError(f"--verify: there is no folder {missing[0]}")
+            raise UsageError(f"--verify: the folder {missing[0]} does not exist")
         if options.compact_kafka and (self._environments or self._apart is not None):
-            raise UsageError("--compact-kafka: tombstones are for all environments of a user at once, on Kafka")
+            raise UsageError(
+                "--compact-kafka needs Kafka, and no --environment: a tombstone applies to all environments of a user"
+            )
         if options.compact_kafka and "/" in options.tenant + options.user:
-            raise UsageError("--compact-kafka: with a slash in a name, records of others may have the same key")
+            raise UsageError(
+                "--compact-kafka does not work for names with a slash, because records of others may have the same key"
+            )
 
     def run(self) -> int:
         who = self._sought() if self._verifies else None
@@ -72,7 +146,7 @@ class Erasing:
     # ------------------------------------------------------------------ erasing
 
     def _erase(self) -> bool:
-        """Returns whether something was not erased, or a folder's files were not purged of it."""
+        """Erase the user. Return whether something was not erased, or files of a folder were not purged."""
         apart_failed = False
         if self._apart is None:
             at_ms = max(append_time(self._config.kafka, self._send(event)) for event in self._events(receipt=True))
@@ -85,8 +159,8 @@ class Erasing:
         return bool(failed) or apart_failed
 
     def _send(self, event: UserErase) -> Position:
-        """Has Kafka take an event; returns its position once it is applied. Raises RecallflowError where it is refused,
-        or nobody applies it in time."""
+        """Send an event to Kafka; return its position once it is applied. Raise RecallflowError for a refused event,
+        or if no engine applies it in time."""
         topics, timeout_s = self._config.topics, self._options.timeout_s
         with OutcomeReader(self._config.kafka, (topics.receipts, topics.dead_letters)) as outcomes:
             with client(self._config, self._tenant, event.environment or PRODUCTION) as opened:
@@ -94,8 +168,8 @@ class Erasing:
             outcome = outcomes.of(position, Patience(timeout_s))
         if outcome is None:
             raise RecallflowError(
-                f"{position}: nobody has applied the erasure within {timeout_s:g} s; is the engine running (recallflow "
-                "run)? It is in the topic, and the engine applies it when it reads it"
+                f"{position}: no engine applied the erasure within {timeout_s:g} s; is the engine running (recallflow "
+                "run)? The event is in the topic, and the engine will apply it"
             )
         if outcome.refused:
             raise RecallflowError(f"{position}: the erasure was refused: {outcome.outcome}: {outcome.detail}")
@@ -104,40 +178,40 @@ class Erasing:
         return position
 
     def _said(self, outcome: str) -> str:
-        """What became of the erasure, in words: a name that was mistyped should not look like one that was known."""
+        """Describe the outcome of the erasure; an unknown user, such as a mistyped name, is reported as such."""
         user = f"user {self._user} of tenant {self._tenant}"
-        return f"{user} is erased" if outcome == "erased" else f"nothing was held on {user}"
+        return f"{user} is erased" if outcome == "erased" else f"{user} had no data"
 
     def _events(self, **fields: int) -> list[UserErase]:
-        """An event for each environment, or one for all of them."""
+        """Return an event for each environment, or one for all of them."""
         whole = {"type": "user.erase", "tenant_id": self._tenant, "user_id": self._user} | fields
         return [UserErase.model_validate(whole | {"environment": one}) for one in self._environments or [None]]
 
     def _erase_folder(self, folder: Path, at_ms: int) -> bool:
-        """Returns whether its files are purged as well."""
+        """Erase the user from a folder. Return whether its files are purged as well."""
         erased = erase_directory(self._config, folder, self._events(timestamp=at_ms))
         print(f"{folder}: {self._said('erased' if erased.held else 'unchanged')}")
         if erased.unpurged:
-            print(f"{folder}: NOT purged: the next start of the engine tries it again: {erased.unpurged}")
+            print(f"{folder}: NOT purged, will be tried again at the next start of the engine: {erased.unpurged}")
         else:
             print(f"{folder}: purged")
         return not erased.unpurged
 
     def _erase_checkpoint(self, folder: Path, at_ms: int) -> bool:
-        """Returns whether it could be done."""
+        """Erase the user from a checkpoint. Return whether it succeeded."""
         try:
             return self._erase_folder(folder, at_ms)
         except RecallflowError as error:
             print(f"{folder}: NOT erased: {error}")
             return False
 
-    # ------------------------------------------------------------------ what remains in Kafka
+    # ------------------------------------------------------------------ records that remain in Kafka
 
     def _print_remains(self) -> None:
         topics = self._config.topics
         read = {topics.memory, topics.queries, topics.enrichment, topics.results}
         named = [*topics.read()[:2], topics.enrichment, topics.results, *topics.outputs()]
-        print(f"What Kafka holds of user {self._user} of tenant {self._tenant}:")
+        print(f"Records in Kafka of user {self._user} of tenant {self._tenant}:")
         compacted = list[Remains]()
         for found in remains(self._config.kafka, named, self._tenant, self._user):
             print(f"  {remains_line(found, is_memory=found.topic == topics.memory)}")
@@ -148,10 +222,10 @@ class Erasing:
             for one in compacted:
                 print(f"  {one.topic}: tombstones written")
 
-    # ------------------------------------------------------------------ verifying
+    # ------------------------------------------------------------------ verification
 
     def _sought(self) -> TraceSearch:
-        """What to look for: it is read before anything is erased."""
+        """Return the search terms, which are read before the erasure."""
         return sought(self._tenant, self._user, self._environments, self._held())
 
     def _held(self) -> Iterator[Mapping[str, Any]]:
@@ -163,8 +237,8 @@ class Erasing:
         return (event for one in found if isinstance(event := _parsed(one.value()), dict))
 
     def _verify(self, who: TraceSearch) -> bool:
-        """Returns whether anything was found."""
-        # An engine that runs cleans its directory by and by.
+        """Search the files. Return whether anything was found."""
+        # A running engine cleans its directory step by step.
         wait_s = self._options.timeout_s if self._apart is None else 0.0
         findings = search(who, self._folders, open_at_rest(self._config.encryption), Patience(wait_s))
         for line in finding_lines(who, findings):

@@ -1,41 +1,113 @@
-"""`recallflow graph …`: who may have what the graph adds, and what it is made of."""
+"""`recallflow graph …`: rollout and quality gate of the graph, and its content."""
 
 import argparse
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from recallflow.cli import graph_text
-from recallflow.cli.deciding import add_reasons, client, decide
 from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, config, decisions
-from recallflow.cli.output import json_line
+from recallflow.cli.output import json_line, paragraph
+from recallflow.cli.tenants import add_reasons, client, decide
+
+_INDENT = " " * 4
+
+
+def status_lines(response: Mapping[str, Any]) -> list[str]:
+    """Return the tenant's rollout and gate, and the size of the user's graph."""
+    report = response["graph_status"]
+    rollout, gate = report["rollout"], report["gate"]
+    mode = rollout["mode"] if rollout["enabled"] else f"{rollout['mode']}, but the graph is off (graph_enabled)"
+    lines = [f"rollout  {mode}{_decided(rollout)}", f"gate     {_gate_text(gate['blocked'])}{_decided(gate)}"]
+    lines += [f"{_INDENT}{name:<15} {_figure(value)}" for name, value in gate["windows"].items()]
+    lines += [f"{_INDENT}{kind}: {_of_type(of)}" for kind, of in gate["edge_types"].items()]
+    at_least = "" if report["complete"] else "at least "
+    lines += [f"{name:<8} {at_least}{_counts(report[name])}" for name in ("nodes", "edges")]
+    return lines + [f"failed   {one['at']} {one['query_id']}: {one['error']}" for one in report["failures"]]
+
+
+def trace_lines(response: Mapping[str, Any]) -> list[str]:
+    """Return the starting points, every examined edge, and the added memories."""
+    found = response["graph_trace"]
+    lines = [f"from     {seed['id']} ({seed['score']:g})" for seed in found["seeds"]]
+    lines += [f"{_INDENT}{_step_text(step)}" for step in found["steps"]]
+    if found["left_out"]:
+        lines.append(f"{_INDENT}… and {found['left_out']:,} steps more")
+    lines += [
+        f"adds     {one['id']} ({one['score']:g}): {one['why']['edge_type']} from {one['why']['from']}"
+        for one in found["expanded"]
+    ] or ["adds     nothing"]
+    return lines + ([f"not in answers: {found['fallback']}"] if found["fallback"] else [])
+
+
+def fact_lines(response: Mapping[str, Any]) -> list[str]:
+    """Return relations, each with the sentences that state it."""
+    found = response["graph_facts"]
+    lines = [line for fact in found["facts"] for line in _fact_text(fact)] or ["no relations found"]
+    return lines if found["complete"] else [*lines, "the search was incomplete: name entities or types"]
+
+
+def _fact_text(fact: Mapping[str, Any]) -> Iterable[str]:
+    marks = f" ({', '.join(fact['marks'])})" if fact["marks"] else ""
+    yield f"{fact['source_name']} {fact['type']} {fact['target_name']}{marks}"
+    for one in fact["evidence"]:
+        yield paragraph(f"“{one['quote']}” {one['id']}", _INDENT)
+
+
+def _step_text(step: Mapping[str, Any]) -> str:
+    return f"{step['hop']}  {step['source']} –{step['type']}– {step['target']}: {step['outcome']}"
+
+
+def _gate_text(blocked: bool) -> str:
+    return "blocked" if blocked else "open"
+
+
+def _decided(state: Mapping[str, Any]) -> str:
+    """Return time, author and reason of a decision, as far as they are given."""
+    if state["since"] is None:
+        return ""
+    by, why = (f" by {state['by']}" if state["by"] else ""), (f": {state['why']}" if state["why"] else "")
+    return f" since {state['since']}{by}{why}"
+
+
+def _figure(value: float | None) -> str:
+    return "too few answers" if value is None else f"{value:g}"
+
+
+def _of_type(of: Mapping[str, Any]) -> str:
+    return f"relevance {_figure(of['relevance'])}, before {_figure(of['before'])}, {of['answers']} answers"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
+
 
 MODES = ("off", "shadow", "canary")
 GATES = {"open": False, "blocked": True}
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("graph", help="the graph: who has it in answers, and what is in it")
+def add_graph(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("graph", help="control and inspect the graph")
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     rollout = actions.add_parser(
         "rollout",
-        help="decide what becomes of what the graph adds to a tenant's answers",
+        help="set whether the graph adds memories to a tenant's answers",
         description="Sends the decision to the control topic, or appends it to the file of --control: off, shadow "
-        "(measured only) or canary (in the answers), for all queries that come after it.",
+        "(measured only) or canary (in the answers). It applies to all later queries.",
         examples=('recallflow graph rollout acme shadow --by ann --why "to measure it" --control control.jsonl',),
     )
     rollout.add_argument("tenant", metavar="TENANT")
     rollout.add_argument("mode", choices=MODES)
-    rollout.set_defaults(run=run_decide, decided="mode")
+    rollout.set_defaults(run=run_graph_decision, decided="mode")
     gate = actions.add_parser(
         "gate",
-        help="overrule a tenant's quality gate",
-        description="Sends a verdict to the control topic, or appends it to the file of --control. What is blocked so "
-        "is so until it is opened so; once opened, the gate judges by what it sees from then on.",
+        help="override a tenant's quality gate",
+        description="Sends a verdict to the control topic, or appends it to the file of --control. A blocked gate "
+        "stays blocked until it is opened; an opened gate judges by later answers.",
         examples=('recallflow graph gate acme open --by ann --why "it was a bad import" --control control.jsonl',),
     )
     gate.add_argument("tenant", metavar="TENANT")
     gate.add_argument("state", choices=GATES)
-    gate.set_defaults(run=run_decide, decided="state")
+    gate.set_defaults(run=run_graph_decision, decided="state")
     for action in (rollout, gate):
         add_kafka(action, "topics.control")
         add_control(action)
@@ -44,35 +116,43 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def _add_questions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    where = "Asks the engine over Kafka; with --state-dir the directory of one that does not run."
+    where = "Asks the engine on Kafka, or with --state-dir a directory whose engine is stopped."
     status = actions.add_parser(
         "status",
-        help="rollout, quality gate, counts",
+        help="print rollout, quality gate and counts",
         description=where,
         examples=("recallflow graph status --state-dir memory",),
     )
-    status.set_defaults(run=run_ask, type="graph.status", shown=graph_text.status)
+    status.set_defaults(run=run_graph_query, type="graph.status", shown=status_lines)
     trace = actions.add_parser(
         "trace",
-        help="every step of what it would add to an answer",
+        help="print every step of the graph expansion of a question",
         description=where,
         examples=('recallflow graph trace "Who is allergic?" --hops 2 --state-dir memory',),
     )
     trace.add_argument("query", metavar="QUESTION")
-    trace.add_argument("-k", type=int, help="ranked memories to begin with (default: 10)")
-    trace.add_argument("--hops", dest="traversal_depth", type=int, metavar="N", help="1 to 3 (default: 1)")
-    trace.set_defaults(run=run_ask, type="graph.trace", shown=graph_text.trace)
+    trace.add_argument("-k", type=int, help="number of ranked memories to start from (default: 10)")
+    trace.add_argument("--hops", dest="traversal_depth", type=int, metavar="N", help="path length, 1 to 3 (default: 1)")
+    trace.set_defaults(run=run_graph_query, type="graph.trace", shown=trace_lines)
     facts = actions.add_parser(
         "facts",
-        help="relations, with the memories that state them",
+        help="print relations and the memories that state them",
         description=where,
         examples=("recallflow graph facts --limit 5 --state-dir memory",),
     )
-    facts.add_argument("query", nargs="?", metavar="WORDS", help="what they are about (default: the newest)")
-    facts.add_argument("--entity", dest="entities", action="append", metavar="NAME", help="only at it; may be repeated")
-    facts.add_argument("--type", dest="types", action="append", metavar="TYPE", help="only of it; may be repeated")
-    facts.add_argument("--limit", type=int, metavar="N", help="at most so many (default: 20)")
-    facts.set_defaults(run=run_ask, type="graph.facts", shown=graph_text.facts)
+    facts.add_argument("query", nargs="?", metavar="WORDS", help="search words (default: the newest relations)")
+    facts.add_argument(
+        "--entity",
+        dest="entities",
+        action="append",
+        metavar="NAME",
+        help="only relations of this entity; may be repeated",
+    )
+    facts.add_argument(
+        "--type", dest="types", action="append", metavar="TYPE", help="only relations of this type; may be repeated"
+    )
+    facts.add_argument("--limit", type=int, metavar="N", help="maximum number (default: 20)")
+    facts.set_defaults(run=run_graph_query, type="graph.facts", shown=fact_lines)
     for action in (status, trace, facts):
         action.add_argument("--json", action="store_true", help="print the response as JSON")
         add_kafka(action, *ENGINE, "topics.queries", "topics.responses")
@@ -83,7 +163,7 @@ def _add_questions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]
 # ---------------------------------------------------------------------- decisions
 
 
-def run_decide(options: argparse.Namespace) -> int:
+def run_graph_decision(options: argparse.Namespace) -> int:
     said = " ".join([options.action, options.tenant, getattr(options, options.decided)])
     if options.decided == "mode":
         mode = {"mode": options.mode}
@@ -95,7 +175,7 @@ def run_decide(options: argparse.Namespace) -> int:
 # ---------------------------------------------------------------------- questions
 
 
-def run_ask(options: argparse.Namespace) -> int:
+def run_graph_query(options: argparse.Namespace) -> int:
     named = ("query", "k", "traversal_depth", "entities", "types", "limit")
     asked = {name: given for name in named if (given := getattr(options, name, None)) is not None}
     response = _ask_directory(options, asked) if options.state_dir else _ask_engine(options, asked)
@@ -129,7 +209,7 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
 
 def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
     from recallflow.queries import QueryEvent
-    from recallflow.verbs.scope import Scope
+    from recallflow.verbs.arguments import Scope
 
     query = cast(QueryEvent, Scope(options.tenant, options.environment).event(options.type, options.user, asked))
     with client(config(options), options.tenant, options.environment) as opened:

@@ -1,12 +1,52 @@
-"""`recallflow run` and `recallflow topics create`: the main flow against Kafka."""
+"""Commands on Kafka: `recallflow run`, `topics create`, `doctor` and `enrich`."""
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from recallflow.cli.options import ENRICHMENT, GRAPH, KEPT, LLM, PACE, RERANK, add_create, add_kafka, config
-from recallflow.cli.output import json_line
-from recallflow.cli.until_stopped import run_until_stopped
-from recallflow.errors import UsageError
+from rich.text import Text
+
+from recallflow.cli.options import (
+    EMBEDDING,
+    ENRICHMENT,
+    GRAPH,
+    KEPT,
+    LLM,
+    PACE,
+    RERANK,
+    STATE,
+    add_create,
+    add_kafka,
+    config,
+    config_and_origins,
+)
+from recallflow.cli.output import clean, console, json_line
+from recallflow.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
+
+
+def run_until_stopped(
+    options: argparse.Namespace,
+    run: "Callable[[Config], int | None]",
+    check: "Callable[[Config], None]" = lambda _: None,
+) -> int:
+    """Run a flow with the chosen settings, or print them, after `check` accepted them. Return the exit code; 0 if
+    `run` returns None."""
+    from recallflow.cli.telemetry import export_spans, set_up_logging
+    from recallflow.flows.config import printed
+
+    set_up_logging(getattr(options, "run.log_format") or "text")  # errors of the settings are logged as well
+    chosen, origins = config_and_origins(options)
+    if options.print_config:
+        check(chosen)
+        print(printed(chosen, origins))
+        return 0
+    set_up_logging(chosen.run.log_format)
+    with export_spans(options.command):
+        return run(chosen) or 0
+
 
 if TYPE_CHECKING:
     from recallflow.flows.config import Config
@@ -28,11 +68,11 @@ RUN = (
 )
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_run_and_topics(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     run = commands.add_parser(
         "run",
-        help="the engine: the main flow against Kafka",
-        description="Runs the main flow until SIGTERM.",
+        help="run the engine on Kafka",
+        description="Runs the engine on Kafka until SIGTERM.",
         examples=(
             "recallflow run --bootstrap-servers localhost:9092 --state-dir engine --create",
             "recallflow run --processes auto --bootstrap-servers localhost:9092 --state-dir engines --create",
@@ -40,29 +80,30 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     add_kafka(run, *RUN)
     add_create(run)
-    run.add_argument("--print-config", action="store_true", help="print the settings that hold, and from where")
-    run.set_defaults(run=run_flow)
-    parser = commands.add_parser("topics", help="topics with sensible settings", description="Topics.")
+    run.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    run.set_defaults(run=run_main_flow)
+    parser = commands.add_parser(
+        "topics", help="create topics with suitable settings", description="Manages the topics of a deployment."
+    )
     create = parser.add_subparsers(metavar="ACTION", required=True, dest="action").add_parser(
         "create",
-        help="create what is missing",
-        description="Creates the topics that are missing.",
+        help="create missing topics",
+        description="Creates missing topics.",
         examples=("recallflow topics create --partitions 8 --bootstrap-servers localhost:9092",),
     )
-    create.add_argument("--json", action="store_true", help="a line of JSON for each topic")
-    create.add_argument("--partitions", default="16", metavar="N", help="per topic (default: 16)")
-    create.add_argument("--replication", default="1", metavar="N", help="copies (default: 1)")
+    create.add_argument("--json", action="store_true", help="print one JSON object per topic")
+    create.add_argument("--partitions", default="16", metavar="N", help="partitions per topic (default: 16)")
+    create.add_argument("--replication", default="1", metavar="N", help="replication factor (default: 1)")
     add_kafka(create, *TOPICS, "topics.results", "topics.audit")
     create.set_defaults(run=run_create)
 
 
-def run_flow(options: argparse.Namespace) -> int:
+def run_main_flow(options: argparse.Namespace) -> int:
     return run_until_stopped(options, _run, lambda chosen: chosen.engine.check_models())
 
 
 def _run(chosen: "Config") -> int:
-    from recallflow.members.folders import check_for_one
-    from recallflow.members.start import processes, run_members
+    from recallflow.members.start import check_for_one, processes, run_members
 
     if (count := processes(chosen)) > 1:
         return run_members(chosen, count)
@@ -92,15 +133,15 @@ def run_create(options: argparse.Namespace) -> int:
     if named.audit is not None:
         partitions[named.audit] = many
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
-    # The memories themselves: lost state is rebuilt from this log, so nothing in it may expire.
+    # Memory events: lost state is rebuilt from this log, so its records must not expire.
     settings[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
-    # What was decided, too: records are judged by what held when they came, however long ago that is.
+    # Decisions: records are judged by the decisions of their time, however old.
     settings[named.control] = LOG_APPEND_TIME | KEEPS_ALL
     for topic, made in create_topics(chosen.kafka, partitions, settings, copies).items():
         if options.json:
             json_line({"topic": topic, "created": made})
         else:
-            print(f"{topic}: {'created' if made else 'was there'}")
+            print(f"{topic}: {'created' if made else 'exists'}")
     return 0
 
 
@@ -112,4 +153,88 @@ def _count(flag: str, text: str) -> int:
             return count
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
-    raise UsageError(f"{flag}: give 1 or more")
+    raise UsageError(f"{flag} must be 1 or more")
+
+
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
+
+_STATUS_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+def add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="check a deployment, and print remedies",
+        description="Checks brokers, topics, rights, clocks, state, disk, models and auth for `run` with the same "
+        "settings. Changes nothing. Exit code 1 if a check fails.",
+        examples=("recallflow doctor --bootstrap-servers localhost:9092 --state-dir engine",),
+    )
+    add_kafka(parser, *RUN)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per check")
+    parser.set_defaults(run=run_doctor)
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from recallflow.flows.doctor import examine
+    from recallflow.members.start import state_directories
+
+    failed = False
+    chosen = config(options)
+    for finding in examine(chosen, lambda path: state_directories(path, _processes(chosen))):
+        failed |= finding.status == "FAIL"
+        if options.json:
+            json_line(finding._asdict())
+        else:
+            todo = f"\n      → {finding.todo}" if finding.todo else ""
+            status = f"{finding.status:<5}", _STATUS_STYLES.get(finding.status.upper(), "")
+            said = clean(f" {finding.check}: {finding.what}{todo}")
+            console().print(Text.assemble(status, said), soft_wrap=True)
+    return 1 if failed else 0
+
+
+def _processes(chosen: "Config") -> int:
+    """Return the number of members that `run` would start. Unreachable brokers are a finding of their own."""
+    from recallflow.members.start import processes, usable_cpus
+
+    try:
+        return processes(chosen)
+    except SourceError:
+        return usable_cpus()
+
+
+ENRICH_TOPICS = ("enrichment", "results", "memory", "control", "receipts", "dead_letters")
+ENRICH_DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.accept_repeats", "run.give_up_unanswered")
+ENRICH_SHOWN = ("run.metrics_host", "run.metrics_port", "run.log_format")
+
+
+def add_enrich(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    enrich = commands.add_parser(
+        "enrich",
+        help="run the enrichment flow, which calls models for memories",
+        description="Runs the enrichment flow until SIGTERM.",
+        examples=(
+            "recallflow enrich --bootstrap-servers localhost:9092 --state-dir enrichment --create --llm gpt-4o-mini",
+        ),
+    )
+    topics = (f"topics.{name}" for name in ENRICH_TOPICS)
+    add_kafka(
+        enrich,
+        *STATE,
+        *LLM,
+        "llm.timeout_ms",
+        *EMBEDDING,
+        "engine.epoch_ms",
+        *topics,
+        *ENRICH_DEPLOYMENT,
+        *ENRICH_SHOWN,
+    )
+    add_create(enrich)
+    enrich.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    enrich.set_defaults(run=run_enrich)
+
+
+def run_enrich(options: argparse.Namespace) -> int:
+    from recallflow.flows.enrich import EnrichFlow
+
+    return run_until_stopped(options, lambda chosen: EnrichFlow(chosen).run())

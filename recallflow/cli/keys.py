@@ -1,12 +1,12 @@
-"""`recallflow keys …`: API keys, and what each is for."""
+"""`recallflow keys …`: API keys and their permissions."""
 
 import argparse
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from recallflow.cli.deciding import add_reasons, append_decision, check_signing, client, decide, decided
 from recallflow.cli.options import add_control, add_kafka, config
 from recallflow.cli.output import json_line, note
+from recallflow.cli.tenants import add_reasons, append_decision, check_signing, client, decide, decided
 from recallflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from recallflow.decisions import History
 
 KIND = "api_key"
-# What a key may be for → the flag, and what stands for its value. Without the flag it is for all of the tenant's.
+# Permission of a key → its flag and value name. Without the flag the key is valid for all of the tenant's.
 SCOPES = {
     "projects": ("--project", "PROJECT"),
     "environments": ("--environment", "NAME"),
@@ -22,14 +22,14 @@ SCOPES = {
 }
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("keys", help="API keys: who may send records")
+def add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("keys", help="manage API keys of senders")
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     creating = actions.add_parser(
         "create",
-        help="make a key",
-        description="Makes an API key and prints it. It can be shown this once: of its secret a hash is kept, in the "
-        "control topic, or in the file of --control.",
+        help="create a key",
+        description="Creates an API key and prints it. It cannot be printed again: only a hash of the secret is "
+        "stored, in the control topic or in the file of --control.",
         examples=(
             "recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key",
             "recallflow keys create acme --control control.jsonl > acme.key",
@@ -37,25 +37,25 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     revoking = actions.add_parser(
         "revoke",
-        help="take a key back, for good",
-        description="Takes an API key back.",
+        help="revoke a key permanently",
+        description="Revokes an API key.",
         examples=("recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092",),
     )
     listing = actions.add_parser(
         "list",
         help="print a tenant's keys",
-        description="As they are now, no secrets.",
+        description="Prints a tenant's current keys, without secrets.",
         examples=("recallflow keys list acme --json --bootstrap-servers localhost:9092",),
     )
-    listing.add_argument("--json", action="store_true", help="a line of JSON for each")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     for action in (creating, revoking, listing):
-        action.add_argument("tenant", metavar="TENANT", help="a tenant, or '*': a key for any of them")
+        action.add_argument("tenant", metavar="TENANT", help="a tenant, or '*' for all tenants")
         add_kafka(action, "topics.control")
         add_control(action)
     for name, (flag, metavar) in SCOPES.items():
-        text = f"for these {name.replace('_', ' ')} alone; may be given often (default: all)"
+        text = f"for these {name.replace('_', ' ')} only; may be repeated (default: all)"
         creating.add_argument(flag, dest=name, action="append", metavar=metavar, help=text)
-    revoking.add_argument("name", metavar="NAME", help="as `keys list` prints it: 16 digits")
+    revoking.add_argument("name", metavar="NAME", help="name of the key in `keys list`: 16 digits")
     add_reasons(creating, revoking)
     creating.set_defaults(run=run_create)
     revoking.set_defaults(run=run_revoke)
@@ -70,17 +70,17 @@ def run_create(options: argparse.Namespace) -> int:
         key, fields = new_key()
         given = {name: one for name, one in scopes.items() if one is not None}
         append_decision(options.control, options.tenant, KIND, fields | given)
-        text, held = key.text(), f"key {key.name} is appended to {options.control}, and holds {_settled(options)}"
+        text, held = key.text(), f"key {key.name} is appended to {options.control}, and is valid {_settled(options)}"
     else:
         where = config(options)
         check_signing(where)
         with client(where, options.tenant) as opened:
             made = opened.create_key(**scopes)
-        text, held = made.text, f"key {made.event.name} is decided at {made.position} and holds {_settled(options)}"
+        text, held = made.text, f"key {made.event.name} is stored at {made.position}, and is valid {_settled(options)}"
     print(text)
-    # Beside it, so that what is piped on is the key alone.
+    # On standard error, so that a pipe gets the key alone.
     sys.stdout.flush()
-    note(f"{held}; this is the only time it is shown")
+    note(f"{held}; it cannot be shown again")
     return 0
 
 
@@ -88,10 +88,10 @@ def run_revoke(options: argparse.Namespace) -> int:
     from recallflow.fields import format_time
 
     found = [key for key in _keys(decided(options), options.tenant) if key.event.name == options.name]
-    if not found:  # what was given may be the key itself
+    if not found:  # the argument may be the key itself
         raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
     if found[0].revoked_ms is not None:
-        print(f"keys revoke {options.tenant} {options.name}: was revoked at {format_time(found[0].revoked_ms)}")
+        print(f"keys revoke {options.tenant} {options.name}: already revoked at {format_time(found[0].revoked_ms)}")
         return 0
     said, key = f"keys revoke {options.tenant} {options.name}", found[0].event
     code = decide(
@@ -118,12 +118,12 @@ def _settled(options: argparse.Namespace) -> str:
     from recallflow.control import SETTLED_MS
 
     if options.control is not None:
-        return f"from {SETTLED_MS / 1_000:g} s after that on, in what is started with that file"
-    return f"for records that Kafka takes in from {SETTLED_MS / 1_000:g} s after that on"
+        return f"from {SETTLED_MS / 1_000:g} s after now, in engines started with that file"
+    return f"for records with an append time from {SETTLED_MS / 1_000:g} s after now"
 
 
 class _Key(NamedTuple):
-    """A key as it is now, when it was made, and when it was revoked, if it was (epoch milliseconds)."""
+    """A key with its times of creation and revocation (epoch milliseconds)."""
 
     event: "ApiKey"
     made_ms: int
@@ -154,7 +154,7 @@ class _Key(NamedTuple):
 
 
 def _keys(history: "History", tenant_id: str) -> list[_Key]:
-    """A tenant's keys in the order of their names. One that was revoked stays so, whatever was said of it later."""
+    """Return a tenant's keys by name. A revoked key stays revoked."""
     found = []
     for name in history.names(tenant_id, KIND):
         said = [(append_ms, cast("ApiKey", event)) for append_ms, event in history.decisions(tenant_id, KIND, name)]

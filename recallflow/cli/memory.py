@@ -1,32 +1,121 @@
-"""`recallflow remember` and `recallflow ask`: one memory, one question."""
+"""`recallflow remember` and `recallflow ask`: one memory, one question. Text output of memories."""
 
 import argparse
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from recallflow.cli.engine import add_engine, event_of, opened
-from recallflow.cli.memory_text import one_line, print_block, print_ranked, print_warnings
 from recallflow.cli.options import GRAPH, LLM, RERANK, add_control, add_create
-from recallflow.cli.output import console, json_line
+from recallflow.cli.output import clean, console, json_line
+
+WHEN, WHO, FOUND, ASIDE = "cyan", "bold", "bold yellow", "dim"
+_INDENT = " " * 5
+# Direction marks: their author could reorder neighbouring text. Scripts keep their direction without them.
+_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+
+
+def one_line(text: str) -> str:
+    """Return text without line breaks and control characters, each replaced by one character, so that offsets stay
+    valid."""
+    return clean(_DIRECTIONS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text)))
+
+
+def said_at(rfc3339: str, now: datetime | None = None) -> str:
+    """Return a relative time in words, in the local time zone."""
+    moment = datetime.fromisoformat(rfc3339)
+    if not 1 < moment.year < 9_999:  # another time zone may exceed the range of dates
+        return rfc3339[:10]
+    local = moment.astimezone()
+    today = (now or datetime.now(UTC)).astimezone()
+    days = (today.date() - local.date()).days
+    if days in (0, 1):
+        return f"{'yesterday' if days else 'today'} {local:%H:%M}"
+    if 1 < days < 7:
+        return f"{days} days ago"
+    return f"{local.day} {local:%B}" + (f" {local.year}" if local.year != today.year else "")
+
+
+def who(memory: Mapping[str, Any]) -> str:
+    """Return the speaker; for a memory without one, its kind."""
+    return one_line(memory["name"] or memory["role"] or memory["kind"])
+
+
+def print_block(target: Console, text: Text, first: str = "", rest: str | None = None) -> None:
+    """Print text wrapped to the console's width, with `first` before its first line and `rest` before the others."""
+    rest = " " * len(first) if rest is None else rest
+    for number, line in enumerate(text.wrap(target, max(target.width - len(rest), 20))):
+        line.rstrip()
+        target.print(Text(rest if number else first).append_text(line), soft_wrap=True)
+
+
+def print_ranked(target: Console, memory: Mapping[str, Any], *, explain: bool = False) -> None:
+    """Print one ranked memory: time, speaker, text and reasons."""
+    shown = Text.assemble((said_at(memory["created_at"]), WHEN), " ", (f"{who(memory)}:", WHO), " ")
+    print_block(target, shown.append_text(passage(memory)), f"{memory['rank']:>3}. ")
+    reasons = [one_line(reason["text"]) for reason in memory["why"]]
+    because = "; ".join(reasons if explain else reasons[:1])
+    if memory.get("question") is not None:
+        because += f"; subquery: {one_line(memory['question'])}"
+    print_block(target, Text(f"because: {because}", ASIDE), _INDENT)
+    if explain and memory.get("explanation") is not None:
+        print_block(target, Text(_score(memory), ASIDE), _INDENT)
+
+
+def passage(memory: Mapping[str, Any]) -> Text:
+    """Return the text with the query's words highlighted; of a long text the best passage, with the number of
+    omitted characters."""
+    content, excerpt = memory["content"], memory["excerpt"] or {"start": 0, "end": len(memory["content"])}
+    text = Text(one_line(content))
+    for reason in memory["why"]:
+        for word in reason.get("words", ()):
+            for place in word["places"]:
+                text.stylize(FOUND, place["start"], place["end"])
+    start, end = excerpt["start"], excerpt["end"]
+    shown = text[start:end] if start < end else Text()
+    if (rest := len(content) - len(shown)) > 0:
+        before, behind = "… " * (start > 0), " …" * (end < len(content))
+        return Text.assemble(before, shown, behind, (f" ({rest:,} characters more)", ASIDE))
+    return shown
+
+
+def _score(memory: Mapping[str, Any]) -> str:
+    """Describe the parts of the score."""
+    parts = memory["explanation"]
+    weighed = [
+        f"{name} {parts['weights'].get(name, 1):g} × {value:.2f}" for name, value in parts["factors"].items() if value
+    ]
+    boosts = [f"{name} {value:+.2f}" for name, value in parts["boosts"].items() if value]
+    return f"score {memory['score']:.3f} ({', '.join([*weighed, *boosts])}); relevance {memory['relevance']:.2f}"
+
+
+def print_warnings(target: Console, warnings: Iterable[Mapping[str, str]]) -> None:
+    """Print the warnings of an answer."""
+    for warning in warnings:
+        print_block(target, Text(one_line(f"{warning['code']}: {warning['detail']}"), "yellow"), "", "  ")
+
 
 MODES = ("recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto")
 NOTHING_RELEVANT = "nothing_relevant"
-_SEEN = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings of what the list of memories shows
+_SEEN = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings that the list of memories shows
 
 _STEPS = {  # of a language model
-    "select_categories": "show the summaries of the categories that it selects",
+    "select_categories": "show summaries of categories selected by the model",
     "check_sufficiency": "show summaries alone where they answer the question",
-    "rewrite": "ask smaller questions as well, up to three that it makes of the question",
+    "rewrite": "also ask up to three subqueries written by the model",
 }
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_memory(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     remember = commands.add_parser(
         "remember",
         help="store one memory",
-        description="Stores one memory, and prints its id once it is applied: what asks after that finds it.",
+        description="Stores one memory, and prints its id once it is applied. Later questions find it.",
         examples=(
             'recallflow remember "I moved from Leeds to Porto" --state-dir memory --create',
             'recallflow remember "Tea, please" --kind preference --bootstrap-servers localhost:9092',
@@ -35,31 +124,29 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     remember.add_argument("text", metavar="TEXT")
     remember.add_argument("--kind", default="fact", metavar="KIND", help="fact, preference, rule, … (default: fact)")
     remember.add_argument("--id", metavar="ID", help="idempotency key")
-    remember.add_argument("--session", dest="session_id", metavar="ID", help="the conversation that it is of")
-    remember.add_argument("--category", metavar="NAME", help="what it is about")
-    remember.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="a label; may be given often")
+    remember.add_argument("--session", dest="session_id", metavar="ID", help="conversation of the memory")
+    remember.add_argument("--category", metavar="NAME", help="topic of the memory")
+    remember.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="label; may be repeated")
     add_engine(remember)
     add_create(remember)
     remember.set_defaults(run=run_remember)
     ask = commands.add_parser(
         "ask",
         help="ask one question",
-        description="Asks one question.",
+        description="Asks one question, and prints the best memories with reasons.",
         examples=(
             'recallflow ask "Where do I live?" --state-dir memory',
             'recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092',
         ),
     )
     ask.add_argument("question", metavar="QUESTION")
-    ask.add_argument("-k", "--k", type=int, default=5, help="how many memories (default: 5)")
+    ask.add_argument("-k", "--k", type=int, default=5, help="number of memories (default: 5)")
     ask.add_argument("--mode", choices=MODES, default="hybrid", help="ranking mode (default: hybrid)")
-    ask.add_argument(
-        "--min-relevance", type=float, metavar="X", help="only memories at least so relevant, 0 to 1; 0 shows any"
-    )
-    ask.add_argument("--as-of", metavar="TIME", help="as of that time: nothing that was said after it")
-    ask.add_argument("--known-at", metavar="TIME", help="with what the engine knew then, whenever it had been said")
-    ask.add_argument("--after", metavar="POSITION", help="once what was written there is applied")
-    ask.add_argument("--explain", action="store_true", help="show every reason, and how each score came about")
+    ask.add_argument("--min-relevance", type=float, metavar="X", help="minimum relevance, 0 to 1; 0 shows all")
+    ask.add_argument("--as-of", metavar="TIME", help="answer as of that time, without later messages")
+    ask.add_argument("--known-at", metavar="TIME", help="with the engine's knowledge of that time, by ingestion time")
+    ask.add_argument("--after", metavar="POSITION", help="wait until the record at this position is applied")
+    ask.add_argument("--explain", action="store_true", help="show every reason, and the parts of each score")
     for step, text in _STEPS.items():
         ask.add_argument(f"--{step.replace('_', '-')}", action="store_true", help=f"with --llm: {text}")
     add_control(ask)
@@ -85,15 +172,15 @@ def run_remember(options: argparse.Namespace) -> int:
 
 def run_ask(options: argparse.Namespace) -> int:
     with opened(options) as engine:
-        response = engine.ask("recall", _query(options)).model_dump(mode="json", exclude_unset=True)
+        response = engine.ask("recall", _query_fields(options)).model_dump(mode="json", exclude_unset=True)
     if options.json:
         json_line(response)
     else:
-        _print(response, options)
+        _print_answer(response, options)
     return 1 if response["status"] == "error" else 0
 
 
-def _query(options: argparse.Namespace) -> dict[str, Any]:
+def _query_fields(options: argparse.Namespace) -> dict[str, Any]:
     moments = {"event_time": options.as_of, "ingestion_time": options.known_at}
     as_of = {name: at for name, at in moments.items() if at is not None}
     given = {"min_relevance": options.min_relevance, "as_of": as_of or None, "wait_for": options.after}
@@ -102,7 +189,7 @@ def _query(options: argparse.Namespace) -> dict[str, Any]:
     return asked | {step: True for step in _STEPS if getattr(options, step)}
 
 
-def _print(response: Mapping[str, Any], options: argparse.Namespace) -> None:
+def _print_answer(response: Mapping[str, Any], options: argparse.Namespace) -> None:
     target = console()
     if response["status"] == "error":
         target.print(Text(one_line(f"error: {response['error']['message']}"), "red"), soft_wrap=True)
@@ -117,7 +204,7 @@ def _print(response: Mapping[str, Any], options: argparse.Namespace) -> None:
     if response.get("sufficient"):
         return
     if NOTHING_RELEVANT in codes and (options.min_relevance is None or not shown):
-        target.print("nothing about that (--min-relevance 0 shows the nearest memories)", soft_wrap=True)
+        target.print("no relevant memories (--min-relevance 0 shows the nearest ones)", soft_wrap=True)
         return
     for memory in shown:
         print_ranked(target, memory, explain=options.explain)
@@ -126,9 +213,8 @@ def _print(response: Mapping[str, Any], options: argparse.Namespace) -> None:
 
 
 def nothing_of(options: argparse.Namespace) -> str:
-    """That a user has no memories, and which user that is: a name may be mistyped."""
+    """Return the message for a user without memories. It names the user, because the name may be mistyped."""
     where = "" if options.environment == "prod" else f" in {options.environment}"
     return one_line(
-        f"nothing remembered yet of user {options.user} of tenant {options.tenant}{where}; "
-        "--user and --tenant name another"
+        f"no memories of user {options.user} of tenant {options.tenant}{where}; --user and --tenant select another"
     )

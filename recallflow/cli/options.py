@@ -1,6 +1,7 @@
-"""Options that several commands share.
+"""Options of several commands.
 
-What reads the settings is imported once a command runs: help and completion need none of it."""
+The settings are imported when a command runs: help and completion do not need them.
+"""
 
 import argparse
 import os
@@ -21,14 +22,14 @@ MODEL = ("engine.embedder", "engine.model_path", *EMBEDDING)
 RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
 LLM = ("llm.model", "llm.base_url")
 ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "categories", "summaries"))
-KEPT = (*STATE, *MODEL, "engine.episode_gap_minutes")  # what a state directory keeps, beside its partitions
+KEPT = (*STATE, *MODEL, "engine.episode_gap_minutes")  # settings that a state directory stores
 ENGINE = (*KEPT, "engine.partitions")
 PACE = ("engine.cache_bytes", "engine.epoch_ms")
 
 
 class Flag(NamedTuple):
-    """How a setting is given on the command line. `metavar`: what stands for its value; None takes none. `default`: as
-    help says it."""
+    """Command line flag of a setting. `metavar` names its value; None means no value. `default` is the default in
+    the help."""
 
     name: str
     metavar: str | None
@@ -37,74 +38,84 @@ class Flag(NamedTuple):
     repeated: bool = False
 
 
-# Key of a setting → its flag, what stands for its value, and its help.
+# Setting → flag, value name, and help.
 FLAGS = {
-    "state_dir": Flag("--state-dir", "DIR", "keep the state here between runs"),
+    "state_dir": Flag("--state-dir", "DIR", "state directory"),
     "kafka.bootstrap_servers": Flag(
-        "--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS", "localhost:9092"
+        "--bootstrap-servers", "HOST:PORT", "Kafka brokers, also $KAFKA_BOOTSTRAP_SERVERS", "localhost:9092"
     ),
     "engine.embedder": Flag(
         "--embedder", "NAME", "embedding model: meaning, hash, static, minilm, onnx or openai", "meaning"
     ),
     "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
     "embedding.model": Flag("--embedding-model", "NAME", "with openai: the model", "text-embedding-3-small"),
-    "embedding.dimension": Flag("--embedding-dimension", "N", "with openai: floats of its vectors", "1536"),
-    "embedding.base_url": Flag(
-        "--embedding-url", "URL", "with openai: any service of its protocol, if not OpenAI's own"
-    ),
-    "engine.reranker": Flag("--reranker", "NAME", "a cross-encoder that reads the best candidates once more"),
+    "embedding.dimension": Flag("--embedding-dimension", "N", "with openai: dimension of the vectors", "1536"),
+    "embedding.base_url": Flag("--embedding-url", "URL", "with openai: URL of another service with OpenAI's protocol"),
+    "engine.reranker": Flag("--reranker", "NAME", "cross-encoder that reranks the best candidates"),
     "engine.reranker_path": Flag(
-        "--reranker-path", "DIR", "folder of a local copy of it (with meaning or hash: --model-path too)"
+        "--reranker-path", "DIR", "folder of a local copy of the reranker (with meaning or hash: --model-path too)"
     ),
-    "engine.reranker_url": Flag("--reranker-url", "URL", "the service that has it, in place of a local model"),
-    "engine.rerank_timeout_ms": Flag("--rerank-timeout-ms", "MS", "after so long an answer goes without it", "1500"),
-    "llm.model": Flag("--llm", "NAME", "a language model behind an API"),
-    "llm.base_url": Flag("--llm-url", "URL", "any service of OpenAI's protocol, if not OpenAI's own"),
-    "llm.timeout_ms": Flag("--llm-timeout-ms", "MS", "for each attempt", "30000"),
-    "llm.query_timeout_ms": Flag("--llm-query-timeout-ms", "MS", "after so long an answer goes without it", "1500"),
-    "enrichment.relationships": Flag("--enrich-relationships", None, "have found what memories say to each other"),
-    "enrichment.facts": Flag("--enrich-facts", None, "have found what of a message is worth remembering by itself"),
-    "enrichment.categories": Flag("--enrich-categories", None, "have found which category a memory is of"),
-    "enrichment.summaries": Flag("--enrich-summaries", None, "have categories and episodes summed up"),
-    "engine.partitions": Flag("--partitions", "N", "state partitions; the directory keeps its number", "16"),
-    "engine.episode_gap_minutes": Flag("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too", "30"),
-    "engine.graph_enabled": Flag(
-        "--graph-enabled", "TRUE_OR_FALSE", "whether queries may follow the graph at all", "true"
+    "engine.reranker_url": Flag("--reranker-url", "URL", "reranking service, in place of a local model"),
+    "engine.rerank_timeout_ms": Flag(
+        "--rerank-timeout-ms", "MS", "time limit of reranking; later answers omit it", "1500"
     ),
-    "engine.cache_bytes": Flag("--cache-bytes", "SIZE", "owners held in memory, such as 2G", "512MiB"),
-    "engine.epoch_ms": Flag("--epoch-ms", "MS", "time between two snapshots", "500"),
-    "run.processes": Flag("--processes", "N", "members that share the work; auto: one a CPU", "1"),
+    "llm.model": Flag("--llm", "NAME", "language model behind an API"),
+    "llm.base_url": Flag("--llm-url", "URL", "URL of another service with OpenAI's protocol"),
+    "llm.timeout_ms": Flag("--llm-timeout-ms", "MS", "time limit of each attempt", "30000"),
+    "llm.query_timeout_ms": Flag(
+        "--llm-query-timeout-ms", "MS", "time limit in a query; later answers omit the model", "1500"
+    ),
+    "enrichment.relationships": Flag("--enrich-relationships", None, "find relations between memories"),
+    "enrichment.facts": Flag("--enrich-facts", None, "extract facts from messages"),
+    "enrichment.categories": Flag("--enrich-categories", None, "assign memories to categories"),
+    "enrichment.summaries": Flag("--enrich-summaries", None, "summarise categories and episodes"),
+    "engine.partitions": Flag(
+        "--partitions", "N", "number of state partitions, fixed when the directory is created", "16"
+    ),
+    "engine.episode_gap_minutes": Flag(
+        "--episode-gap-minutes", "MINUTES", "inactivity that ends an episode, fixed when the directory is created", "30"
+    ),
+    "engine.graph_enabled": Flag("--graph-enabled", "TRUE_OR_FALSE", "whether queries may use the graph", "true"),
+    "engine.cache_bytes": Flag("--cache-bytes", "SIZE", "memory for cached owners, such as 2G", "512MiB"),
+    "engine.epoch_ms": Flag("--epoch-ms", "MS", "interval of snapshots", "500"),
+    "run.processes": Flag("--processes", "N", "number of member processes; auto: one per CPU", "1"),
     "run.deployment": Flag(
-        "--deployment", "NAME", "whose members share its partitions (default: recallflow-MEMORY_TOPIC)"
+        "--deployment",
+        "NAME",
+        "name of the deployment, whose members share the partitions (default: recallflow-MEMORY_TOPIC)",
     ),
-    "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another may take over", "15"),
-    "run.own": Flag("--own", "PARTITIONS", "partitions to work on, as 0-7, where the group is not to assign them"),
-    "run.instance_id": Flag("--instance-id", "NAME", "partitions are kept for this name while it restarts"),
-    "run.standby": Flag("--standby", "N", "members that keep each partition of another warm", "0"),
-    "run.checkpoint_to": Flag("--checkpoint-to", "URL", "keep checkpoints there: s3://…, gs://… or file:…"),
-    "run.checkpoint_minutes": Flag("--checkpoint-minutes", "M", "so often, of each partition", "10"),
-    "run.checkpoint_keep": Flag("--checkpoint-keep", "N", "so many of each partition stay", "3"),
+    "run.session_timeout_s": Flag(
+        "--session-timeout-s", "S", "time without contact after which another member takes over", "15"
+    ),
+    "run.own": Flag(
+        "--own", "PARTITIONS", "partitions assigned by hand, such as 0-7, in place of the group's assignment"
+    ),
+    "run.instance_id": Flag("--instance-id", "NAME", "static member id, which keeps its partitions during a restart"),
+    "run.standby": Flag("--standby", "N", "number of standby copies of each partition", "0"),
+    "run.checkpoint_to": Flag("--checkpoint-to", "URL", "URL for checkpoints: s3://…, gs://… or file:…"),
+    "run.checkpoint_minutes": Flag("--checkpoint-minutes", "M", "checkpoint interval of each partition", "10"),
+    "run.checkpoint_keep": Flag("--checkpoint-keep", "N", "number of checkpoints per partition", "3"),
     "run.give_up_unanswered": Flag(
-        "--give-up-unanswered", None, "go on where queries are gone from their topic unanswered"
+        "--give-up-unanswered", None, "continue although unanswered queries were deleted from their topic"
     ),
     "run.accept_repeats": Flag(
-        "--accept-repeats", None, "start although outputs since the last snapshot may be sent again"
+        "--accept-repeats", None, "start although outputs since the last snapshot may be repeated"
     ),
-    "run.serve_while_catching_up": Flag("--serve-while-catching-up", None, "/readyz is 200 before all is applied"),
-    "run.skip": Flag(
-        "--skip", "TOPIC:PARTITION:OFFSET", "a record to pass over, unread; may be given often", repeated=True
+    "run.serve_while_catching_up": Flag(
+        "--serve-while-catching-up", None, "/readyz is 200 before all records are applied"
     ),
-    "run.metrics_host": Flag("--metrics-host", "HOST", "where", "127.0.0.1"),
-    "run.metrics_port": Flag("--metrics-port", "PORT", "serve /metrics, /livez and /readyz here"),
-    "run.log_format": Flag("--log-format", "FORMAT", "of the lines on standard error: text or json", "text"),
-    "serve.host": Flag("--host", "HOST", "the address that is listened at", "127.0.0.1"),
-    "serve.port": Flag("--port", "PORT", "where; 0 takes a free one", "8080"),
-    "serve.reply_topic": Flag("--reply-topic", "TOPIC", "where answers go, in place of the response topic"),
-    "serve.reply_partition": Flag("--reply-partition", "N", "of it, which alone is read (default: any)"),
+    "run.skip": Flag("--skip", "TOPIC:PARTITION:OFFSET", "record to skip; may be repeated", repeated=True),
+    "run.metrics_host": Flag("--metrics-host", "HOST", "listening host for metrics", "127.0.0.1"),
+    "run.metrics_port": Flag("--metrics-port", "PORT", "port of /metrics, /livez and /readyz"),
+    "run.log_format": Flag("--log-format", "FORMAT", "format of log lines on standard error: text or json", "text"),
+    "serve.host": Flag("--host", "HOST", "listening host", "127.0.0.1"),
+    "serve.port": Flag("--port", "PORT", "listening port; 0 chooses a free port", "8080"),
+    "serve.reply_topic": Flag("--reply-topic", "TOPIC", "topic for answers, in place of the response topic"),
+    "serve.reply_partition": Flag("--reply-partition", "N", "the only partition of it to read (default: all)"),
     "encryption.master_key_file": Flag(
-        "--master-key-file", "FILE", "what the state is encrypted with: 32 bytes in base64"
+        "--master-key-file", "FILE", "file of the key that encrypts the state: 32 bytes in base64"
     ),
-    "encryption.kms_key": Flag("--kms-key", "ID", "the same, with a key of AWS KMS, by id or ARN"),
+    "encryption.kms_key": Flag("--kms-key", "ID", "AWS KMS key that encrypts the state, by id or ARN"),
     "topics.memory": Flag("--memory-topic", "TOPIC", "memory events", "memory.events"),
     "topics.queries": Flag("--query-topic", "TOPIC", "query events", "query.events"),
     "topics.control": Flag("--control-topic", "TOPIC", "control events", "control.events"),
@@ -113,12 +124,12 @@ FLAGS = {
     "topics.enrichment": Flag("--enrichment-topic", "TOPIC", "requests for enrichment", "enrichment.requests"),
     "topics.results": Flag("--result-topic", "TOPIC", "results of enrichment", "enrichment.results"),
     "topics.dead_letters": Flag("--dead-letter-topic", "TOPIC", "dead letters", "dead.letters"),
-    "topics.audit": Flag("--audit-topic", "TOPIC", "the access record, one record a query; none without it"),
-    "topics.replies": Flag("--reply-topic", "TOPIC", "may be named in reply_to; may be given often", repeated=True),
+    "topics.audit": Flag("--audit-topic", "TOPIC", "access log, one record per query (default: none)"),
+    "topics.replies": Flag("--reply-topic", "TOPIC", "topic that reply_to may name; may be repeated", repeated=True),
 }
 
 
-# Section of a setting → the heading that its flags stand under.
+# Section of a setting → heading of its flags.
 _HEADINGS = {
     "": "state",
     "encryption": "state",
@@ -135,8 +146,8 @@ _MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url"
 
 
 def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
-    """Flags for the settings that a command uses, and the file that they may stand in."""
-    text = "settings in TOML (default: $RECALLFLOW_CONFIG, or ~/.config/recallflow/config.toml where that is)"
+    """Add flags for settings, and the flag of the settings file."""
+    text = "settings in TOML (default: $RECALLFLOW_CONFIG, or ~/.config/recallflow/config.toml if it exists)"
     parser.add_argument("--config", type=Path, metavar="FILE", help=text)
     groups: dict[str, argparse._ArgumentGroup] = {}
     for key in keys:
@@ -154,13 +165,13 @@ def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
 
 
 def add_create(parser: argparse.ArgumentParser) -> None:
-    """For a command that fills a state directory: without the option it wants one that is there, so that a mistyped
-    name is not another memory, and empty."""
-    parser.add_argument("--create", action="store_true", help="make the state directory, where it is not there yet")
+    """Add --create to a command that fills a state directory. Without it the directory has to exist, so that a
+    mistyped name does not create an empty memory."""
+    parser.add_argument("--create", action="store_true", help="create the state directory if it does not exist")
 
 
 def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
-    """Flags for a command that connects to Kafka."""
+    """Add the flags of a Kafka connection."""
     add_settings(parser, *keys, "kafka.bootstrap_servers")
     parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
                         help="any librdkafka option: security.protocol, ssl.ca.location, …; no secrets, which other "
@@ -168,25 +179,25 @@ def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
 
 
 def add_owner(parser: argparse.ArgumentParser) -> None:
-    """Whose memory it is."""
+    """Add the flags of the owner."""
     parser.add_argument("--tenant", default="default", metavar="ID", help="tenant (default: default)")
     parser.add_argument("--user", default="user", metavar="ID", help="user (default: user)")
     parser.add_argument("--environment", default="prod", metavar="NAME", help="environment (default: prod)")
 
 
 def add_control(parser: argparse.ArgumentParser) -> None:
-    """A file of control events, in place of the control topic."""
+    """Add the flag of a file of control events, in place of the control topic."""
     text = "JSON lines of control events, each in force from its timestamp on"
     parser.add_argument("--control", type=Path, metavar="FILE", help=text)
 
 
 def config(options: argparse.Namespace) -> "Config":
-    """The configuration out of file, environment and flags. Raises UsageError."""
+    """Return the configuration from file, environment and flags. Raise UsageError."""
     return config_and_origins(options)[0]
 
 
 def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, str]]":
-    """The same, and for each key that somebody gave where it stands."""
+    """Return the configuration, and for each given setting its origin."""
     from recallflow.flows.config import LIBRDKAFKA, RawSetting, is_secret, read_config
 
     given = vars(options)
@@ -197,7 +208,7 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
             raise UsageError(f"-X {name}: give NAME=VALUE")
         if is_secret(name):
             raise UsageError(
-                f"-X {name}: other users of the machine see what stands on a command line; give it in the file of "
+                f"-X {name}: a command line is visible to other users of the machine; give it in the file of "
                 f'--config, as "{name}" under [kafka.librdkafka], or as the variable '
                 f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}"
             )
@@ -208,11 +219,11 @@ def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, 
 
 
 def _check_state_dir(options: argparse.Namespace) -> None:
-    """Raises UsageError where --state-dir names what is not there, the command would fill it, and --create does not say
-    that it is meant. What a file or the environment names was written once, with care, and is made."""
+    """Raise UsageError where --state-dir names a missing directory and --create is not given. A directory from the
+    file or the environment is created without it."""
     given = getattr(options, "state_dir", None)
     if given == "":
-        raise UsageError("--state-dir is empty, as a variable may be that is not set: give a folder (. is this one)")
+        raise UsageError("--state-dir is empty (an unset variable?): give a folder, such as . for the current one")
     path = None if given is None else Path(given)
     fills = getattr(options, "create", None) is False
     only_shows = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
@@ -221,11 +232,11 @@ def _check_state_dir(options: argparse.Namespace) -> None:
     from recallflow.state.directory import absent
 
     said = absent(path)
-    raise UsageError(f"{said}{'' if said.endswith('?') else ':'} --create makes it")
+    raise UsageError(f"{said}{'' if said.endswith('?') else ':'} --create creates it")
 
 
 def decisions(options: argparse.Namespace) -> "History":
-    """The control events of the file that is named, if any. Raises UsageError with line and field."""
+    """Return the control events of the --control file, if any. Raise UsageError with line and field."""
     from recallflow.flows.admission import read_control_file
 
     return read_control_file(options.control)

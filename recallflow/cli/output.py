@@ -1,4 +1,4 @@
-"""What a person sees: text as wide as the terminal, in colours where it has them, and plain where it is piped."""
+"""Output for people: wrapped to the terminal, coloured where supported, and plain in pipes."""
 
 import codecs
 import contextlib
@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-UNBROKEN = 1_000_000  # columns of what is no terminal: whoever reads the lines there wants them whole
-# An escape sequence of somebody's text would be carried out by the terminal that shows it.
+UNBROKEN = 1_000_000  # line length outside of terminals, where lines are not wrapped
+# A terminal would execute escape sequences in stored text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_ESCAPED = "recallflow.escaped"  # the handler of what an encoding has no character for
+_ESCAPED = "recallflow.escaped"  # name of our encoding error handler
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """What an encoding has no character for, as JSON escapes it: a line of JSON stays the same value."""
+    """Return characters that an encoding lacks as JSON escapes, so that a line of JSON keeps its value."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
@@ -33,8 +33,8 @@ codecs.register_error(_ESCAPED, _escaped)
 
 
 def take_any_character() -> None:
-    """Has standard output escape what its encoding has no character for, and standard input replace what its has none
-    for: a terminal or pipe may be of any encoding, and remembered text has characters of every script."""
+    """Set encoding error handlers: standard output escapes characters that its encoding lacks, and standard input
+    replaces invalid bytes. Memories may contain any script, whatever the encoding of the terminal."""
     for stream, errors in ((sys.stdout, _ESCAPED), (sys.stdin, "replace")):
         if isinstance(stream, io.TextIOWrapper):  # a program that runs a command may have put something else there
             stream.reconfigure(errors=errors)
@@ -42,14 +42,15 @@ def take_any_character() -> None:
 
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """It is called while the BrokenPipeError is handled, which `perform` ends the command for, quietly."""
+        """Raise the current BrokenPipeError again, for which `perform` ends the command quietly."""
         raise
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The console of standard output, or error, as it is now. It takes text as it is: no markup, no highlighting.
+    """Return the console of standard output or standard error, without markup and highlighting.
 
-    NO_COLOR, CLICOLOR=0 and TERM=dumb keep colours away; FORCE_COLOR and CLICOLOR_FORCE have them where it is piped."""
+    NO_COLOR, CLICOLOR=0 and TERM=dumb disable colours; FORCE_COLOR and CLICOLOR_FORCE enable them in pipes.
+    """
     environment = os.environ
     forced = bool(environment.get("FORCE_COLOR")) or environment.get("CLICOLOR_FORCE", "0") != "0"
     plain = bool(environment.get("NO_COLOR")) or (environment.get("CLICOLOR") == "0" and not forced)
@@ -65,8 +66,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def width(stream: IO[str] | None = None) -> int | None:
-    """Columns of the terminal that a stream (default: standard output) goes to; None where it goes to none, unless
-    COLUMNS says how many there are to be."""
+    """Return the width of a stream's terminal (default: standard output); without a terminal, COLUMNS or None."""
     if (given := os.environ.get("COLUMNS", "")).isdigit() and int(given):
         return int(given)
     stream = sys.stdout if stream is None else stream
@@ -77,12 +77,12 @@ def width(stream: IO[str] | None = None) -> int | None:
 
 
 def heading(text: str) -> None:
-    """What the lines below it are about."""
+    """Print a heading."""
     console().print(Text(clean(text), "bold"), soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Rows below the names of their columns; columns of numbers stand at the right. Nothing where there are no rows."""
+    """Print rows below the names of their columns, with numbers aligned to the right. Print nothing without rows."""
     if not (kept := [*rows]):
         return
     shown = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True, padding=(0, 2, 0, 0))
@@ -99,17 +99,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def note(text: str) -> None:
-    """A remark beside the command's own output, on standard error."""
+    """Print a remark on standard error."""
     _said(text, "dim")
 
 
 def error(text: str) -> None:
-    """What is wrong, in one line on standard error."""
+    """Print an error as one line on standard error."""
     _said(text, "bold red")
 
 
 def json_line(value: Any, *, stderr: bool = False) -> None:
-    """A value as a line for programs; what a terminal would carry out of its texts is escaped as JSON has it."""
+    """Print a value as one JSON line. Terminal control characters are escaped."""
     import orjson
 
     line = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(value).decode())
@@ -117,12 +117,12 @@ def json_line(value: Any, *, stderr: bool = False) -> None:
 
 
 def clean(text: str) -> str:
-    """Text without what a terminal would carry out."""
+    """Return text without terminal control characters."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
-    """Text wrapped to the width of the terminal, and in one line where there is none."""
+    """Return text wrapped to the width of the terminal, or one line without a terminal."""
     return textwrap.fill(
         clean(" ".join(text.split())),
         width() or UNBROKEN,
@@ -141,10 +141,10 @@ def _said(text: str, style: str) -> None:
 
 @contextlib.contextmanager
 def native_stderr_aside(*, shown: bool) -> Iterator[None]:
-    """Keeps what native code writes to file descriptor 2 from the terminal, unless it is to be shown.
+    """Hide the output of native code on file descriptor 2, unless it is to be shown.
 
-    Bytewax prints a Rust panic whenever a step raises, before recallflow prints the error in one line. What Python
-    writes to stderr still reaches the terminal.
+    Bytewax prints a Rust panic whenever a step raises, before recallflow prints the error in one line. Python's own
+    output on stderr still reaches the terminal.
     """
     if shown:
         yield

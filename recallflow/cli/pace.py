@@ -1,4 +1,4 @@
-"""How fast a replay goes, and what a person sees of it meanwhile."""
+"""Rate limit and progress display of a replay."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Clock = Callable[[], float]
 
 
 class Pace:
-    """At most so many events a second, from the first on."""
+    """Rate limit in events per second, from the first event on."""
 
     def __init__(self, rate: float, clock: Clock = time.monotonic) -> None:
         self._rate, self._clock = rate, clock
@@ -26,7 +26,7 @@ class Pace:
         self._taken = 0
 
     def room(self) -> int:
-        """How many more may go now."""
+        """Return how many more events may pass now."""
         if self._begun is None:
             self._begun = self._clock()
         return int((self._clock() - self._begun) * self._rate) + 1 - self._taken
@@ -35,22 +35,22 @@ class Pace:
         self._taken += count
 
     def rest(self) -> None:
-        """Wait a moment for room."""
+        """Wait for a short time."""
         time.sleep(min(1 / self._rate, SHOWN_EVERY_S))
 
     def wait(self) -> None:
-        """Takes one, once there is room for it."""
+        """Take one event once the rate permits it."""
         while self.room() < 1:
             self.rest()
         self.take(1)
 
 
 class Meter:
-    """Shows on standard error how far a log was read, how fast, and how long the rest will take: a bar where that is a
-    terminal, and else a line now and then."""
+    """Progress display on standard error with share, rate and remaining time: a bar on a terminal, and else a line
+    at intervals."""
 
     def __init__(self, name: str, done: Callable[[], int], total: int, clock: Clock = time.monotonic) -> None:
-        """`done`: how many of `total` bytes are read."""
+        """`done` returns how many of `total` bytes are read."""
         self._name, self._done, self._total, self._clock = clean(name), done, total, clock
         self.events = 0
         target = console(stderr=True)
@@ -84,7 +84,7 @@ class Meter:
             self._bar.console.print(self._line())
 
     def rate(self) -> float:
-        """Events a second, so far."""
+        """Return the events per second so far."""
         return self.events / max(self._clock() - self._begun, 1e-3)
 
     def _line(self) -> str:
@@ -94,7 +94,7 @@ class Meter:
 
 
 class PacedFeed:
-    """A feed that gives no more than the pace has room for."""
+    """Feed under a rate limit."""
 
     def __init__(self, lines: Iterator[bytes], pace: Pace) -> None:
         self._lines, self._pace = lines, pace

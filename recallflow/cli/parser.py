@@ -1,4 +1,4 @@
-"""The parser of every command: help with examples, no abbreviations, and what was meant by what is mistyped."""
+"""Parser of the commands: help with examples, no abbreviations, and suggestions for mistyped words."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from rich_argparse import RichHelpFormatter
 
 from recallflow.cli.output import UNBROKEN, console, error, width
 
-# Words that other programs have for what a command does.
+# Other programs' words → our commands.
 SYNONYMS = {
     "add": "remember",
     "backup": "state checkpoint",
@@ -45,7 +45,7 @@ WIDTH_MAX = 120  # columns of help; longer lines would be hard to read
 
 
 class HelpFormatter(RichHelpFormatter):
-    """Help as wide as the terminal, and in whole lines where it is piped. A newline of a text is one of its help."""
+    """Formatter for help as wide as the terminal, without wrapping in pipes. It keeps newlines of the text."""
 
     group_name_formatter = str
     usage_markup = help_markup = text_markup = False
@@ -61,7 +61,7 @@ class HelpFormatter(RichHelpFormatter):
         super().__init__(prog, max_help_position=30, width=shown, console=console(stderr=stderr))
 
     def add_commands(self, lines: Sequence[str]) -> None:
-        """Commands to be copied: what is too long for a line goes on behind a backslash, before an option."""
+        """Add example commands. A long one continues after a backslash, before an option."""
         indent = " " * self._current_indent
         shown = []
         for line in lines:
@@ -78,7 +78,7 @@ class HelpFormatter(RichHelpFormatter):
         return Text("\n").join(filled) + "\n\n"
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> "Callable[[int], tuple[str, ...]]":
-        """Choices stand in the help: some are many."""
+        """List choices in the help text, because some are many."""
         if action.choices is None or action.metavar is not None:
             return super()._metavar_formatter(action, default_metavar)
         return lambda size: (default_metavar,) * size
@@ -90,9 +90,10 @@ class HelpFormatter(RichHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of one command, or of all.
+    """Parser of one command or of all.
 
-    `examples`: command lines that show what it is for; a test runs each."""
+    `examples` are command lines for the help; a test runs each of them.
+    """
 
     def __init__(
         self, *, examples: Sequence[str] = (), groups: Mapping[str, Sequence[str]] | None = None, **named: Any
@@ -104,7 +105,7 @@ class Parser(argparse.ArgumentParser):
     # ------------------------------------------------------------------ help
 
     def format_usage(self) -> str:
-        """In one line: help names the options anyway."""
+        """Return the usage in one line, because the help lists the options."""
         return f"usage: {self._usage()}\n"
 
     def format_help(self, *, stderr: bool = False) -> str:
@@ -142,14 +143,14 @@ class Parser(argparse.ArgumentParser):
             formatter.end_section()
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Without argparse's silence on a file that nobody reads any more: `perform` deals with that."""
+        """Print without argparse's handling of closed pipes; `perform` handles them."""
         if message:
             (file or sys.stderr).write(message)
 
-    # ------------------------------------------------------------------ mistakes
+    # ------------------------------------------------------------------ errors
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with the usage and what is wrong with the command line."""
+        """End the process with the usage and the error in the command line."""
         sys.stderr.write(self.format_usage())
         error(f"{message} ({self.prog} --help)")
         self.exit(2)
@@ -173,23 +174,23 @@ class Parser(argparse.ArgumentParser):
         choices = [str(one) for one in action.choices]
         if isinstance(action, argparse._SubParsersAction):
             near = self._commands_meant(str(value), choices)
-            self.error(f"there is no command {value!r}{_did_you_mean(near)}")
+            self.error(f"unknown command {value!r}{_did_you_mean(near)}")
         near = get_close_matches(str(value).lower(), choices, 1)
         raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{_did_you_mean(near)}")
 
     def _unknown(self, words: Sequence[str]) -> str:
         flag = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         if flag is None:
-            return f"too many words: {shlex.join(words)}"
+            return f"unexpected arguments: {shlex.join(words)}"
         known = [name for action in self._actions for name in action.option_strings]
         begun = [name for name in known if flag.startswith("--") and name.startswith(flag)]
-        return f"there is no option {flag}{_did_you_mean(begun or get_close_matches(flag, known, 1))}"
+        return f"unknown option {flag}{_did_you_mean(begun or get_close_matches(flag, known, 1))}"
 
     def _subcommands(self) -> "argparse._SubParsersAction[Parser] | None":
         return next((one for one in self._actions if isinstance(one, argparse._SubParsersAction)), None)
 
     def _commands_meant(self, typed: str, choices: list[str]) -> list[str]:
-        """Commands that the word may stand for, as they are to be typed."""
+        """Return the commands that a word may mean, in their spelling."""
         typed = typed.lower()
         below = {words: f"{self.prog} {words}" for words in self._words()}
         if (synonym := SYNONYMS.get(typed)) in below:
@@ -200,7 +201,7 @@ class Parser(argparse.ArgumentParser):
         return [below[deeper[one]] for one in get_close_matches(typed, deeper, 1)]
 
     def _words(self) -> Iterator[str]:
-        """All commands below this one."""
+        """Return the names of all subcommands."""
         if (subcommands := self._subcommands()) is None:
             return
         for name, parser in subcommands.choices.items():
@@ -209,7 +210,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def leaves(parser: Parser) -> Iterator[Parser]:
-    """The parsers at and below this one that run something."""
+    """Yield the parsers of runnable commands, at and below this one."""
     if (subcommands := parser._subcommands()) is None:
         yield parser
     else:
@@ -222,7 +223,7 @@ def _named(action: argparse.Action) -> bool:
 
 
 def _shown(action: argparse.Action) -> str:
-    """What stands in the usage for what is given by its place."""
+    """Return a positional argument as the usage shows it."""
     name = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest)
     match action.nargs:
         case "?":
@@ -237,15 +238,15 @@ def _shown(action: argparse.Action) -> str:
 
 
 def _is_unicode(word: str) -> bool:
-    """Python takes bytes that are no text as halves of characters."""
+    """Return whether a word is valid Unicode: Python decodes invalid bytes to lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def _garbled(word: str) -> str:
-    """Of an argument whose bytes Python could make no text of."""
+    """Return the error for an argument with invalid bytes."""
     shown = os.fsencode(word).decode(errors="backslashreplace")
     encoding = sys.getfilesystemencoding()
-    return f"{shown}: the locale says that arguments are {encoding}, and this is none: set LC_ALL=C.UTF-8"
+    return f"{shown}: not valid in the locale's encoding {encoding}; set LC_ALL=C.UTF-8"
 
 
 def _did_you_mean(near: Iterable[str]) -> str:

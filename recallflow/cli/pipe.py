@@ -1,4 +1,4 @@
-"""`recallflow pipe`: events in on stdin, responses out on stdout."""
+"""`recallflow pipe`: events on stdin, responses on stdout."""
 
 import argparse
 import io
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 TOPIC = "stdin"
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_pipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "pipe",
-        help="JSON lines of events on stdin, one response line on stdout per query",
+        help="read events from stdin, write responses to stdout",
         description="Applies one event per stdin line, strictly in order. Each query line gives exactly one response "
         "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
         examples=(
@@ -31,7 +31,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         ),
     )
     parser.add_argument(
-        "--receipts", action="store_true", help="on stdout too, in their places: what became of events with a receipt"
+        "--receipts", action="store_true", help="also print the receipts of events that request one, in order"
     )
     add_settings(parser, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
     add_control(parser)
@@ -63,15 +63,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stdin() -> io.BufferedIOBase:
-    """A file object of its own: at exit Python waits for sys.stdin, and the thread that reads may hold it for ever."""
+    """Return a separate file object: at exit Python waits for sys.stdin, and the reader thread may block on it for
+    ever."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except io.UnsupportedOperation:  # no file: whoever runs us in a program of theirs has put something else there
+    except io.UnsupportedOperation:  # no file: a program that embeds the command has replaced sys.stdin
         return cast(io.BufferedIOBase, sys.stdin.buffer)
 
 
 def _printer(first: list[int], *, receipts: bool) -> "Delivery":
-    """Prints outputs as they come; line numbers count from 1 in this run's input."""
+    """Return a function that prints outputs as they come; line numbers count this run's input from 1."""
     import orjson
 
     from recallflow.flows.embedded import rejection

@@ -1,31 +1,103 @@
-"""`recallflow replay` to Kafka: conversation logs onto the memory topic."""
+"""`recallflow replay` to Kafka: conversation logs to the memory topic."""
 
+import hashlib
+import os
 import time
+from collections.abc import Mapping
 from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.cli.pace import Meter, Pace
-from recallflow.cli.progress import Progress, Target
 from recallflow.cli.replay import Job, Replayed
+from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.sender import Publisher
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.logs.registry import log_name
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import FieldProblem, InvalidRecord, RecallflowError, UsageError
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.outputs import DeadLetter
 from recallflow.parsing import unmarked
+from recallflow.private_files import make_private_folder
 from recallflow.records import Position, Record
+from recallflow.state.files import write_whole
+
+
+class Target(NamedTuple):
+    """Topic with its current sizes. `records` is the number of its records; `ends` that of all records ever,
+    approximately."""
+
+    cluster: str
+    topic: str
+    topic_id: str
+    records: int
+    ends: int
+
+    @classmethod
+    def of(cls, options: KafkaOptions, topic: str) -> "Target":
+        """Read the sizes of a topic. Raise SourceError where Kafka is unreachable, refuses us, or lacks the topic."""
+        topic_id = TopicAsker(options, [topic]).first()[topic].id
+        with TopicReader(options) as reader:
+            spans = [*reader.spans([topic]).values()]
+            cluster = reader.cluster_id()
+        return cls(cluster, topic, topic_id, sum(high - low for low, high in spans), sum(high for _, high in spans))
+
+
+class Progress:
+    """Progress of a log's transfer to a target. `log` is the name of the log.
+
+    A recreated topic has another id, and so no progress. An emptied topic holds fewer records than were sent.
+    """
+
+    def __init__(self, log: str, target: Target, environment: Mapping[str, str] = os.environ) -> None:
+        """Read the progress. Raise RecallflowError if it is unreadable."""
+        key = "\n".join((log, target.cluster, target.topic, target.topic_id))
+        self.path = state_home(environment) / "replay" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+        self.events = self.sent = 0
+        self.emptied = False  # whether the topic lost the records sent before
+        try:
+            if self.path.exists():
+                stored = orjson.loads(self.path.read_bytes())
+                self.events, self.sent = int(stored["events"]), int(stored["sent"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecallflowError(
+                f"cannot read {self.path} ({error}); remove it to send the whole log again"
+            ) from error
+        if self.sent and (target.records == 0 or target.ends < self.sent):
+            self.emptied, self.events, self.sent = True, 0, 0
+
+    def save(self, events: int, sent: int) -> None:
+        """Write the progress. Raise RecallflowError if that fails."""
+        try:
+            make_private_folder(self.path.parent)
+            write_whole(self.path, orjson.dumps({"events": events, "sent": sent}))
+        except OSError as error:
+            raise RecallflowError(f"cannot write {self.path}: {error.strerror}; set XDG_STATE_HOME") from error
+
+
+def state_home(environment: Mapping[str, str]) -> Path:
+    """Return the user's folder for persistent state: `$XDG_STATE_HOME`, or `~/.local/state`."""
+    given = environment.get("XDG_STATE_HOME", "")
+    if Path(given).is_absolute():  # the standard wants a relative path to be ignored
+        return Path(given) / "recallflow"
+    try:
+        return Path.home() / ".local" / "state" / "recallflow"
+    except RuntimeError:
+        raise UsageError("no home folder for the progress of the replay; set XDG_STATE_HOME") from None
+
 
 SAVE_EVERY_S = 0.5
 STEP = "publish"
 
 
 def publish(options: KafkaOptions, topic: str, job: Job, pace: Pace | None, credentials: Headers = ()) -> Replayed:
-    """Sends a log's events to a topic, from where an earlier run stopped (`Progress`). An event without an id gets its
-    position in the file as its id, so that an event that is sent twice applies once. `credentials`: headers of each."""
+    """Send a log's events to a topic, from the end of an earlier run (`Progress`). An event without an id gets its
+    position in the file as its id, so that a repeated event applies once. `credentials` are headers of each record."""
     name = log_name(job.log, job.scope)
     progress = Progress(name, Target.of(options, topic))
     done, sent_before = progress.events, progress.sent
@@ -50,7 +122,7 @@ def publish(options: KafkaOptions, topic: str, job: Job, pace: Pace | None, cred
                     sent += 1
                     publisher.send(key, event)
                     continue
-                problem = FieldProblem("", f"{topic} takes {publisher.most_bytes} bytes a record (max.message.bytes)")
+                problem = FieldProblem("", f"{topic} takes {publisher.most_bytes} bytes per record (max.message.bytes)")
                 item = Refused(item.record, InvalidRecord("too_large", [problem]), STEP)
             refused += 1
             job.rejects.note(number + 1, DeadLetter(item.record, 0, item.error, item.step), job.within)
@@ -60,7 +132,7 @@ def publish(options: KafkaOptions, topic: str, job: Job, pace: Pace | None, cred
         rate = meter.rate()
     where = f" sent to {topic}"
     if progress.emptied:
-        where += ", all anew: what an earlier run sent is not in the topic any more"
+        where += ", from the beginning, because the topic lost the records of an earlier run"
     return Replayed(job.shown, sent, refused, done, job.scope.skipped, rate, job.rejects.path, where)
 
 

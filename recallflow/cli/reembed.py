@@ -1,4 +1,4 @@
-"""`recallflow reembed`: the vectors of another embedding model, before an engine with it begins."""
+"""`recallflow reembed`: vectors of another embedding model, before an engine with it starts."""
 
 import argparse
 import sys
@@ -23,18 +23,20 @@ Files that were replayed without Kafka are replayed once more, into a new state 
     recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_reembed(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "reembed",
-        help="vectors of another embedding model, for an engine that is to begin with it",
-        description="Reads the memory topic, says how many texts stand without a vector of the model and what those "
-        "cost, and has them computed by the embedding service: each goes to the memory topic as memory.embedding. "
-        "Interrupted, it goes on where it stopped. Engines with other models pass the vectors over.",
+        help="compute the vectors of another embedding model",
+        description="Reads the memory topic, prints the number of texts without a vector of the model and the cost, "
+        "and has the embedding service compute them. Each vector goes to the memory topic as a memory.embedding "
+        "event. An interrupted run can be continued. Engines with other models skip the vectors.",
         examples=("recallflow reembed --embedder openai --dry-run --bootstrap-servers localhost:9092",),
     )
-    parser.add_argument("--price-per-million", type=float, metavar="PRICE", help="of a million tokens, to say the cost")
-    parser.add_argument("--dry-run", action="store_true", help="say what it costs, and no more")
-    parser.add_argument("--yes", action="store_true", help="do not ask before anything is computed")
+    parser.add_argument(
+        "--price-per-million", type=float, metavar="PRICE", help="price of a million tokens, to print the cost"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the cost only")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_kafka(parser, *MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
     parser.set_defaults(run=run)
 
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     chosen, origins = config_and_origins(options)
     name = chosen.engine.embedder
     if name != REMOTE and "engine.embedder" not in origins:
-        raise UsageError("give --embedder openai, and --embedding-model: the model to have vectors of")
+        raise UsageError("give --embedder openai, and --embedding-model with the name of the new model")
     if name != REMOTE:
         print(_LOCAL.format(name=name))
         return 0
@@ -77,7 +79,7 @@ def _reembed(
             print("nothing was computed")
             return 1
         refused = _compute(chosen, service, standing, cost.texts)
-        print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were not taken")
+        print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were refused")
     print(
         f"now: recallflow run --embedder openai --embedding-model {service.name} "
         f"--embedding-dimension {service.dimension} --deployment NEW_NAME --state-dir NEW_DIR --create"
@@ -86,33 +88,33 @@ def _reembed(
 
 
 def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float | None) -> str:
-    """What is to be computed, and what it costs."""
+    """Return the amount of the computation and its cost."""
     found = (
-        f"{cost.texts:,} texts stand without a vector of {model}: {cost.characters:,} characters, "
+        f"{cost.texts:,} texts have no vector of {model}: {cost.characters:,} characters, "
         f"about {cost.tokens:,} tokens ({counter.counted_by})"
     )
     if price is not None:
         found += f", {cost.tokens / 1_000_000 * price:,.4f} at {price:g} per million"
     if cost.refused:
-        found += f"\n{cost.refused:,} events bring vectors of another size: an engine with {model} will refuse them"
+        found += f"\n{cost.refused:,} events have vectors of another dimension: an engine with {model} will refuse them"
     if cost.astray:
         found += (
-            f"\n{cost.astray:,} records lie in other partitions than their users': they count once an engine "
-            "(recallflow run) has sent them there"
+            f"\n{cost.astray:,} records are misrouted: they are not counted until an engine "
+            "(recallflow run) has sent them to the partitions of their owners"
         )
     return found
 
 
 def _agreed() -> bool:
-    """Whether a person says yes. Raises UsageError where nobody can be asked."""
+    """Return whether the user agrees. Raise UsageError without a terminal."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked whether to go on: give --yes, or --dry-run")
+        raise UsageError("no terminal to ask for confirmation; give --yes, or --dry-run")
     print("compute them? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _compute(chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay", texts: int) -> int:
-    """Has all computed and sent; returns how many texts the service did not take."""
+    """Compute and send all vectors; return the number of texts that the service refused."""
     from recallflow.connectors.kafka.sender import Publisher
     from recallflow.flows.reembed import Reembedding
     from recallflow.operators.async_call import Completions, Runtime

@@ -1,4 +1,4 @@
-"""The file that holds what a replay refused, each line of a log once, however often that is replayed."""
+"""File of a replay's refused records. A repeated replay adds each line of a log once."""
 
 from contextlib import suppress
 from hashlib import blake2b
@@ -13,7 +13,7 @@ from recallflow.private_files import open_private
 
 
 class Rejects:
-    """One such file. What it held when it was opened is not noted again; a last line that a kill cut off goes."""
+    """Rejects file. Records that it held at opening are not added again; an incomplete last line is removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class Rejects:
         self._opened = False
 
     def note(self, line: int, letter: DeadLetter, log: str | None = None) -> None:
-        """Notes a refused line of a log, unless an earlier replay did. `log`: its name, where one of many."""
+        """Add a refused line of a log, unless an earlier replay did. `log` is the name of one of several logs."""
         record = letter.record.value.decode(errors="replace")
         if _name(line, record, log) in self._known:
             return
@@ -44,11 +44,11 @@ class Rejects:
                 if not noted.endswith(b"\n"):
                     return
                 self._whole_bytes += len(noted)
-                with suppress(ValueError, KeyError, TypeError):  # somebody else's line
+                with suppress(ValueError, KeyError, TypeError):  # line of another program
                     rejected = orjson.loads(noted)
                     self._known.add(_name(rejected["line"], rejected["record"], rejected.get("log")))
 
 
 def _name(line: int, record: str, log: str | None) -> bytes:
-    """What stands for a line with its content: another log may come under the same name."""
+    """Return a digest of a line and its content: another log may have the same name."""
     return blake2b(orjson.dumps([line, record, log]), digest_size=16).digest()

@@ -25,8 +25,8 @@ DATES = ("dmy", "mdy", "ymd")
 
 
 class Replayed(NamedTuple):
-    """What was done with a log. `events`: those that came in; `before`: those that an earlier run had taken; `rate`:
-    records a second; `where`: what else there is to say of where they went."""
+    """Result of a log's replay. `events` are the new events, `before` those of earlier runs; `rate` is in records
+    per second; `where` describes the target."""
 
     log: str
     events: int
@@ -40,17 +40,17 @@ class Replayed(NamedTuple):
     def text(self) -> str:
         said = f"{self.log}: {self.events:,} events{self.where}"
         if self.before:
-            said += f", {self.before:,} before were there from an earlier run"
+            said += f", {self.before:,} were stored by an earlier run"
         if self.refused:
             said += f"; {self.refused:,} refused, see {self.rejects}"
         if self.skipped:
-            said += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in self.skipped.most_common())}"
+            said += f"; omitted: {', '.join(f'{count:,} {reason}' for reason, count in self.skipped.most_common())}"
         return f"{said}; {self.rate:,.0f} events/s" if self.events else said
 
 
 class Job(NamedTuple):
-    """A log to be replayed. `shown`: its name for people; `within`: its name in the folder or archive it is of.
-    `failed`: what could not be read, of all logs of the command."""
+    """Log to be replayed. `shown` is its name in messages, `within` its name in a folder or archive. `failed`
+    collects the read errors of all logs of the command."""
 
     log: "Log"
     scope: "Scope"
@@ -60,7 +60,7 @@ class Job(NamedTuple):
     failed: list[str]
 
     def values(self) -> "Iterator[bytes]":
-        """The log's events, up to where it breaks off: that ends neither what came before nor the other logs."""
+        """Yield the log's events, up to the end of a truncated log. A truncated log does not stop the command."""
         from recallflow.errors import UsageError
 
         try:
@@ -69,13 +69,13 @@ class Job(NamedTuple):
             self.failed.append(str(error))
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "replay",
-        help="conversation logs to Kafka, or into a state directory",
-        description="Replays conversation logs: exports of chat programs and of other memories, chat messages, tables, "
-        "our own events. The format is recognised. An interrupted replay goes on where it stopped; refused records go "
-        "to FILE.rejects.jsonl with their reasons.",
+        help="import conversation logs to Kafka or a state directory",
+        description="Imports conversation logs: exports of chat programs and other memory systems, chat messages, "
+        "tables, recallflow events. The format is detected. An interrupted replay can be continued. Refused records "
+        "go to FILE.rejects.jsonl with their reasons.",
         examples=(
             "recallflow replay conversations.jsonl --dry-run",
             "recallflow replay conversations.jsonl --embedded --state-dir new --create",
@@ -86,19 +86,24 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="a file, a folder, a zip archive, or - for standard input; .gz, .zst"
     )
-    parser.add_argument("--embedded", action="store_true", help="into --state-dir, without Kafka")
-    parser.add_argument("--format", metavar="NAME", help="read it as this, whatever it looks like")
-    of_table = "of a table (Parquet, CSV, JSON lines): which column has content, user_id, timestamp, …"
+    parser.add_argument("--embedded", action="store_true", help="import into --state-dir, without Kafka")
+    parser.add_argument("--format", metavar="NAME", help="format of the log (default: detected)")
+    of_table = "of a table (Parquet, CSV, JSON lines): column of content, user_id, timestamp, …"
     parser.add_argument(
         "--column", dest="columns", action="append", default=[], metavar="FIELD=COLUMN", type=_column, help=of_table
     )
-    parser.add_argument("--date-order", choices=DATES, help="of dates that do not say it: 1/2/24")
-    parser.add_argument("--zone", metavar="NAME", help="where clocks stood that do not say it (default: UTC)")
-    parser.add_argument("--rate", type=_rate, metavar="N", help="at most so many events a second")
-    parser.add_argument("--rejects", type=Path, metavar="FILE", help="default: the log's name with .rejects.jsonl")
+    parser.add_argument("--date-order", choices=DATES, help="order in ambiguous dates such as 1/2/24")
+    parser.add_argument("--zone", metavar="NAME", help="time zone of times without one (default: UTC)")
+    parser.add_argument("--rate", type=_rate, metavar="N", help="maximum events per second")
+    parser.add_argument(
+        "--rejects",
+        type=Path,
+        metavar="FILE",
+        help="file for refused records (default: the log's name with .rejects.jsonl)",
+    )
     add_create(parser)
-    parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
-    parser.add_argument("--json", action="store_true", help="what was done, or would be, as JSON lines")
+    parser.add_argument("--dry-run", action="store_true", help="read and check only, without storing")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
     add_kafka(parser, *ENGINE, "topics.memory")
     add_owner(parser)
     parser.set_defaults(run=run, user=None)
@@ -128,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ended(refused: int, failed: list[str]) -> int:
-    """Names what could not be read, and gives the exit code: 1 where not everything came in, or would."""
+    """Print the read errors, and return the exit code: 1 where an event was refused or unreadable."""
     from recallflow.cli.output import error
 
     for one in failed:
@@ -137,7 +142,7 @@ def _ended(refused: int, failed: list[str]) -> int:
 
 
 def _jobs(options: argparse.Namespace, failed: list[str]) -> list[Job]:
-    """The logs in all files, and in `failed` why others cannot be read. Raises UsageError where there are no logs."""
+    """Return the logs in all files; add read errors to `failed`. Raise UsageError without logs."""
     from recallflow.cli.output import error, note
     from recallflow.cli.rejects import Rejects
     from recallflow.connectors.logs.registry import Registry
@@ -164,11 +169,11 @@ def _jobs(options: argparse.Namespace, failed: list[str]) -> list[Job]:
             jobs.append(Job(log, replace(scope, skipped=Counter(), columns={}), rejects, shown, within, failed))
         for other in others:
             if other.broken is None:
-                note(f"{other.where}: not a conversation log, passed over")
+                note(f"{other.where}: not a conversation log, skipped")
             else:
                 failed.append(str(other.broken))
         if source.empty and logs[0].source is not source:
-            note(f"{source.where}: {source.empty:,} empty files, passed over")
+            note(f"{source.where}: {source.empty:,} empty files, skipped")
     if not jobs:
         *before, last = failed
         for one in before:
@@ -187,7 +192,7 @@ def _scope(options: argparse.Namespace) -> "Scope":
     try:
         zone = UTC if options.zone is None else ZoneInfo(options.zone)
     except (ValueError, OSError, KeyError):
-        raise UsageError(f"--zone {options.zone}: no such time zone; give one like Europe/Lisbon") from None
+        raise UsageError(f"--zone: unknown time zone {options.zone}; give one like Europe/Lisbon") from None
     user, given = (options.user, True) if options.user is not None else ("user", False)
     return Scope(options.tenant, user, options.environment, given, options.date_order, zone)
 
@@ -202,7 +207,7 @@ def _tell(done: Replayed, *, as_json: bool) -> None:
 
 
 def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
-    """How many records were refused."""
+    """Replay to Kafka. Return the number of refused records."""
     from recallflow.cli.publish import publish
 
     refused = 0
@@ -214,7 +219,7 @@ def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json
 
 
 def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
-    """How many records were refused."""
+    """Replay to a state directory. Return the number of refused records."""
     from recallflow.cli.output import note
     from recallflow.flows.embedded import EmbeddedEngine
     from recallflow.flows.settings import open_at_rest
@@ -285,5 +290,5 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = 0
     if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError("give a number of events a second above 0")
+        raise argparse.ArgumentTypeError("give a number of events per second above 0")
     return rate

@@ -1,52 +1,137 @@
-"""`recallflow tail`: what goes into the topics and comes out of them, as it happens."""
+"""`recallflow tail`: records of the topics as they arrive."""
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import orjson
+from rich.text import Text
+
+from recallflow.cli.memory import ASIDE, WHEN, WHO, one_line
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, json_line
-from recallflow.cli.tail_text import line_of, record_of
 from recallflow.errors import UsageError
+
+# Kind of a record → its label and colour.
+_LABELS = {
+    "memory": ("event", "green"),
+    "queries": ("query", "blue"),
+    "responses": ("answer", "magenta"),
+    "receipts": ("receipt", "green"),
+    "dead_letters": ("refused", "bold red"),
+}
+
+
+def line_of(message: Any, name: str, *, goes_in: bool) -> Text:
+    """Return time, direction, kind, owner and summary of a record."""
+    from recallflow.connectors.kafka.messages import time_ms
+
+    when = time.strftime("%H:%M:%S", time.localtime(time_ms(message) / 1_000))
+    label, style = _LABELS[name]
+    return Text.assemble(
+        (when, WHEN),
+        " → " if goes_in else " ← ",
+        (f"{label:<8}", style),
+        (one_line((message.key() or b"").decode(errors="replace")), WHO),
+        " ",
+        one_line(_short(name, _parsed(message), message)),
+        (f"  {message.topic()}:{message.partition()}:{message.offset()}", ASIDE),
+    )
+
+
+def record_of(message: Any) -> dict[str, Any]:
+    """Return a record for programs: position and content. Content that is not JSON is text."""
+    from recallflow.connectors.kafka.dead_letters import Letter
+
+    letter = Letter.of(message)
+    found = {
+        "position": f"{message.topic()}:{message.partition()}:{message.offset()}",
+        "timestamp_ms": message.timestamp()[1],
+        "key": (message.key() or b"").decode(errors="replace"),
+        "record": _parsed(message),
+    }
+    return found if letter is None else found | {"error": letter.error}
+
+
+def _parsed(message: Any) -> Any:
+    """Return the content of a record: JSON, else text; None for a tombstone."""
+    value = message.value()
+    if value is None:
+        return None
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value.decode(errors="replace")
+
+
+def _short(name: str, record: Any, message: Any) -> str:
+    if name == "dead_letters":
+        from recallflow.connectors.kafka.dead_letters import Letter
+
+        letter = Letter.of(message)
+        return "not written by an engine" if letter is None else f"{letter.error.get('code')}: {letter.error['detail']}"
+    if not isinstance(record, dict):
+        return "(a tombstone)" if record is None else str(record)
+    match name:
+        case "memory" | "queries":
+            said = next((record[one] for one in ("content", "query", "memory_id", "filter") if record.get(one)), "")
+            return f"{record.get('type')} {said if isinstance(said, str) else orjson.dumps(said).decode()}"
+        case "receipts":
+            return f"{record.get('outcome')} {record.get('memory_id') or record.get('id')}"
+    return _answered(record)
+
+
+def _answered(response: dict[str, Any]) -> str:
+    """Summarise a response. Topics may hold arbitrary records: an invalid response is shown as far as possible."""
+    error, took, memories = (response.get(name) for name in ("error", "processing_time_ms", "memories"))
+    parts, said = [str(response.get("status"))], error.get("message") if isinstance(error, dict) else None
+    if isinstance(memories, list):
+        parts.append(f"{len(memories)} memories")
+        said = memories[0].get("content") if memories and isinstance(memories[0], dict) else said
+    if isinstance(took, int | float):
+        parts.append(f"{took:.1f} ms")
+    return ", ".join(parts) + (f": {said}" if said else "")
+
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.topic_reader import TopicReader
     from recallflow.flows.settings import TopicNames
 
-# What may be followed → whether it goes in, to an engine.
+# Topic to follow → whether it is an input of the engine.
 FOLLOWED = {"memory": True, "queries": True, "responses": False, "receipts": False, "dead_letters": False}
 WAIT_S = 0.5
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_tail(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "tail",
-        help="follow what goes into the topics and comes out of them",
-        description="Prints a line for each record of the topics, as it comes: memory events and queries in, "
-        "responses, receipts and dead letters out. Ctrl-C ends it.",
+        help="print records of the topics as they arrive",
+        description="Prints one line per record of the topics as it arrives: memory events and queries as input, "
+        "responses, receipts and dead letters as output. Ctrl-C ends it.",
         examples=("recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092",),
     )
-    parser.add_argument("--tenant", metavar="ID", help="only this tenant's (default: all)")
-    parser.add_argument("--user", metavar="ID", help="only this user's; with --tenant")
+    parser.add_argument("--tenant", metavar="ID", help="only records of this tenant (default: all)")
+    parser.add_argument("--user", metavar="ID", help="only records of this user; needs --tenant")
     names = [name.replace("_", "-") for name in FOLLOWED]
     parser.add_argument(
-        "--only", action="append", choices=names, metavar="WHAT", help=f"{', '.join(names)}; may be given often"
+        "--only", action="append", choices=names, metavar="WHAT", help=f"{', '.join(names)}; may be repeated"
     )
     parser.add_argument(
-        "--from", dest="begin", choices=("beginning", "now"), default="now", help="where to begin (default: now)"
+        "--from", dest="begin", choices=("beginning", "now"), default="now", help="first record (default: now)"
     )
-    parser.add_argument("--count", type=int, metavar="N", help="end after so many")
-    parser.add_argument("--json", action="store_true", help="print JSON, one record a line")
+    parser.add_argument("--count", type=int, metavar="N", help="end after this number of records")
+    parser.add_argument("--json", action="store_true", help="print one JSON record per line")
     add_kafka(parser, *(f"topics.{name}" for name in FOLLOWED))
     parser.set_defaults(run=run_tail)
 
 
 def run_tail(options: argparse.Namespace) -> int:
     if options.user is not None and options.tenant is None:
-        raise UsageError("--user: give --tenant too, as users of two tenants may have one name")
+        raise UsageError("--user needs --tenant, because users of two tenants may have the same name")
     if options.count is not None and options.count < 1:
-        raise UsageError("--count: give 1 or more")
+        raise UsageError("--count must be 1 or more")
     from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 
     chosen = config(options)
@@ -61,7 +146,7 @@ def _topics(topics: "TopicNames", only: Sequence[str] | None) -> list[str]:
 
 
 def _followed(reader: "TopicReader", topics: Sequence[str], options: argparse.Namespace) -> Iterator[Any]:
-    """Records about whom the options name, as they come; from the beginning, each partition in its order."""
+    """Yield records that match the options as they arrive; from the beginning, each partition in order."""
     for (topic, number), (begin, end) in reader.spans(topics).items():
         reader.add(topic, number, begin if options.begin == "beginning" else end)
     left = options.count

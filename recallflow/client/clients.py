@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.client.credentials import Credentials, Token
-from recallflow.client.kafka import KafkaVerbs, Topics, checked_replies
+from recallflow.client.kafka import Credentials, KafkaVerbs, Token, Topics, checked_replies
 from recallflow.errors import UsageError
-from recallflow.verbs.arguments import explained
+from recallflow.verbs.arguments import Scope, checked_text, explained
 from recallflow.verbs.faces import Awaits, Waits, awaited, waited
-from recallflow.verbs.scope import Scope
-from recallflow.verbs.sendable import checked_text
 from recallflow.verbs.verbs import Verbs
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})

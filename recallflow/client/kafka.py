@@ -1,31 +1,172 @@
 """The verbs as records of Kafka topics, and what decides about a tenant, without waiting for it."""
 
+import logging
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
-from recallflow.brokers.exchange import Exchange
+from pydantic import ValidationError
+
+from recallflow.brokers.exchange import Exchange, Inbox
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.reader import Inbox
-from recallflow.client.credentials import Credentials, Headers
-from recallflow.client.outstanding import Outstanding, Pending
-from recallflow.client.writes import Writes
 from recallflow.control import ApiKey, Control, RolloutMode
-from recallflow.credentials import new_key
-from recallflow.errors import DeliveryFailed, InvalidRecord, UsageError
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, check_secret, new_key, signed
+from recallflow.errors import DeliveryFailed, InvalidRecord, QueryTimeout, UsageError
 from recallflow.graphs import GraphReport, Trace
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from recallflow.signatures import check_secret, signed
-from recallflow.verbs.futures import new_future, then
-from recallflow.verbs.scope import AnyEvent, Scope
-from recallflow.verbs.sendable import checked_text
+from recallflow.tracing import trace_headers
+from recallflow.verbs.arguments import AnyEvent, Scope, checked_text
+from recallflow.verbs.results import new_future, resolve, then
 from recallflow.verbs.verbs import After, Verbs
+
+Headers = tuple[tuple[str, bytes | None], ...]
+Token = str | Callable[[], str]
+_TOKEN = re.compile(r"[!-~]+")
+
+
+class Credentials:
+    """An API key or a token, if any, and the one user that everything is done for, if there is one. No message shows a
+    secret."""
+
+    def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
+        """`token`: a JWT, or what gives a fresh one. Raises UsageError for what nobody could be known by."""
+        if api_key is not None and token is not None:
+            raise UsageError("api_key and token are one thing: give one of them")
+        if api_key is not None and not (isinstance(api_key, str) and ApiKeyText.parse(api_key)):
+            raise UsageError("api_key is none: give all that `recallflow keys create` printed, rfk_…")
+        self._api_key, self._token, self._end_user = api_key, token, end_user
+        if not callable(token):
+            self._token_header()
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+    def headers(self, user_id: str) -> Headers:
+        """Those of a record about a user, with the span that is current as its parent. Raises UsageError where the user
+        is not the one that the client is for."""
+        if self._end_user is not None and user_id != self._end_user:
+            raise UsageError(f"user_id is {user_id!r}, and this client is for {self._end_user!r}")
+        user = () if self._end_user is None else ((USER_HEADER, user_id.encode()),)
+        key = () if self._api_key is None else ((KEY_HEADER, self._api_key.encode()),)
+        return (*key, *self._token_header(), *user, *trace_headers())
+
+    def _token_header(self) -> Headers:
+        if self._token is None:
+            return ()
+        token = self._token() if callable(self._token) else self._token
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise UsageError("token is no JWT: give its text, or what gives that")
+        return ((TOKEN_HEADER, b"Bearer " + token.encode()),)
+
+
+USERS_MAX = 10_000  # those of the latest writes; of others, an engine has long applied them
+
+
+class Writes:
+    """The last acknowledged write for each of the latest users. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[str, Position] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def note(self, user_id: str, position: Position) -> Position:
+        """A write for a user was acknowledged. Returns where it stands."""
+        with self._lock:
+            known = self._last.pop(user_id, position)
+            self._last[user_id] = max(known, position) if known.source == position.source else position
+            if len(self._last) > USERS_MAX:
+                self._last.popitem(last=False)
+        return position
+
+    def last(self, user_id: str) -> Position | None:
+        """Where the last one stands, if it is known."""
+        return self._last.get(user_id)
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A query that was asked and not answered yet. `deadline_s` in seconds of time.monotonic()."""
+
+    query_id: str
+    key: bytes
+    timeout_s: float
+    deadline_s: float
+    future: "Future[Response]" = field(default_factory=new_future)
+
+
+class Outstanding:
+    """Queries without a response yet. Whoever pops one resolves its future. Thread-safe.
+
+    Queries are filed under their record key, which a response carries as well: a response to somebody else's query is
+    recognised by its key, unparsed.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, dict[str, Pending]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, pending: Pending) -> None:
+        """Raises UsageError where the same query id is underway."""
+        with self._lock:
+            queries = self._by_key.setdefault(pending.key, {})
+            if pending.query_id in queries:
+                raise UsageError(f"query id {pending.query_id!r} is underway; give each query its own")
+            queries[pending.query_id] = pending
+
+    def pop(self, key: bytes, query_id: str) -> Pending | None:
+        with self._lock:
+            queries = self._by_key.get(key, {})
+            pending = queries.pop(query_id, None)
+            if pending is not None and not queries:
+                del self._by_key[key]
+            return pending
+
+    # ------------------------------------------------------------------ what the exchange calls
+
+    def receive(self, message: Any) -> None:
+        """A message of the response topic."""
+        key: bytes = message.key() or b""
+        with self._lock:
+            if key not in self._by_key:
+                return
+        try:
+            response = Response.model_validate_json(message.value() or b"")
+        except ValidationError as error:
+            # Not the error itself: it quotes what it found, and that may be a memory.
+            wrong = error.error_count()
+            _log.warning("%s holds something that is no response: %d fields are wrong", message.topic(), wrong)
+            return
+        pending = self.pop(key, response.query_id)
+        if pending is None:
+            return
+        resolve(pending.future, response)
+
+    def fail_due(self, trouble: str | None) -> None:
+        """Fails what has no response in time. `trouble`: what Kafka last complained of."""
+        for pending in self._pop_due(time.monotonic()):
+            pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
+
+    def fail_all(self, error: Exception) -> None:
+        for pending in self._pop_due(float("inf")):
+            pending.future.set_exception(error)
+
+    def _pop_due(self, now_s: float) -> list[Pending]:
+        """All whose time is up, or everything at `now_s` = ∞."""
+        with self._lock:
+            due = [p for queries in self._by_key.values() for p in queries.values() if p.deadline_s <= now_s]
+        return [p for p in due if self.pop(p.key, p.query_id) is not None]
 
 
 class Topics(NamedTuple):

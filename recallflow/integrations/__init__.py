@@ -1,1 +1,1 @@
-"""Adapters to frameworks for agents. Each needs the extra of its name."""
+"""Adapters to agent frameworks. Each needs the extra of its name."""

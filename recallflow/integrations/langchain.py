@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import SkipValidation
 
-from recallflow.integrations.client import Client
-from recallflow.integrations.extras import extra
+from recallflow.integrations.client import Client, extra
 from recallflow.responses import RecalledMemory
 
 with extra("langchain"):
@@ -25,9 +24,8 @@ with extra("langchain"):
 
 
 class RecallRetriever(BaseRetriever):
-    """Gives the `k` memories of a user that answer a question best (as many as the engine gives by itself, where it is
-    left out), each as a document: its text, its id, and as metadata what the engine says of it. `fields`: any other of
-    a `recall`."""
+    """Retriever of the `k` best memories for a question (default: the engine's number). Each is a document with its
+    text, its id, and the engine's data as metadata. `fields` are other fields of a `recall`."""
 
     client: SkipValidation[Client]
     user_id: str

@@ -16,14 +16,17 @@ forgets both.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice, takewhile
+from typing import Any
 
 from recallflow.errors import UsageError
-from recallflow.integrations.applied import before_a_write, wait
-from recallflow.integrations.client import Client
-from recallflow.integrations.extras import extra
-from recallflow.integrations.pages import PAGE, listed_whole
+from recallflow.integrations.client import PAGE, Client, before_a_write, extra, listed_whole, wait
+from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory
 
@@ -33,33 +36,135 @@ with extra("langgraph"):
         GetOp,
         Item,
         ListNamespacesOp,
+        MatchCondition,
         Op,
         PutOp,
         Result,
         SearchItem,
         SearchOp,
+        get_text_at_path,
         validate_op_namespace,
     )
 
-    from recallflow.integrations.langgraph_items import (
-        Filters,
-        Namespace,
-        digest_in,
-        digest_of,
-        fields_of,
-        matches,
-        new_id,
-        newest_of_each,
-        of_items,
-        stored_in,
-        within,
-    )
+Namespace = tuple[str, ...]
+Filters = dict[str, Any]
+
+# Metadata fields. Filters use the last three, but cannot query the first.
+ITEM = "langgraph"  # {namespace, key, value}; the value as JSON, so that it comes back as it is
+WITHIN = "langgraph.in"  # the namespace, and every prefix of it
+DIGEST = "langgraph.item"
+FIELD = "value.{}"  # each field of the value that a filter may name
+
+
+def digest_of(namespace: Namespace, key: str) -> str:
+    """Return the digest that all memories of one item share."""
+    return hashlib.sha256(json.dumps([namespace, key]).encode()).hexdigest()[:32]
+
+
+def new_id(namespace: Namespace, key: str) -> str:
+    """Return a new memory id for an item: the id of a forgotten memory cannot be reused. It contains the item's
+    digest, because answers have no metadata."""
+    return f"{digest_of(namespace, key)}-{uuid.uuid4().hex}"
+
+
+def digest_in(memory_id: str) -> str:
+    return memory_id.partition("-")[0]
+
+
+def newest_of_each(rows: Iterable[ListedMemory]) -> Iterator[ListedMemory]:
+    """Yield the first memory of each item."""
+    seen = set()
+    for row in rows:
+        if (digest := digest_in(row.id)) not in seen:
+            seen.add(digest)
+            yield row
+
+
+def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Return the memory fields of an item. Raise UsageError where filters could not find all of it."""
+    prefixes = [_path(namespace[:length]) for length in range(1, len(namespace) + 1)]
+    if len(prefixes[-1]) > METADATA_TEXT_CHARACTERS:
+        raise UsageError(f"a namespace may have {METADATA_TEXT_CHARACTERS} characters in all, not {len(prefixes[-1])}")
+    found = {FIELD.format(name): one for name, one in value.items() if _is_found(name, one)}
+    if (most := METADATA_VALUES_MAX - len(prefixes) - 1) < len(found):
+        raise UsageError(f"a value may have {most} texts, numbers and truth values at its top, not {len(found)}")
+    item = {"namespace": list(namespace), "key": key, "value": json.dumps(value, ensure_ascii=False)}
+    metadata = {ITEM: item, WITHIN: prefixes, DIGEST: digest_of(namespace, key), **found}
+    return {"content": _text(value, paths), "metadata": metadata}
+
+
+def stored_in(row: ListedMemory) -> dict[str, Any]:
+    """Return the value stored in a memory."""
+    item = (row.metadata or {})[ITEM]
+    return {
+        "namespace": tuple(item["namespace"]),
+        "key": item["key"],
+        "value": json.loads(item["value"]),
+        "created_at": datetime.fromisoformat(row.created_at),
+        "updated_at": datetime.fromisoformat(row.updated_at),
+    }
+
+
+def of_items(digests: Sequence[str]) -> Filters:
+    return {"metadata": {DIGEST: list(digests)}}
+
+
+def within(prefix: Namespace, wanted: Mapping[str, Any] | None = None) -> Filters:
+    """Return filters for a namespace and those below it, with a filter of LangGraph. Raise NotImplementedError for
+    an unsupported condition."""
+    every: list[Filters] = [{"metadata": {WITHIN: _path(prefix)}}]
+    for name, condition in (wanted or {}).items():
+        compared = condition if isinstance(condition, Mapping) else {"$eq": condition}
+        for operator, value in compared.items():
+            if operator not in ("$eq", "$ne") or not isinstance(value, str | int | float):
+                raise NotImplementedError(
+                    f"{name}: a filter asks for a text, a number, true or false, with $eq or $ne, not for {condition!r}"
+                )
+            equal = {"metadata": {FIELD.format(name): value}}
+            every.append(equal if operator == "$eq" else {"not": equal})
+    return {"all": every}
+
+
+def matches(namespace: Namespace, condition: MatchCondition) -> bool:
+    """Return whether a namespace matches a prefix or suffix condition; `*` is any label."""
+    path = condition.path
+    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
+    return len(part) == len(path) and all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+
+
+def _path(namespace: Namespace) -> str:
+    return ".".join(namespace)  # no label has a dot
+
+
+def _is_found(name: object, value: object) -> bool:
+    """Return whether filters can find a field; longer texts cannot be queried."""
+    if isinstance(value, str):
+        return len(value) <= METADATA_TEXT_CHARACTERS
+    return isinstance(value, int | float) and len(FIELD.format(name)) <= METADATA_NAME_CHARACTERS
+
+
+def _text(value: Mapping[str, Any], paths: Sequence[str]) -> str:
+    """Return the indexed text of a value: the values at the paths, or else all its texts; without any, its JSON."""
+    found = [text for path in paths for text in get_text_at_path(value, path)] if paths else [*_texts(value)]
+    text = "\n".join(found)
+    return text if text.strip() else json.dumps(value, ensure_ascii=False)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _texts(one)
 
 
 class RecallStore(BaseStore):
-    """Items as memories of users. `user_label`: which label of a namespace is the user, counted from 0. `fields`: the
-    paths of a value that searches read, as LangGraph writes them; without any, every text in it. A put may name others
-    as its `index`."""
+    """Items as memories of users. `user_label` is the index of the user's label in a namespace. `fields` are the
+    indexed paths of a value in LangGraph's notation; without any, all its texts are indexed. A put may override them
+    with `index`."""
 
     def __init__(self, client: Client, *, user_label: int = 0, fields: Sequence[str] = ()) -> None:
         self._client = client
@@ -67,7 +172,7 @@ class RecallStore(BaseStore):
         self._fields = tuple(fields)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Does one after the other; each sees what those before it did."""
+        """Run the operations in order; each sees the effects of earlier ones."""
         return [self._done(op) for op in ops]
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -87,7 +192,7 @@ class RecallStore(BaseStore):
             case ListNamespacesOp():
                 return self._namespaces(op)
 
-    # ------------------------------------------------------------------ writing
+    # ------------------------------------------------------------------ writes
 
     def _put(self, op: PutOp) -> None:
         if op.ttl is not None:
@@ -98,7 +203,7 @@ class RecallStore(BaseStore):
         with before_a_write():
             there = [row.id for row in self._at(op.namespace, op.key)]
         if op.value is None:
-            # All are sent before one is waited for: where that takes too long, none is left over.
+            # All are sent before the first wait, so that a timeout skips none.
             forgotten = [self._client.forget(memory_id, user=user_id) for memory_id in there]
             for position in forgotten[-1:]:
                 wait(self._client, user_id, position)
@@ -111,7 +216,7 @@ class RecallStore(BaseStore):
             position = self._client.add(said.pop("content"), user=user_id, id=memory_id, **said).position
         wait(self._client, user_id, position)
 
-    # ------------------------------------------------------------------ reading
+    # ------------------------------------------------------------------ reads
 
     def _newest(self, op: SearchOp) -> list[SearchItem]:
         rows = newest_of_each(self._rows(self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)))
@@ -123,7 +228,7 @@ class RecallStore(BaseStore):
         user_id, filters = self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)
         found = self._client.search(op.query or "", user=user_id, k=last, filters=filters, explain=False)
         best = found[op.offset :]
-        # An answer has no metadata; a list has, and the ids tell which items are meant.
+        # An answer has no metadata, but a list has; the ids connect both.
         digests = {digest_in(memory.id) for memory in best}
         of_best = self._rows(user_id, of_items([*digests])) if digests else iter(())
         rows = {row.id: row for row in newest_of_each(of_best)}
@@ -131,7 +236,7 @@ class RecallStore(BaseStore):
         return [SearchItem(**stored_in(row), score=score) for row, score in scored]
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
-        """Reads every item of the user."""
+        """Return the namespaces of a user by reading all items."""
         given = op.match_conditions or ()
         named = next((one.path for one in given if one.match_type == "prefix"), ())
         prefix = tuple(takewhile("*".__ne__, named))
@@ -141,11 +246,11 @@ class RecallStore(BaseStore):
         return sorted(matching)[op.offset : op.offset + op.limit]
 
     def _at(self, namespace: Namespace, key: str) -> Iterator[ListedMemory]:
-        """The memories of an item, the newest first: one at most, but where two processes made it."""
+        """Yield the memories of an item, newest first: at most one, unless two processes created it."""
         return self._rows(self._user(namespace), of_items([digest_of(namespace, key)]))
 
     def _rows(self, user_id: str, filters: Filters) -> Iterator[ListedMemory]:
-        """Memories of a user as they are now, the newest first."""
+        """Yield the current memories of a user, newest first."""
         end: str | None = None
         while True:
             page = listed_whole(self._client.all(user=user_id, filters=filters, limit=PAGE, after=end))

@@ -11,9 +11,7 @@ from typing import Any
 from pydantic import Field, SkipValidation
 
 from recallflow.fields import Role
-from recallflow.integrations.applied import await_applied
-from recallflow.integrations.client import AsyncClient
-from recallflow.integrations.extras import extra
+from recallflow.integrations.client import AsyncClient, await_applied, extra
 from recallflow.records import Position
 
 with extra("llama-index"):
@@ -33,9 +31,8 @@ _ROLES: dict[MessageRole, Role] = {
 
 
 class RecallMemoryBlock(BaseMemoryBlock[str]):
-    """Gives, one in a line, the memories of a user that help with the last `asked_with` messages: at most `k`. Messages
-    without a text, as those that only call tools, are neither asked with nor stored. `fields`: any other of a
-    `recall`."""
+    """Memory block with a user's memories for the last `asked_with` messages, at most `k`, one per line. Messages
+    without text, such as tool calls, are neither used nor stored. `fields` are other fields of a `recall`."""
 
     name: str = "long_term_memory"
     client: SkipValidation[AsyncClient] = Field(exclude=True, repr=False)

@@ -12,10 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from recallflow.fields import Role
-from recallflow.integrations.applied import await_applied, before_a_write
-from recallflow.integrations.client import AsyncClient
-from recallflow.integrations.extras import extra
-from recallflow.integrations.pages import PAGE, listed_whole
+from recallflow.integrations.client import PAGE, AsyncClient, await_applied, before_a_write, extra, listed_whole
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
 
@@ -38,13 +35,13 @@ class RecallSession:
         self._user_id = user_id
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """The session's items in their order: all, or the latest `limit`."""
+        """Return the session's items in order: all, or the latest `limit`."""
         settings = self.session_settings
         most = settings.limit if limit is None and settings is not None else limit
         return [_item(row) for row in reversed(await self._rows(most))]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Adds the items one after the other: where one cannot be stored, those before it are."""
+        """Add the items in order. If one fails, earlier ones are stored."""
         position: Position | None = None
         for item in items:
             said = _message(cast("Mapping[str, Any]", item))
@@ -53,8 +50,7 @@ class RecallSession:
             await await_applied(self._client, self._user_id, position)
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Takes the latest item out of the session, and out of the memory for good. Raises NothingWritten where it
-        cannot be asked for."""
+        """Remove and return the latest item, and forget its memory. Raise NothingWritten if the query for it fails."""
         with before_a_write():
             rows = await self._rows(1)
         for row in rows:
@@ -63,12 +59,12 @@ class RecallSession:
         return None
 
     async def clear_session(self) -> None:
-        """Forgets everything of the session, for good: facts that were found in it too."""
+        """Forget all memories of the session, derived facts included."""
         forgotten = await self._client.forget(user=self._user_id, where={"session_id": self.session_id})
         await await_applied(self._client, self._user_id, forgotten)
 
     async def _rows(self, limit: int | None) -> list[ListedMemory]:
-        """Messages of the session, the newest first: all, or so many."""
+        """Return the session's messages, newest first: all, or the latest `limit`."""
         rows: list[ListedMemory] = []
         end: str | None = None
         while limit is None or len(rows) < limit:
@@ -82,7 +78,7 @@ class RecallSession:
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message that is this item."""
+    """Return the message fields of an item."""
     role = item.get("role") or _ROLES.get(item.get("type", ""), "assistant")
     said = {"role": role, "content": _text(item.get("content") or item.get("output"))}
     return said if item == said else said | {"metadata": {ITEM: json.dumps(item, ensure_ascii=False)}}
@@ -95,7 +91,7 @@ def _item(row: ListedMemory) -> TResponseInputItem:
 
 
 def _text(said: object) -> str | None:
-    """What an item says in words: a text, or those of its parts; the engine does not know other parts of it."""
+    """Return the text of an item, or of its parts; the engine ignores other parts."""
     if isinstance(said, str):
         return said if said.strip() else None
     parts = said if isinstance(said, list) else []

@@ -1,8 +1,8 @@
-"""pydantic-ai: tools with which a model searches, adds to and forgets from a user's memory.
+"""pydantic-ai: tools with which a model searches, adds and forgets memories of a user.
 
-    agent = Agent(model, deps_type=User, toolsets=[memory_toolset(client, lambda user: user.id)])
+agent = Agent(model, deps_type=User, toolsets=[memory_toolset(client, lambda user: user.id)])
 
-Whose memory it is comes from the run's dependencies; the model has no say in it.
+The user comes from the run's dependencies; the model cannot choose it.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from recallflow.errors import InvalidRecord
-from recallflow.integrations.applied import await_applied
-from recallflow.integrations.client import AsyncClient
-from recallflow.integrations.extras import extra
+from recallflow.integrations.client import AsyncClient, await_applied, extra
 
 with extra("pydantic-ai"):
     from pydantic_ai import FunctionToolset, ModelRetry, RunContext
@@ -31,8 +29,8 @@ class Found:
 
 
 def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int = 5) -> FunctionToolset[D]:
-    """Three tools over the memory of the user whose id `user_of` takes from the run's dependencies. `k`: how many
-    memories a search gives at most."""
+    """Return three tools for the memory of the user whose id `user_of` returns for the run's dependencies. `k`
+    limits the memories of a search."""
 
     async def search_memory(context: RunContext[D], query: str) -> list[Found]:
         """Searches what is remembered of the user; the best memories come first.
@@ -72,7 +70,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
 
 @contextmanager
 def _told_to_the_model() -> Iterator[None]:
-    """What is wrong with the arguments of a tool is for the model to put right."""
+    """Return errors of a tool's arguments to the model, which can correct them."""
     try:
         yield
     except InvalidRecord as error:

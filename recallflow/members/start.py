@@ -1,4 +1,4 @@
-"""The members that a configuration asks for, each with the part of it that is its own."""
+"""Start of the members of a configuration, each with its own part of it."""
 
 import hashlib
 import logging
@@ -6,26 +6,102 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from recallflow.connectors.kafka.group import directory_id
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError
 from recallflow.flows.config import AUTO, PREFIX, VARIABLES, Config, as_file
-from recallflow.members.cpus import usable_cpus
-from recallflow.members.folders import check_for_members, member_folders, member_name
-from recallflow.members.member import Member
-from recallflow.members.probing import MemberMetrics
-from recallflow.members.supervisor import BACKOFF_S, Supervisor
+from recallflow.members.member import BACKOFF_S, Member, MemberMetrics, Supervisor
 from recallflow.private_files import make_private_folder
+from recallflow.process import MEMBER_VARIABLE
+from recallflow.state.directory import DESCRIPTION
 from recallflow.state.lock import locked
-from recallflow.supervised import MEMBER_VARIABLE
+
+GROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+
+
+def usable_cpus(groups: Path = GROUPS, own: Path = OWN) -> int:
+    """Return the number of whole usable CPUs, at least 1: under a limit of 3.5 CPUs a fourth process would be
+    throttled."""
+    granted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([granted, *_limits(groups, own)])))
+
+
+def _limits(groups: Path, own: Path) -> Iterator[float]:
+    """Yield the limits of the process's control groups and their parents. In a container its path may be the host's,
+    and missing: then the root folder is its group."""
+    with suppress(OSError):  # no Linux, or no /proc
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            folder = groups / controllers
+            for part in ("", *Path(path).parts[1:]):
+                folder /= part
+                yield from _limit(folder)
+
+
+def _limit(folder: Path) -> Iterator[float]:
+    """Yield the limits of one group, of version 2 or 1."""
+    with suppress(OSError, ValueError):  # "max"
+        quota, period = (folder / "cpu.max").read_text().split()
+        yield int(quota) / int(period)
+    with suppress(OSError):
+        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+        if quota_us > 0:
+            yield quota_us / int((folder / "cpu.cfs_period_us").read_text())
+
+
+_NAME = re.compile(r"member-\d{2,}")
+
+
+def member_name(number: int) -> str:
+    """Return the name of a member for logs, metrics and folders."""
+    return f"member-{number:02d}"
+
+
+def member_folders(state_dir: Path) -> list[Path]:
+    """Return the member folders that hold state."""
+    filled = (one.parent for one in state_dir.glob(f"*/{DESCRIPTION}"))
+    return sorted(folder for folder in filled if _NAME.fullmatch(folder.name))
+
+
+def check_for_one(state_dir: Path) -> None:
+    """Raise UsageError where members share the folder: one process would begin a new state next to theirs."""
+    if folders := member_folders(state_dir):
+        raise UsageError(
+            f"{state_dir} holds the state of {len(folders)} members ({folders[0].name}, …): give --processes "
+            f"{max(2, len(folders))}, or make one directory of theirs (recallflow state merge)"
+        )
+
+
+def check_for_members(state_dir: Path) -> None:
+    """Raise UsageError where the folder is the state directory of one process: members would begin without it."""
+    if (state_dir / DESCRIPTION).exists():
+        raise UsageError(
+            f"{state_dir} holds the state of one process: give --processes 1, or spread it over members' directories "
+            "(recallflow state split)"
+        )
+
+
+def state_directories(state_dir: Path, count: int) -> list[Path]:
+    """Return the state directories of this number of members; for one process the folder itself. Raise UsageError
+    where the folder holds the state of another number of processes."""
+    if count == 1:
+        check_for_one(state_dir)
+        return [state_dir]
+    check_for_members(state_dir)
+    return [state_dir / member_name(number) for number in range(count)]
+
 
 CACHE_MIN_BYTES = 1024 * 1024
-# Not from the current folder, where a state directory may be called like a module.
+# -P: the current folder may hold a state directory with the name of a module.
 COMMAND = (sys.executable, "-P", "-m", "recallflow", "run", "--create", "--processes", "1", "--state-dir")
 
 _UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]")  # in a group.instance.id
@@ -34,7 +110,7 @@ _log = logging.getLogger(__name__)
 
 
 def processes(config: Config) -> int:
-    """How many members there are to be: no more by themselves than there are CPUs, and partitions to share."""
+    """Return the number of members: by default at most one per CPU and partition."""
     chosen = config.run.processes
     if chosen != AUTO:
         return chosen
@@ -47,8 +123,8 @@ def processes(config: Config) -> int:
 
 
 def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, backoff_s: float = BACKOFF_S) -> int:
-    """Runs so many members until SIGTERM or SIGINT, and returns the exit code of the worst. Raises UsageError where the
-    state directory is one process' own, and StateInUse where other members are at work on it."""
+    """Run members until SIGTERM or SIGINT, and return the worst exit code. Raise UsageError where the state
+    directory belongs to one process, and StateInUse where other members use it."""
     state_dir = config.named_state_dir()
     if config.run.own is not None:
         raise UsageError("--own says what one member works on: give --processes 1, or leave it out")
@@ -73,12 +149,12 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
 def _member(stack: ExitStack, config: Config, command: Sequence[str], number: int, count: int) -> Member:
     name = member_name(number)
     probes = None
-    # Static: who starts again at once has its partitions kept, and all of them have after all were stopped.
+    # Static members keep their partitions during a restart, and after a restart of all.
     run = replace(config.run, processes=1, instance_id=f"{_instance(config)}-{name}")
     if config.run.metrics_port is not None:
         probes = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
         run = replace(run, metrics_host=f"fd://{probes.fileno()}", metrics_port=0)
-    # What was asked for is for all of them: more members take no more memory.
+    # The configured memory is for all members together.
     engine = replace(config.engine, cache_bytes=max(CACHE_MIN_BYTES, config.engine.cache_bytes // count))
     folder = config.named_state_dir() / name
     return Member(
@@ -92,7 +168,7 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
 
 
 def _instance(config: Config) -> str:
-    """What members' names in the group begin with: that of nobody else, here or on another machine."""
+    """Return a unique prefix of the members' names in the group."""
     if config.run.instance_id is not None:
         return config.run.instance_id
     here = hashlib.sha256(directory_id(config.named_state_dir()).encode()).hexdigest()
@@ -100,6 +176,6 @@ def _instance(config: Config) -> str:
 
 
 def environment_of(name: str, ours: Mapping[str, str]) -> dict[str, str]:
-    """A member's environment: ours without settings, as those are in its file, where they hold for all."""
+    """Return a member's environment: ours without settings, which are in its file."""
     kept = {key: value for key, value in ours.items() if key not in VARIABLES and not key.startswith(PREFIX)}
     return kept | {MEMBER_VARIABLE: name}

@@ -1,8 +1,8 @@
 """Sample conversations, and questions about them, for `recallflow demo`.
 
-`conversations.jsonl` holds memory events in time order: a person with her assistant (`maya`), a group chat
-(`team-atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries, each with two
-fields of its own: `_note` says what it shows, `_expect` names the memories that would answer it.
+`conversations.jsonl` holds memory events in time order: a person with her assistant (`maya`), a group chat (`team-
+atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries, each with two extra
+fields: `_note` explains it, `_expect` names the memories that would answer it.
 """
 
 from pathlib import Path
@@ -15,8 +15,8 @@ from recallflow.parsing import parse
 
 
 class SampleQuestion(NamedTuple):
-    """A recall query as it is sent, with what it shows and the memory ids of which one should be in the first three;
-    none where nothing that was said answers it."""
+    """A recall query with its explanation and memory ids, of which one should be in the first three; empty for a
+    question without an answer."""
 
     note: str
     expect: tuple[str, ...]
@@ -24,16 +24,16 @@ class SampleQuestion(NamedTuple):
 
 
 def sample_path(name: str) -> Path:
-    """The path of a bundled file (`conversations.jsonl`, `questions.jsonl`)."""
+    """Return the path of a bundled file (`conversations.jsonl`, `questions.jsonl`)."""
     return Path(__file__).parent / name
 
 
 def sample_events() -> list[MemoryEvent]:
-    """The sample conversations, in the order of their times."""
+    """Return the sample conversations in time order."""
     return [cast(MemoryEvent, parse(line)) for line in sample_path("conversations.jsonl").read_bytes().splitlines()]
 
 
 def sample_questions() -> list[SampleQuestion]:
-    """The sample questions, in the order in which the demo asks them."""
+    """Return the sample questions in the order of the demo."""
     lines = sample_path("questions.jsonl").read_bytes().splitlines()
     return [SampleQuestion(q.pop("_note"), tuple(q.pop("_expect")), q) for q in map(orjson.loads, lines)]

@@ -1,1 +1,1 @@
-"""What a program does with memory, in words: the same on an engine in its own process and on one behind Kafka."""
+"""Calls of the Python API: the same for an engine in the process and for one on Kafka."""

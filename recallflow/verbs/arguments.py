@@ -1,23 +1,36 @@
-"""Arguments of public calls: other libraries' names for them, and errors that name the call and the argument meant."""
+"""Arguments of public calls: other libraries' names, messages, checks, and the scope of a client."""
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, time
 from difflib import get_close_matches
-from typing import Any, ParamSpec, TypeVar
+from enum import Enum
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from uuid import UUID
 
+import orjson
+from pydantic import BaseModel
+
+from recallflow.control import DEFAULT, Control
 from recallflow.errors import UsageError
+from recallflow.events import Event, MemoryEvent
+from recallflow.parsing import MAX_DEPTH, parse, parse_control, unknown_fields
+from recallflow.queries import QueryEvent
+from recallflow.records import Position
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Names in other libraries → ours, the first of them that a call has. Type checkers know ours alone.
+# Names in other libraries → ours; the first one that the call has is used. Type checkers know ours alone.
 _ALIASES = {"user_id": ("user",), "top_k": ("k", "limit"), "limit": ("k",), "k": ("limit",)}
 _OF_THE_CALL = {"type", "tenant_id", "environment", "user_id"}  # event fields that are no arguments
 
 
 class UnknownFields(UsageError):
-    """Fields of a call that its event does not have. `known`: the event's own."""
+    """Fields of a call that its event does not have. `known` are the event's fields."""
 
     def __init__(self, event_type: str, names: Iterable[str], known: Iterable[str]) -> None:
         self.names, self.known = tuple(names), frozenset(known) - _OF_THE_CALL
@@ -25,7 +38,7 @@ class UnknownFields(UsageError):
 
 
 def explained(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a method that takes arguments under other libraries' names, and whose errors name it and what is meant."""
+    """Return a method that accepts other libraries' argument names, and whose errors name the call and a remedy."""
 
     @functools.wraps(call)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -35,11 +48,11 @@ def explained(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def called(face: object, call: Callable[..., T], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> T:
-    """Call what a public method of `face` stands for.
+    """Call the implementation of a public method of `face`.
 
     Raises:
-        UsageError: An argument is given twice, or no field of the event has its name.
-        TypeError: The arguments do not fit the call.
+        UsageError: an argument is given twice, or no field of the event has its name.
+        TypeError: the arguments do not fit the call.
     """
     if not _ALIASES.keys().isdisjoint(kwargs):
         kwargs = _renamed(face, call, kwargs)
@@ -55,7 +68,7 @@ def called(face: object, call: Callable[..., T], args: tuple[object, ...], kwarg
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like a name, as a remark; nothing where none is."""
+    """Return a suggestion for a name; empty without a similar one."""
     close = get_close_matches(name, known, 1)
     return f" (did you mean {close[0]}?)" if close else ""
 
@@ -73,7 +86,7 @@ def _renamed(face: object, call: Callable[..., Any], kwargs: Mapping[str, Any]) 
 
 
 def _check_binding(face: object, call: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise TypeError where arguments do not fit a call, in words for its user."""
+    """Raise TypeError, worded for users, where arguments do not fit a call."""
     try:
         inspect.signature(call).bind(*args, **kwargs)
     except TypeError as error:
@@ -94,3 +107,161 @@ def _parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def _public_name(face: object, call: Callable[..., Any]) -> str:
     name = type(face).__name__
     return f"{name}()" if call.__name__ == "__init__" else f"{name}.{call.__name__}()"
+
+
+# Message fields without an event field, which are stored in the metadata.
+BESIDE = ("tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations", "reasoning_content")
+
+
+def message_fields(message: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
+    """Return the event fields of a message. Raise UsageError for an invalid message."""
+    given: object = message.model_dump(exclude_none=True) if isinstance(message, BaseModel) else message
+    if not isinstance(given, Mapping):
+        kind = type(message).__name__
+        raise UsageError(f"add: give a text, a message ({{'role': …, 'content': …}}) or a list of messages, not {kind}")
+    if "role" not in given:
+        raise UsageError("add: a message needs its role: user, assistant, system, developer, tool or function")
+    fields = {name: value for name, value in given.items() if name not in BESIDE}
+    beside = {name: given[name] for name in BESIDE if given.get(name) is not None}
+    if fields.get("name") is None:
+        fields.pop("name", None)
+    if beside:  # such a message may have no content, which some APIs write as ""
+        fields["content"] = fields.get("content") or None
+        fields["metadata"] = {**(fields.get("metadata") or {}), **beside}
+    return fields
+
+
+_INTEGERS = range(-(2**63), 2**64)
+_WAIT_MIN_S, _WAIT_MAX_S = 0.001, 2_147_483.0  # librdkafka counts milliseconds in 31 bits, and 0 means "for ever"
+_SENT_AS_TEXT = (date, time, UUID, Position)
+
+
+def check_sendable(what: str, fields: Mapping[str, Any]) -> None:
+    """Raise UsageError with every field that cannot be sent, and the reason."""
+    if problems := [*_problems(fields, "", MAX_DEPTH)]:
+        raise UsageError(f"{what}: {'; '.join(problems[:20])}")
+
+
+def checked_wait(name: str, value: object) -> float:
+    """Return a time limit in seconds. Raise UsageError for other values."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _WAIT_MIN_S <= value <= _WAIT_MAX_S:
+        raise UsageError(
+            f"{name} must be a number of seconds above 0, {_WAIT_MIN_S:g} to {_WAIT_MAX_S:,.0f}, not {value!r}"
+        )
+    return value
+
+
+def checked_text(name: str, value: object) -> str:
+    """Return text that is not blank. Raise UsageError for other values."""
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{name} must be text, not {value!r}")
+    return value
+
+
+def _problems(value: object, path: str, levels: int) -> Iterator[str]:
+    if levels < 0:
+        yield f"{path}: nested more than {MAX_DEPTH} levels deep"
+    elif isinstance(value, str):
+        if not _is_unicode(value):
+            yield f"{path}: holds half a character (a lone surrogate)"
+    elif isinstance(value, int):
+        if value not in _INTEGERS:
+            yield f"{path}: a whole number beyond 64 bits; send it as text"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield f"{path}: {value} is no number in JSON; leave it out"
+    elif isinstance(value, Enum):
+        yield from _problems(value.value, path, levels)
+    elif value is not None and not isinstance(value, _SENT_AS_TEXT):
+        yield from _nested_problems(value, path, levels)
+
+
+def _nested_problems(value: object, path: str, levels: int) -> Iterator[str]:
+    if isinstance(value, BaseModel):
+        value = value.__dict__ | (value.model_extra or {})
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            inner = f"{path}.{key}" if path else str(key)
+            if not isinstance(key, str) or not _is_unicode(key):
+                yield f"{path}: the key {key!r} is no text"
+            else:
+                yield from _problems(item, inner, levels - 1)
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        for number, item in enumerate(value):
+            yield from _problems(item, f"{path}.{number}", levels - 1)
+    else:
+        yield f"{path}: {type(value).__name__} cannot be sent; give text, a number, a list or a mapping"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+AnyEvent = MemoryEvent | QueryEvent
+
+
+class Scope(NamedTuple):
+    """Tenant and environment of a client."""
+
+    tenant_id: str
+    environment: str
+
+    def event(self, event_type: str, user_id: str, fields: Mapping[str, Any]) -> AnyEvent:
+        """Return the event as the engine would parse it. Raise InvalidRecord."""
+        for name in ("type", "user_id"):
+            if name in fields:
+                raise UsageError(
+                    f"{name} is the call's own to say: {event_type} of user {user_id}; leave it out, or use send()"
+                )
+        given = self._asdict() | dict(fields) | {"type": event_type, "user_id": user_id}
+        check_sendable(event_type, given)
+        try:
+            event = parse(orjson.dumps(given, default=_jsonable))
+        except orjson.JSONEncodeError as error:
+            raise UsageError(f"{event_type}: {error}") from error
+        if unknown := unknown_fields(event):
+            raise UnknownFields(event_type, unknown, type(event).model_fields)
+        return self.checked(cast(AnyEvent, event))
+
+    def decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:
+        """Return a control event for the whole tenant. Raise InvalidRecord."""
+        given = {"type": event_type, "tenant_id": self.tenant_id, "name": DEFAULT, **fields}
+        check_sendable(event_type, given)
+        return parse_control(orjson.dumps(given, default=_jsonable))
+
+    def built(self, event: object) -> AnyEvent:
+        """Return an event of the caller as the engine would parse it. Raise UsageError for another object, or
+        another tenant or environment, and InvalidRecord for an event that was made invalid."""
+        if not isinstance(event, Event) or not hasattr(event, "type"):
+            raise UsageError(
+                f"not an event but {type(event).__name__}; give one of recallflow's events (Message, Recall, …)"
+            )
+        check_sendable(str(event.type), event.__dict__ | (event.model_extra or {}))
+        return self.checked(cast(AnyEvent, parse(event.model_dump_json(exclude_unset=True, warnings=False).encode())))
+
+    def checked(self, event: AnyEvent) -> AnyEvent:
+        """Return the event. Raise UsageError for another tenant or environment. An erasure of a user may apply to
+        all environments."""
+        for name, ours in self._asdict().items():
+            if (theirs := getattr(event, name)) not in (ours, None):
+                raise UsageError(f"{name} is {theirs!r}, and this client is for {ours!r}")
+        return event
+
+
+def _jsonable(value: object) -> Any:
+    """Convert our models and positions in call fields for orjson."""
+    if isinstance(value, Position):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{value!r} cannot be sent")

@@ -1,4 +1,4 @@
-"""The two faces of the verbs: one waits for each call's outcome, the other awaits it."""
+"""Synchronous and asynchronous forms of the API's calls."""
 
 import asyncio
 import functools
@@ -20,7 +20,7 @@ PAGE = 1_000
 
 
 def waited(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatenate["Waits", P], T]:
-    """A call that returns its outcome."""
+    """Return the synchronous form of a call."""
 
     @functools.wraps(call)
     def wait(self: "Waits", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -32,7 +32,7 @@ def waited(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatena
 def awaited(
     call: Callable[Concatenate[V, P], "Future[T]"],
 ) -> Callable[Concatenate["Awaits", P], Coroutine[Any, Any, T]]:
-    """A call whose outcome is awaited."""
+    """Return the asynchronous form of a call."""
 
     @functools.wraps(call)
     async def wait(self: "Awaits", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -43,7 +43,7 @@ def awaited(
 
 
 def _giving_its_outcome(wait: T, call: Callable[..., Any]) -> T:
-    """The same, and `help` shows what it gives: a call's own signature says it is a Future of that."""
+    """Return a wrapper with the outcome as its return type in `help`, in place of a Future."""
     shown = inspect.signature(call)
     outcome = str(shown.return_annotation).removeprefix("Future[").removesuffix("]")
     wait.__signature__ = shown.replace(return_annotation=outcome)  # type: ignore[attr-defined]
@@ -51,7 +51,7 @@ def _giving_its_outcome(wait: T, call: Callable[..., Any]) -> T:
 
 
 class Waits:
-    """Every call waits for its outcome. For use from any number of threads."""
+    """Synchronous client; every call waits for its outcome. For use from any number of threads."""
 
     _verbs: Verbs
 
@@ -73,7 +73,7 @@ class Waits:
     def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> Iterator[ListedMemory]:
-        """All memories of a user, newest first, whatever number of pages they take. Arguments as of `all`."""
+        """Yield all memories of a user, newest first, page by page. Arguments as of `all`."""
         page = self.all(user=user, filters=filters, **{"limit": PAGE} | fields)
         yield from page
         while page.after is not None:
@@ -81,7 +81,7 @@ class Waits:
             yield from page
 
     def close(self) -> None:
-        """Sees what was sent to its end. A second call does nothing."""
+        """Wait for calls in flight, and close. A second call has no effect."""
         self._verbs.close()
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class Waits:
 
 
 class Awaits:
-    """Every call is awaited. For use from one event loop, or several."""
+    """Asynchronous client; every call is awaited. For use from one or several event loops."""
 
     _verbs: Verbs
 
@@ -114,7 +114,7 @@ class Awaits:
     async def each(
         self, *, user: str, filters: Mapping[str, Any] | Filters | None = None, **fields: Any
     ) -> AsyncIterator[ListedMemory]:
-        """All memories of a user, newest first, whatever number of pages they take. Arguments as of `all`."""
+        """Yield all memories of a user, newest first, page by page. Arguments as of `all`."""
         after: str | None = None
         while True:
             given = {"limit": PAGE} | fields | ({} if after is None else {"after": after})
@@ -125,10 +125,10 @@ class Awaits:
                 return
 
     async def _opened(self) -> None:
-        """Returns once calls can be made. Raises why none can."""
+        """Return once calls can be made. Raise the reason if they never can."""
 
     async def close(self) -> None:
-        """Sees what was sent to its end. A second call does nothing."""
+        """Wait for calls in flight, and close. A second call has no effect."""
         await asyncio.to_thread(self._verbs.close)
 
     async def __aenter__(self) -> Self:

@@ -1,15 +1,19 @@
-"""What the verbs give: sequences of what was found, with all that the engine said beside it."""
+"""Results of the API's calls, and their futures."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
+from recallflow.errors import CatchingUp, QueryFailed
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Fact
 from recallflow.records import Position
 from recallflow.responses import (
     Context,
     EpisodeInfo,
+    ErrorBody,
     ListedMemory,
     MemoryUsage,
     RecalledEpisode,
@@ -18,30 +22,86 @@ from recallflow.responses import (
     Warn,
 )
 
+S = TypeVar("S")
+_Answer = TypeVar("_Answer")
+
+
+def new_future() -> "Future[Any]":
+    """Return a future that cannot be cancelled: a cancelled asyncio task abandons it, and it ends by itself."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def then(before: "Future[S]", make: Callable[[S], _Answer]) -> "Future[_Answer]":
+    """Return the future of a converted outcome."""
+    made: Future[_Answer] = new_future()
+
+    def go_on(done: "Future[S]") -> None:
+        try:
+            made.set_result(make(done.result()))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the outcome is waited for
+            made.set_exception(error)
+
+    before.add_done_callback(go_on)
+    return made
+
+
+def together(before: Sequence["Future[S]"]) -> "Future[list[S]]":
+    """Return the future of all outcomes in order of their calls, or of the first error, once all are done."""
+    every: Future[list[S]] = new_future()
+    left, counting = len(before), threading.Lock()
+
+    def count(_: object) -> None:
+        nonlocal left
+        with counting:
+            left -= 1
+            if left > 0:
+                return
+        if (error := next((error for one in before if (error := one.exception()) is not None), None)) is not None:
+            every.set_exception(error)
+        else:
+            every.set_result([one.result() for one in before])
+
+    for one in before:
+        one.add_done_callback(count)
+    return every
+
+
+def resolve(asked: "Future[Response]", response: Response) -> None:
+    """Set the response of a query; an error response becomes an exception."""
+    if response.status == "error":
+        reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
+        failed = CatchingUp if reason.code == "catching_up" else QueryFailed
+        asked.set_exception(failed(response.query_id, reason))
+    else:
+        asked.set_result(response)
+
+
 T = TypeVar("T")
 SHOWN = 100  # characters of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What was added: the memories' ids, and where their events stand."""
+    """Result of an addition: memory ids and positions of events."""
 
     ids: tuple[str, ...]
     positions: tuple[Position, ...]
 
     @property
     def id(self) -> str:
-        """The id of the last memory: of the only one, where one was added."""
+        """Return the id of the last memory."""
         return self.ids[-1]
 
     @property
     def position(self) -> Position:
-        """Of the last event: who reads after it sees all that was added."""
+        """Return the position of the last event. A query after it sees all additions."""
         return self.positions[-1]
 
 
 class Answered(Sequence[T]):
-    """What was asked for, as a sequence. `response`: all that the engine answered."""
+    """Results as a sequence. `response` is the complete response of the engine."""
 
     def __init__(self, items: Sequence[T], response: Response) -> None:
         self._items = tuple(items)
@@ -49,7 +109,7 @@ class Answered(Sequence[T]):
 
     @property
     def warnings(self) -> list[Warn]:
-        """What whoever asks should know about the answer: each has a `code` and a `detail`."""
+        """Return the warnings of the answer, each with a `code` and a `detail`."""
         return self.response.warnings
 
     @overload
@@ -75,27 +135,27 @@ class Answered(Sequence[T]):
 
 
 class Found(Answered[RecalledMemory]):
-    """The memories that answer a question, best first: each says how it came in (`why`, `score`, `relevance`)."""
+    """Memories that answer a question, best first, with reasons (`why`, `score`, `relevance`)."""
 
     @property
     def context(self) -> Context | None:
-        """What fits into `max_tokens`, for a prompt; None where the search names none."""
+        """Return the prompt context within `max_tokens`; None without that argument."""
         return self.response.context
 
     @property
     def episodes(self) -> list[RecalledEpisode]:
-        """The episodes that the memories are of, best first, in the mode `episode`."""
+        """Return the episodes of the memories, best first, in the mode `episode`."""
         return [one for one in self.response.episodes or () if isinstance(one, RecalledEpisode)]
 
     @property
     def answerable(self) -> float | None:
-        """The probability that any memory tells what is asked for."""
+        """Return the probability that the memories contain the answer."""
         return self.response.answerable
 
 
 class Page(Answered[ListedMemory]):
-    """Some of a user's memories, newest first. `total`: how many there are on all pages; `after`: what the next page is
-    asked for with, None where this is the last."""
+    """A page of a user's memories, newest first. `total` is the number on all pages; `after` is the cursor of the
+    next page, None on the last."""
 
     def __init__(self, response: Response) -> None:
         page = response.memory_page
@@ -105,8 +165,8 @@ class Page(Answered[ListedMemory]):
 
 
 class MemoryVersion(Cuttable):
-    """A memory as it was told, in one of its versions, counted from 0. Times are RFC 3339 in UTC. `usage`: what answers
-    and feedback made of it, where one memory was asked for."""
+    """One version of a memory, counted from 0. Times are RFC 3339 in UTC. `usage` counts its use in answers and
+    feedback, where one memory was requested."""
 
     id: str
     version: int
@@ -137,26 +197,26 @@ class MemoryVersion(Cuttable):
 
 
 class History(Answered[MemoryVersion]):
-    """All versions of a memory, oldest first; none where there is no such memory."""
+    """All versions of a memory, oldest first; empty for an unknown memory."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(versions_in(response), response)
 
     @property
     def edges(self) -> list[ExploredEdge]:
-        """What the memory relates to, and what replaced it."""
+        """Return the edges of the memory, and its replacements."""
         return self.response.edges or []
 
 
 class Episodes(Answered[EpisodeInfo]):
-    """The episodes of a user's conversations, newest first."""
+    """Episodes of a user's conversations, newest first."""
 
     def __init__(self, response: Response) -> None:
         super().__init__([one for one in response.episodes or () if isinstance(one, EpisodeInfo)], response)
 
 
 class FoundFacts(Answered[Fact]):
-    """Relations, best first. `complete`: whether all that could be meant was looked at."""
+    """Relations, best first. `complete` is false where a large neighbourhood was searched in part."""
 
     def __init__(self, response: Response) -> None:
         facts = response.graph_facts
@@ -165,8 +225,8 @@ class FoundFacts(Answered[Fact]):
 
 
 class Stats(Model):
-    """What is held of a user, and what may be: no limit is None. `expired`: how many of the memories are past their
-    time; `text_bytes`, `edges`: of all projects, for who may read all of them."""
+    """Size of a user's data, and the limits (None: unlimited). `expired` is the number of expired memories;
+    `text_bytes` and `edges` cover all projects, for readers of all projects."""
 
     memories: int
     by_kind: dict[str, int]
@@ -180,7 +240,7 @@ class Stats(Model):
 
 
 def versions_in(response: Response) -> list[MemoryVersion]:
-    """The versions that a response tells of."""
+    """Return the versions in a response."""
     return [MemoryVersion.model_validate(one) for one in response.versions or ()]
 
 
@@ -202,7 +262,7 @@ def _line(item: object) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return the beginning of a text in one line, without characters that move a terminal's cursor."""
+    """Return the beginning of a text in one line, without terminal control characters."""
     shown = "".join(one if one.isprintable() else " " for one in text[: 2 * SHOWN])
     words = " ".join(shown.split())
     return words if len(words) <= SHOWN and len(text) <= 2 * SHOWN else f"{words[: SHOWN - 1]}…"

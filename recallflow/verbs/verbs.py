@@ -1,5 +1,5 @@
-"""The verbs: each builds an event or a query, and reads what comes of it. They stand on two ways out, to send an event
-and to ask a query, which an engine in this process and one behind Kafka have each in its own manner."""
+"""Calls of the API: each builds an event or a query, and converts its outcome. Subclasses send events and ask
+queries, on an engine in the process or on Kafka."""
 
 import uuid
 from abc import ABC, abstractmethod
@@ -15,9 +15,7 @@ from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import AsOf, Filters, Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from recallflow.verbs.arguments import did_you_mean
-from recallflow.verbs.futures import new_future, then, together
-from recallflow.verbs.messages import message_fields
+from recallflow.verbs.arguments import AnyEvent, Scope, checked_wait, did_you_mean, message_fields
 from recallflow.verbs.results import (
     Added,
     Episodes,
@@ -27,62 +25,63 @@ from recallflow.verbs.results import (
     MemoryVersion,
     Page,
     Stats,
+    new_future,
+    then,
+    together,
     versions_in,
 )
-from recallflow.verbs.scope import AnyEvent, Scope
-from recallflow.verbs.sendable import checked_wait
 
 ChatMessage = Mapping[str, Any] | BaseModel  # a message of the official client is one of the latter
 Content = str | ChatMessage | Sequence[ChatMessage]
 After = Position | str | Added | Sequence[Position | str]
 
-WAITED = 0.8  # of the time of a call: what the engine may wait for a write, and still answer in time
+WAITED = 0.8  # share of a call's time limit that the engine may wait for a write
 WAIT_MAX_MS = 60_000
 
 
 class Verbs(ABC):
-    """Everything that can be done with users' memories. Thread-safe. Each call returns at once; mistakes in the call
-    are raised at once."""
+    """All operations on users' memories. Thread-safe. Each call returns at once; argument errors are raised at once."""
 
     def __init__(self, scope: Scope, timeout_s: float) -> None:
-        """`timeout_s`: for a response to come. Raises UsageError and InvalidRecord for what no call could succeed
-        with."""
+        """`timeout_s` limits the wait for a response. Raise UsageError and InvalidRecord for invalid arguments."""
         checked_wait("timeout_s", timeout_s)
         self._scope, self._timeout_s = scope, timeout_s
         scope.event("user.stats", "anyone", {})  # a wrong scope fails here, and not at the first call
 
-    # ------------------------------------------------------------------ the two ways out
+    # ------------------------------------------------------------------ transport
 
     @abstractmethod
     def _put(self, event: AnyEvent) -> "Future[Position]":
-        """Sends an event of this scope; gives where it stands once it is kept for good."""
+        """Send an event of this scope; return its position once it is stored."""
 
     @abstractmethod
     def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
-        """Asks a query that has an id; gives its response, or raises QueryFailed for one that is an error."""
+        """Ask a query that has an id; return its response, or raise QueryFailed for an error response."""
 
     def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
-        """Sends events in their order."""
+        """Send events in order."""
         return together([self._put(event) for event in events])
 
     def _put_erasure(self, event: UserErase) -> "Future[Position]":
         return self._put(event)
 
     def _written(self, user_id: str) -> Position | None:
-        """The last write of ours for a user, if a question may come before it is applied."""
+        """Return our last write for a user, if a query may come before it is applied."""
         del user_id
         return None
 
-    # ------------------------------------------------------------------ writing
+    # ------------------------------------------------------------------ writes
 
     def add(
         self, /, content: Content, *, user: str, session: str | None = None, kind: str | None = None, **fields: Any
     ) -> "Future[Added]":
-        """Remembers a text (of the `kind` fact, unless another of `recallflow.events.KINDS` is named), or a message
-        in OpenAI's shape, or a list of them. `fields`: any other of a `memory` event, or of each `message` event,
-        unless the message has its own (`id`, `timestamp`, `metadata`, `tags`, …).
+        """Add memories: a text, a message in OpenAI's format, or a list of them.
 
-        Gives the memories' ids and positions. Raises InvalidRecord with every wrong field, and then nothing is added;
+        A text has the kind `fact`, or another `kind` of `recallflow.events.KINDS`. `fields` are other fields of a
+        `memory` event, or of each `message` event that does not have its own (`id`, `timestamp`, `metadata`, `tags`,
+        …).
+
+        Returns the memories' ids and positions. Raises InvalidRecord with every wrong field, and then nothing is added;
         UsageError, DeliveryFailed.
         """
         if isinstance(content, str):
@@ -107,8 +106,8 @@ class Verbs(ABC):
     def update(
         self, /, memory_id: str | Position, content: str | None = None, *, user: str, **fields: Any
     ) -> "Future[Position]":
-        """Gives a memory another content, or changes other fields of it; a field given as None is cleared. What it was
-        before stays in its history. Gives where the change stands. Raises what `add` does."""
+        """Change the content or other fields of a memory; a field given as None is cleared. Earlier versions stay in
+        its history. Return the event's position. Raise as `add`."""
         _check_kind(fields.get("kind"))
         changed = {"memory_id": _named(memory_id)} | _given(content=content) | fields
         return self._put(self._scope.event("memory.update", user, changed))
@@ -122,27 +121,30 @@ class Verbs(ABC):
         where: Mapping[str, Any] | ForgetFilter | None = None,
         **fields: Any,
     ) -> "Future[Position]":
-        """Removes one memory, or all that match `where`: {session_id, category, tag, older_than}, all that are given
-        must hold. Gives where the event stands. Raises what `add` does, and on an engine in this process InvalidRecord
-        (`not_found`) where no memory has the id."""
+        """Remove one memory, or all that match `where`: {session_id, category, tag, older_than}, of which all given
+        must match.
+
+        Returns the event's position. Raises as `add`, and on an engine in this process InvalidRecord (`not_found`) for
+        an unknown id.
+        """
         if where is not None and "filter" in fields:
             raise UsageError("where and filter are one thing: give where")
         named = None if memory_id is None else _named(memory_id)
         return self._put(self._scope.event("memory.forget", user, _given(memory_id=named, filter=where) | fields))
 
     def erase(self, /, *, user: str, **fields: Any) -> "Future[Position]":
-        """Removes everything of a user in this environment, for good: what the log says of them up to now does not
-        come back. Gives where the event stands. Raises what `add` does."""
+        """Remove all data of a user in this environment permanently: earlier events of the log have no effect
+        afterwards. Return the event's position. Raise as `add`."""
         said = {"environment": self._scope.environment} | fields
         return self._put_erasure(cast(UserErase, self._scope.event("user.erase", user, said)))
 
     def send(self, /, event: MemoryEvent | QueryEvent) -> "Future[Position]":
-        """Sends any event of this tenant and environment as it is (`MemoryFeedback`, `GraphEdges`, …). Gives where it
-        stands. Raises what `add` does."""
+        """Send any event of this tenant and environment unchanged (`MemoryFeedback`, `GraphEdges`, …). Return its
+        position. Raise as `add`."""
         built = self._scope.built(event)
         return self._put_erasure(built) if isinstance(built, UserErase) else self._put(built)
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ queries
 
     def search(
         self,
@@ -159,14 +161,24 @@ class Verbs(ABC):
         timeout_s: float | None = None,
         **fields: Any,
     ) -> "Future[Found]":
-        """The memories that answer a question, best first, at most `k` (default: the mode's own number). `session`:
-        the one that it is asked in; `filters`: which memories may answer; `as_of`: the moment it is asked about;
-        `fields`: any other of a `recall` event (`max_tokens`, `strategy`, `min_relevance`, …).
+        """Return the memories that answer a question, best first.
 
-        A program sees what it wrote itself. `after`: positions that are to be applied first instead, such as another
-        program's; none with `()`. The engine waits for them as long as the call can, and then answers with what there
-        is: with the warning `stale_read`. `timeout_s`: how long to wait for the answer. Raises InvalidRecord,
-        UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout."""
+        Args:
+            query: the question.
+            user: user whose memories are searched.
+            k: maximum number (default: that of the mode).
+            session: session of the question.
+            mode: ranking mode.
+            filters: conditions on memories.
+            as_of: time of the question.
+            after: positions to apply first, such as another program's, in place of this program's own writes;
+                `()` for none. The engine waits as long as the call permits, and then answers with the warning
+                `stale_read`.
+            timeout_s: time limit of the answer.
+            fields: other fields of a `recall` event (`max_tokens`, `strategy`, `min_relevance`, …).
+
+        Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout.
+        """
         asked = {"query": query, "mode": mode} | _given(k=k, session_id=session, filters=filters, as_of=as_of) | fields
         answer = self._ask("recall", user, asked, after, timeout_s)
         return then(answer, lambda response: Found(response.memories or (), response))
@@ -174,7 +186,7 @@ class Verbs(ABC):
     def get(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[MemoryVersion | None]":
-        """One memory as it is now; None where there is none of this id. Waits and raises as `search` does."""
+        """Return the current version of a memory; None for an unknown id. Wait and raise as `search`."""
         answer = self._ask("memory.get", user, {"memory_id": _named(memory_id)}, after, timeout_s)
         return then(_or_none(answer), _latest)
 
@@ -189,17 +201,18 @@ class Verbs(ABC):
         timeout_s: float | None = None,
         **fields: Any,
     ) -> "Future[Page]":
-        """A page of a user's memories, newest first: up to `limit`, at most 1,000. `after`: the `after` of the page
-        before; `each` goes through all pages. `fields`: any other of a `memories.list` event (`as_of`, `wait_for`).
-        Waits and raises as `search` does."""
+        """Return a page of a user's memories, newest first: up to `limit`, at most 1,000.
+
+        `after` is the `after` of the previous page; `each` iterates over all pages. `fields` are other fields of a
+        `memories.list` event (`as_of`, `wait_for`). Waits and raises as `search`.
+        """
         asked = {"limit": limit} | _given(after=after, filters=filters) | fields
         return then(self._ask("memories.list", user, asked, None, timeout_s), Page)
 
     def history(
         self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[History]":
-        """All versions of a memory, oldest first; none where there is no such memory. Waits and raises as `search`
-        does."""
+        """Return all versions of a memory, oldest first; empty for an unknown memory. Wait and raise as `search`."""
         answer = self._ask("memory.history", user, {"memory_id": _named(memory_id)}, after, timeout_s)
         return then(_or_none(answer), History)
 
@@ -213,8 +226,8 @@ class Verbs(ABC):
         after: After | None = None,
         timeout_s: float | None = None,
     ) -> "Future[Episodes]":
-        """The episodes of a user's conversations, newest first: those of one `session`, or of all. Waits and raises as
-        `search` does."""
+        """Return the episodes of a user's conversations, newest first: of one `session`, or of all. Wait and raise
+        as `search`."""
         asked = {"limit": limit} | _given(session_id=session)
         return then(self._ask("episodes.list", user, asked, after, timeout_s), Episodes)
 
@@ -228,18 +241,18 @@ class Verbs(ABC):
         timeout_s: float | None = None,
         **fields: Any,
     ) -> "Future[FoundFacts]":
-        """Relations, by words, each with the memories that state it. `fields`: any other of a `graph.facts` event
-        (`entities`, `types`, `as_of`, `limit`, …). Waits and raises as `search` does."""
+        """Return relations by words, each with the memories that state it. `fields` are other fields of a
+        `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Wait and raise as `search`."""
         return then(self._ask("graph.facts", user, _given(query=query) | fields, after, timeout_s), FoundFacts)
 
     def stats(self, /, *, user: str, after: After | None = None, timeout_s: float | None = None) -> "Future[Stats]":
-        """What is held of a user, in numbers. Waits and raises as `search` does."""
+        """Return the size of a user's data. Wait and raise as `search`."""
         answer = self._ask("user.stats", user, {}, after, timeout_s)
         return then(answer, lambda response: Stats.model_validate(response.stats))
 
     def ask(self, /, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
-        """Any query event of this tenant and environment (`GraphExplore`, …), as it is. Gives all that the engine
-        answers. Waits and raises as `search` does."""
+        """Ask any query event of this tenant and environment (`GraphExplore`, …) unchanged. Return the engine's
+        response. Wait and raise as `search`."""
         asked = cast(QueryEvent, self._scope.built(query))
         if asked.type not in QUERY_TYPES:
             raise UsageError(f"{query.type} asks nothing: use send()")
@@ -265,16 +278,16 @@ class Verbs(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Sees what was sent to its end, and fails what is still asked with UsageError. A second call does nothing."""
+        """Wait for sent events, and fail pending queries with UsageError. A second call has no effect."""
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Those that are given."""
+    """Return the arguments that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _check_kind(kind: object) -> None:
-    """Raise UsageError for a kind that is none: a misspelt one would be found by no filter."""
+    """Raise UsageError for an unknown kind: no filter would find a misspelt one."""
     if isinstance(kind, str) and kind not in KINDS:
         others = "send() takes a MemoryAdd of any other kind"
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}: give one of {', '.join(KINDS)}; {others}")
@@ -296,7 +309,7 @@ def _positions(after: object) -> list[str]:
 
 
 def _or_none(answer: "Future[Response]") -> "Future[Response]":
-    """The response; one without versions where the memory is not there."""
+    """Return the response; for an unknown memory, one without versions."""
     found: Future[Response] = new_future()
 
     def go_on(done: "Future[Response]") -> None:

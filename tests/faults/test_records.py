@@ -6,7 +6,7 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from recallflow.partitioning import partition_of
+from recallflow.owner import partition_of
 from tests.faults.conftest import MakeEngine
 from tests.faults.raw_header import produce
 from tests.fleet.checker import check, settled

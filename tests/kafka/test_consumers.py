@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from benchmarks.broker import Cluster
-from recallflow.asyncapi import asyncapi
 from recallflow.errors import QueryFailed
 from recallflow.queries import MemoryGet
+from recallflow.schema import asyncapi
 from tests.conftest import GIVE_UP_S
 from tests.kafka.engine import Engine
 from tests.kafka.harness import watched

@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.tails import Ends
-from recallflow.partitioning import partition_of
+from recallflow.owner import partition_of
 from recallflow.state.directory import describe
 from recallflow.state.sources import TOPICS
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, until, watched

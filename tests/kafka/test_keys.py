@@ -16,9 +16,8 @@ from jwt import PyJWK
 from benchmarks.broker import Cluster
 from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryFailed, RecallClient
-from recallflow.credentials import ApiKeyText, hash_of, new_salt
+from recallflow.credentials import SIGNATURE, ApiKeyText, hash_of, new_salt
 from recallflow.flows.topic_checks import check_control
-from recallflow.signatures import SIGNATURE
 from tests.jwks_server import JwksServer, document, es256
 from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, read_topic, until, watched
 

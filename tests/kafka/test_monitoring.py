@@ -25,8 +25,8 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.control import Quota
+from recallflow.limits import LLM_TOKENS_PER_DAY, MEMORIES_PER_USER
 from recallflow.owner import state_partition
-from recallflow.quota_names import LLM_TOKENS_PER_DAY, MEMORIES_PER_USER
 from tests.kafka.harness import FLAGS
 from tests.kafka.prometheus import GIVE_UP_S, MONITORING, Prometheus, running_prometheus, until
 from tests.llm_server import LlmServer

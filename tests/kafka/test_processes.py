@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from benchmarks.kafka_flow import own_topics
-from recallflow.members.folders import member_name
+from recallflow.members.start import member_name
 from recallflow.state.lock import LOCK
 from tests.kafka.harness import FLAGS, read_topic, until
 

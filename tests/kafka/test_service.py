@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow import InvalidRecord, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
+from recallflow.brokers.exchange import Inbox
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.reader import Inbox
 from recallflow.client import QueryTimeout
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.credentials import ApiKeyText, Headers

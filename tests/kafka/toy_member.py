@@ -24,7 +24,7 @@ from recallflow.connectors.kafka.group import boottime_s
 from recallflow.connectors.kafka.group_consumer import Committed, GroupConsumer
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.errors import RecallflowError
-from recallflow.ranges import parse_ranges
+from recallflow.owner import parse_ranges
 
 PACE_S = 0.005
 EVENTS = ("gain", "send", "give")

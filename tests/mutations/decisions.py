@@ -9,8 +9,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from recallflow.control import ALL_TENANTS, Control
-from recallflow.credentials import ApiKeyText, hash_of, new_salt
-from recallflow.signatures import SIGNATURE, signed
+from recallflow.credentials import SIGNATURE, ApiKeyText, hash_of, new_salt, signed
 from tests.mutations.cast import BYSTANDERS, SENDERS
 from tests.mutations.values import mutated
 

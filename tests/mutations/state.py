@@ -11,12 +11,12 @@ from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.decisions import History
 from recallflow.flows.router import Router
 from recallflow.flows.settings import Settings, TopicNames
-from recallflow.marks import Mark
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.prepare import prepare
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Done, Output
 from recallflow.owner import Owner
+from recallflow.records import Mark
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import digests

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.cli.failures import hooked
+from recallflow.cli.commands import hooked
 from recallflow.flows import embedded
 
 # Break a function, `module.Class.method`, and run the command.

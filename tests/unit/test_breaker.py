@@ -1,6 +1,6 @@
 """A service that fails is left alone, tried now and then, and asked again once it answers."""
 
-from recallflow.breaker import FAILURES, LEFT_ALONE_S, Breaker
+from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker
 from tests.unit.connectors.clock import Clock
 
 

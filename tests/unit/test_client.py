@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from recallflow import InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError
-from recallflow.brokers import reader
+from recallflow.brokers import exchange
 from recallflow.client import AsyncRecallClient, RecallClient
 from recallflow.parsing import parse
 from recallflow.records import Position
-from recallflow.verbs.scope import Scope
+from recallflow.verbs.arguments import Scope
 
 Call = Callable[[Any], object]
 
@@ -30,7 +30,7 @@ def nested(levels: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "METADATA_S", 0.01)
+    monkeypatch.setattr(exchange, "METADATA_S", 0.01)
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 from recallflow import ApiKey, MemoryGet, Message, UsageError
-from recallflow.brokers import reader
+from recallflow.brokers import exchange
 from recallflow.client import RecallClient
-from recallflow.client.credentials import Credentials
-from recallflow.client.kafka import KafkaVerbs
+from recallflow.client.kafka import Credentials, KafkaVerbs
 from recallflow.control import Control
-from recallflow.credentials import ApiKeyText, hash_of
+from recallflow.credentials import ApiKeyText, hash_of, is_signed
 from recallflow.parsing import parse_control
 from recallflow.records import Position
-from recallflow.signatures import is_signed
-from recallflow.verbs.futures import new_future
+from recallflow.verbs.results import new_future
 
 NOWHERE = "127.0.0.1:1"
 KEY = ApiKeyText.new()
@@ -31,7 +29,7 @@ class Sent(list[tuple[str, bytes, bytes, dict[str, bytes]]]):
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "METADATA_S", 0.01)
+    monkeypatch.setattr(exchange, "METADATA_S", 0.01)
 
 
 @pytest.fixture

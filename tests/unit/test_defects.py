@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from recallflow.defects import TRACE_EVERY_S, DefectLog
+from recallflow.errors import TRACE_EVERY_S, DefectLog
 
 
 def fail(kind: type[Exception]) -> Exception:

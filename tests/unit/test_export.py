@@ -190,7 +190,7 @@ def test_every_table_is_exported_or_derived(lived: Path) -> None:
 def test_unknown_user_is_reported(lived: Path, cli: Cli, tmp_path: Path) -> None:
     done = cli("export", "acme", "eve", "--out", tmp_path / "eve", "--state-dir", lived)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "recallflow: nothing is held on user eve of tenant acme\n"
+    assert done.stderr == "recallflow: user eve of tenant acme has no data here\n"
     assert not any(tmp_path.iterdir())
     assert cli("export", "acme", "ann", "--environment", "dev", "--state-dir", lived).returncode == 1
 

@@ -10,7 +10,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from recallflow.cli.exported import ANSWERS, MEMORIES, write
+from recallflow.cli.privacy import ANSWERS, MEMORIES, write
 from recallflow.errors import StorageError
 from recallflow.flows.embedded import process
 from recallflow.flows.export import export, memory_events

@@ -27,8 +27,7 @@ from recallflow import AsyncMemory
 from recallflow import Memory as Engine
 from recallflow.errors import NothingWritten, QueryTimeout, UsageError
 from recallflow.integrations.langchain import RecallRetriever
-from recallflow.integrations.langgraph import RecallStore
-from recallflow.integrations.langgraph_items import fields_of, new_id
+from recallflow.integrations.langgraph import RecallStore, fields_of, new_id
 from recallflow.integrations.openai_agents import RecallSession
 from recallflow.integrations.pydantic_ai import memory_toolset
 

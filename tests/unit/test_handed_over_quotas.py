@@ -20,10 +20,10 @@ from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.flows.ownership import Ownership, StateFolders
 from recallflow.flows.settings import TopicNames
+from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.operators.quotas import Rates
-from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPICS = TopicNames()

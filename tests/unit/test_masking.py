@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.cli.log import JsonLines, Lines
+from recallflow.cli.telemetry import JsonFormatter, TextFormatter
 from recallflow.credentials import ApiKeyText
 from recallflow.masking import MASK, mask, mask_text
 
@@ -85,7 +85,7 @@ def test_hostile_bytes_are_read_once(piece: bytes) -> None:
     mask_text((piece * 100_000).decode())
 
 
-@pytest.mark.parametrize("formatter", [Lines(), JsonLines()])
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_log_line_holds_no_credential(formatter: logging.Formatter) -> None:
     written = io.StringIO()
     handler = logging.StreamHandler(written)

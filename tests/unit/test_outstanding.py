@@ -3,9 +3,9 @@
 import pytest
 
 from recallflow import CatchingUp, UsageError
-from recallflow.client.outstanding import Outstanding, Pending
+from recallflow.client.kafka import Outstanding, Pending
 from recallflow.responses import ErrorBody, Response
-from recallflow.verbs.futures import new_future, resolve
+from recallflow.verbs.results import new_future, resolve
 
 
 def test_second_query_with_pending_id_is_refused() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.events import Refused
 from recallflow.operators.routing import by_partition, partition_hashed
-from recallflow.owner import Owner, state_partition
-from recallflow.partitioning import partition_of
+from recallflow.owner import Owner, partition_of, state_partition
 from recallflow.records import Position, Record
 
 

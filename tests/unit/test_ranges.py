@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.flows.config import parse_numbers
-from recallflow.ranges import parse_ranges, ranges_of
+from recallflow.owner import parse_ranges, ranges_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.control import GateVerdict
-from recallflow.credentials import ApiKeyText
+from recallflow.credentials import ApiKeyText, is_signed
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter
@@ -22,7 +22,6 @@ from recallflow.parsing import parse_control
 from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
-from recallflow.signatures import is_signed
 
 TOPICS = TopicNames(replies=("replies",))
 AT = Position(TOPICS.queries, 0, 7)

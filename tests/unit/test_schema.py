@@ -6,11 +6,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.asyncapi import asyncapi
 from recallflow.flows.settings import TopicNames
 from recallflow.parsing import parse
 from recallflow.responses import Receipt
-from recallflow.schema import schemas
+from recallflow.schema import asyncapi, schemas
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 

@@ -20,10 +20,10 @@ FULL_BYTES = 60_000  # of a pipe that nobody reads: another line may not fit in
 FLOW = """
 import logging, threading
 from types import SimpleNamespace
-from recallflow.cli.log import set_up
+from recallflow.cli.telemetry import set_up_logging
 from recallflow.flows.router import stop_on_signals
 
-set_up("text")
+set_up_logging("text")
 source = SimpleNamespace(stopping=threading.Event())
 stop_on_signals(source)
 for _ in range(1_000):

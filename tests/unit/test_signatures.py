@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from recallflow.credentials import SIGNATURE, check_secret, is_signed, signed
 from recallflow.errors import UsageError
-from recallflow.signatures import SIGNATURE, check_secret, is_signed, signed
 
 SECRET, OTHER = "s" * 32, "o" * 32
 

@@ -6,12 +6,11 @@ from typing import cast
 import pytest
 
 from recallflow import RecallClient
-from recallflow.brokers import reader
-from recallflow.client import writes
-from recallflow.client.kafka import KafkaVerbs
-from recallflow.client.writes import Writes
+from recallflow.brokers import exchange
+from recallflow.client import kafka
+from recallflow.client.kafka import KafkaVerbs, Writes
 from recallflow.records import Position
-from recallflow.verbs.futures import new_future
+from recallflow.verbs.results import new_future
 
 
 def at(offset: int, partition: int = 0) -> Position:
@@ -30,7 +29,7 @@ def test_last_write_is_known_in_any_acknowledgement_order() -> None:
 
 
 def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writes, "USERS_MAX", 2)
+    monkeypatch.setattr(kafka, "USERS_MAX", 2)
     known = Writes()
     for number, user in enumerate(["ann", "bob", "ann", "cid"]):
         known.note(user, at(number))
@@ -39,7 +38,7 @@ def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_write_is_known_before_its_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     sent, is_on = new_future(), list[bool]()
-    monkeypatch.setattr(reader, "METADATA_S", 0.01)  # no broker is there
+    monkeypatch.setattr(exchange, "METADATA_S", 0.01)  # no broker is there
     with closing(RecallClient("127.0.0.1:1", "acme")) as client:
         verbs = cast(KafkaVerbs, client._verbs)
         monkeypatch.setattr(verbs, "_send", lambda *_: sent)

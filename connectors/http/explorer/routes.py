@@ -1,6 +1,6 @@
-"""GET /, the start page, /docs, the readable reference of the API, and /explore with the files that they are made of.
+"""Start page (/), API reference (/docs), and the explorer (/explore) with its static files.
 
-What the explorer shows it asks POST /memory/query for, with the credentials that its reader gives.
+The explorer sends its queries to POST /memory/query, with the credentials that its user enters.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _MEDIA_TYPES = {
 
 
 class File(NamedTuple):
-    """A file as it is sent."""
+    """Static file."""
 
     content: bytes
     media_type: str
@@ -42,7 +42,7 @@ class File(NamedTuple):
 
 
 def load() -> dict[str, File]:
-    """Every file by its name; there are few, and no other can be asked for. Raises UsageError without the library."""
+    """Return every file by name. Raise UsageError without the drawing library."""
     return {name: _file(name, content) for name, content in _contents()}
 
 
@@ -51,7 +51,7 @@ def _contents() -> Iterator[tuple[str, bytes]]:
         if resource.name.rpartition(".")[2] in _MEDIA_TYPES:
             yield resource.name, resource.read_bytes()
     try:
-        # Its path is asked for: importing the package would load all that it can draw with.
+        # Only its path is looked up: importing the package would load all its drawing libraries.
         yield LIBRARY, distribution(_PACKAGE).locate_file(_INSIDE).read_bytes()  # type: ignore[attr-defined]
     except (PackageNotFoundError, FileNotFoundError):
         raise UsageError("the explorer draws with d3, which gravis ships: pip install 'recallflow[serve]'") from None
@@ -62,8 +62,8 @@ def _file(name: str, content: bytes) -> File:
     return File(content, _MEDIA_TYPES[name.rpartition(".")[2]], f'"{digest[:32]}"')
 
 
-# Scripts and styles come from these files alone, none stands within the page, and no text becomes markup: a memory that
-# holds markup is shown as the text that it is, even where a script of ours would forget that.
+# Scripts and styles come from these files alone, without inline code, and text never becomes markup: markup in a memory
+# is shown as text, even if a script of ours fails to escape it.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -94,7 +94,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 
 
 def routes(door: Door) -> APIRouter:
-    """The routes. Raises UsageError where the library that draws is not installed."""
+    """Return the routes. Raise UsageError where the drawing library is not installed."""
     router = APIRouter(include_in_schema=False)
     files = load()
 
@@ -128,7 +128,7 @@ def permitted_owners(door: Door, headers: Headers) -> list[Owner]:
     """Return the known owners whose memories these credentials may read.
 
     Raises:
-        InvalidRecord: (`unauthenticated`) the credentials hold for no tenant that is known.
+        InvalidRecord: (`unauthenticated`) the credentials are valid for no known tenant.
     """
     found, refused = [], None
     for owner in sorted(door.service.owners()):

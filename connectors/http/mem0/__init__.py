@@ -1,1 +1,1 @@
-"""The REST interface of mem0, as far as it maps: its clients try recallflow by changing a URL."""
+"""REST interface of mem0, as far as it maps: its clients can use recallflow by changing a URL."""

@@ -1,4 +1,4 @@
-"""What mem0's operations do here. No language model is asked: messages are stored as they stand."""
+"""Operations of mem0's interface. No language model is called: messages are stored unchanged."""
 
 import asyncio
 import uuid
@@ -40,7 +40,7 @@ _SCHEME = b"token "  # mem0's, before an API key
 
 
 class Calls:
-    """What a request asks for, of the tenant that its path names."""
+    """Service calls of a request, for the tenant in its path."""
 
     def __init__(self, door: Door, request: Request) -> None:
         self._door = door
@@ -49,11 +49,11 @@ class Calls:
         self._headers = tuple(map(_ours, credentials_of(request)))
 
     async def body(self, request: Request) -> bytes:
-        """The JSON that came with a request. Raises Problem and InvalidRecord."""
+        """Return the JSON body of a request. Raise Problem and InvalidRecord."""
         return await self._door.body(request, self._headers)
 
     async def ask(self, user_id: str, fields: dict[str, Any]) -> Response:
-        """Raises RecallflowError, also for an answer that is an error."""
+        """Return the response to a query. Raise RecallflowError, also for an error response."""
         query = cast(QueryEvent, self._event(user_id, fields))
         response = await self._door.answer(query, self._headers)
         if response.error is not None:
@@ -61,8 +61,8 @@ class Calls:
         return response
 
     async def apply(self, user_id: str, events: Sequence[dict[str, Any]]) -> list[tuple[MemoryEvent, Receipt | None]]:
-        """Stores events in their order, and waits for each; all are checked before the first is stored. No receipt
-        where it is not known in time what became of one. Raises RecallflowError."""
+        """Store events in order, and wait for each receipt; check all events before storing the first. A receipt
+        that does not come in time is None. Raise RecallflowError."""
         parsed = [cast(MemoryEvent, self._event(user_id, fields)) for fields in events]
         for event in parsed:
             self._door.admission.check(event, self._headers)
@@ -74,12 +74,12 @@ class Calls:
         return applied
 
     async def version(self, user_id: str, memory_id: str) -> dict[str, Any]:
-        """A memory as it is now. Raises RecallflowError."""
+        """Return the current version of a memory. Raise RecallflowError."""
         response = await self.ask(user_id, {"type": "memory.get", "memory_id": memory_id})
         return (response.versions or [{}])[0]
 
     async def versions(self, user_id: str, memory_ids: Iterable[str]) -> list[dict[str, Any] | None]:
-        """Memories as they are now; None for one that was forgotten meanwhile."""
+        """Return the current versions of memories; None for a forgotten one."""
         return await asyncio.gather(*(self._version_if_any(user_id, memory_id) for memory_id in memory_ids))
 
     async def _version_if_any(self, user_id: str, memory_id: str) -> dict[str, Any] | None:
@@ -91,7 +91,7 @@ class Calls:
             raise
 
     async def check_key(self) -> None:
-        """Raises InvalidRecord for credentials that nobody has, whatever else they are for."""
+        """Raise InvalidRecord for unknown credentials, whatever their permissions."""
         question = cast(QueryEvent, self._event("anyone", {"type": "user.stats"}))
         try:
             self._door.admission.check(question, self._headers)
@@ -108,7 +108,7 @@ class Calls:
 
 
 def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
-    """`authorization: Token KEY` is an API key."""
+    """Return the header with `authorization: Token KEY` converted to an API key."""
     name, value = header
     if name == TOKEN_HEADER and value is not None and value[: len(_SCHEME)].lower() == _SCHEME:
         return KEY_HEADER, value[len(_SCHEME) :].strip(b" ")
@@ -116,7 +116,7 @@ def _ours(header: tuple[str, bytes | None]) -> tuple[str, bytes | None]:
 
 
 def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
-    """A version of a memory."""
+    """Return a version of a memory in mem0's format."""
     metadata = {name: value for name, value in (version.get("metadata") or {}).items() if name != AGENT_LABEL}
     category, expires = version.get("category"), version.get("expires_at")
     return {
@@ -132,7 +132,7 @@ def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What became of a memory, from its beginning on."""
+    """Return the versions of a memory in mem0's format, oldest first."""
     found = []
     before: str | None = None
     for version in versions:
@@ -154,7 +154,7 @@ def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[st
 
 
 def _last_day(expires_at: str) -> str:
-    """The last date on which a memory counts that expires at a time."""
+    """Return the last full date before an expiry time."""
     return (datetime.fromisoformat(expires_at) - timedelta(milliseconds=1)).date().isoformat()
 
 
@@ -163,7 +163,7 @@ _EVER = format_time(EPOCH_MS_MAX)
 
 
 async def add(calls: Calls, body: requests.Add) -> dict[str, Any]:
-    """Each message becomes one memory."""
+    """Store each message as one memory."""
     whose = owned(entities_alone(body.filters, body.entities), body.metadata)
     shared = dict(whose.fields)
     if body.timestamp is not None:
@@ -179,7 +179,7 @@ async def add(calls: Calls, body: requests.Add) -> dict[str, Any]:
 
 
 def _event(message: dict[str, Any], expires_at: str | None) -> dict[str, Any]:
-    """A message; one that is to expire is stored as a memory, as messages do not."""
+    """Return the event of a message. An expiring one becomes a memory, because messages do not expire."""
     kept = {name: message[name] for name in _KEPT if name in message}
     if expires_at is None:
         return {"type": "message"} | kept
@@ -200,7 +200,7 @@ def _text(event: MemoryEvent) -> str:
 
 
 async def search(calls: Calls, body: requests.Search) -> dict[str, Any]:
-    """The best memories, each with its score."""
+    """Return the best memories with their scores."""
     user_id, filters = _narrowed(body)
     query = {"type": "recall", "query": body.query, "k": min(body.top_k, K_MAX), "filters": filters}
     response = await calls.ask(user_id, query)
@@ -217,7 +217,7 @@ async def search(calls: Calls, body: requests.Search) -> dict[str, Any]:
 
 
 def _narrowed(body: requests.Search | requests.GetAll) -> Asked:
-    """Whose memories, and which, with what is asked for beside the filters."""
+    """Return the owner and the filters of a request, with its separate entities."""
     user_id, filters = asked(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
@@ -227,7 +227,7 @@ def _narrowed(body: requests.Search | requests.GetAll) -> Asked:
 
 
 async def get_all(calls: Calls, body: requests.GetAll) -> dict[str, Any]:
-    """One page of an owner's memories, the newest first. What has expired is counted, and left out."""
+    """Return one page of an owner's memories, newest first. Expired memories are counted, and left out."""
     user_id, filters = _narrowed(body)
     first, behind = (body.page - 1) * body.page_size, body.page * body.page_size
     if behind > requests.DEEPEST:
@@ -249,7 +249,7 @@ async def get_all(calls: Calls, body: requests.GetAll) -> dict[str, Any]:
 
 
 async def _pages(calls: Calls, user_id: str, filters: dict[str, Any], most: int) -> AsyncIterator[MemoryPage]:
-    """The pages of an owner's memories, up to so many of these."""
+    """Yield the pages of an owner's memories, up to a number of memories."""
     query: dict[str, Any] = {"type": "memories.list", "filters": filters}
     while most > 0:
         response = await calls.ask(user_id, query | {"limit": min(most, requests.PAGE_MAX)})
@@ -268,13 +268,13 @@ def _link(page: int | None, body: requests.GetAll) -> str | None:
 
 
 async def get(calls: Calls, given: str) -> dict[str, Any]:
-    """One memory."""
+    """Return one memory."""
     user_id, memory_id = our_id(given)
     return shown(user_id, await calls.version(user_id, memory_id))
 
 
 async def update(calls: Calls, given: str, body: requests.Update) -> dict[str, Any]:
-    """A new version of a memory, and what it is then."""
+    """Update a memory, and return its new version."""
     user_id, memory_id = our_id(given)
     before = await calls.version(user_id, memory_id)
     changes: dict[str, Any] = {}
@@ -290,7 +290,7 @@ async def update(calls: Calls, given: str, body: requests.Update) -> dict[str, A
 
 
 async def delete(calls: Calls, given: str) -> dict[str, Any]:
-    """Forgets one memory, in all its versions."""
+    """Forget one memory, in all its versions."""
     user_id, memory_id = our_id(given)
     [(_, receipt)] = await calls.apply(user_id, [{"type": "memory.forget", "memory_id": memory_id}])
     check_forgotten(receipt)
@@ -298,7 +298,7 @@ async def delete(calls: Calls, given: str) -> dict[str, Any]:
 
 
 async def delete_all(calls: Calls, body: requests.DeleteAll) -> dict[str, Any]:
-    """Forgets all memories of an owner, or those of one session."""
+    """Forget all memories of an owner, or those of one session."""
     entities = entities_alone(body.filters, body.entities)
     user_id, kind = owner_of(entities)
     if others := entities.keys() - {kind, RUN}:
@@ -309,7 +309,7 @@ async def delete_all(calls: Calls, body: requests.DeleteAll) -> dict[str, Any]:
 
 
 async def list_versions(calls: Calls, given: str) -> list[dict[str, Any]]:
-    """All versions of one memory."""
+    """Return all versions of one memory."""
     user_id, memory_id = our_id(given)
     response = await calls.ask(user_id, {"type": "memory.history", "memory_id": memory_id})
     return history(user_id, response.versions or [])

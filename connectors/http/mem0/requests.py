@@ -1,8 +1,8 @@
-"""Whose memories mem0's entities mean, and the ids that its clients know memories by.
+"""Requests of mem0's interface: entities as owners, ids, bodies and filters.
 
-mem0 attaches a memory to any of a user, an agent, an app and a run. Ours belongs to one owner, by which it is found:
-the first that is given of these four. An owner that is no user is called after its kind (`agent:planner`), and so no
-user may be called like that.
+mem0 attaches a memory to any of a user, an agent, an app and a run. Ours belongs to one owner: the first of these four
+that is given. An owner that is not a user is named after its kind (`agent:planner`), and so no user may have such a
+name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,19 +20,19 @@ from recallflow.limits import FILTER_LEVELS_MAX
 
 USER, AGENT, APP, RUN = "user_id", "agent_id", "app_id", "run_id"
 ENTITIES = (USER, AGENT, APP, RUN)
-AGENT_LABEL = AGENT  # the field of a memory's metadata that an agent stands in
+AGENT_LABEL = AGENT  # metadata field of the agent
 _PREFIXES = {AGENT: "agent:", APP: "app:", RUN: "run:"}
 
 
 class Owned(NamedTuple):
-    """The owner, and what else was given: fields of an event."""
+    """Owner and further event fields of a request."""
 
     user_id: str
     fields: dict[str, Any]
 
 
 def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
-    """The owner's name with us, and which of the entities it is. Raises InvalidRecord where there is none."""
+    """Return our name of the owner, and its entity kind. Raise InvalidRecord without an entity."""
     for kind in ENTITIES:
         if name := entities.get(kind):
             if kind == USER:
@@ -48,8 +48,8 @@ def _check_user(name: str) -> None:
 
 
 def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Owned:
-    """Whose a new memory is, and the fields that say the rest: a run is a session, an app a project, and an agent
-    stands in the metadata. Raises InvalidRecord."""
+    """Return the owner and the further fields of a new memory: a run becomes the session, an app the project, and an
+    agent goes into the metadata. Raise InvalidRecord."""
     user_id, _ = owner_of(entities)
     fields: dict[str, Any] = {}
     if run := entities.get(RUN):
@@ -62,7 +62,7 @@ def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Ow
 
 
 def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | None]:
-    """The entities of a version of a memory, as mem0 names them."""
+    """Return the entities of a memory under mem0's names."""
     found = {
         USER: None,
         AGENT: (version.get("metadata") or {}).get(AGENT_LABEL),
@@ -76,12 +76,12 @@ def shown_entities(user_id: str, version: Mapping[str, Any]) -> dict[str, str | 
 
 
 def mem0_id(user_id: str, memory_id: str) -> str:
-    """The id that a client of mem0 knows a memory by. It names the owner, as the client asks for it by this alone."""
+    """Return mem0's id of a memory. It contains the owner, because clients send this id alone."""
     return f"{quote(user_id, safe='')}:{quote(memory_id, safe='')}"
 
 
 def our_id(given: str) -> tuple[str, str]:
-    """Owner and id out of such an id. Raises InvalidRecord (`not_found`)."""
+    """Return owner and memory id of such an id. Raise InvalidRecord (`not_found`)."""
     user_id, colon, memory_id = given.partition(":")
     if not (user_id and colon and memory_id):
         raise InvalidRecord("not_found", [FieldProblem("memory_id", "is no id that was given out here")])
@@ -96,14 +96,14 @@ MESSAGES_MAX = 100
 DAY_MS = 24 * 60 * 60 * 1_000
 PAGE_MAX = 1_000
 PAGE_CHARACTERS = 8_000_000  # of the memories of a page
-DEEPEST = 20_000  # memories, newest first, of which pages are counted
+DEEPEST = 20_000  # depth limit of page numbers, in memories
 _PROBLEMS = {"extra_forbidden": "is not supported here: leave it out (docs/how-to/mem0-clients.md says what is)"}
 
 T = TypeVar("T", bound=BaseModel)
 
 
 class Ways(BaseModel):
-    """What any request may carry, without effect: it chooses among ways that mem0 has of doing it."""
+    """Parameters without effect: mem0's choices of processing."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -119,7 +119,7 @@ class Ways(BaseModel):
 
 
 class Body(Ways):
-    """What says whose memories are meant."""
+    """Fields that name the owner."""
 
     user_id: str | None = None
     agent_id: str | None = None
@@ -129,7 +129,7 @@ class Body(Ways):
 
     @property
     def entities(self) -> dict[str, str]:
-        """The entities that are given beside the filters."""
+        """Return the entities given outside of the filters."""
         return {kind: name for kind in ENTITIES if (name := getattr(self, kind))}
 
 
@@ -138,7 +138,7 @@ class Add(Body):
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)]
     metadata: dict[str, Any] | None = None
-    infer: bool | None = None  # nobody infers anything: messages are stored as they stand
+    infer: bool | None = None  # ignored: no facts are inferred, messages are stored unchanged
     timestamp: Annotated[float, Field(ge=0, le=253_402_300_799)] | None = None
     expiration_date: str | None = None
 
@@ -195,7 +195,7 @@ class Update(BaseModel):
 
 
 def read(model: type[T], body: bytes) -> T:
-    """Raises InvalidRecord, which names every field that is wrong."""
+    """Return the parsed body. Raise InvalidRecord, which names every wrong field."""
     try:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
@@ -203,7 +203,7 @@ def read(model: type[T], body: bytes) -> T:
 
 
 def read_parameters(model: type[T], given: Mapping[str, str]) -> T:
-    """The same out of the parameters of a URL."""
+    """Return the parsed URL parameters. Raise InvalidRecord."""
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:
@@ -211,7 +211,7 @@ def read_parameters(model: type[T], given: Mapping[str, str]) -> T:
 
 
 def merged(body: bytes, parameters: Mapping[str, str]) -> bytes:
-    """A body with the page that is asked for beside it. Raises InvalidRecord."""
+    """Return a body with the page parameters of the URL. Raise InvalidRecord."""
     try:
         fields = orjson.loads(body or b"{}")
     except orjson.JSONDecodeError as error:
@@ -222,7 +222,7 @@ def merged(body: bytes, parameters: Mapping[str, str]) -> bytes:
 
 
 def between(start_date: str | None, end_date: str | None) -> dict[str, int]:
-    """Filters for memories from one date to another, both included. Raises InvalidRecord."""
+    """Return filters for memories from one date to another, both included. Raise InvalidRecord."""
     filters = {}
     for name, field, given in (("start_date", "created_after", start_date), ("end_date", "created_before", end_date)):
         if given is None:
@@ -237,7 +237,7 @@ def between(start_date: str | None, end_date: str | None) -> dict[str, int]:
 
 
 def expires_at(date: str | None) -> str | None:
-    """When a memory expires that counts up to a date, that day included. Raises InvalidRecord."""
+    """Return the expiry time for a last valid date. Raise InvalidRecord."""
     if date is None:
         return None
     try:
@@ -262,14 +262,14 @@ _Maker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
 
 
 class Asked(NamedTuple):
-    """Whose memories are asked for, and which of them."""
+    """Owner and filters of a request."""
 
     user_id: str
     filters: dict[str, Any]
 
 
 def asked(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> Asked:
-    """Reads `filters` together with entities that were given beside them. Raises InvalidRecord."""
+    """Parse `filters` together with the entities outside of them. Raise InvalidRecord."""
     named, conditions = _split(given or {}, entities)
     user_id, kind = owner_of(named)
     conditions += [{entity: name} for entity, name in named.items() if entity != kind]
@@ -278,7 +278,7 @@ def asked(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> Asked
 
 
 def entities_alone(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:
-    """The same where filters may name entities, and nothing else. Raises InvalidRecord."""
+    """Return the entities where filters may name nothing else. Raise InvalidRecord."""
     named, conditions = _split(given or {}, entities)
     if conditions:
         raise invalid(f"filters.{next(iter(conditions[0]))}", f"is no entity; there are {', '.join(ENTITIES)}")
@@ -286,7 +286,7 @@ def entities_alone(given: Mapping[str, Any] | None, entities: Mapping[str, str])
 
 
 def _split(given: Mapping[str, Any], entities: Mapping[str, str]) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Entities that must be so, and the other conditions."""
+    """Split filters into required entities and the other conditions."""
     named, conditions = dict(entities), []
     for field, value in _at_the_root(given):
         name = _one_name(value)
@@ -298,7 +298,7 @@ def _split(given: Mapping[str, Any], entities: Mapping[str, str]) -> tuple[dict[
 
 
 def _at_the_root(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Conditions that must all hold: those at the top, and those of an AND there."""
+    """Yield the conditions that must all hold: those at the top level, and those of an AND there."""
     for field, value in given.items():
         if field == "AND":
             for one in _conditions(field, value):
@@ -323,7 +323,7 @@ def _conditions(field: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _converted(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, Any]]:
-    """Filters of ours that must all hold. Raises InvalidRecord."""
+    """Yield our filters for a condition; all must hold. Raise InvalidRecord."""
     if level > FILTER_LEVELS_MAX:
         raise invalid("filters", f"nests more than {FILTER_LEVELS_MAX} levels deep; flatten it")
     for field, value in condition.items():
@@ -348,7 +348,7 @@ def _converted(condition: Mapping[str, Any], level: int) -> Iterator[dict[str, A
 
 
 def _compared(field: str, value: Any, make: _Maker) -> Iterator[dict[str, Any]]:
-    """Equality with one value, or with any of several, or the contrary."""
+    """Yield filters for equality with one value or any of several, or their negation."""
     operators = value if isinstance(value, dict) else {"in" if isinstance(value, list) else "eq": value}
     if not operators:
         raise invalid(f"filters.{field}", "names no value")
@@ -380,7 +380,7 @@ _MAKERS: Mapping[str, _Maker] = {
 
 
 def _span(value: Any) -> dict[str, Any]:
-    """From a time on, and before one; ours are inclusive and exclusive, by the millisecond."""
+    """Return a time filter; ours is inclusive at the start and exclusive at the end, in milliseconds."""
     if not isinstance(value, dict) or not value:
         raise invalid("filters.created_at", "give an object of gt, gte, lt, lte")
     span: dict[str, Any] = {}

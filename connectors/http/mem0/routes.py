@@ -1,4 +1,4 @@
-"""The routes of mem0's REST interface, below /mem0/TENANT: those of its platform, and those of its own server."""
+"""Routes of mem0's REST interface, below /mem0/TENANT: those of its platform, and those of its own server."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -14,13 +14,13 @@ from recallflow.connectors.http.mem0.operations import Calls
 from recallflow.connectors.http.requests import Addressed
 from recallflow.errors import QueryFailed, RecallflowError
 
-# What is below the second one, and nothing we have, would be below the first one too.
+# The second prefix also matches paths of the first, so the first comes first.
 PREFIXES = ("/mem0/{tenant_id}/environments/{environment}", "/mem0/{tenant_id}")
 Operation = Callable[[Calls, Request], Awaitable[Any]]
 
 
 class _Answered(Addressed):
-    """One whose errors say `detail`, which is what clients of mem0 look at."""
+    """Route whose errors contain `detail`, which mem0's clients read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -37,7 +37,7 @@ class _Answered(Addressed):
 
 
 def routes(door: Door) -> APIRouter:
-    """The routes, for a service."""
+    """Return the routes."""
     router = APIRouter()
     for prefix in PREFIXES:
         router.include_router(_below(prefix, door))
@@ -48,7 +48,7 @@ def _below(prefix: str, door: Door) -> APIRouter:
     router = APIRouter(prefix=prefix, route_class=_Answered, include_in_schema=False)
 
     def add(methods_and_paths: str, operation: Operation, parameters: type[BaseModel] = requests.Ways) -> None:
-        """One operation, under every path that clients ask for it. `parameters`: those that a URL may have."""
+        """Add one operation under its paths. `parameters` is the model of its URL parameters."""
 
         async def answer(request: Request) -> Response:
             requests.read_parameters(parameters, request.query_params)

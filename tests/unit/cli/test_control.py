@@ -13,9 +13,9 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.admission import read_control_file
 from recallflow.operators.authorise import Authoriser, Trust
+from recallflow.owner import workspace_of
 from recallflow.parsing import parse
 from recallflow.records import Position, Record
-from recallflow.workspaces import workspace_of
 from tests.unit.cli.harness import Cli, parsed
 
 DecisionSender = Callable[..., str]

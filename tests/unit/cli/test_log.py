@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
-from recallflow.cli.log import JsonLines, Lines, set_up
+from recallflow.cli.telemetry import JsonFormatter, TextFormatter, set_up_logging
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.operators import writes
@@ -40,14 +40,14 @@ def record(level: int, text: str, *args: object) -> logging.LogRecord:
 
 
 def test_text_line_has_time_level_and_logger() -> None:
-    line = Lines().format(record(logging.WARNING, "%s is away", "Kafka"))
+    line = TextFormatter().format(record(logging.WARNING, "%s is away", "Kafka"))
     assert line == "2026-01-01T00:00:00.123Z WARNING connectors.kafka.source: Kafka is away"
 
 
 def test_json_line_holds_a_traceback_in_one_object() -> None:
     failed = record(logging.ERROR, "two\nlines")
     failed.exc_info = (ValueError, ValueError("what"), None)
-    line = JsonLines().format(failed)
+    line = JsonFormatter().format(failed)
     assert "\n" not in line
     told = json.loads(line)
     assert told.pop("message").startswith("two\nlines\nValueError: what")
@@ -55,18 +55,18 @@ def test_json_line_holds_a_traceback_in_one_object() -> None:
 
 
 def test_json_line_names_its_trace() -> None:
-    assert "trace_id" not in json.loads(JsonLines().format(record(logging.INFO, "said")))
+    assert "trace_id" not in json.loads(JsonFormatter().format(record(logging.INFO, "said")))
     span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False))
     token = context.attach(trace.set_span_in_context(span))
     try:
-        told = json.loads(JsonLines().format(record(logging.INFO, "said")))
+        told = json.loads(JsonFormatter().format(record(logging.INFO, "said")))
     finally:
         context.detach(token)
     assert (told["trace_id"], told["span_id"]) == (f"{0xABC:032x}", f"{0xDEF:016x}")
 
 
 def test_other_libraries_log_from_warnings_on(capfd: pytest.CaptureFixture[str]) -> None:
-    set_up("text")
+    set_up_logging("text")
     logging.getLogger("recallflow.flows.kafka").info("ours")
     logging.getLogger("others").info("theirs")
     logging.getLogger("others").warning("their trouble")
@@ -101,6 +101,6 @@ def test_no_log_line_has_a_text_of_a_memory(
     done = process(lines, Settings(partitions=1), tmp_path / "s")
     assert {response["query_id"] for response in done.responses} >= {"q1", "q2", "q3"}
     assert len(done.rejected) >= 4
-    told = [JsonLines().format(one) for one in caplog.records]
+    told = [JsonFormatter().format(one) for one in caplog.records]
     assert any(json.loads(line).get("code") == "internal_error" for line in told)
     assert not [line for line in told if SECRET in line.lower()]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.cli.progress import Progress, Target, state_home
+from recallflow.cli.publish import Progress, Target, state_home
 from recallflow.errors import RecallflowError
 
 TARGET = Target("cluster", "memory.events", "topic-1", records=100, ends=100)
@@ -58,7 +58,7 @@ def test_unreadable_progress_file_is_one_line(tmp_path: Path) -> None:
     made = progress(tmp_path)
     made.save(1, 1)
     made.path.write_bytes(b"{")
-    with pytest.raises(RecallflowError, match=r"cannot be read .*: remove it, and all is sent again"):
+    with pytest.raises(RecallflowError, match=r"cannot read .*; remove it"):
         progress(tmp_path)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(RecallflowError, match=r"cannot write .*; set XDG_STATE_HOME"):

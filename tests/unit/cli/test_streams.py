@@ -14,7 +14,7 @@ import pytest
 
 from recallflow.cli.output import error, heading, json_line, note, paragraph, table
 from recallflow.cli.pace import Meter
-from recallflow.cli.tail_text import line_of
+from recallflow.cli.tail import line_of
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from tests.unit.cli.harness import event, jsonl, on_files, terminal

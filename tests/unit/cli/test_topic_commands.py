@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from recallflow.cli.progress import Target
+from recallflow.cli.publish import Target
 from recallflow.connectors.kafka import dead_letters, sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -142,7 +142,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
         event = {"type": "api_key", "tenant_id": tenant, "name": name, "salt": "s", "hash": "h"} | fields
         history.add(at_ms, ApiKey.model_validate(event))
     table = SimpleNamespace(history=history, close=lambda: None)
-    monkeypatch.setattr("recallflow.cli.deciding.control_table", lambda _: table)
+    monkeypatch.setattr("recallflow.cli.tenants.control_table", lambda _: table)
     monkeypatch.setattr("recallflow.cli.keys.check_signing", lambda _: None)
 
 

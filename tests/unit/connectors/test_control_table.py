@@ -12,8 +12,8 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.control import AHEAD_MS, ControlTable
 from recallflow.control import Rollout
+from recallflow.credentials import signed
 from recallflow.errors import SourceError
-from recallflow.signatures import signed
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPIC = "control"

@@ -10,8 +10,7 @@ from recallflow.connectors.kafka.hub import MemoryEnds
 from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import BATCH_BYTES, IDLE_S, NOT_OURS, Given, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Reached
-from recallflow.marks import Mark, Open
-from recallflow.records import Record
+from recallflow.records import Mark, Open, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 MEMORIES, QUERIES = "memories", "queries"

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from recallflow.connectors.rerankers import HttpReranker, load_reranker
 from recallflow.errors import RerankerError, UsageError
-from recallflow.reranker import Reranker
+from recallflow.llm import Reranker
 from tests.unit.operators.harness import make_event
 
 VOCABULARY = ["[PAD]", "[UNK]", "walnuts", "almonds"]

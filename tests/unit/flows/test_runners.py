@@ -18,7 +18,6 @@ from recallflow.flows.on_bytewax import run_on_bytewax
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.runner import BatchStep, KeyedStep, Loop, Recipe, run_loop
 from recallflow.flows.settings import Settings
-from recallflow.marks import Mark, Open
 from recallflow.operators import erase, large
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.decode import decode
@@ -26,7 +25,7 @@ from recallflow.operators.events import Refused
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Answer, DeadLetter, Done, Marked, Receipted
 from recallflow.owner import state_partition
-from recallflow.records import Position, Record
+from recallflow.records import Mark, Open, Position, Record
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
 from tests.event_log import NEW_YEAR_MS, final_questions, make_log

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
-from recallflow import descriptors
+from recallflow import process
 from recallflow.connectors.http import server
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.errors import (
@@ -211,7 +211,7 @@ def test_request_metrics_use_routes_not_paths(client: httpx.Client) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[httpx.Client]:
     """Serve a gateway that may have three connections."""
-    monkeypatch.setattr(descriptors, "connections_most", lambda: 3)
+    monkeypatch.setattr(process, "connections_most", lambda: 3)
     with gateway(engine) as client:
         yield client
 

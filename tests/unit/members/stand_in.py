@@ -15,7 +15,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter
 
 from recallflow.connectors.probes import Probes
-from recallflow.supervised import end_with_supervisor
+from recallflow.process import end_with_supervisor
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from recallflow.cli.log import set_up
+from recallflow.cli.telemetry import set_up
 from recallflow.flows.config import Config, RawSetting, read_config
 from recallflow.members.start import run_members
 

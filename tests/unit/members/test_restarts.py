@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from recallflow.members.member import Member
-from recallflow.members.supervisor import BACKOFF_MAX_S, STEADY_S, USAGE, Supervisor
+from recallflow.members.member import BACKOFF_MAX_S, STEADY_S, USAGE, Member, Supervisor
 
 FIRST_S = 0.5
 

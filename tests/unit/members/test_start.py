@@ -12,8 +12,7 @@ from recallflow.errors import UsageError
 from recallflow.flows.config import Config, RawSetting, as_file, read_config
 from recallflow.flows.settings import TopicNames
 from recallflow.members import start
-from recallflow.members.folders import check_for_members, check_for_one, member_folders, member_name
-from recallflow.members.start import processes
+from recallflow.members.start import check_for_members, check_for_one, member_folders, member_name, processes
 from recallflow.state.directory import DESCRIPTION
 from tests.unit.connectors.fake_consumer import FakeKafka
 

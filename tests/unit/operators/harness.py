@@ -17,7 +17,6 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
-from recallflow.marks import Mark
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.decode import decode
@@ -29,7 +28,7 @@ from recallflow.operators.recall.tuning import tuned
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted
 from recallflow.queries import Mode, Recall
-from recallflow.records import Position, Record
+from recallflow.records import Mark, Position, Record
 from recallflow.responses import Response
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest

@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 import pytest
 
-from recallflow.marks import Mark
 from recallflow.operators.answers import waiting
 from recallflow.operators.answers.waiting import ABSENT_BYTES_EACH
 from recallflow.operators.step import Clocks
 from recallflow.queries import QueryEvent
+from recallflow.records import Mark
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, make_event, receipts
 
 TIMEOUT_MS = 2_000

@@ -9,9 +9,8 @@ import orjson
 import pytest
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.defects import DefectLog
 from recallflow.embedder import Matrix
-from recallflow.errors import EmbedderError, StorageError
+from recallflow.errors import DefectLog, EmbedderError, StorageError
 from recallflow.operators import decode, guard, writes
 from recallflow.operators.answers import answer
 from recallflow.operators.apply import apply

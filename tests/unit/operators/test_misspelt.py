@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow import parsing, parts
+from recallflow import fields, parsing
 from recallflow.errors import InvalidRecord
 from recallflow.limits import PROBLEMS_MAX
 from recallflow.parsing import parse, parse_control
@@ -125,8 +125,8 @@ def test_refused_filters_word_few_problems(filters: dict[str, Any], monkeypatch:
         return count
 
     monkeypatch.setattr(parsing, "_problem", counted(parsing._problem))
-    monkeypatch.setattr(parts, "nearest", counted(parts.nearest))
-    monkeypatch.setattr(parts, "_as_details", counted(parts._as_details))
+    monkeypatch.setattr(fields, "nearest", counted(fields.nearest))
+    monkeypatch.setattr(fields, "_as_details", counted(fields._as_details))
     assert wrong(filters=filters)
     assert worded <= 5 * parsing.ERRORS_READ
 

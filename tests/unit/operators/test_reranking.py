@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.breaker import FAILURES, LEFT_ALONE_S
+from recallflow.llm import FAILURES, LEFT_ALONE_S
 from recallflow.operators.answers import scoring
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall import moment

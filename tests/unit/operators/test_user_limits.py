@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from recallflow.control import SETTLED_MS, Quota
 from recallflow.decisions import History
+from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
 from recallflow.outputs import Output
-from recallflow.quota_names import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
 from recallflow.state import keys
 from recallflow.state.rows import Head, Held
 from recallflow.state.verify import verify

@@ -9,13 +9,12 @@ import orjson
 import pytest
 
 from recallflow.enrichment import EnrichmentResult
-from recallflow.marks import Mark, Open
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.results import PositionedRequest, result
 from recallflow.operators.enrichment.step import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync
 from recallflow.outputs import Done, Enriched, Marked
 from recallflow.parsing import parse_request
-from recallflow.records import Position
+from recallflow.records import Mark, Open, Position
 
 TOPIC, PARTITION = "enrichment.requests", 3
 SOURCE = f"{TOPIC}:{PARTITION}"

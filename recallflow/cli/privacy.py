@@ -1,0 +1,288 @@
+"""`recallflow export` and `recallflow erase`: all data of a person, as a file or removed."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import orjson
+
+from recallflow.cli.kafka import TOPICS
+from recallflow.cli.options import ENGINE, STATE, add_kafka, config_and_origins
+from recallflow.errors import UsageError
+from recallflow.private_files import FILE_MODE
+
+FORMATS = ("jsonl", "parquet")
+GROUP_ROWS = 20_000  # of a row group, unless its texts come to GROUP_BYTES before
+GROUP_BYTES = 32 * 1024 * 1024
+
+# Parquet column → type of its values. `json` is an object or a list as text.
+MEMORIES: Mapping[str, str] = {
+    "type": "text", "id": "text", "memory_id": "text", "tenant_id": "text", "environment": "text", "user_id": "text",
+    "project_id": "text", "session_id": "text", "timestamp": "time", "role": "text", "name": "text",
+    "content": "text", "summary": "text", "kind": "text", "layer": "text", "category": "text", "tags": "texts",
+    "topics": "texts", "entities": "json", "relations": "json", "importance": "number", "confidence": "number",
+    "valid_from": "time", "valid_to": "time", "expires_at": "time", "metadata": "json", "derived_from": "json",
+    "cleared": "texts",
+}  # fmt: skip
+ANSWERS: Mapping[str, str] = {
+    "topic": "text", "partition": "whole", "offset": "whole", "appended_at": "time", "key": "text",
+    "query_id": "text", "status": "text", "processing_time_ms": "number", "response": "json",
+}  # fmt: skip
+
+
+def export_format(chosen: str | None, path: Path | None) -> str:
+    """Return the chosen format, or that of the file's suffix: `.parquet`, otherwise JSON lines."""
+    return chosen or ("parquet" if path is not None and path.suffix == ".parquet" else "jsonl")
+
+
+@contextlib.contextmanager
+def to_lines(path: Path | None) -> Iterator[BinaryIO]:
+    """Yield standard output, or a private file that gets its name once it is complete."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        new.touch(mode=FILE_MODE)
+    except OSError as error:
+        raise UsageError(f"--out: cannot write {path}: {error.strerror}") from None
+    try:
+        with new.open("wb") as file:
+            yield file
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)  # an incomplete export of personal data must not stay behind
+        raise
+
+
+def write(rows: Iterable[dict[str, Any]], columns: Mapping[str, str], form: str, path: Path | None) -> int:
+    """Write rows in row groups. Return their number."""
+    with to_lines(path) as file:
+        return _write_parquet(rows, columns, file) if form == "parquet" else _write_lines(rows, file)
+
+
+def _write_lines(rows: Iterable[dict[str, Any]], file: BinaryIO) -> int:
+    count = 0
+    for count, row in enumerate(rows, start=1):  # noqa: B007 - how many there were
+        file.write(orjson.dumps(row) + b"\n")
+    return count
+
+
+def _write_parquet(rows: Iterable[dict[str, Any]], columns: Mapping[str, str], file: BinaryIO) -> int:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    kinds = {"text": pa.string(), "json": pa.string(), "texts": pa.list_(pa.string()), "number": pa.float64(),
+             "whole": pa.int64(), "time": pa.timestamp("ms", "UTC")}  # fmt: skip
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    count = 0
+    with ParquetWriter(file, schema, compression="zstd") as writer:
+        for group in _groups(rows):
+            count += len(group)
+            cells = [[_cell(row.get(name), kind) for row in group] for name, kind in columns.items()]
+            writer.write_table(pa.table([*map(pa.array, cells, schema.types)], schema=schema))
+    return count
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    group: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        # In a table, null also stands for a missing field.
+        if (cleared := [name for name, value in row.items() if value is None]) and "type" in row:
+            row = row | {"cleared": cleared}
+        group.append(row)
+        size += len(orjson.dumps(row))
+        if len(group) == GROUP_ROWS or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _cell(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "json":
+        return orjson.dumps(value).decode()
+    if kind == "time":
+        from datetime import datetime
+
+        return datetime.fromisoformat(value)
+    if kind == "text" and not isinstance(value, str):  # a topic holds what anybody wrote
+        return orjson.dumps(value).decode()
+    if kind == "number":
+        return float(value) if isinstance(value, int | float) else None
+    return value
+
+
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
+
+EXPORT_CACHE_BYTES = 1024 * 1024
+
+
+def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "export",
+        help="export all data of a person, or memories, or answers",
+        description="Writes all data of a user in a state directory or a checkpoint: every version of every memory, "
+        "the graph, usage, episodes and pending work. Exit code 1 for an unknown user. With --memories: the "
+        "memories of all users, of a tenant or of a user, as events for replay. With --answers: the records of the "
+        "response topic. Formats: JSON lines, or Parquet for memories and answers.",
+        examples=(
+            "recallflow export default user --state-dir memory --out user.jsonl",
+            "recallflow export --memories --state-dir memory --out memories.parquet",
+            "recallflow export --answers --bootstrap-servers localhost:9092 | head -1",
+        ),
+    )
+    parser.add_argument("tenant", metavar="TENANT", nargs="?")
+    parser.add_argument("user", metavar="USER", nargs="?")
+    add_environments(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--memories", action="store_true", help="export memories only, for a replay elsewhere")
+    what.add_argument("--answers", action="store_true", help="export the answers in Kafka's response topic")
+    what.add_argument("--vectors", action="store_true", help="include vectors")
+    parser.add_argument(
+        "--format", choices=("jsonl", "parquet"), help="format (default: by the file's suffix, else jsonl)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, readable by you alone")
+    add_kafka(parser, *STATE, "topics.responses")
+    parser.set_defaults(run=run_export)
+
+
+def add_person(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name the person."""
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("user", metavar="USER")
+    add_environments(parser)
+
+
+def add_environments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--environment",
+        dest="environments",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this environment; may be repeated (default: all)",
+    )
+
+
+def run_export(options: argparse.Namespace) -> int:
+    from recallflow.errors import UsageError
+
+    chosen, origins = config_and_origins(options)
+    form = export_format(options.format, options.out)
+    if options.answers:
+        if "kafka.bootstrap_servers" not in origins:
+            raise UsageError("--answers needs --bootstrap-servers HOST:PORT: the answers are in Kafka")
+        return _answers(chosen, options.out, form)
+    if options.memories:
+        return _memories(chosen, options, form)
+    if options.user is None:
+        raise UsageError("give TENANT and USER, or --memories, or --answers")
+    if form != "jsonl":
+        raise UsageError(
+            "--format parquet needs --memories or --answers: all data of a person has several types, in JSON lines"
+        )
+    return _export_person(chosen, options)
+
+
+def _export_person(chosen: "Config", options: argparse.Namespace) -> int:
+    from itertools import chain
+
+    from recallflow.errors import RecallflowError
+    from recallflow.flows.export import export
+    from recallflow.flows.settings import open_at_rest
+    from recallflow.state.directory import StateDirectory
+
+    with StateDirectory.existing(
+        chosen.named_state_dir(), EXPORT_CACHE_BYTES, open_at_rest(chosen.encryption)
+    ) as directory:
+        records = export(directory, options.tenant, options.user, options.environments, vectors=options.vectors)
+        if (first := next(records, None)) is None:
+            raise RecallflowError(f"user {options.user} of tenant {options.tenant} has no data here")
+        write(chain([first], records), {}, "jsonl", options.out)
+    return 0
+
+
+def _memories(chosen: "Config", options: argparse.Namespace, form: str) -> int:
+    from recallflow.cli.output import note
+    from recallflow.flows.export import memory_events
+    from recallflow.flows.settings import open_at_rest
+    from recallflow.state.directory import StateDirectory
+
+    with StateDirectory.existing(
+        chosen.named_state_dir(), EXPORT_CACHE_BYTES, open_at_rest(chosen.encryption)
+    ) as directory:
+        events = memory_events(directory, options.tenant, options.user, frozenset(options.environments))
+        count = write(events, MEMORIES, form, options.out)
+    note(f"{count:,} events of memories")
+    return 0
+
+
+def _answers(chosen: "Config", path: Path | None, form: str) -> int:
+    from recallflow.cli.output import note
+    from recallflow.connectors.kafka.topic_reader import answers
+
+    count = write(answers(chosen.kafka, chosen.topics.responses), ANSWERS, form, path)
+    note(f"{count:,} answers of {chosen.topics.responses}")
+    return 0
+
+
+TIMEOUT_S = 60.0
+
+
+def add_erase(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "erase",
+        help="erase a person, and report remaining data",
+        description="Sends user.erase to Kafka, waits until the engine has applied it, and reports the remaining "
+        "records of each topic with their expiry. With --state-dir of a directory without Kafka, the erasure is "
+        "applied there. Exit code 1 if data was not erased, or was found.",
+        examples=(
+            "recallflow erase default user --state-dir memory --verify",
+            "recallflow erase demo team-atlas --bootstrap-servers localhost:9092",
+        ),
+    )
+    add_person(parser)
+    parser.add_argument(
+        "--timeout-s", type=float, default=TIMEOUT_S, metavar="S", help="time limit in seconds (default: 60)"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        dest="checkpoints",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="also erase the person from this checkpoint; may be repeated",
+    )
+    parser.add_argument("--compact-kafka", action="store_true", help="write tombstones to compacted topics")
+    parser.add_argument(
+        "--verify", action="store_true", help="search every file for the person's data after the erasure"
+    )
+    parser.add_argument("--verify-only", action="store_true", help="search only, and erase nothing")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="search for the data of this export")
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="also search this folder, such as the enrichment flow's; may be repeated",
+    )
+    add_kafka(parser, *ENGINE, *TOPICS, "topics.results", "topics.replies")
+    parser.set_defaults(run=run_erase)
+
+
+def run_erase(options: argparse.Namespace) -> int:
+    from recallflow.cli.erasing import Erasing
+
+    return Erasing(options).run()

@@ -1,0 +1,179 @@
+"""Commands for other programs: `recallflow serve`, `mcp`, `schema` and `completion`."""
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from recallflow.cli.kafka import OUTPUTS, run_until_stopped
+from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_create, add_kafka, decisions
+from recallflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
+
+SERVE = ("serve.host", "serve.port", "serve.reply_topic", "serve.reply_partition")
+GATEWAY_TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS)
+
+
+def add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run the HTTP gateway for questions and events",
+        description="Serves HTTP until SIGTERM, for an engine on Kafka, or with --state-dir for an engine in this "
+        "process on that directory.",
+        examples=(
+            "recallflow serve --state-dir memory",
+            "recallflow serve --bootstrap-servers localhost:9092 --port 8081",
+        ),
+    )
+    add_kafka(parser, *SERVE, *GATEWAY_TOPICS, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", "run.log_format")
+    add_control(parser)
+    add_create(parser)
+    parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    parser.set_defaults(run=run_serve)
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    def run(config: "Config") -> None:
+        from recallflow.flows import gateway  # which needs an extra
+
+        if options.state_dir is not None:
+            gateway.serve_local(config, decisions(options), options.control)
+        elif options.control is not None:
+            raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
+        else:
+            gateway.serve_kafka(config)
+
+    return run_until_stopped(options, run)
+
+
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
+
+
+def add_mcp(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "mcp",
+        help="run an MCP server: memory as tools for language models",
+        description="Serves search_memory, add_memory, forget_memory and list_episodes on standard input and output, "
+        "for one user, or over HTTP, where each request names its user in x-end-user-id. Asks the engine over Kafka; "
+        "with --state-dir the engine is in this process. Credentials: auth.api_key, or those of each HTTP request.",
+        examples=(
+            "recallflow mcp --state-dir memory",
+            "recallflow mcp --bootstrap-servers localhost:9092 --http 127.0.0.1:8765",
+        ),
+    )
+    parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP at /mcp, instead of standard input")
+    parser.add_argument("--tenant", default="default", metavar="ID", help="tenant (default: default)")
+    parser.add_argument("--user", metavar="ID", help="user (default: user); over HTTP each request names its user")
+    parser.add_argument("--environment", default="prod", metavar="NAME", help="environment (default: prod)")
+    parser.add_argument("--project", metavar="NAME", help="use this project's memories only; new ones belong to it")
+    add_kafka(parser, *GATEWAY_TOPICS, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", "run.log_format")
+    add_control(parser)
+    add_create(parser)
+    parser.add_argument("--print-config", action="store_true", help="print the effective settings and their origins")
+    parser.set_defaults(run=run_mcp)
+
+
+def run_mcp(options: argparse.Namespace) -> int:
+    def run(config: "Config") -> None:
+        from recallflow.connectors.mcp.perform import Place
+        from recallflow.flows import mcp  # which needs an extra
+
+        if options.http and options.user:
+            raise UsageError(
+                "--user does not apply to HTTP, where each request names its user in x-end-user-id; leave it out"
+            )
+        if options.control is not None and options.state_dir is None:
+            raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
+        at = mcp.Address.parse(options.http) if options.http else None
+        place = Place(options.tenant, options.environment, options.project)
+        opened = mcp.embedded(config, decisions(options)) if options.state_dir else mcp.behind_kafka(config)
+        with opened as behind:
+            if at is None:
+                mcp.serve_user(config, behind, place, options.user or "user")
+            else:
+                mcp.serve_http(config, behind, place, at)
+
+    return run_until_stopped(options, run)
+
+
+# Names of all schemas. A test compares them with the models, because building the schemas is slow.
+SCHEMAS = (
+    "audit",
+    "control-event",
+    "enrichment-request",
+    "enrichment-result",
+    "memory-event",
+    "query-event",
+    "receipt",
+    "response",
+)
+
+
+def add_schema(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "schema",
+        help="print the JSON Schemas, or the AsyncAPI document",
+        description="Prints the JSON Schemas of all records, one of them, or an AsyncAPI 3 document of all topics.",
+        examples=("recallflow schema query-event", "recallflow schema asyncapi > asyncapi.json"),
+    )
+    parser.add_argument(
+        "name",
+        nargs="?",
+        choices=[*SCHEMAS, "asyncapi"],
+        metavar="NAME",
+        help="schema to print (default: all JSON Schemas)",
+    )
+    parser.set_defaults(run=run_schema)
+
+
+def run_schema(options: argparse.Namespace) -> int:
+    import orjson
+
+    from recallflow.schema import asyncapi, schemas
+
+    match options.name:
+        case None:
+            shown = schemas()
+        case "asyncapi":
+            shown = asyncapi()
+        case name:
+            shown = schemas()[name]
+    print(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+    return 0
+
+
+SHELLS = {
+    "bash": 'add to ~/.bashrc: eval "$(recallflow completion bash)"',
+    "zsh": 'add to ~/.zshrc, after compinit: eval "$(recallflow completion zsh)"',
+    "fish": "recallflow completion fish > ~/.config/fish/completions/recallflow.fish",
+}
+
+
+def add_completion(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    where = "\n".join(f"{shell}: {how}" for shell, how in SHELLS.items())
+    parser = commands.add_parser(
+        "completion",
+        help="print a shell completion script",
+        description=f"Prints a completion script for commands, options and files.\n{where}",
+        examples=('eval "$(recallflow completion bash)"', "recallflow completion fish | head -3"),
+    )
+    parser.add_argument("shell", choices=[*SHELLS])
+    parser.set_defaults(run=run_completion)
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Print completions and end the process, if a shell asks for them."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    import argcomplete
+
+    argcomplete.autocomplete(parser, always_complete_options="long")
+
+
+def run_completion(options: argparse.Namespace) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["recallflow"], shell=options.shell))
+    return 0

@@ -1,0 +1,344 @@
+"""`recallflow state …`: content, checks, copies and moves of state directories."""
+
+import argparse
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallflow.cli.options import ENCRYPTION, STATE, add_settings, config
+from recallflow.cli.output import json_line, note
+from recallflow.errors import UsageError
+from recallflow.owner import parse_ranges, ranges_of
+
+if TYPE_CHECKING:
+    from recallflow.state.directory import StateDirectory
+
+CACHE_BYTES = 1024 * 1024
+
+
+def add_state(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("state", help="inspect and maintain state directories")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    info = actions.add_parser(
+        "info",
+        help="print settings, counts and positions",
+        description="Prints the settings of a state directory, the number of its entries, and its applied positions.",
+        examples=("recallflow state info --state-dir memory", "recallflow state info --json --state-dir memory"),
+    )
+    info.set_defaults(run=run_info)
+    hashed = actions.add_parser(
+        "hash",
+        help="print a hash that is equal for equal logs",
+        description="Prints a hash of the content of a state directory, or of all directories of a deployment. "
+        "Equal logs give equal hashes, however the state partitions are distributed.",
+        examples=("recallflow state hash --state-dir memory", "recallflow state hash memory --json"),
+    )
+    hashed.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="all directories of a deployment")
+    hashed.set_defaults(run=run_hash)
+    add_upkeep(actions)
+    add_moves(actions)
+    add_key_rotation(actions)
+    for action in (info, hashed):
+        action.add_argument("--json", action="store_true", help="print as JSON")
+        add_settings(action, *STATE)
+
+
+def run_info(options: argparse.Namespace) -> int:
+    with _opened(options) as directory:
+        found = _info(directory)
+    if options.json:
+        json_line(found)
+        return 0
+    for name, value in found.items():
+        label = "applied, up to offset" if name == "applied" else name.replace("_", " ")  # offsets count from 0
+        print(f"{label:<20} {value if not isinstance(value, dict) else ''}".rstrip())
+        for inner, number in value.items() if isinstance(value, dict) else ():
+            print(f"  {inner:<40} {number}")
+    return 0
+
+
+def run_hash(options: argparse.Namespace) -> int:
+    from recallflow.flows.settings import open_at_rest
+    from recallflow.state.combined import combined_hash
+    from recallflow.state.folders import names
+
+    chosen = config(options)
+    if options.directories and options.state_dir is not None:
+        raise UsageError(
+            "--state-dir and DIR cannot be combined; give all directories as recallflow state hash DIR DIR …"
+        )
+    paths = options.directories or [chosen.named_state_dir()]
+    found = combined_hash(paths, open_at_rest(chosen.encryption))
+    if options.json:
+        several = {names([number]): [str(path) for path in held] for number, held in sorted(found.several.items())}
+        where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
+        json_line(where | {"hash": found.hash} | ({"several": several} if several else {}))
+    else:
+        print(found.hash)
+    for number, (counted, *others) in sorted(found.several.items()):
+        more = ", ".join(map(str, others))
+        note(f"{names([number])} is in {counted} and {more}: the first has applied at least as much, and is used")
+    return 0
+
+
+def _opened(options: argparse.Namespace) -> "StateDirectory":
+    from recallflow.flows.settings import open_at_rest
+    from recallflow.state.directory import StateDirectory
+
+    chosen = config(options)
+    return StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption))
+
+
+def _info(directory: "StateDirectory") -> dict[str, Any]:
+    from recallflow.state import keys
+
+    settings = directory.fingerprint
+    partitions = directory.existing_partitions()
+    found: dict[str, Any] = {
+        "state_dir": str(directory.path),
+        "format_version": keys.FORMAT_VERSION,
+        "partitions": settings.partitions,
+        "held": ranges_of([partition.number for partition in partitions]),
+        "embedder": settings.embedder,
+        "dimension": settings.dimension,
+        "episode_gap_minutes": settings.episode_gap_ms / 60_000,
+        "owners": sum(partition.counts.owners for partition in partitions),
+        "memories": directory.counts.memories,
+        "bytes": 0,
+        "applied": {},
+    }
+    for partition in partitions:
+        found["bytes"] += partition.size_bytes()
+        for source, offset in partition.applied.items():
+            found["applied"][source] = max(offset, found["applied"].get(source, -1))
+    return found
+
+
+if TYPE_CHECKING:
+    from recallflow.state.at_rest import AtRest
+    from recallflow.state.verify import Report
+
+
+def add_upkeep(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `recallflow state verify | checkpoint | restore`."""
+    verifying = actions.add_parser(
+        "verify",
+        help="read all data, and report all errors",
+        description="Reads all data, and reports all errors. Exit code 1 if there are errors.",
+        examples=("recallflow state verify --state-dir engine",),
+    )
+    verifying.add_argument("--json", action="store_true", help="print as JSON")
+    verifying.set_defaults(run=run_verify)
+    copying = actions.add_parser(
+        "checkpoint",
+        help="copy the directory as a checkpoint",
+        description="Makes a checkpoint of the directory, with hard links where possible.",
+        examples=("recallflow state checkpoint backup --state-dir engine",),
+    )
+    copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
+    copying.set_defaults(run=run_checkpoint)
+    restoring = actions.add_parser(
+        "restore",
+        help="create a state directory from a checkpoint",
+        description="Creates a new state directory from a checkpoint.",
+        examples=("recallflow state restore checkpoint --state-dir restored",),
+    )
+    restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint, which stays unchanged")
+    restoring.set_defaults(run=run_restore)
+    for action in (verifying, copying, restoring):
+        add_settings(action, *STATE)
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    from recallflow.state.verify import verify
+
+    state_dir, at_rest = _open_to_check(options)
+    report = verify(state_dir, at_rest)
+    if options.json:
+        json_line({"partitions": report.partitions, "records": report.records, "problems": report.problems})
+    else:
+        _print_report(report)
+    return 1 if report.problems else 0
+
+
+def run_checkpoint(options: argparse.Namespace) -> int:
+    from recallflow.state.checkpoint import checkpoint
+
+    state_dir, at_rest = _open_to_check(options)
+    checkpoint(state_dir, options.target, at_rest)
+    print(f"{options.target}: checkpoint of {state_dir}")
+    return 0
+
+
+def run_restore(options: argparse.Namespace) -> int:
+    from recallflow.state.checkpoint import restore
+
+    state_dir, at_rest = _open_to_check(options)
+    restore(options.checkpoint, state_dir, at_rest)
+    print(f"{state_dir}: restored. recallflow run continues from there; recallflow state verify checks all data")
+    return 0
+
+
+def _open_to_check(options: argparse.Namespace) -> "tuple[Path, AtRest]":
+    """Return the chosen state directory and its encryption."""
+    from recallflow.flows.settings import open_at_rest
+
+    chosen = config(options)
+    return chosen.named_state_dir(), open_at_rest(chosen.encryption)
+
+
+def _print_report(report: "Report") -> None:
+    for problem in report.problems:
+        print(problem)
+    counts = ", ".join(f"{count} {name}" for name, count in report.records.items())
+    print(f"{report.partitions} state partitions: {counts or 'no records'}")
+    print(f"{len(report.problems)} problems" if report.problems else "all data was read, and is consistent")
+
+
+if TYPE_CHECKING:
+    from recallflow.state.at_rest import AtRest
+    from recallflow.state.moving import Move
+
+
+def add_moves(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `recallflow state move | split | merge`."""
+    moving = actions.add_parser(
+        "move",
+        help="move state partitions to another directory",
+        description="Moves whole state partitions from one directory to another. An interrupted move continues when "
+        "the command is repeated.",
+        examples=("recallflow state move --partitions 4-7 memory other --create",),
+    )
+    moving.add_argument("--partitions", required=True, metavar="N-M", help="state partitions, such as 4-7 or 0,2,8-11")
+    moving.add_argument("--create", action="store_true", help="create the directory TO if it does not exist")
+    moving.add_argument("source", type=Path, metavar="FROM", help="a state directory")
+    moving.add_argument("target", type=Path, metavar="TO", help="another state directory with the same settings")
+    moving.set_defaults(run=run_move)
+    splitting = actions.add_parser(
+        "split",
+        help="split a state directory into several",
+        description="Moves state partitions of a directory to others, which are created if they do not exist.",
+        examples=("recallflow state split memory --into left:0-7 right:8-15",),
+    )
+    splitting.add_argument("source", type=Path, metavar="FROM", help="a state directory")
+    splitting.add_argument(
+        "--into", required=True, nargs="+", metavar="DIR:N-M", help="a directory and its state partitions"
+    )
+    splitting.set_defaults(run=run_split)
+    merging = actions.add_parser(
+        "merge",
+        help="merge state directories into one",
+        description="Moves all state partitions of directories into one, which is created if it does not exist. Of a "
+        "partition that several members of a deployment hold, the newest copy is moved, and the older ones stay.",
+        examples=("recallflow state merge memory --into whole",),
+    )
+    merging.add_argument("sources", type=Path, nargs="+", metavar="FROM", help="state directories")
+    merging.add_argument("--into", required=True, type=Path, metavar="DIR", help="the target directory")
+    merging.set_defaults(run=run_merge)
+    for action in (moving, splitting, merging):
+        add_settings(action, *ENCRYPTION)
+
+
+def run_move(options: argparse.Namespace) -> int:
+    from recallflow.state.moving import move
+
+    numbers = _numbers("--partitions", options.partitions)
+    return _print_move(move(options.source, options.target, numbers, _at_rest(options), create=options.create))
+
+
+def run_split(options: argparse.Namespace) -> int:
+    from recallflow.state.moving import split
+
+    into: dict[Path, list[int]] = {}
+    for text in options.into:
+        path, colon, numbers = text.rpartition(":")
+        if not colon or not path:
+            raise UsageError(f"--into {text}: give a directory, a colon and state partitions, such as left:0-7")
+        into.setdefault(Path(path), []).extend(_numbers(f"--into {path}:", numbers))
+    return _print_move(split(options.source, into, _at_rest(options)))
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    from recallflow.connectors.kafka.place import progress_of
+    from recallflow.state.folders import names
+    from recallflow.state.moving import merge
+
+    now_ms = time.time_ns() // 1_000_000
+    moves, older = merge(options.sources, options.into, _at_rest(options), progress_of, now_ms=now_ms)
+    for number, path, newest in older:
+        print(f"{names([number])}: {path} holds an older copy than {newest}; the older copy stays")
+    return _print_move(moves, [one.path for one in older if one.path != options.into])
+
+
+def _numbers(flag: str, text: str) -> Collection[int]:
+    try:
+        return parse_ranges(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {error}") from None
+
+
+def _at_rest(options: argparse.Namespace) -> "AtRest":
+    from recallflow.flows.settings import open_at_rest
+
+    return open_at_rest(config(options).encryption)
+
+
+def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> int:
+    from recallflow.state.folders import held_numbers, names
+
+    for number, source, target in moved:
+        print(f"{names([number])}: {source} → {target}")
+    if not moved:
+        print("no state partitions to move")
+    for source in dict.fromkeys([*(one.source for one in moved), *passed_over]):
+        if not held_numbers(source):
+            note(f"{source} has no state partitions left, and may be removed")
+    return 0
+
+
+if TYPE_CHECKING:
+    from recallflow.credentials import MasterKey
+    from recallflow.flows.settings import EncryptionSettings
+
+KEY_HELP = "give the new master key: --to-master-key-file FILE or --to-kms-key ID"
+
+
+def add_key_rotation(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `recallflow state rotate-key`."""
+    rotating = actions.add_parser(
+        "rotate-key",
+        help="change the master key, without encrypting data again",
+        description="Encrypts the directory's secret with a new master key. Give the old one with the usual options. "
+        "Earlier checkpoints still need the old key.",
+        examples=(
+            "recallflow state rotate-key --state-dir sealed --master-key-file old.key --to-master-key-file new.key",
+        ),
+    )
+    new = rotating.add_mutually_exclusive_group()
+    new.add_argument("--to-master-key-file", type=Path, metavar="FILE", help="the new key: 32 bytes in base64")
+    new.add_argument("--to-kms-key", metavar="ID", help="the new key: an AWS KMS key by id or ARN")
+    add_settings(rotating, *STATE)
+    rotating.set_defaults(run=run_rotate_key)
+
+
+def run_rotate_key(options: argparse.Namespace) -> int:
+    from recallflow.flows.settings import open_at_rest
+    from recallflow.state.rewrap import rewrap
+
+    chosen = config(options)
+    state_dir, master_key = chosen.named_state_dir(), _new_master_key(options, chosen.encryption)
+    rewrap(state_dir, open_at_rest(chosen.encryption), master_key)
+    print(f"{state_dir}: the master key is now {master_key.name}")
+    return 0
+
+
+def _new_master_key(options: argparse.Namespace, settings: "EncryptionSettings") -> "MasterKey":
+    from recallflow.flows.settings import open_at_rest
+
+    named = {"master_key_file": options.to_master_key_file, "master_key": None, "kms_key": options.to_kms_key}
+    master_key = open_at_rest(replace(settings, **named)).master_key
+    if master_key is None:
+        raise UsageError(KEY_HELP)
+    return master_key

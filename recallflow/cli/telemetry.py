@@ -1,0 +1,101 @@
+"""Log formats and span export of an engine."""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from opentelemetry import trace
+
+from recallflow.masking import MaskingFormatter
+
+
+class TextFormatter(MaskingFormatter):
+    """Text lines: `2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_log_time(record)} {record.levelname} {_logger_name(record)}: {super().format(record)}"
+
+
+class JsonFormatter(MaskingFormatter):
+    """JSON lines. The traceback is part of `message`; trace id, position and error code are fields where they are
+    known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {"time": _log_time(record), "level": record.levelname.lower(), "logger": _logger_name(record)}
+        fields |= {name: record.__dict__[name] for name in ("position", "code", "error_id") if name in record.__dict__}
+        current = trace.get_current_span().get_span_context()
+        if current.is_valid:
+            fields |= {"trace_id": f"{current.trace_id:032x}", "span_id": f"{current.span_id:016x}"}
+        return json.dumps(fields | {"message": super().format(record)}, ensure_ascii=False)
+
+
+def set_up_logging(log_format: str) -> None:
+    """Log to standard error: recallflow from INFO, libraries from WARNING."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("recallflow").setLevel(logging.INFO)
+
+
+def logs_json() -> bool:
+    """Return whether log lines are JSON."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+
+
+def _log_time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _logger_name(record: logging.LogRecord) -> str:
+    return record.name.removeprefix("recallflow.")
+
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def export_spans(command: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Export spans within the block if the environment configures an exporter; send the last ones at the end.
+    `command` is the default service name."""
+    exporters = _exporters(environment)
+    if not exporters:
+        yield
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+    except ImportError:
+        _log.warning("OTEL_* variables request spans, but no exporter is installed: pip install 'recallflow[otel]'")
+        yield
+        return
+    named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    # The provider reads sampler, limits and batching from the environment.
+    provider = TracerProvider(resource=Resource.create({} if named else {"service.name": f"recallflow-{command}"}))
+    for name in exporters:  # standard output is the command's own
+        exporter = OTLPSpanExporter() if name == "otlp" else ConsoleSpanExporter(out=sys.stderr)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()
+
+
+def _exporters(environment: Mapping[str, str]) -> list[str]:
+    """Return the configured exporters."""
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    default = "otlp" if any(environment.get(name) for name in _ENDPOINTS) else "none"
+    given = environment.get("OTEL_TRACES_EXPORTER") or default
+    names = [name.strip().lower() for name in given.split(",")]
+    if unknown := [name for name in names if name not in ("otlp", "console", "none")]:
+        _log.warning("OTEL_TRACES_EXPORTER: unknown exporter %s; give otlp, console or none", ", ".join(unknown))
+    return [name for name in names if name in ("otlp", "console")]

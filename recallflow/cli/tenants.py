@@ -1,0 +1,282 @@
+"""Decisions of tenants' operators: `recallflow categories`, `owners` and `quota`.
+
+A decision is sent to the control topic, or appended to a file of control events.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallflow.cli.options import add_control, add_kafka, config, decisions
+from recallflow.cli.output import json_line, table
+from recallflow.errors import UsageError
+from recallflow.limits import QUOTAS
+from recallflow.private_files import open_private
+
+if TYPE_CHECKING:
+    from recallflow.client import RecallClient
+    from recallflow.connectors.kafka.control import ControlTable
+    from recallflow.decisions import History
+    from recallflow.flows.config import Config
+    from recallflow.records import Position
+
+    Send = Callable[[RecallClient, Mapping[str, Any]], Position]
+
+
+def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
+    """Add the options for author and reason of a decision."""
+    for action in actions:
+        action.add_argument("--by", required=required, metavar="NAME", help="name of the person who decides")
+        action.add_argument("--why", required=required, metavar="TEXT", help="reason of the decision")
+
+
+def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
+    """Send a decision, or append it to the file of --control, and print its position. `said` is the decision in
+    words."""
+    given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
+    if options.control is not None:
+        append_decision(options.control, options.tenant, event_type, given)
+        print(f"{said}: appended to {options.control}")
+        return 0
+    where = config(options)
+    check_signing(where)
+    with client(where, options.tenant) as opened:
+        position = send(opened, given)
+    print(f"{said}: {position}")
+    return 0
+
+
+def decided(options: argparse.Namespace) -> "History":
+    """Return all decisions in the file of --control, or in the control topic."""
+    if options.control is not None:
+        return decisions(options)
+    with closing(control_table(config(options))) as table:
+        return table.history
+
+
+def append_decision(path: Path, tenant_id: str, event_type: str, fields: Mapping[str, Any]) -> None:
+    """Append a decision to a file of control events, in force from now on. Raise InvalidRecord."""
+    from recallflow.verbs.arguments import Scope
+
+    scope = Scope(tenant_id, "prod")
+    event = scope.decision(event_type, {**fields, "timestamp": time.time_ns() // 1_000_000})
+    with open_private(path, "ab") as file:
+        file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
+
+
+def client(where: "Config", tenant_id: str, environment: str = "prod") -> "RecallClient":
+    """Return a client for one tenant."""
+    from recallflow.client import RecallClient
+
+    return RecallClient(
+        where.kafka.bootstrap_servers,
+        tenant_id,
+        environment=environment,
+        memory_topic=where.topics.memory,
+        query_topic=where.topics.queries,
+        response_topic=where.topics.responses,
+        control_topic=where.topics.control,
+        options=where.kafka.librdkafka,
+        api_key=where.auth.api_key,
+        control_secret=where.auth.control_secret,
+    )
+
+
+def control_table(where: "Config") -> "ControlTable":
+    """Return the decisions of the control topic. The caller closes the table."""
+    from recallflow.connectors.kafka.control import ControlTable
+
+    return ControlTable(where.kafka, where.topics.control, secret=where.auth.control_secret)
+
+
+def check_signing(where: "Config") -> None:
+    """Raise UsageError where decisions are signed, and the new one would not be: it would have no effect."""
+    if where.auth.control_secret is not None:
+        return
+    with closing(control_table(where)) as table:
+        if table.signs():
+            raise UsageError(
+                f"decisions in {where.topics.control} are signed, and this one would have no signature; give "
+                "auth.control_secret (RECALLFLOW_AUTH_CONTROL_SECRET)"
+            )
+
+
+def add_categories(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("categories", help="manage the categories of a tenant's memories")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    where = "Sends the decision to the control topic, or appends it to the file of --control; it applies from then on."
+    setting = actions.add_parser(
+        "set",
+        help="define a category, or change its description",
+        description=where,
+        examples=('recallflow categories set acme food --description "what they eat" --control control.jsonl',),
+    )
+    removing = actions.add_parser(
+        "remove",
+        help="remove a category for later memories",
+        description=where,
+        examples=("recallflow categories remove acme food --control control.jsonl",),
+    )
+    listing = actions.add_parser(
+        "list",
+        help="print a tenant's categories",
+        description="Prints the current categories of a tenant.",
+        examples=("recallflow categories list acme --control control.jsonl",),
+    )
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
+    for action in (setting, removing, listing):
+        action.add_argument("tenant", metavar="TENANT")
+        add_kafka(action, "topics.control")
+        add_control(action)
+    for action in (setting, removing):
+        action.add_argument("name", metavar="NAME")
+        action.set_defaults(run=run_category_decision)
+    add_reasons(setting, removing)
+    setting.add_argument(
+        "--description", required=True, metavar="TEXT", help="content of the category, as instruction for models"
+    )
+    listing.set_defaults(run=run_categories_list)
+
+
+def run_category_decision(options: argparse.Namespace) -> int:
+    said = " ".join(["categories", options.action, options.tenant, options.name])
+    fields = {"name": options.name, "removed": options.action == "remove"}
+    fields |= {"description": getattr(options, "description", "")}
+    return decide(options, said, "category", fields, lambda opened, given: opened.category(**given))
+
+
+def run_categories_list(options: argparse.Namespace) -> int:
+    from recallflow.decisions import categories
+    from recallflow.fields import EPOCH_MS_MAX
+
+    found = [(one.name, one.description) for one in categories(decided(options), options.tenant, EPOCH_MS_MAX)]
+    if options.json:
+        for name, description in found:
+            json_line({"name": name, "description": description})
+    else:
+        table(("category", "description"), found)
+    return 0
+
+
+def add_owners(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("owners", help="map owners of projects to workspaces")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    where = "Sends the decision to the control topic, or appends it to the file of --control."
+    mapping = actions.add_parser(
+        "map",
+        help="route an owner's projects to a workspace",
+        description=f"{where} Existing memories do not move.",
+        examples=("recallflow owners map acme acme-labs labs --control control.jsonl",),
+    )
+    unmapping = actions.add_parser(
+        "unmap",
+        help="route an owner's projects to their users again",
+        description=where,
+        examples=("recallflow owners unmap acme acme-labs --control control.jsonl",),
+    )
+    listing = actions.add_parser(
+        "list",
+        help="print a tenant's mappings",
+        description="Prints the current mappings of a tenant.",
+        examples=("recallflow owners list acme --json --control control.jsonl",),
+    )
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
+    for action in (mapping, unmapping, listing):
+        action.add_argument("tenant", metavar="TENANT")
+        add_kafka(action, "topics.control")
+        add_control(action)
+    for action in (mapping, unmapping):
+        action.add_argument("owner", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
+        action.set_defaults(run=run_owner_mapping, workspace=None)
+    mapping.add_argument(
+        "workspace", metavar="WORKSPACE", help="workspace that owns the memories, like a user of this id"
+    )
+    add_reasons(mapping, unmapping)
+    listing.set_defaults(run=run_owners_list)
+
+
+def run_owner_mapping(options: argparse.Namespace) -> int:
+    said = " ".join(["owners", options.action, options.tenant, options.owner])
+    fields = {"name": options.owner, "workspace": options.workspace}
+    return decide(options, said, "owner.mapping", fields, lambda opened, given: opened.map_owner(**given))
+
+
+def run_owners_list(options: argparse.Namespace) -> int:
+    from recallflow.decisions import owner_mappings
+    from recallflow.fields import EPOCH_MS_MAX
+
+    found = [(owner, to) for owner, to in owner_mappings(decided(options), options.tenant, EPOCH_MS_MAX).items() if to]
+    if options.json:
+        for owner, workspace in found:
+            json_line({"owner": owner, "workspace": workspace})
+    else:
+        table(("owner", "workspace"), found)
+    return 0
+
+
+_QUOTA_NAMES = "\n".join(f"{name}: {what}" for name, what in QUOTAS.items())
+
+
+def add_quota(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("quota", help="manage a tenant's limits of rates and sizes")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    where = (
+        "Sends the decision to the control topic, or appends it to the file of --control; it applies from a second "
+        f"later on.\n\nquotas:\n{_QUOTA_NAMES}"
+    )
+    setting = actions.add_parser(
+        "set",
+        help="set a limit",
+        description=where,
+        examples=("recallflow quota set acme events_per_s 50 --control control.jsonl",),
+    )
+    removing = actions.add_parser(
+        "remove",
+        help="remove a limit",
+        description=where,
+        examples=("recallflow quota remove acme events_per_s --control control.jsonl",),
+    )
+    listing = actions.add_parser(
+        "list",
+        help="print a tenant's limits",
+        description="Prints the current limits of a tenant.",
+        examples=("recallflow quota list acme --control control.jsonl",),
+    )
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
+    for action in (setting, removing, listing):
+        action.add_argument("tenant", metavar="TENANT")
+        add_kafka(action, "topics.control")
+        add_control(action)
+    for action in (setting, removing):
+        action.add_argument("name", metavar="NAME", choices=[*QUOTAS])
+        action.set_defaults(run=run_quota_decision, limit=None)
+    add_reasons(setting, removing)
+    setting.add_argument("limit", type=int, metavar="LIMIT")
+    listing.set_defaults(run=run_quota_list)
+
+
+def run_quota_decision(options: argparse.Namespace) -> int:
+    said = " ".join(["quota", options.action, options.tenant, options.name])
+    fields = {"name": options.name, "limit": options.limit}
+    return decide(options, said, "quota", fields, lambda opened, given: opened.quota(**given))
+
+
+def run_quota_list(options: argparse.Namespace) -> int:
+    from recallflow.control import Quota
+    from recallflow.fields import EPOCH_MS_MAX
+
+    history = decided(options)
+    found = []
+    for name in history.names(options.tenant, "quota"):
+        held = history.as_of(options.tenant, "quota", name, EPOCH_MS_MAX)
+        if isinstance(held, Quota) and held.limit is not None:
+            found.append((name, held.limit))
+    if options.json:
+        for name, limit in found:
+            json_line({"name": name, "limit": limit})
+    else:
+        table(("quota", "limit"), found)
+    return 0
