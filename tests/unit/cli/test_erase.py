@@ -176,7 +176,7 @@ def test_split_directories_erase_the_users_of_their_own_partitions(cli: Cli, tmp
         (Retention(("delete",), 2**63 - 1, -1, HOUR_MS), "9999-12-31T23:59:59.999Z"),
         (Retention(("compact",), HOUR_MS, -1, HOUR_MS), "cleanup.policy=compact"),
         (Retention(("compact", "delete"), HOUR_MS, -1, HOUR_MS), "2023-11-15T00:13:20Z"),
-        (None, "not known"),
+        (None, "expiry unknown"),
     ],
 )
 def test_line_of_a_topic_states_its_retention(retention: Retention | None, token: str) -> None:

@@ -147,7 +147,7 @@ def test_forgotten_memories_are_gone(cli: Cli, own: Path) -> None:
     assert "f4" not in listed(cli("list", "--all", "--state-dir", own))
     assert json.loads(cli("forget", "--session", "chat", "--json", "--state-dir", own).stdout)["outcome"] == "forgotten"
     assert listed(cli("list", "--session", "chat", "--state-dir", own)) == []
-    assert cli("forget", "--session", "chat", "--state-dir", own).stdout == "nothing there to forget\n"
+    assert cli("forget", "--session", "chat", "--state-dir", own).stdout == "no memories to forget\n"
 
 
 @pytest.mark.parametrize("named", [(), ("f3", "--tag", "sweet")])

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from recallflow.cli.telemetry import set_up
+from recallflow.cli.telemetry import set_up_logging
 from recallflow.flows.config import Config, RawSetting, read_config
 from recallflow.members.start import run_members
 
@@ -25,6 +25,6 @@ def config(folder: Path, port: int, log_format: str) -> Config:
 
 
 def main(folder: str, port: str, log_format: str) -> int:
-    set_up(log_format)
+    set_up_logging(log_format)
     command = (sys.executable, str(STAND_IN), folder, "--state-dir")
     return run_members(config(Path(folder), int(port), log_format), 2, command, BACKOFF_S)

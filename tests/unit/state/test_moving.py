@@ -97,7 +97,7 @@ def test_the_command_says_which_one_counts(tmp_path: Path, whole: str, capfd: py
     assert main(["state", "hash", *names]) == 0
     out, err = capfd.readouterr()
     assert out == f"{whole}\n"
-    assert f"p002 is in {names[1]} and {names[0]}: the first has applied as much or more, and counts" in err
+    assert f"p002 is in {names[1]} and {names[0]}: the first has applied at least as much, and is used" in err
     assert main(["state", "hash", *names, "--json"]) == 0
     assert orjson.loads(capfd.readouterr()[0]) == {
         "state_dirs": names, "hash": whole, "several": {"p002": [names[1], names[0]]}
@@ -350,11 +350,11 @@ def test_the_commands_move(tmp_path: Path, whole: str, capfd: pytest.CaptureFixt
     out, err = capfd.readouterr()
     assert out == f"p001: {a} → {b}\np002: {a} → {b}\n"
     assert main(["state", "move", "--partitions", "1-2", a, b]) == 0
-    assert capfd.readouterr()[0] == "nothing was left to move\n"
+    assert capfd.readouterr()[0] == "no state partitions to move\n"
     assert main(["state", "merge", a, b, "--into", c]) == 0
     out, err = capfd.readouterr()
     assert out.count(" → ") == PARTITIONS
-    assert err.count("holds no state partition any more: it may be removed") == 2
+    assert err.count("has no state partitions left, and may be removed") == 2
     assert main(["state", "split", c, "--into", f"{a}:0,3", f"{b}:1-2"]) == 0
     assert combined_hash([Path(a), Path(b)], UNENCRYPTED).hash == whole
 
@@ -409,7 +409,7 @@ def test_merge_command_names_older_copies(tmp_path: Path, whole: str, capfd: pyt
         stop_member(path, *numbers)
     assert main(["state", "merge", str(old), str(new), "--into", str(tmp_path / "one")]) == 0
     out, err = capfd.readouterr()
-    assert f"p002: {old} holds an older copy than {new}; it is left behind" in out
-    assert all(f"{path} holds no state partition any more" in err for path in (old, new))
+    assert f"p002: {old} holds an older copy than {new}; the older copy stays" in out
+    assert all(f"{path} has no state partitions left" in err for path in (old, new))
     assert main(["state", "hash", str(tmp_path / "one")]) == 0
     assert capfd.readouterr().out == f"{whole}\n"
