@@ -28,4 +28,4 @@ def test_quick_benchmark_prints_figures_and_is_documented(command: str, broker: 
     )
     assert done.returncode == 0, done.stderr
     assert any(character.isdecimal() for character in done.stdout)
-    assert f"`benchmarks.{command}" in (TREE / "docs" / "figures.md").read_text()
+    assert f"benchmarks.{command}" in (TREE / "docs" / "figures.md").read_text()
