@@ -1,4 +1,4 @@
-"""What one event may read and change: the owner's records, and a list of effects that counts only as a whole."""
+"""The view of one event: readable records of its owner, and effects that count only as a whole."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -30,26 +30,26 @@ from recallflow.state.usage import Usage
 
 
 class View:
-    """One event's view of its owner. Nothing it changes is seen by others before `stage`, so that an event that fails
-    half-way leaves no trace."""
+    """One event's view of its owner. Its changes are invisible to others before `stage`, so a failed event leaves no
+    trace."""
 
     def __init__(self, partition: Partition, hot: HotOwner, write: Write, change: int | None = None) -> None:
-        """`change`: the owner's that the event is, where a step of it was taken before."""
+        """`change` is the number of the event among its owner's, if an earlier step has reserved it."""
         self._partition = partition
         self._hot = hot
         self._staged: Values = {}
         self._projects = write.projects
         self._next_seq = hot.next_seq
-        self.language = hot.language  # of the owner's last text that told one
+        self.language = hot.language  # of the owner's last text with a certain language
         self._held = hot.held
-        self.limits = NO_LIMITS  # what the owner may hold
+        self.limits = NO_LIMITS  # the owner's quotas
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._embedded: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
         self._ends: list[EpisodeMark] = []
         self.touched: list[RememberedMemory | ForgottenMemory] = []
-        self.unfit: str | None = None  # why the event has no effect, where it does not fit what is remembered
+        self.unfit: str | None = None  # the reason why the event has no effect, if it does not match stored data
         self._graph: GraphChanges | None = None
         self._episodes: dict[str | None, list[Episode]] = {}
         self._usage: dict[int, Usage] = {}
@@ -61,7 +61,7 @@ class View:
 
     @property
     def graph(self) -> GraphChanges:
-        """What the event changes of the owner's graph."""
+        """The changes of the event to the owner's graph."""
         if self._graph is None:
             edges_most = self.limits.edges
             self._graph = GraphChanges(self._partition, self._hot, self.change, self.ingested_ms, edges_most)
@@ -69,34 +69,35 @@ class View:
 
     @property
     def held(self) -> Held:
-        """What the owner holds, as the event leaves it so far."""
+        """The owner's counts, including the event's changes."""
         more = 0 if self._graph is None else self._graph.staged.more_edges
         return self._held._replace(edges=self._held.edges + more) if more else self._held
 
     @property
     def newest(self) -> int:
-        """The sequence number of the owner's newest memory; -1 where there never was one."""
+        """The sequence number of the owner's newest memory; -1 if there never was one."""
         return self._next_seq - 1
 
     # ------------------------------------------------------------------ reading
 
     def current(self, memory_id: str) -> Current | None:
-        """Where the id leads, forgotten memories included."""
+        """Return the memory of an id, forgotten ones included."""
         return self._hot.current(memory_id)
 
     def may_change(self, entry: Entry) -> bool:
-        """Whether the event's sender may change a memory, as it is of a project that the credentials are for."""
+        """Return whether the sender's credentials include the memory's project."""
         return self._projects is None or entry.project_id in self._projects
 
     def named(self, memory_id: str) -> Current | None:
-        """A memory that the event may name: it is remembered, and the sender may change it."""
+        """Return a current memory that the sender may change."""
         current = self.current(memory_id)
         if current is None or current.forgotten:
             return None
         return current if self._projects is None or self.may_change(self.entry(current.seq)) else None
 
     def was_forgotten(self, memory_id: str) -> bool:
-        """Whether there was such a memory, as far as the sender may know: of what project it was is forgotten too."""
+        """Return whether the memory was forgotten. Senders with restricted projects are not told, because the project
+        of a forgotten memory is unknown."""
         return self._projects is None and self.current(memory_id) is not None
 
     def row(self, memory_id: str, version: int) -> MemoryRow:
@@ -106,13 +107,13 @@ class View:
         return MemoryRow.decode(stored)
 
     def rows(self, entries: Iterable[Entry]) -> list[MemoryRow]:
-        """The rows of index entries, in one batched read."""
+        """Return the rows of index entries, in one batched read."""
         name, key = self._hot.name, self._hot.key
         stored = self._partition.get_many([keys.row(key, name(one.id), one.version) for one in entries])
         return [MemoryRow.decode(row) for row in stored if row is not None]
 
     def entry(self, seq: int) -> Entry:
-        """A memory's index entry as the event leaves it so far."""
+        """Return a memory's index entry, including the event's changes."""
         key = keys.entry(self._hot.key, seq)
         stored = self._staged.get(key) or self._partition.get(key)
         if stored is None:
@@ -120,7 +121,7 @@ class View:
         return Entry.decode(stored)
 
     def entries_of(self, seqs: Sequence[int]) -> list[Entry]:
-        """The index entries of those of the memories that earlier events left, in one batched read."""
+        """Return the index entries of memories that exist before the event, in one batched read."""
         stored = self._partition.get_many([keys.entry(self._hot.key, seq) for seq in seqs])
         return Entry.decode_all([entry for entry in stored if entry is not None])
 
@@ -129,40 +130,40 @@ class View:
         return Vectors.decode(stored) if stored else None
 
     def entries(self, first: int) -> Iterator[Entry]:
-        """Current memories from a sequence number on, in order of arrival."""
+        """Yield current memories from a sequence number on, in order of arrival."""
         end = keys.after(keys.table(self._hot.key, keys.ENTRY))
         return (Entry.decode(value) for _, value in self._partition.scan_range(keys.entry(self._hot.key, first), end))
 
     def seqs(self, memory_ids: Iterable[str]) -> list[int]:
-        """The sequence numbers of memories, forgotten ones too, each once."""
+        """Return the distinct sequence numbers of memories, forgotten ones included."""
         found = map(self.current, memory_ids)
         return [*dict.fromkeys(current.seq for current in found if current is not None)]
 
     def made(self, seq: int) -> Made:
-        """What was made of a memory, as the event leaves it so far."""
+        """Return the memories derived from a memory, including the event's changes."""
         key = keys.made(self._hot.key, seq)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
         return Made.decode(stored) if stored else Made([], [], [])
 
     def is_forgotten(self, seq: int) -> bool:
-        """Whether the event has forgotten a memory by now."""
+        """Return whether the event has forgotten a memory."""
         return seq in self._removed
 
     def episodes(self, session_id: str | None) -> list[Episode]:
         return self._hot.episodes(session_id)
 
     def episode_id(self, session_id: str | None, number: int) -> str | None:
-        """The id of the standing episode that a message of episode `number` belongs to; None for -1."""
+        """Return the id of the current episode of a message in episode `number`; None for -1."""
         episode = self._standing(session_id, number)
         return None if episode is None else episode.id
 
     @property
     def changed_episodes(self) -> Mapping[str | None, Sequence[Episode]]:
-        """The episodes that the event opened or changed, by session; those before stand in `episodes`."""
+        """The episodes that the event opened or changed, by session. `episodes` returns their earlier states."""
         return self._episodes
 
     def merged_episodes(self) -> list[tuple[str, str]]:
-        """Ids of the episodes that the event merged, each with that of the one which took it in."""
+        """Return ids of episodes that the event merged, each with the id of the remaining one."""
         merged = [one for changed in self._episodes.values() for one in changed if one.merged_into is not None]
         if not merged:
             return []
@@ -170,7 +171,7 @@ class View:
         return [(taken, into) for taken, into in pairs if into is not None]
 
     def summary(self, category: str) -> str | None:
-        """The latest summary of a category that was told."""
+        """Return the latest summary of a category."""
         prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
         stored = next((value for _, value in self._partition.scan_back(prefix)), None)
         return None if stored is None else CategorySummary.decode(stored).summary
@@ -179,14 +180,14 @@ class View:
         return self._partition.keyring.digest(self._hot.key, content).hex()
 
     def was_applied(self, event_id: str) -> str | None:
-        """The digest of the event that was applied under this id, if one was."""
+        """Return the digest of the event that was applied under this id, if any."""
         stored = self._partition.get(keys.event_id(self._hot.key, self._hot.name(event_id)))
         return stored.decode() if stored else None
 
     # ------------------------------------------------------------------ changing
 
     def next_seq(self) -> int:
-        """The sequence number of a new memory."""
+        """Return the sequence number of a new memory."""
         self._next_seq += 1
         return self._next_seq - 1
 
@@ -200,8 +201,8 @@ class View:
         *,
         ended: bool = False,
     ) -> None:
-        """Stores a version of a memory and makes it the current one; the one before stays for questions about then.
-        `content_changed`: its text or its vector is another than before; `ended`: it holds no longer."""
+        """Store a version of a memory as the current one; the previous version stays for queries about the past.
+        `content_changed`: its text or vector changed. `ended`: it no longer holds."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
         text_bytes = len(row.content.encode())
         memories, held_bytes, edges = self._held
@@ -222,8 +223,8 @@ class View:
         self.touched.append(RememberedMemory(row, entry.episode, compared, content_changed, known, ended=ended))
 
     def forget(self, entry: Entry) -> None:
-        """Removes every version of a memory. Its id leads to a tombstone, so that a replay does not bring it back, and
-        a member of an episode leaves its place in time behind: later ones joined it because of it."""
+        """Remove all versions of a memory. Its id becomes a tombstone, so that a replay does not restore it. A member
+        of an episode keeps its time, because later members joined through it."""
         key, name, current = self._hot.key, self._hot.name(entry.id), self.current(entry.id)
         if current is None:
             raise KeyError(f"no id leads to memory {entry.seq}")
@@ -245,15 +246,15 @@ class View:
         self.touched.append(ForgottenMemory(entry.id, current.seq))
 
     def forget_versions(self, entry: Entry, at_most: int) -> bool:
-        """Removes so many of a memory's versions between the first and the current one. Returns whether there were
-        any."""
+        """Remove past versions of a memory between the first and the current one, up to a limit. Return whether there
+        were any."""
         name = self._hot.name(entry.id)
         found = [version for version in self._versions(name, at_most) if 0 < version < entry.version]
         self._forget_versions(name, entry.seq, found)
         return bool(found)
 
     def judge(self, current: Current, useful: bool) -> None:
-        """Counts one voice of feedback on a memory."""
+        """Count one feedback on a memory."""
         key = keys.usage(self._hot.key, current.seq)
         stored = self._partition.get(key)
         usage = (Usage.decode(stored) if stored else Usage()).judged(useful)
@@ -261,13 +262,13 @@ class View:
         self._usage[current.seq] = usage
 
     def end_episode(self, session_id: str | None, at_ms: int, ended: Episode) -> None:
-        """Stores an explicitly ended episode, and that the end came at this place in the log."""
+        """Store an explicitly ended episode, and the position of its end."""
         self._ends.append(EpisodeMark(self.change, self.ingested_ms, session_id, at_ms, None))
         self._mark(self._ends[-1])
         self.put_episodes(session_id, [ended])
 
     def put_vectors(self, row: MemoryRow, vectors: Vectors) -> None:
-        """Gives a memory's current version its vector, or another one."""
+        """Store a new vector of a memory's current version."""
         key, entry = self._hot.key, self.entry(row.seq)
         self._staged[keys.vectors(key, row.seq)] = vectors.encode()
         self._staged[keys.renewed(key, row.seq)] = b""
@@ -275,11 +276,11 @@ class View:
         self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, embedded=True))
 
     def put_made(self, seq: int, made: Made) -> None:
-        """Stores what was made of a memory."""
+        """Store the memories derived from a memory."""
         self._staged[keys.made(self._hot.key, seq)] = made.encode() if any(made) else None
 
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
-        """Stores a category's new summary. One that was made of memories replaces the one before that was."""
+        """Store a category's new summary. A derived summary replaces the previous derived one."""
         if sources:
             for change in self._derived_summaries(category):
                 self.drop_summary(category, change)
@@ -290,7 +291,7 @@ class View:
             self.put_made(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
 
     def drop_summary(self, category: str, change: int) -> None:
-        """Deletes a summary that was made of memories."""
+        """Delete a derived summary."""
         key = keys.category_summary(self._hot.key, self._hot.name(category), change)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
         if stored is None:
@@ -301,20 +302,20 @@ class View:
             self.put_made(seq, made._replace(summaries=[one for one in made.summaries if one != (category, change)]))
 
     def put_episode_summary(self, episode: Episode, summary: str) -> None:
-        """Stores the summary of an episode."""
+        """Store the summary of an episode."""
         kept = EpisodeSummary(self.change, self.ingested_ms, episode.number, summary)
         self._staged[keys.episode_summary(self._hot.key, episode.number)] = kept.encode()
         self.put_episodes(episode.session_id, [episode._replace(summarised=True)])
 
     def drop_episode_summary(self, entry: Entry) -> None:
-        """Deletes the summary of the episode that a memory belongs to, as the memory changes."""
+        """Delete the summary of a changed memory's episode."""
         episode = self._standing(entry.session_id, entry.episode)
         if episode is not None and episode.summarised:
             others = [one for one in self._episodes.get(entry.session_id, []) if one.number != episode.number]
             self.grow_episodes(entry.session_id, [*others, episode])
 
     def grow_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
-        """Stores episodes that have other members now: what was told of them is true no more."""
+        """Store episodes with new members, and delete their outdated summaries."""
         for episode in changed:
             if episode.summarised:
                 self._staged[keys.episode_summary(self._hot.key, episode.number)] = None
@@ -332,13 +333,12 @@ class View:
     # ------------------------------------------------------------------ end
 
     def begin_owner(self) -> None:
-        """Gives an owner of whom something is to be stored a key, if it has none. Raises DecryptionFailed."""
+        """Create the key of a new owner, if it has none. Raise DecryptionFailed."""
         if self._staged or (self._graph is not None and self._graph.staged.effects):
             self._partition.begin_owner(self._hot.owner, self._hot.key)
 
     def stage(self, beside: Values, position: Position | None = None) -> None:
-        """The event succeeded: its effects join the transaction, with what is to be written `beside` them and the
-        position that is applied with it."""
+        """Add the effects of the successful event to the transaction, with further values and its position."""
         staged = self._staged
         if self._graph is not None:
             staged |= self._graph.staged.effects
@@ -350,7 +350,7 @@ class View:
         self._partition.stage(staged | beside if beside else staged, position, Counts(owners, brought))
 
     def publish(self) -> None:
-        """What is hot takes over what was staged."""
+        """Apply the staged changes to in-memory data."""
         if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
@@ -376,13 +376,13 @@ class View:
     # ------------------------------------------------------------------ parts
 
     def _text_bytes(self, memory_id: str) -> int:
-        """The bytes of the texts of a memory's versions, as the event leaves them so far."""
+        """Return the bytes of all versions of a memory's text, including the event's changes."""
         stored = self._staged.get(keys.current(self._hot.key, self._hot.name(memory_id)))
         current = self.current(memory_id) if stored is None else Current.decode(stored)
         return 0 if current is None else current.text_bytes
 
     def _part(self, entry: Entry) -> None:
-        """Takes a memory that is forgotten away from those it was made of, and deletes the summaries made of it."""
+        """Detach a forgotten memory from its sources, and delete the summaries derived from it."""
         derived = self.row(entry.id, entry.version).derived_from
         if derived is not None:
             for seq in self.seqs(one["memory_id"] for one in (derived, *derived.get("others", []))):
@@ -391,13 +391,13 @@ class View:
             self.drop_summary(category, change)
 
     def _derived_summaries(self, category: str) -> list[int]:
-        """The changes that brought the summaries of a category which were made of memories."""
+        """Return the change numbers of a category's derived summaries."""
         prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
         found = [CategorySummary.decode(value) for _, value in self._partition.scan(prefix)]
         return [one.change for one in found if one.sources]
 
     def _versions(self, name: bytes, at_most: int) -> list[int]:
-        """The first versions that are there of a memory, and one more than so many."""
+        """Return the first existing versions of a memory, up to a limit plus one."""
         if at_most == 0:
             return [0]
         prefix = keys.table(self._hot.key, keys.ROW) + name
@@ -411,7 +411,7 @@ class View:
             self._staged[keys.past_vectors(key, seq, version)] = None
 
     def _first_entry(self, entry: Entry) -> Entry:
-        """The entry that a memory was created with."""
+        """Return the entry of a memory's creation."""
         if entry.version == 0:
             return entry
         stored = self._partition.get(keys.past_entry(self._hot.key, entry.seq, 0))
@@ -420,7 +420,7 @@ class View:
         return Entry.decode(stored)
 
     def _standing(self, session_id: str | None, number: int) -> Episode | None:
-        """The standing episode that a member of episode `number` belongs to; None for -1."""
+        """Return the current episode of a member of episode `number`; None for -1."""
         changed = {episode.number: episode for episode in self._episodes.get(session_id, [])}
         into: int | None = number if number >= 0 else None
         episode = None
@@ -440,12 +440,10 @@ class View:
 
 
 def _ingestion(write: Write, clock_ms: int | None) -> tuple[int, bool, int | None]:
-    """When an event came in, whether a log says so, and the owner's clock after it (docs/internals/decisions/01).
-
-    A log's append time, but never before the clock. Lines of a file know only their event time, which then stands for
-    both, and moves no clock: a replay of the file gives the same state whenever it is run, and a line with a time far
-    ahead says it of itself alone.
-    """
+    """Return the ingestion time of an event, whether a log provides it, and the owner's clock after it
+    (docs/internals/decisions/01). It is the log's append time, but never before the clock. Lines of a file have only
+    their event time, which does not advance the clock. So a replay of a file always gives the same state, and a line
+    with a far future time affects only itself."""
     record = write.record
     if record.append_logged:
         at_ms = record.append_ms if clock_ms is None else max(record.append_ms, clock_ms)

@@ -1,13 +1,11 @@
-"""Events that change very many records: they are applied in steps, none of which keeps its worker for long.
+"""Events that change very many records. They are applied in short steps, so that other events are not delayed.
 
-A forget may be about very many memories, or about one that has very many edges or versions. A message may close the gap
-between two episodes: then all members of one of them become members of the other.
+A forget may match very many memories, or one with very many edges or versions. A message may merge two episodes: then
+all members of one move to the other.
 
-Each step also stores how far the work is, so that a process that was killed continues there. The event itself is
-applied after its last step. Until then its position does not move, and `large.py` holds whatever comes behind it in its
-log and whatever is about its owner, so that nobody sees half of it. Where a step ends depends only on what is stored:
-the state is the same, whenever a process was killed.
-"""
+Each step stores its progress, so a restarted process continues there. The event itself is applied after its last step.
+Until then its position does not advance, and `large.py` holds later records of its log and all items of its owner. The
+end of each step depends on stored data only, so the state is independent of crashes."""
 
 import base64
 from collections.abc import Iterator
@@ -31,18 +29,25 @@ from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.rows import Entry, Episode
 
-# One step does at most so much: on a busy core each takes well below 100 ms.
-LOOKED_AT = 4_000  # memories that it reads
-SHARE = 4_000  # links and other records that it changes, as `GraphWriter.weigh` counts them
-_MEMORY_WEIGHT = 8  # a memory without links weighs as much as so many links
-_VERSIONS_A_LINK = 8  # so many past versions weigh as much as one link
+# Limits of one step, which takes less than 100 ms on a busy core.
+LOOKED_AT = 4_000  # memories to read
+SHARE = 4_000  # links and other records to change, in units of `GraphWriter.weigh`
+_MEMORY_WEIGHT = 8  # the cost of a memory without links, in links
+_VERSIONS_A_LINK = 8  # past versions at the cost of one link
 
 
 @dataclass(slots=True)
 class Work:
-    """How far the steps of an event are. `change`: the event's number among its owner's, the same in all steps.
-    `cursor`: the sequence number from which memories are still to be read. `found`: a memory was forgotten. `synced`:
-    the graph was written wherever it was tried. `done`: the event can be applied now. `error`: why it cannot be."""
+    """The progress of an event in steps.
+
+    Attributes:
+        change: The event's number among its owner's, the same in all steps.
+        cursor: The sequence number of the next memory to read.
+        found: A memory was forgotten.
+        synced: All graph writes succeeded.
+        done: The event can be applied now.
+        error: The reason why it cannot be applied.
+    """
 
     write: Write
     change: int
@@ -53,22 +58,22 @@ class Work:
     error: InvalidRecord | None = None
 
     def is_of(self, record: Record) -> bool:
-        """Whether the work is for this record. Lines that are fed anew may give its position to another one."""
+        """Return whether the work is for this record. Lines that are fed again may reuse its position."""
         own = self.write.record
         return (own.position, own.value) == (record.position, record.value)
 
     def next(self, cursor: int, *, found: bool, synced: bool, done: bool) -> "Work":
-        """The work after one more step."""
+        """Return the progress after another step."""
         return replace(self, cursor=cursor, found=self.found or found, synced=self.synced and synced, done=done)
 
     def encode(self) -> bytes:
-        """The work as it is stored, without its error: the next attempt fails the same way."""
+        """Encode the progress without its error, which the next attempt repeats."""
         record = encode_record(self.write.record)
         return orjson.dumps([record, self.change, self.cursor, self.found, self.synced, self.done])
 
     @classmethod
     def decode(cls, data: bytes) -> "Work":
-        """What `encode` made."""
+        """Decode the result of `encode`."""
         record, *rest = orjson.loads(data)
         write = decode(decode_record(record))
         if not isinstance(write, Write):
@@ -77,7 +82,7 @@ class Work:
 
 
 def may_be_large(hot: HotOwner, write: Write) -> bool:
-    """Whether an event might need steps. Most cannot, which costs little to find out."""
+    """Return whether an event might need steps, by a cheap check."""
     if isinstance(write.event, Message):
         episodes = hot.episodes(write.event.session_id)
         return len(episodes) > 1 and event_time(write)[0] < episodes[-1].start_ms
@@ -85,7 +90,7 @@ def may_be_large(hot: HotOwner, write: Write) -> bool:
 
 
 def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool:
-    """Whether an event needs steps: it was not applied before, and does more than fits into one step."""
+    """Return whether an event needs steps: it was not applied before, and exceeds one step."""
     event = write.event
     if isinstance(event, Message):
         if event.id is not None and view.current(event.id) is not None:
@@ -104,14 +109,14 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
 
 
 def to_forget(view: View, event: MemoryForget) -> list[Entry]:
-    """The memories that an event forgets, those first that were made of others; all of them fit into one step."""
+    """Return the memories that an event forgets, derived ones first. They fit into one step."""
     matching = [entry for entry in _candidates(view, event, 0) if _matches(view, entry, event)]
     found = {one.seq: one for entry in matching for one in with_derived(view, entry)}
     return [*found.values()]
 
 
 def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
-    """Does the next step of an event's work."""
+    """Do the next step of an event's work."""
     if isinstance(work.write.event, MemoryForget):
         return _forget(view, writer, work, work.write.event)
     return _merge(view, writer, work, gap_ms)
@@ -121,8 +126,7 @@ def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
 
 
 def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) -> Work:
-    """Forgets memories up to a step's share. A memory that weighs more than the share is thinned out first, over as
-    many steps as it takes."""
+    """Forget memories up to the limit of a step. A memory over the limit is thinned first, in several steps."""
     cursor, left, done = work.cursor, SHARE, True
     for looked_at, entry in enumerate(_candidates(view, event, work.cursor)):
         if looked_at == LOOKED_AT:
@@ -144,7 +148,7 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
 
 
 def _candidates(view: View, event: MemoryForget, cursor: int) -> Iterator[Entry]:
-    """The memories that the event may be about, from the cursor on."""
+    """Yield the memories that the event may match, from the cursor on."""
     if event.memory_id is None:
         return view.entries(cursor)
     current = view.current(event.memory_id)
@@ -152,8 +156,7 @@ def _candidates(view: View, event: MemoryForget, cursor: int) -> Iterator[Entry]
 
 
 def _matches(view: View, entry: Entry, event: MemoryForget) -> bool:
-    """Whether a memory is the one named, or fulfils all conditions of the filter; and is one that the event may
-    change."""
+    """Return whether a memory matches the id or the filter, and the event may change it."""
     wanted = event.filter
     if not view.may_change(entry):
         return False
@@ -168,13 +171,13 @@ def _matches(view: View, entry: Entry, event: MemoryForget) -> bool:
 
 
 def _weight(writer: GraphWriter, entry: Entry) -> int:
-    """Estimates what it costs to forget a memory, in links."""
+    """Estimate the cost of forgetting a memory, in links."""
     return _MEMORY_WEIGHT + entry.version // _VERSIONS_A_LINK + writer.weigh(entry.id, entry.seq, SHARE)
 
 
 def _thin(view: View, writer: GraphWriter, work: Work, entry: Entry) -> bool:
-    """Removes a step's share of a memory's edges and past versions. Returns False where there were none, or where our
-    own code failed at it: then the memory is forgotten with all it has."""
+    """Remove some of a memory's edges and past versions, up to the limit of a step. Return False if there were none, or
+    after an internal error: then the memory is forgotten as a whole."""
     position = work.write.record.position
     attempt(view.graph, position, partial(writer.thin, entry.id, entry.seq, SHARE))
     return view.forget_versions(entry, SHARE * _VERSIONS_A_LINK) or bool(view.graph.staged.effects)
@@ -184,7 +187,7 @@ def _thin(view: View, writer: GraphWriter, work: Work, entry: Entry) -> bool:
 
 
 def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
-    """Makes a step's share of one episode's members those of the other. The event itself moves the rest."""
+    """Move members of one episode to the other, up to the limit of a step. The event itself moves the rest."""
     pair = _merged(view, work.write, gap_ms)
     moved = 0
 
@@ -198,7 +201,7 @@ def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
 
 
 def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
-    """The ids of two episodes where a message merges them: the merged one's, and that of the one that stands."""
+    """Return the ids of two episodes that a message merges: the merged and the remaining one."""
     if not isinstance(write.event, Message):
         return None
     at_ms, logged = event_time(write)

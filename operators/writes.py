@@ -1,12 +1,10 @@
-"""Memory events: each is applied once, and counts as applied together with what it puts out.
+"""The application of memory events: each exactly once, together with its outputs.
 
-1. An event at or below the applied position of its source was applied before a crash: nothing changes, and what it put
-   out then is put out again, from the outbox. A second copy of a forwarded record changes nothing.
-2. It is applied through a view of its own; what it changes counts only if it succeeds. Where our own code fails at an
-   event, it is refused, and its owner read from the store again.
-3. Effects, outputs to keep and the position are staged in one call: whatever is committed holds whole events.
-4. What is hot takes over what was staged.
-"""
+1. An event at or below the applied position of its source was applied before a crash. It changes nothing, and its
+outputs are sent again from the outbox. A second copy of a forwarded record changes nothing. 2. Other events are applied
+through a view, whose changes count only on success. After an internal error, the event is refused, and its owner is
+read from the store again. 3. Effects, outputs and the position are staged in one call, so a commit contains whole
+events. 4. In-memory data takes over the staged changes."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -38,12 +36,12 @@ PASSING = ("internal_error", "skipped", "unauthenticated", "forbidden")
 
 
 class Writes:
-    """What changes the memories of one state partition."""
+    """The memory events of one state partition."""
 
     def __init__(
         self, partition: Partition, owners: Owners, rules: Rules, expansions: Expansions, forget: Forget
     ) -> None:
-        """`forget`: has others forget what they hold of owners who are erased."""
+        """`forget` drops in-memory data of erased owners."""
         self._partition = partition
         self._owners = owners
         self._rules = rules
@@ -58,20 +56,20 @@ class Writes:
         return bool(self._large) or bool(self._erasures)
 
     def is_at_work(self, owner: Owner) -> bool:
-        """Whether steps of an owner's event are still to be done."""
+        """Return whether an owner's event has steps left."""
         return self._large.is_at_work(owner) or self._erasures.is_at_work(owner)
 
     def begun(self, source: str) -> list[Item]:
-        """The events of a log whose steps an earlier process did not come to the end of."""
+        """Return the events of a log that an earlier process left unfinished."""
         return self._large.begun(source)
 
     def advance(self) -> None:
-        """Does one step of one event that takes several."""
+        """Do one step of one event in steps."""
         self._large.advance()
         self._erasures.advance()
 
     def apply(self, write: Write) -> Sequence[Kept] | None:
-        """Applies an event. Returns what it puts out; None where it takes steps, and is to be applied after them."""
+        """Apply an event. Return its outputs; None if it needs steps first."""
         record, owner = write.record, write.owner
         if self._partition.is_applied(record.position):
             return self._again(record)
@@ -109,7 +107,7 @@ class Writes:
                 self._partition.unfit[write.event.type, view.unfit] += 1
             try:
                 once(STEP, record.position, view.publish, undo=drop)
-            except InvalidRecord:  # it is applied, whatever memory makes of it
+            except InvalidRecord:  # the event is applied on disk already
                 pass
             except DecryptionFailed:
                 drop()
@@ -118,7 +116,7 @@ class Writes:
         return [] if record.silent else outputs
 
     def _erase(self, write: Write, event: UserErase) -> Sequence[Kept] | None:
-        """Erases a user. Returns what it puts out; None where it takes steps."""
+        """Erase a user. Return the outputs; None if it needs steps first."""
         record, erasure, refusal = write.record, None, None
         outputs: Sequence[Kept]
         try:
@@ -151,27 +149,25 @@ class Writes:
         return any(self._partition.get(key) is not None for key in forwarded)
 
     def _forwarded(self, write: Write) -> Values:
-        """Return what marks the original of a forwarded record as applied: nothing for any other record.
-
-        The position in the header is the producer's claim. As the owner is part of the key, a false position keeps out
-        no record of another owner.
-        """
+        """Return the mark of a forwarded record's original as applied; nothing for other records. The position in the
+        header is the producer's claim. The key contains the owner, so a false position cannot exclude records of other
+        owners."""
         if (original := write.record.moved_from) is None:
             return {}
         keyring = self._partition.keyring
         return {keys.forwarded(keyring.digest(keyring.owner(write.owner), str(original).encode())): b""}
 
     def count(self, position: Position) -> None:
-        """Has a record that changes nothing here count as applied."""
+        """Count a record without effect here as applied."""
         self._partition.stage({}, self._counted(position))
 
     def audited(self, item: Decoded, error: InvalidRecord) -> list[Audited]:
-        """What the access record says of a refusal, if there is one and it says anything."""
+        """Return the access log entry of a refusal, if any."""
         said = audit.refused(item, error) if self._rules.audited else None
         return [] if said is None else [said]
 
     def refuse(self, item: Refused) -> Sequence[Kept]:
-        """Passes over a record that cannot be applied."""
+        """Skip a record that cannot be applied."""
         record = item.record
         letters: list[Kept] = [DeadLetter(record, 0, item.error, item.step), *self.audited(item, item.error)]
         # What a record's own fields say comes out the same again; our own code may fail at it once and not again, an
@@ -186,7 +182,8 @@ class Writes:
         return [] if record.silent else letters
 
     def _kept(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
-        """What keeps a record's outputs until they are delivered: nothing where nobody would ask for them again."""
+        """Return the stored form of a record's outputs until their delivery; nothing if no process would send them
+        again."""
         if record.silent or not self._rules.comes_again:
             return {}
         return outbox.encode(self._partition, record, outputs, owner)
@@ -215,7 +212,7 @@ class Writes:
         outputs: list[Kept] = [*_receipted(write, apply(view, write, self._rules, work))]
         view.begin_owner()
         if self._rules.wanted is not None and not write.record.silent:
-            with suppress(InvalidRecord):  # the memory is stored, whatever becomes of its request
+            with suppress(InvalidRecord):  # a failed request does not affect the memory
                 outputs += once("enrichment", write.record.position, self._requested, view, write, self._rules.wanted)
         return view, outputs
 
@@ -226,7 +223,7 @@ class Writes:
         return [Requested(position, number, key, body, tasks) for number, body, tasks in encoded]
 
     def _counted(self, position: Position) -> Position | None:
-        """Positions are about memories: a query leaves nothing behind that a rebuild would have to read again."""
+        """Return the positions to commit. Queries are not counted, because a rebuild need not read them."""
         return None if position.topic == self._rules.query_topic else position
 
     def _check_topic(self, write: Write) -> None:
@@ -236,14 +233,14 @@ class Writes:
 
 
 def _forget(large: LargeEvents, expansions: Expansions, others: Forget, owners: Collection[Owner]) -> None:
-    """Owners are erased: nothing in memory is about them any more."""
+    """Drop all in-memory data of erased owners."""
     large.forget(owners)
     expansions.forget(owners)
     others(owners)
 
 
 def _receipted(write: Write, receipt: Receipt | None) -> list[Receipted]:
-    """A receipt as an output, if there is one."""
+    """Return a receipt as an output, if there is one."""
     if receipt is None:
         return []
     return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]

@@ -1,1 +1,1 @@
-"""What is kept: RocksDB partitions, key layout, codecs, and the per-owner indexes built from them."""
+"""Storage: RocksDB partitions, key layout, codecs, and the per-owner indexes built from them."""

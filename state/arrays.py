@@ -1,4 +1,4 @@
-"""Arrays by what they hold, and one that grows at its end."""
+"""Array types by content, and arrays that grow at the end."""
 
 from collections.abc import Iterable, Sequence
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -58,7 +58,7 @@ class GrowingArray:
         self.more(len(added) if count is None else count)[:] = added
 
     def more(self, count: int) -> Array:
-        """Appends so many values, which are to be written."""
+        """Append space for values, and return it for writing."""
         end = self._size + count
         if end > len(self._data):
             self._resize(max(end + end // _SPARE, 2 * len(self._data)))
@@ -76,7 +76,7 @@ class GrowingArray:
         self._size = size
 
     def reserve(self, more: int) -> None:
-        """Makes room for so many more values at once."""
+        """Reserve space for further values."""
         if (end := self._size + more) > len(self._data):
             self._resize(end + end // _SPARE)
 

@@ -10,7 +10,7 @@ from recallflow.errors import MasterKeyError
 
 @dataclass(frozen=True)
 class AtRest:
-    """What protects a state directory. Without a master key nothing is encrypted but what waits in snapshots."""
+    """The encryption of a state directory. Without a master key, only waiting records in snapshots are encrypted."""
 
     master_key: MasterKey | None = None
     encrypt_vectors: bool = True

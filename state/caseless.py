@@ -37,7 +37,7 @@ def decode_names(data: bytes) -> list[str]:
 
 
 def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
-    """Those of the names that stand in a text."""
+    """Return the names that occur in a text."""
     if not unicodedata.is_normalized("NFKC", text):
         text = unicodedata.normalize("NFKC", text)
     text = text.casefold()

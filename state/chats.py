@@ -17,12 +17,10 @@ def people(facts: Mapping[str, Array], names: Interner) -> Mask:
 
 
 def with_assistant(facts: Mapping[str, Array], names: Interner) -> Mask:
-    """Whether each memory comes from a chat of one person with an assistant.
-
-    A session tells by who speaks in it: several people, or one and an assistant. One in which a single person has
-    spoken so far, and what stands outside any session (a fact, say), counts as most of the owner's other memories do.
-    Where no session tells, all who wrote decide: a single person writes notes to an assistant.
-    """
+    """Return whether each memory comes from a chat of one person with an assistant. The speakers of a session decide:
+    several people, or one and an assistant. Sessions with a single person so far, and memories without a session, count
+    like most of the owner's other memories. If no session decides, all authors do: a single person writes notes to an
+    assistant."""
     sessions, persons = facts["session"] + 1, people(facts, names)
     count = int(sessions.max(initial=0)) + 1
     of, wrote = sessions[persons], facts["author"][persons]

@@ -23,18 +23,16 @@ DATABASE_LOCK = "LOCK"  # RocksDB's: a database that was opened has one, a check
 
 
 def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> None:
-    """Copies a state directory that is not in use to `target`, an empty or new folder.
+    """Copy a closed state directory to `target`, an empty or new folder.
 
-    1. The directory is held until the end: nothing moves while it is copied. Files are clean of what was erased.
-    2. Everything is written into a folder beside the target: RocksDB checkpoints (hard links where the disk is the
-       same), and the small files that flows keep.
-    3. That folder is synced and renamed: a crash leaves no target, never half of one.
-    """
+    1. The directory is locked until the end. Files are cleaned of erased data. 2. Everything is written into a folder
+    beside the target: RocksDB checkpoints (hard links on the same disk), and the small files of flows. 3. That folder
+    is synced and renamed, so a crash leaves no partial target."""
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         directory.check_complete()  # a copy of an incomplete directory would pass for a whole one
         if state_dir.resolve() in target.resolve().parents:
             raise StateError(f"{target} is inside {state_dir}: give a folder that is not lost together with it")
-        directory.finish_cleaning()  # what was erased is not to be in the copy
+        directory.finish_cleaning()  # the copy must not contain erased data
         with _writing(target), _renamed(target) as new:
             for partition in directory.existing_partitions():
                 _copy_database(partition, partition_folder(new, partition.number))
@@ -45,14 +43,11 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
 
 
 def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> None:
-    """Makes `state_dir`, an empty or new folder, what the checkpoint is; the checkpoint stays as it is. One that was
-    opened meanwhile, to verify it or to ask it something, is a checkpoint still, unless a process has it open: that
-    raises StateInUse.
+    """Copy a checkpoint to `state_dir`, an empty or new folder.
 
-    The description gets its name last: without it no command opens the folder as a state directory. The folder itself
-    is not renamed, as an empty folder is often a mounted disk. A killed restore leaves a description under another
-    name, and the next restore begins anew.
-    """
+    A checkpoint that was opened for verification is still a checkpoint; raise StateInUse while a process has it open.
+    The description is renamed into place last: without it, no command opens the folder. The folder itself is not
+    renamed, because an empty folder is often a mount point. A restart after a crash begins again."""
     described = describe(source)
     described.keyring(source, at_rest)  # another master key is told before anything is written
     _check_whole(source, described.fingerprint)

@@ -1,4 +1,4 @@
-"""Encryption with one key: AES-256-GCM. What is sealed opens only with its key and in its place."""
+"""Encryption with one key: AES-256-GCM. A sealed value opens only with its key and at its place."""
 
 import os
 import secrets
@@ -34,7 +34,7 @@ class Cipher:
         return SEALED + nonce + self._aes.encrypt(nonce, value, place)
 
     def open(self, place: bytes, sealed: bytes) -> bytes:
-        """What was sealed. Raises DecryptionFailed."""
+        """Decrypt a sealed value. Raise DecryptionFailed."""
         if sealed[:1] != SEALED:
             raise DecryptionFailed("a stored value is not sealed as it should be")
         try:

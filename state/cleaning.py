@@ -1,12 +1,11 @@
-"""Files without what was erased: a deletion alone leaves bytes in table files, and in RocksDB's log of writes.
+"""Removal of erased data from files: a deletion alone leaves bytes in table files and in RocksDB's write-ahead log.
 
-1. What is in memory is flushed to a table file, which leaves out what was deleted; the logs before that go.
-2. The stretches of what was erased are compacted down to the last level: each table file of theirs is written anew.
-3. Files that are replaced go as soon as nobody reads them any more.
+1. The memtable is flushed to a table file without the deleted records; older logs are removed. 2. The key ranges of
+erased data are compacted to the last level, which rewrites their table files. 3. Replaced files are removed once they
+have no reader.
 
-Until all of that is done, a mark (table 09) names who was erased. It is written together with the erasure, so a process
-that is killed meanwhile leaves it to the next one. All of it may take seconds, beside the worker.
-"""
+A mark (table 09) names erased owners until all of that is done. It is written together with the erasure, so the next
+process continues after a crash. The cleaning may take seconds, on a separate thread."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -24,10 +23,10 @@ _BEHIND = b"\x00"  # makes of a key the one right behind it
 
 
 class Cleaning:
-    """What is to be cleaned of one state partition's files. Any thread may clean."""
+    """The cleaning of one state partition's files. Any thread may run it."""
 
     def __init__(self, db: Any, marks: Iterable[bytes]) -> None:
-        """`marks`: those that earlier runs left."""
+        """`marks` are those of earlier runs."""
         self._db = db
         self._folder = Path(db.path())
         self._numbers = count()  # one that is erased again meanwhile is to be cleaned again
@@ -52,8 +51,8 @@ class Cleaning:
             self._marks |= {mark: next(self._numbers) for mark in marks}
 
     def run(self) -> bool:
-        """Cleans until nothing is left to clean. Returns whether it came to that: not where it is closed while
-        replaced files are still read. Raises what RocksDB raises."""
+        """Clean until nothing is left. Return False if the database is closed while replaced files still have readers.
+        Raise errors of RocksDB."""
         with self._at_work:
             while not self._closed and (marks := dict(self._marks)):
                 if not self._clean(marks):
@@ -65,12 +64,12 @@ class Cleaning:
             return not self._marks
 
     def close(self) -> None:
-        """Waits for no reader any more."""
+        """Stop to wait for readers."""
         self._closing.set()
 
     def end(self) -> None:
-        """Returns once nobody cleans, nor will: the database may be closed. What is left to clean is so when it is
-        opened next."""
+        """Wait until no cleaning runs or can start, so that the database can be closed. The rest is cleaned after the
+        next opening."""
         self.close()
         with self._at_work:
             self._closed = True
@@ -99,7 +98,7 @@ class Cleaning:
 
 
 def _stretches(marks: Iterable[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """Where something may be of those who were erased: first keys and those behind the last."""
+    """Return the key ranges that may hold data of erased owners."""
     for owner, user in sorted(map(keys.uncleaned_of, marks)):
         yield keys.owner(owner), keys.after(keys.owner(owner))
         for key in (keys.work(owner), keys.owner_key(owner), keys.user_owner(user, owner)):

@@ -1,4 +1,5 @@
-"""What state directories hold together, of which each has some partitions. Nobody uses one: raises StateInUse."""
+"""The combined contents of several closed state directories, each with some partitions. Raise StateInUse for an open
+one."""
 
 import contextlib
 from collections import defaultdict
@@ -26,8 +27,8 @@ class Combined:
 
 
 def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> Combined:
-    """The hash of all partitions. Of directories that hold the same one, that counts which has applied more of its own
-    part of the log. Raises StateError where a partition is in none of them."""
+    """Return the hash of all partitions. Of several copies of a partition, the one with the most applied records
+    counts. Raise StateError for a missing partition."""
     with contextlib.ExitStack() as stack:
         holders: dict[int, list[tuple[Path, Partition]]] = defaultdict(list)
         directories = [

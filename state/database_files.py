@@ -1,4 +1,4 @@
-"""The records in the files of a RocksDB, each file by itself: what is deleted, and is there all the same, too."""
+"""The records in each file of a RocksDB, including deleted ones that are still present."""
 
 import struct
 import tempfile
@@ -45,8 +45,8 @@ def table_records(path: Path) -> Records:
 
 
 def log_records(path: Path) -> Records:
-    """What the batches of a log (`*.log`) write, in order, also what a later one deletes. What is no batch comes whole,
-    under an empty key."""
+    """Yield the records of a log file (`*.log`) in order, including later deleted ones. Other contents are yielded
+    whole, under an empty key."""
     for batch in _batches(path):
         yield from _written(batch)
 

@@ -161,12 +161,12 @@ class StateDirectory:
         return self._keyring if secret is None or own else Keyring.opened(secret, folder, self._at_rest)
 
     def partitions(self) -> list[Partition]:
-        """All partitions, opened; those that have no folder begin empty."""
+        """Open and return all partitions. Missing folders start empty."""
         return [self.partition(number) for number in range(self.fingerprint.partitions)]
 
     def existing_numbers(self) -> list[int]:
-        """The partitions that have a folder: a directory need not have all of them, as others may have the rest. Where
-        nothing begins, also not those that another member went on with."""
+        """Return the partitions with a folder. Other directories may hold the rest. Partitions that another member
+        continues are included only for a member itself."""
         found = numbers_in(self.path) if self.begins else held_numbers(self.path)
         return [number for number in found if number < self.fingerprint.partitions]
 
@@ -176,9 +176,8 @@ class StateDirectory:
         return [self.partition(number) for number in self.existing_numbers()]
 
     def close_partition(self, number: int) -> None:
-        """Gives an open partition up, between two batches of the worker that has it: what was staged is committed and
-        synced, its owners leave memory after their newest memories were packed, and its folder may go to another
-        process. It may be opened again. Raises StorageError."""
+        """Close a partition between two batches: commit and sync staged data, pack the newest memories of its owners,
+        and release its folder. It may be opened again. Raise StorageError."""
         with self._opening:
             partition = self._partitions.get(number)
         if partition is None:
@@ -197,8 +196,8 @@ class StateDirectory:
             partition.close()
 
     def discard_partitions(self) -> None:
-        """Close all open partitions without committing what was staged. After an I/O error nothing in memory can be
-        trusted, and RocksDB takes no more writes; whoever needs a partition next opens it from the disk."""
+        """Close all open partitions without committing staged data. After an I/O error, in-memory data is unreliable
+        and RocksDB refuses writes. Partitions are reopened from the disk on demand."""
         self._hot.clear()
         with self._opening, self._syncing:
             for number, partition in [*self._partitions.items()]:
@@ -212,9 +211,8 @@ class StateDirectory:
             self.broken = None
 
     def replace_folder(self, number: int, source: Path) -> None:
-        """Gives `source`, which is on the disk of the directory (`arriving_folder`), the place of a partition's folder;
-        whatever was there goes. Raises StorageError, and MasterKeyError where nobody here could open it: then nothing
-        goes."""
+        """Replace the folder of a partition by `source`, on the same disk (`arriving_folder`). Raise StorageError;
+        raise MasterKeyError if its key cannot be opened, and then change nothing."""
         self._keyring_of(source)
         self.close_partition(number)
         with self._opening, using(self.path):
@@ -235,7 +233,7 @@ class StateDirectory:
             return True
 
     def open_all(self) -> None:
-        """Open all state partitions that a directory of one process has, or those that a shared one holds. Raise
+        """Open all state partitions of a single-process directory, or the existing ones of a shared directory. Raise
         PartitionMissing."""
         self.check_complete()
         self.begins = not self.is_shared_out()
@@ -253,8 +251,7 @@ class StateDirectory:
             raise PartitionMissing(f"{self.path} has lost {names(lost)}: put the folders back, or restore a checkpoint")
 
     def is_shared_out(self) -> bool:
-        """Whether what it lacks may be elsewhere: partitions were moved, or `run` filled it, of which every process has
-        some of the partitions, each with its own place."""
+        """Return whether missing partitions may be in other directories: after moves, or with several members."""
         known = has_moved(self.path) or reads_topics(self.path)
         return known or any(one.place is not None for one in self.existing_partitions())
 
@@ -271,28 +268,28 @@ class StateDirectory:
 
     @property
     def unfit(self) -> Counter[tuple[str, str]]:
-        """Events of this run that had no effect, as what they were made from is gone or changed, by type and reason."""
+        """Events of this run without effect, because their sources are gone or changed, by type and reason."""
         return sum((partition.unfit for partition in [*self._partitions.values()]), self._unfit_before.copy())
 
     @property
     def counts(self) -> Counts:
-        """What the open partitions hold."""
+        """The contents of the open partitions."""
         found = [partition.counts for partition in [*self._partitions.values()]]
         return Counts(sum(one.owners for one in found), sum(one.memories for one in found))
 
     def sync(self) -> None:
-        """Sync all that was committed, of all partitions in parallel, and wait for it. Raises StorageError."""
+        """Sync all commits of all partitions in parallel, and wait. Raise StorageError."""
         with self._syncing:  # none of them is closed meanwhile
             unsynced = [partition for partition in [*self._partitions.values()] if partition.unsynced]
             for _ in self._disk.map(Partition.sync, unsynced):
-                pass  # raises what a partition raised
+                pass  # raises the error of a partition
 
     def begin_sync(self, partition: Partition) -> Callable[[], bool]:
-        """Start to sync what a partition has committed. No other sync of the partition may be under way.
+        """Start to sync the commits of a partition. No other sync of it may be running.
 
         Returns:
-            A check that tells whether all of it survives a power cut. Where the sync fails, `broken` says so, and the
-            check never passes.
+            A function that returns whether all of them survive a power failure. After a failed sync, `broken` is set,
+            and it never returns true.
         """
         is_synced = partition.sync_check()
         if not partition.unsynced:
@@ -301,8 +298,8 @@ class StateDirectory:
         return lambda: begun.done() and is_synced()
 
     def begin_syncs(self) -> bool:
-        """Start to sync all partitions. Return whether that covers all that was committed: not where an earlier sync is
-        under way."""
+        """Start to sync all partitions. Return whether that covers all commits, which it does not while an earlier sync
+        runs."""
         unsynced = [partition for partition in self._partitions.values() if partition.unsynced]
         free = [one for one in unsynced if one.number not in self._syncs or self._syncs[one.number].done()]
         for partition in free:
@@ -323,18 +320,18 @@ class StateDirectory:
 
     @property
     def uncleaned(self) -> int:
-        """Erased owners of whom files may still hold something."""
+        """The number of erased owners whose data may still be in files."""
         opened = sum(len(partition.cleaning) for partition in [*self._partitions.values()])
         return opened + sum([*self._unopened_purges.values()])
 
     def clean(self, partition: Partition) -> None:
-        """Has what was erased cleaned off a partition's files, if anything was, in the background."""
+        """Start to clean erased data from a partition's files in the background, if there is any."""
         if partition.cleaning and partition not in self._to_clean:
             self._to_clean.add(partition)
             self._cleaner.submit(self._clean, partition)
 
     def finish_cleaning(self) -> None:
-        """Returns when no file of any partition holds anything of what was erased. Raises StorageError."""
+        """Wait until no file of any partition holds erased data. Raise StorageError."""
         for partition in self.existing_partitions():
             partition.clean()
 
@@ -394,7 +391,7 @@ class StateDirectory:
 
 @contextlib.contextmanager
 def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> Iterator[None]:
-    """Holds a state directory, and may make its folder. Raises StateError where the folder is somebody else's."""
+    """Lock a state directory, and optionally create it. Raise StateError for a folder with other contents."""
     with using(path):
         if not (path / DESCRIPTION).exists() and not (path / LOCK).exists():
             if not create:
@@ -407,15 +404,15 @@ def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> It
 
 
 def kept_fingerprint(path: Path, chosen: Fingerprint) -> Fingerprint:
-    """What is chosen for a directory, except that one that is there keeps its number of partitions: in one that `run`
-    filled they are as many as its topics have. Raises StateError."""
+    """Return the configured fingerprint, with the partition count of an existing directory, which `run` takes from its
+    topics. Raise StateError."""
     if not (path / DESCRIPTION).exists():
         return chosen
     return replace(chosen, partitions=describe(path).fingerprint.partitions)
 
 
 def describe(path: Path) -> Description:
-    """What a state directory was created with. Needs no key."""
+    """Return the settings of a state directory's creation. It needs no key."""
     try:
         version = orjson.loads((path / DESCRIPTION).read_bytes())["format_version"]
         if version == keys.FORMAT_VERSION:
@@ -437,7 +434,7 @@ def _no_directory(path: Path) -> StateError:
 
 
 def absent(path: Path) -> str:
-    """That a state directory is not there, and which one beside it may be meant."""
+    """Return the error of a missing state directory, with a similarly named one."""
     siblings = [one.parent.name for one in path.absolute().parent.glob(f"*/{DESCRIPTION}")]
     near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
     return f"there is no state directory {path}{near}"
@@ -457,7 +454,7 @@ def write_description(path: Path, description: Description) -> None:
 
 
 def _check_new(path: Path) -> None:
-    """Raises StateError for a folder with files of others. Those that a killed first start left are allowed."""
+    """Raise StateError for a folder with foreign files. Files of an interrupted first start are allowed."""
     if (path / RESTORING).exists():
         raise _no_directory(path)
     others = {entry.name for entry in path.iterdir()} - {LOCK, f"{DESCRIPTION}.new"}

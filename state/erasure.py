@@ -1,4 +1,4 @@
-"""Who was erased, and up to when: tombstones by keyed hashes alone (table 07), which outlive all that is erased."""
+"""Tombstones of erased users: keyed hashes and times only (table 07), which outlive the erased data."""
 
 from recallflow.owner import Owner
 from recallflow.state import keys

@@ -21,7 +21,7 @@ _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file beside, syncs it, and renames it: after a crash the old file is there, or the new one."""
+    """Write a file beside its target, sync and rename it. After a crash, either the old or the new file exists."""
     new = path.with_name(path.name + ".new")
     with open_private(new, "wb") as file:
         file.write(data)
@@ -55,7 +55,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def sync_tree(folder: Path) -> None:
-    """Makes a folder and all that is in it survive a power cut."""
+    """Sync a folder with all its contents."""
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
@@ -76,14 +76,14 @@ def says_full(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return whether the cause of an error may go by itself: too few descriptors, a full disk, a volume that is away.
-    What is stored is whole then, and the same can be tried again."""
+    """Return whether the cause of an error may be temporary: too few descriptors, a full disk, or an unavailable
+    volume. Stored data is then intact, and the operation can be retried."""
     return isinstance(error, DiskFull) or any(words in str(error) for words in _PASSING_WORDS)
 
 
 def check_room(path: Path, error: BaseException) -> None:
-    """Raises DiskFull where an error comes of a full disk, whoever it comes from: to open a database is to write, and
-    one that cannot be opened for want of room is not broken. Some libraries only say that something cannot be done."""
+    """Raise DiskFull if an error of any library is due to a full disk. Opening a database writes, so a full disk must
+    not look like corruption."""
     if says_full(error) or shutil.disk_usage(path).free < ROOM_BYTES:
         raise DiskFull(
             f"the disk that holds {path} is full ({str(error).strip().splitlines()[0]}): free space and do the same "

@@ -1,4 +1,4 @@
-"""The settings that shape what is stored, and whether a directory was made with the ones that hold."""
+"""The settings that shape stored data, and their comparison with those of an existing directory."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from recallflow.language import ANALYSIS
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The settings that shape what is stored: state written with others cannot be read as if it were the same."""
+    """The settings that shape stored data. State written with other settings cannot be used."""
 
     partitions: int
     embedder: str

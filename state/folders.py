@@ -1,9 +1,8 @@
-"""The folder of one state partition: RocksDB's files, and beside them the secret that its keys were made with, where
-that is not the directory's. Such a folder is whole by itself: it may come from another directory, or go to one.
+"""The folder of one state partition: RocksDB's files, and the secret of its keys if it differs from the directory's. A
+folder is self-contained and can move between directories.
 
-A folder is there as a whole or not at all. What arrives is made ready beside its place and renamed; what goes is
-renamed before it is removed. What a killed process left of either is removed when the directory is opened next.
-"""
+Folders appear and disappear atomically: an arriving folder is prepared beside its place and renamed; a leaving one is
+renamed before its removal. Leftovers of a crash are removed when the directory is opened."""
 
 import shutil
 from collections.abc import Iterable
@@ -33,7 +32,7 @@ def numbers_in(path: Path) -> list[int]:
 
 
 def held_numbers(path: Path) -> list[int]:
-    """Those of them that no other member goes on with."""
+    """Return the partitions that no other member continues."""
     return [number for number in numbers_in(path) if elsewhere_since_ms(partition_folder(path, number)) is None]
 
 
@@ -43,7 +42,7 @@ def names(numbers: Iterable[int]) -> str:
 
 
 def arriving_folder(path: Path, number: int) -> Path:
-    """Where the folder of a state partition is made ready, on the disk of its place; what was there before is gone."""
+    """Return a new folder to prepare a state partition in, on the same disk. An earlier one is removed."""
     folder = partition_folder(path, number)
     arriving = folder.with_name(folder.name + _ARRIVING)
     shutil.rmtree(arriving, ignore_errors=True)
@@ -65,10 +64,9 @@ def write_secret(folder: Path, secret: StoredSecret) -> None:
 
 
 def copy_partition(partition: Partition, folder: Path) -> None:
-    """Makes `folder`, which is not there yet, a copy of all that is committed, whole by itself: any directory of the
-    same fingerprint and master key may have it. Any thread may. Table files are hard links where the disk is the same,
-    and nothing is synced. What was erased may be in it until the partition was cleaned (`Partition.clean`). Raises
-    StorageError."""
+    """Copy all commits of a partition to the new folder `folder`, self-contained: any directory of the same fingerprint
+    and master key may use it. Any thread may call it. Table files are hard links on the same disk, and nothing is
+    synced. It may contain erased data until the partition was cleaned (`Partition.clean`). Raise StorageError."""
     if folder.exists():
         raise StorageError(f"{folder} is there already: a state partition is copied to a new folder")
     try:
@@ -99,14 +97,14 @@ def remove_folder(path: Path, number: int) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what a killed process left of folders that arrived or went."""
+    """Remove leftovers of arriving and leaving folders after a crash."""
     for ending in (_ARRIVING, _MADE_READY, _GONE):
         for folder in path.glob(_NUMBERED + ending):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def mark_moving(folder: Path, target: Path) -> None:
-    """Says of a folder that a copy of it is about to be another directory's: until it is removed nobody opens it."""
+    """Mark a folder whose copy moves to another directory: it must not be opened before its removal."""
     write_checked(folder / MOVING, {"to": str(target.resolve())})
 
 
@@ -123,7 +121,7 @@ def moves_to(folder: Path) -> Path | None:
 
 
 def mark_elsewhere(folder: Path, now_ms: int) -> None:
-    """Says of a folder that another member has its partition: what it holds may be behind, and is not to be told."""
+    """Mark a folder whose partition another member has: its contents may be outdated, and must not be shown."""
     write_checked(folder / ELSEWHERE, {"since_ms": now_ms})
 
 

@@ -1,17 +1,16 @@
-"""One owner's memory graph, as it is stored: nodes, typed edges, and links from memories to nodes.
+"""One owner's stored memory graph: nodes, typed edges, and links from memories to nodes.
 
-A node's key is a `NodeKey`: `NodeKey("m1", memory=True)` for the memory `m1`, `NodeKey("tag:tea")` for what memories
-have in common. A memory whose id is `tag:tea` is another node than the tag: keys compare, hash and are stored apart.
+A node's key is a `NodeKey`: `NodeKey("m1", memory=True)` for the memory `m1`, `NodeKey("tag:tea")` for a shared node. A
+memory with the id `tag:tea` is a different node: keys compare, hash and are stored separately.
 
-Of an entity with several names (`state/unions.py`) there is one node here, with all that is linked to any of them; what
-joins them is no edge of it.
+An entity with several names (`state/unions.py`) is one node with all links of its names; the `same_as` edges between
+its names are not edges of it.
 
-A memory needs no record to be a node: it is one as long as it is remembered. An edge of a symmetric type (`similar_to`,
-`contradicts`) holds in both directions: each of its ends lists it as leaving that end, and `all_edges` has it twice.
+A memory is a node without a record. An edge of a symmetric type (`similar_to`, `contradicts`) holds in both directions:
+each end lists it as outgoing, and `all_edges` yields it twice.
 
-What is written here comes from `operators/graph/write.py`. Readers see what is committed; a query commits first. Where
-a memory's graph could not be written it has no links until the next event of its owner (see docs/internals/graph.md).
-"""
+`operators/graph/write.py` writes the graph. Readers see commits only; a query commits first. A memory whose graph write
+failed has no links until the next event of its owner (see docs/internals/graph.md)."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,7 +79,7 @@ class Edge(NamedTuple):
 
     @property
     def is_stated(self) -> bool:
-        """Whether somebody stated it: that memories are alike is worked out, unless an event says so too."""
+        """Return whether the edge is stated; similarity alone is derived."""
         return self.type != SIMILAR_TO or self.said_ms != EPOCH_MS_MIN
 
 
@@ -98,8 +97,7 @@ class OwnerGraph:
     # ------------------------------------------------------------------ nodes
 
     def node(self, key: NodeKey) -> Node | None:
-        """The node, or None where there is none (any more). Of an entity with several names it has the key and the name
-        that it is called by."""
+        """Return the node, or None. An entity with several names has its main key and name."""
         rows = [row for name in self.unions().names(key) if (row := self._told_row(name)) is not None]
         if rows:
             return _node(rows)
@@ -111,12 +109,12 @@ class OwnerGraph:
         return any(row is not None and row.archived for row in rows)
 
     def find(self, text: str) -> NodeKey | None:
-        """What of what is there a text names: a memory or a node; None where it names neither."""
+        """Return the memory or node that a text names; None if there is none."""
         found = (self.node(key) for key in nodes_called(text))
         return next((node.key for node in found if node is not None), None)
 
     def by_urn(self, urn: str) -> list[NodeKey]:
-        """The node that stands for a URN, if there is one."""
+        """Return the node of a URN, if there is one."""
         node = self.node(NodeKey(node_key(ENTITY_KIND, urn)))
         return [] if node is None else [node.key]
 
@@ -154,7 +152,7 @@ class OwnerGraph:
         return [*similar, *stated][:limit]
 
     def has_stated(self) -> bool:
-        """Whether there is any edge beside those between similar memories. Kept between calls."""
+        """Return whether any edge other than similarity exists. The result is cached."""
         if self._has_stated is None:
             self._has_stated = next(self._scan(keys.EDGE), None) is not None
         return self._has_stated
@@ -173,7 +171,7 @@ class OwnerGraph:
         return self._unions
 
     def publish(self, superseded: dict[int, list[Superseded]], joined: Mapping[str, Sequence[Joined]]) -> None:
-        """Takes in what an event changed."""
+        """Apply the changes of an event."""
         self._has_stated = None
         self._seqs.clear()
         if self._unions is not None:
@@ -185,7 +183,7 @@ class OwnerGraph:
                     self._superseded[seq] = standing
 
     def size_bytes(self) -> int:
-        """What is kept between calls."""
+        """The size of cached data."""
         unions = self._unions.size_bytes() if self._unions is not None else 0
         return _SUPERSEDED_BYTES * len(self._superseded or ()) + _SEQ_BYTES * len(self._seqs) + unions
 
@@ -250,7 +248,7 @@ class OwnerGraph:
             yield name, *self._edge_of_things(name)
 
     def similar(self, seq: int) -> list[Edge]:
-        """A memory's edges to similar ones, without those that somebody stated."""
+        """Return a memory's similarity edges, without stated ones."""
         links = self.links(seq)
         if not links:
             return []
@@ -305,7 +303,7 @@ class OwnerGraph:
         return merged._replace(source=edge.source, target=edge.target), len(pairs)
 
     def _is_stated(self, edge: Edge) -> bool:
-        """Whether somebody stated an edge that is worked out, in either direction."""
+        """Return whether a derived edge is also stated, in either direction."""
         ends = ((edge.source, edge.target), (edge.target, edge.source))
         return any(self._edge_called(self._name_between(*pair, edge.type)) is not None for pair in ends)
 
@@ -313,11 +311,11 @@ class OwnerGraph:
         return self._partition.keyring.edge(self._owner, self.name(source), self.name(target), kind)
 
     def _standing(self, _seq: int, by: Iterable[Superseded]) -> list[Superseded]:
-        """Of what is and was known of by what a memory is superseded, what is so."""
+        """Return the current refinements among the known ones."""
         return [one for one in by if one.until_ms is None]
 
     def name(self, key: NodeKey) -> bytes:
-        """What stands for the node in stored keys."""
+        """Return the stored name of the node."""
         keyring = self._partition.keyring
         return keyring.name(self._owner, key.text) if key.memory else keyring.node(self._owner, key.text)
 
@@ -355,7 +353,7 @@ class OwnerGraph:
         return self._of_things(seen)[:limit] if unions else seen
 
     def _of_things(self, seen: Iterable[Edge]) -> list[Edge]:
-        """The edges between what their ends stand for, each once, in order."""
+        """Return the edges between entities, without duplicates, in order."""
         shared: dict[tuple[NodeKey, NodeKey, str], list[Edge]] = {}
         for edge in map(self._between_things, seen):
             if edge is not None:
@@ -363,11 +361,11 @@ class OwnerGraph:
         return [_merged(edges) for edges in shared.values()]
 
     def _called(self, key: NodeKey) -> NodeKey:
-        """The key of what a node stands for: another one where an entity has several names."""
+        """Return the main key of a node, which differs for an entity with several names."""
         return self.unions().names(key)[0]
 
     def _between_things(self, edge: Edge) -> Edge | None:
-        """The edge between what its ends stand for; None where that is one thing."""
+        """Return the edge between the entities at its ends; None if both are the same entity."""
         source, target = self._called(edge.source), self._called(edge.target)
         if source == target:
             return None
@@ -382,7 +380,7 @@ class OwnerGraph:
         return [similar_edge(key, neighbour) for neighbour in decode_neighbours(stored)] if stored else []
 
     def _memory_ids(self) -> Iterator[str]:
-        """Ids of the remembered memories; what is stored of one that is out of step may be missing, or too much."""
+        """Return ids of the current memories. Records of an unsynced memory may be missing or outdated."""
         unsynced = {keys.sequence(key): Unsynced.decode(value).id for key, value in self._scan(keys.UNSYNCED)}
         for key, value in self._scan(keys.LINKS):
             if keys.sequence(key) not in unsynced:
@@ -396,7 +394,7 @@ class OwnerGraph:
 
 
 def _node(rows: Sequence[NodeRow]) -> Node:
-    """The node of these names, of which the first is what it is called. What is told of each name is told of it."""
+    """Return the node of these names, with the main one first, and their combined descriptions."""
     first = rows[0]
     properties = {field: value for row in reversed(rows) for field, value in (row.properties or {}).items()}
     if len(rows) > 1 and first.urn != first.name:

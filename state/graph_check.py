@@ -48,7 +48,7 @@ TABLES = {
 
 
 class GraphCheck:
-    """One owner's graph: each record is decoded as it comes, and what they say of each other is compared at the end."""
+    """The check of one owner's graph: each record is decoded in order, and references are compared at the end."""
 
     def __init__(self, keyring: Keyring, owner: bytes) -> None:
         self._keyring = keyring

@@ -1,8 +1,7 @@
-"""What is stored of an owner's graph, and how: JSON arrays, as `state/rows.py` has them.
+"""The stored form of an owner's graph: JSON arrays, like `state/rows.py`.
 
-A link says that a memory belongs to a node, in a role. An edge says that two nodes stand in a typed relation; memories
-state it (its evidence), or an event gives it.
-"""
+A link is the membership of a memory in a node, with a role. An edge is a typed relation of two nodes; memories state it
+(its evidence), or an event gives it."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -64,8 +63,8 @@ def begins_like_a_key(text: str) -> bool:
 
 
 def nodes_called(text: str) -> list[NodeKey]:
-    """What a text may name, the first of them that is there. `memory:…` names a memory, and a text that begins with
-    another kind a node, whatever memories there are; any other text names a memory before a condition."""
+    """Return the possible nodes of a text, in order of precedence. `memory:…` names a memory, and another kind prefix a
+    node, regardless of memory ids; any other text names a memory before a condition."""
     kind, colon, name = text.partition(":")
     if colon and kind == MEMORY_KIND:
         return [NodeKey(name, memory=True)]
@@ -84,9 +83,9 @@ class Description(NamedTuple):
 
 
 class LinksRow(NamedTuple):
-    """All that a memory brought into the graph, so that it can be taken out again: its links (node key → role), and
-    the edges (their stored names, as hexadecimal digits) that it is evidence of, by its own relations or by others'
-    word. `sketch`: what finds its vector again (see `state/window.py`); empty where it has none, or none is wanted."""
+    """The contributions of a memory to the graph, for their removal: its links (node key → role), and the edges (stored
+    names in hexadecimal) that it is evidence of, by its own relations or by events. `sketch` is of its vector (see
+    `state/window.py`); empty if there is none or it is not wanted."""
 
     id: str
     links: dict[str, str]
@@ -136,9 +135,9 @@ class NodeRow(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """That a memory is evidence of an edge: as a `relation` of its own, with what it says of it, or because the event
-    that gives the edge says so. `said_ms`: its event time; `ingested_ms`: since when it says so, in whatever words.
-    `derived`: it was found out of the memory and those at the edge's ends, as they were."""
+    """A memory's evidence for an edge: a `relation` of its own with its values, or evidence named by an event.
+    `said_ms`: its event time. `ingested_ms`: the time of its first ingestion. `derived`: it was extracted from the
+    memory and the memories at the edge's ends."""
 
     memory_id: str
     seq: int
@@ -155,8 +154,8 @@ class Statement(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What an event says of an edge. `stands`: without any memory as evidence, so that it outlives all evidence;
-    `said_ms`, `ingested_ms`: of the first event that gave it."""
+    """The values of an edge given by an event. `stands`: given without evidence, so that they outlive all evidence.
+    `said_ms`, `ingested_ms`: of the first such event."""
 
     weight: float
     confidence: float
@@ -171,8 +170,8 @@ class Given(NamedTuple):
 
 
 class EdgeRow(NamedTuple):
-    """An edge. `number` counts an owner's edges, in the order they came; `archived` is what a `graph.archive`
-    says, which overrules the edge's own statements; None where there was none. `added_ms`: when it was ingested."""
+    """An edge. `number` counts the owner's edges in order. `archived` is set by `graph.archive` and overrides the
+    edge's own values; None without such an event. `added_ms` is its ingestion time."""
 
     source: NodeKey
     target: NodeKey
@@ -202,7 +201,7 @@ class EdgeRow(NamedTuple):
 
     @property
     def word(self) -> "Given | Statement":
-        """Whose weight and confidence count: what an event gives, or else what the newest of its memories says."""
+        """The weight and confidence in force: given by an event, or else stated by the newest memory."""
         return self.statements[-1] if self.given is None else self.given
 
     @property
@@ -276,9 +275,9 @@ class Unsynced(NamedTuple):
 
 
 class Superseded(NamedTuple):
-    """That a memory is refined by a newer one: between `valid_from_ms` and `expires_ms`, if they are given; as it was
-    known from `ingested_ms` up to `until_ms`, None of what stands. `said_ms`: the event time of what first said it.
-    `asks`: a memory that said so is forgotten, and when it was so is what the edge tells."""
+    """The refinement of a memory by a newer one, valid from `valid_from_ms` to `expires_ms`, if given. It was known
+    from `ingested_ms` to `until_ms`; None if it is current. `said_ms`: the event time of the first statement. `asks`: a
+    memory that stated it is forgotten, so its times must be derived from the edge."""
 
     by: str
     ingested_ms: int
@@ -294,7 +293,7 @@ class Superseded(NamedTuple):
 
 
 def encode_rows(rows: Sequence[Neighbour] | Sequence[Superseded]) -> bytes:
-    """All that one record holds of a memory's similar ones, or of those that supersede it."""
+    """Encode the similar memories of a memory, or the memories that supersede it."""
     return orjson.dumps([tuple(row) for row in rows])
 
 
@@ -322,8 +321,8 @@ def decode_member(data: bytes) -> tuple[str, Description | None]:
 
 
 def node_key(kind: str, name: str) -> str:
-    """The key of what a name means: one, however it is spelt. Compatible characters are one (Unicode NFKC), case does
-    not count, nor do blanks around words. None of the name left gives just the kind and a colon."""
+    """Return the normalised key of a name: Unicode NFKC, case folded, blanks trimmed. An empty name gives only the kind
+    and a colon."""
     return _node_keys[kind, name]
 
 

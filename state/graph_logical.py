@@ -1,8 +1,5 @@
-"""What of an owner's graph follows from the log alone: its part of the state hash.
-
-Left out are the keyed hashes, which differ from one state directory to another, and ingestion times, which no log may
-carry; both follow from what is in.
-"""
+"""The log-derived part of an owner's graph, for the state hash. Left out are keyed hashes, which differ between
+directories, and ingestion times, which not every log carries; both follow from the rest."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -53,7 +50,7 @@ def graph_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any
 
 
 def _past_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
-    """What is kept of the graph as it was."""
+    """Yield the history of the graph."""
     for key, value in partition.scan(keys.table(owner, keys.PAST_LINKS)):
         row = LinksRow.decode(value)
         yield "past links", [*keys.seq_and_version(key), row.id, row.links]

@@ -30,11 +30,19 @@ _NODE_BYTES = 250
 
 @dataclass(slots=True)
 class Staged:
-    """What one event changes of its owner's graph: records to write (None deletes), and what memory learns of them.
-    `nodes`: see `HotGraph`, None of a node that is gone; `superseded`: see `OwnerGraph`; `unsynced`: None of a memory
-    that is in step again; `joined`: see `Unions`; `caseless`: all of them, if they are others now; `sketches`: empty of
-    a memory that has none now; `edges`: how many numbers it gives to edges; `more_edges`: how many more there are after
-    it; `kept`: keys of what it keeps of the past, by the node or edge that they begin with."""
+    """The changes of one event to its owner's graph: records to write (None deletes), and updates of in-memory data.
+
+    Attributes:
+        nodes: See `HotGraph`; None for a deleted node.
+        superseded: See `OwnerGraph`.
+        unsynced: None for a memory that is synced again.
+        joined: See `Unions`.
+        caseless: All caseless names, if they changed.
+        sketches: Empty for a memory without a sketch.
+        edges: The number of edge numbers in use.
+        more_edges: The change of the number of edges.
+        kept: Keys of history records, by their node or edge prefix.
+    """
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)
@@ -57,12 +65,16 @@ class Staged:
 
 
 class HotGraph:
-    """What memory holds of one owner's graph. `nodes`: node key → its name in stored keys, for some of the nodes that
-    are stored; for all of them if `has_all_nodes`. `absent`: keys of some that are not, of which texts made somebody
-    ask. `unsynced`: `seq` → marker of the memories whose graph is still to be written."""
+    """The in-memory data of one owner's graph.
+
+    Attributes:
+        nodes: Node key → stored name, for some stored nodes; for all if `has_all_nodes`.
+        absent: Keys of missing nodes that were looked up.
+        unsynced: `seq` → marker of the memories whose graph write failed.
+    """
 
     def __init__(self, partition: Partition, owner: bytes, *, was_empty: bool) -> None:
-        """`was_empty`: nothing was stored of the owner as it was loaded."""
+        """`was_empty`: nothing was stored of the owner at loading."""
         self._partition = partition
         self._owner = owner
         self._window = SketchWindow() if was_empty else None
@@ -158,7 +170,7 @@ class HotGraph:
         self._wholes, self._whole_seqs = wholes, whole_seqs
 
     def publish(self, staged: Staged) -> None:
-        """Takes in what an event changed."""
+        """Apply the changes of an event."""
         if len(self.nodes) > KNOWN_NODES:
             self.nodes.clear()
             self.has_all_nodes = False

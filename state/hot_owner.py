@@ -1,4 +1,4 @@
-"""What is known of an owner while hot: its place in the store, its sessions' episodes, and its search index."""
+"""The in-memory data of an owner: its store prefix, its sessions' episodes, and its search index."""
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -53,7 +53,7 @@ class HotOwner:
         self._session_episodes = 0  # in all of these
 
     def name(self, text: str) -> bytes:
-        """The keyed hash that stands for an id or session of this owner."""
+        """Return the keyed hash of an id or session of this owner."""
         return self.partition.keyring.name(self.key, text)
 
     def current(self, memory_id: str) -> Current | None:
@@ -89,12 +89,12 @@ class HotOwner:
                 self.index.put_episode(episode)
 
     def episode_summary(self, number: int) -> str | None:
-        """The summary that was told of an episode. Raises DecryptionFailed."""
+        """Return the summary of an episode. Raise DecryptionFailed."""
         stored = self.partition.get(keys.episode_summary(self.key, number))
         return None if stored is None else EpisodeSummary.decode(stored).summary
 
     def past_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
-        """The owner's graph as it was known by a time, of what had happened by a time; `index`: of then."""
+        """Return the owner's graph as known by a time, of events up to a time. `index` is of that moment."""
         return PastGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def version_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> VersionGraph:
@@ -118,7 +118,7 @@ class HotOwner:
         return self._hot_graph
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
-        """The owner's index, loaded from what is committed on first touch."""
+        """Return the owner's index, loaded from commits on first use."""
         if self.index is None or self.index.wasted():
             segments = self._stored_segments(model, dimension)
             self.index = OwnerIndex(model, dimension, segments.read_vectors)
@@ -127,8 +127,8 @@ class HotOwner:
         return self.index
 
     def keep_segment(self, model: str, dimension: int) -> int:
-        """Packs the next stretch of the index, if it is complete, so that it loads fast when it is wanted; returns how
-        many memories it holds. Only between batches: reads what is committed."""
+        """Pack the next complete range of the index. Return its number of memories. Only between batches, because it
+        reads commits."""
         return self._stored_segments(model, dimension).keep(self.next_seq)
 
     def keep_tail(self) -> int:
@@ -146,7 +146,7 @@ class HotOwner:
         return self._segments
 
     def usage(self) -> OwnerUsage:
-        """What queries and feedback made of the owner's memories, built from what is committed on first touch."""
+        """Return the usage of the owner's memories by queries and feedback, loaded from commits on first use."""
         if self._usage is None:
             self._usage = OwnerUsage((keys.sequence(key), value) for key, value in self.scan(keys.USAGE))
         return self._usage
@@ -158,12 +158,12 @@ class HotOwner:
                 self._usage.put(seq, usage)
 
     def returned(self, session_id: str) -> Ints:
-        """`seq` of what was returned in the session, the latest last."""
+        """Return the memories (`seq`) returned in the session, the latest last."""
         stored = self.partition.get(keys.session(self.key, self.name(session_id)))
         return decode_seqs(stored or b"")
 
     def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What is committed of one of the owner's tables, in key order."""
+        """Yield the committed records of one of the owner's tables, in key order."""
         return self.partition.scan(keys.table(self.key, table))
 
     def size_bytes(self) -> int:
@@ -177,7 +177,7 @@ class HotOwner:
 
 
 def with_changes(standing: list[Episode], changed: list[Episode]) -> list[Episode]:
-    """A session's standing episodes after some of them changed, or came to be. May change `standing` itself."""
+    """Return a session's current episodes after changes. It may change `standing` itself."""
     if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
         standing[-1] = changed[0]  # the usual case: the next message of the latest episode
         return standing
@@ -215,7 +215,7 @@ class HotOwners:
         self._total_bytes = 0
 
     def of(self, partition: Partition) -> "Owners":
-        """Those of one state partition."""
+        """Return the owners of one state partition."""
         return Owners(self, partition)
 
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
@@ -240,8 +240,8 @@ class HotOwners:
             self.drop(owner)
 
     def keep_segments(self, model: str, dimension: int) -> None:
-        """Packs what is complete of the indexes of owners touched since the last `shrink`, within a share of work: it
-        holds up everybody. What is over it waits until its owner is touched again."""
+        """Pack complete ranges of the owners used since the last `shrink`, within a work limit, because it delays other
+        work. The rest waits for the owner's next use."""
         packed = 0
         for owner in self._touched:
             with suppress(DecryptionFailed):  # whoever asks is told
@@ -249,7 +249,7 @@ class HotOwners:
                     packed += memories
 
     def shrink(self) -> None:
-        """Weighs what was touched since the last call and drops the least recently used until the budget holds."""
+        """Measure the owners used since the last call, and evict the least recently used ones over the budget."""
         for owner in self._touched:
             weight = self._owners[owner].size_bytes()
             self._total_bytes += weight - self._weights.get(owner, 0)
@@ -264,8 +264,7 @@ class HotOwners:
                 packed += hot.keep_tail()
 
     def keep_tails(self, memories: int, of: Partition | None = None) -> None:
-        """Packs the newest memories of all owners (or those `of` a partition), the most recently used first, until they
-        are so many."""
+        """Pack the newest memories of owners (optionally of one partition), most recently used first, up to a limit."""
         packed = 0
         for hot in reversed(self._owners.values()):
             if packed >= memories:
@@ -287,7 +286,7 @@ class HotOwners:
 
 
 class Owners:
-    """The owners of one state partition, as whoever applies or answers reaches them."""
+    """The owners of one state partition."""
 
     def __init__(self, hot_owners: HotOwners, partition: Partition) -> None:
         self._hot_owners = hot_owners

@@ -1,5 +1,5 @@
-"""One owner's memories, ready to be searched: built from segments (state/segment.py) or from index entries and vectors
-on first touch, kept up to date with each event. Derived data only: whatever is here can be built again from RocksDB."""
+"""The search index of one owner's memories: built from segments (state/segment.py) or from index entries and vectors on
+first use, and updated with each event. It is derived data only."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial, wraps
@@ -101,11 +101,17 @@ def _at(slots: Ints, column: Array) -> Array:
 class Conversation:
     """Live memories in conversation order: by episode, then event time, then arrival.
 
-    `slots`: (n,) the slot of each place; `places`: (slots,) the place of each slot, -1 for a dead one; `facts`: what is
-    known of each place's memory. Memories outside any episode are episodes of one. `starts`, `ends`: first place of
-    each episode, and the place after its last; `segment`: each place's episode, counted from 0; `opens`: whether a
-    place is the first of a real episode, `follows`: whether it is not the first of any, `goes_on`: whether it is not
-    the last of any. `authors`: who wrote any of them, -1 for nobody.
+    Attributes:
+        slots: (n,) the slot of each place.
+        places: (slots,) the place of each slot; -1 for a removed one.
+        facts: The columns of each place's memory. A memory without an episode counts as an episode of one.
+        starts: The first place of each episode.
+        ends: The place after the last of each episode.
+        segment: The episode of each place, counted from 0.
+        opens: Whether a place is the first of a real episode.
+        follows: Whether it is not the first of any episode.
+        goes_on: Whether it is not the last of any episode.
+        authors: The authors; -1 for none.
     """
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
@@ -166,7 +172,7 @@ class Conversation:
         return bool((self.facts["flags"] & BLANK).any())
 
     def living(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
-        """The places of slots, without those of removed memories."""
+        """Return the places of slots, without removed memories."""
         places = self.places.take(slots)
         return places[places >= 0] if len(self.places) > self.size else places
 
@@ -214,8 +220,7 @@ class Lengths(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where a stem stands: the place of each occurrence, those of one memory side by side; and how many memories hold
-    it."""
+    """The occurrences of a stem: the place of each, grouped by memory, and the number of memories."""
 
     places: Places
     holders: int
@@ -265,7 +270,7 @@ class OwnerIndex:
         self._append(entries, vectors)
 
     def append(self, segment: Segment) -> None:
-        """Adds memories of which none is in yet, as they were packed."""
+        """Add packed memories that are not in the index yet."""
         first = len(self.ids)
         numbers = np.array([*self.names.numbers(segment.names), -1])  # -1 stays -1
         self.facts.extend(segment.facts, segment.size, numbers)
@@ -292,7 +297,7 @@ class OwnerIndex:
         return Segment(end, len(self), self.facts, names, ids, id_ends, tags, metadata, words, rows, dimension)
 
     def reserve(self, memories: int) -> None:
-        """Makes room for so many more memories."""
+        """Reserve space for further memories."""
         self.vectors.reserve(memories)
         self._slot_of_seq.reserve(memories)
 
@@ -331,7 +336,7 @@ class OwnerIndex:
         self.facts.extend(columns, len(entries))
 
     def remove(self, *seqs: int) -> None:
-        """Removes memories, those that are in: many in the time of one."""
+        """Remove memories that are in the index, in one pass."""
         found = {seq: slot for seq in seqs if (slot := self.slot(seq)) is not None}
         if found:
             slots = [*found.values()]
@@ -371,14 +376,15 @@ class OwnerIndex:
         *,
         past: Sequence[Entry] = (),
     ) -> None:
-        """Fills an empty index from what is stored. `past`: versions that stand beside the current ones, for good."""
+        """Fill an empty index from stored data. `past` are further versions that stay in addition to the current
+        ones."""
         for episode in sorted(episodes, key=lambda e: e.number):
             self.put_episode(episode)
         self._append(past, vectors)
         self.add(entries, vectors)
 
     def _changed(self) -> None:
-        """Drops what was worked out from the memories that were in."""
+        """Drop values computed from the earlier memories."""
         self.worked_out.clear()
         for name in (
             "conversation",
@@ -425,7 +431,7 @@ class OwnerIndex:
 
     @cached_property
     def standing(self) -> Kept[str, Standing]:
-        """Where stems stand among `conversation`: a question asks for each of its own in several steps."""
+        """Return the occurrences of stems in `conversation`. A query needs its own several times."""
         budget_bytes = max(_STANDING_BYTES, _STANDING_BYTES_A_MEMORY * self.conversation.size)
         return Kept(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
 
@@ -440,15 +446,15 @@ class OwnerIndex:
 
     @cached_property
     def asking(self) -> Mask:
-        """Whether each place's memory asks what the next one may answer: it holds a question; of a chat with an
-        assistant, whose texts are long and quote questions, it ends in one."""
+        """Return whether the next memory may answer each place's memory: it contains a question, or, in a chat with an
+        assistant, ends with one."""
         flags = self.conversation.facts["flags"]
         found: Mask = np.where(self.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
         return found
 
     @cached_property
     def answering(self) -> Mask:
-        """Whether the memory before each place's asks so, and is another's: nobody answers their own question."""
+        """Return whether each place's memory follows a question of another author."""
         now, authors = self.conversation, self.conversation.facts["author"]
         another = (authors < 0) | (now.before(authors) != authors)
         found: Mask = another & now.before(self.asking)
@@ -456,7 +462,7 @@ class OwnerIndex:
 
     @cached_property
     def of_two(self) -> Mask:
-        """Whether each place's memory comes from chats between people of which there are but two."""
+        """Return whether each place's memory is from a chat of exactly two people."""
         facts = self.conversation.facts
         others = ~self.with_assistant
         wrote = np.bincount(facts["author"][others & people(facts, self.names)])
@@ -496,7 +502,7 @@ class OwnerIndex:
         return found
 
     def episodes(self) -> list[Episode]:
-        """All episodes that still stand for themselves."""
+        """Return all current episodes."""
         every = [episode for number in self._episodes if (episode := self.episode(number)) is not None]
         return [episode for episode in every if episode.merged_into is None]
 

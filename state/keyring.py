@@ -1,6 +1,5 @@
-"""A state directory's secret, drawn once, and what follows from it alone: keyed hashes, which stand for names in keys,
-and the directory's key. So equal names have unrelated keys in another directory.
-"""
+"""The random secret of a state directory, and values derived from it: keyed hashes of names in keys, and the
+directory's key. So equal names have different keys in another directory."""
 
 import hashlib
 import secrets
@@ -43,7 +42,7 @@ class Keyring:
 
     @classmethod
     def opened(cls, stored: StoredSecret, path: Path, at_rest: AtRest) -> Self:
-        """Under a stored secret, which stands in `path`. Raises MasterKeyError."""
+        """Return the keyring of a stored secret in `path`. Raise MasterKeyError."""
         secret, encrypts = stored.opened(path, at_rest.master_key), at_rest.master_key is not None
         return cls(secret, encrypts=encrypts, encrypts_vectors=at_rest.encrypt_vectors, stored=stored)
 
@@ -57,7 +56,7 @@ class Keyring:
         return hashlib.blake2b(orjson.dumps(tuple(owner)), key=self._secret, digest_size=OWNER_BYTES).digest()
 
     def user(self, tenant_id: str, user_id: str) -> bytes:
-        """The 16-byte key of a user, in whatever environment."""
+        """Return the 16-byte key of a user, for all environments."""
         return self._hash_parts(b"user", tenant_id, user_id)
 
     def tenant(self, tenant_id: str) -> bytes:
@@ -86,7 +85,7 @@ class Keyring:
         return hashlib.blake2b(ends, key=self._secret, person=owner, salt=b"edge", digest_size=NAME_BYTES).digest()
 
     def cipher_of(self, content: bytes) -> Cipher:
-        """A key that only whoever has the content can make, beside the secret."""
+        """Return a key derived from the secret and the content."""
         digest = hashlib.blake2b(content, key=self._secret, person=b"content key", digest_size=KEY_BYTES)
         return Cipher(digest.digest())
 

@@ -249,7 +249,7 @@ def member(owner: bytes, node: bytes, seq: int) -> bytes:
 
 
 def member_of(owner: bytes, seq: int) -> tuple[bytes, bytes]:
-    """What stands before a node and behind it in the keys of a memory's links."""
+    """Return the parts of the keys of a memory's links, before and after the node."""
     return OWNERS + owner + MEMBER, _U64.pack(_LAST - seq)
 
 
@@ -301,7 +301,7 @@ def past_links(owner: bytes, seq: int, version: int) -> bytes:
 
 
 def past_links_of(owner: bytes, seq: int) -> bytes:
-    """Prefix of what a memory's replaced versions brought into the graph."""
+    """Return the prefix of the graph contributions of a memory's replaced versions."""
     return OWNERS + owner + PAST_LINKS + _U64.pack(seq)
 
 
@@ -315,7 +315,7 @@ def past_members(owner: bytes, node: bytes) -> bytes:
 
 
 def members_from(owner: bytes, table_: bytes, node: bytes, newest: int) -> tuple[bytes, bytes]:
-    """The range of a node's links, or of those that it lost, of the memories up to the `seq` `newest`."""
+    """Return the range of a node's current or lost links of memories up to the `seq` `newest`."""
     prefix = OWNERS + owner + table_ + node
     return prefix + _U64.pack(_LAST - newest), after(prefix)
 
@@ -325,12 +325,12 @@ def past_edge(owner: bytes, name: bytes, seq: int | None, part: bytes, change: i
 
 
 def past_edges(owner: bytes, name: bytes) -> bytes:
-    """Prefix of all that was said of an edge."""
+    """Return the prefix of an edge's history."""
     return OWNERS + owner + PAST_EDGE + name
 
 
 def past_edge_of(owner: bytes, name: bytes, seq: int | None) -> bytes:
-    """Prefix of what a memory said of an edge; None: what events said."""
+    """Return the prefix of a memory's earlier statements on an edge; None for events."""
     return past_edges(owner, name) + _U64.pack(_LAST if seq is None else seq)
 
 
@@ -361,12 +361,12 @@ def past_node(owner: bytes, node: bytes, change: int) -> bytes:
 
 
 def past_nodes(owner: bytes, node: bytes) -> bytes:
-    """Prefix of what a node was before."""
+    """Return the prefix of a node's history."""
     return OWNERS + owner + PAST_NODE + node
 
 
 def edge_part(key: bytes) -> tuple[bytes, int | None]:
-    """Which part of what was said of an edge a key is about, and by which memory."""
+    """Return the part of an edge's history that a key names, and its memory."""
     seq = int(_U64.unpack(key[-17:-9])[0])
     return key[-9:-8], None if seq == _LAST else seq
 
@@ -398,7 +398,7 @@ def uncleaned(owner: bytes, user: bytes) -> bytes:
 
 
 def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
-    """The owner and the user of whom something is to be cleaned."""
+    """Return the owner and the user of a cleaning mark."""
     return key[1 : 1 + OWNER_BYTES], key[1 + OWNER_BYTES :]
 
 
@@ -408,7 +408,7 @@ def forwarded(original: bytes) -> bytes:
 
 
 def owner(owner_: bytes) -> bytes:
-    """Prefix of all that is one owner's."""
+    """Return the prefix of all data of an owner."""
     return OWNERS + owner_
 
 

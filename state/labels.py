@@ -53,7 +53,7 @@ class Columns(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Slots by label: those of the label with the number n are `slots[ends[n - 1] : ends[n]]`."""
+    """Slots by label: those of label n are `slots[ends[n - 1] : ends[n]]`."""
 
     numbers: dict[str, int]
     slots: Ints
@@ -72,7 +72,7 @@ class Listed(NamedTuple):
         return cls(dict(known), np.concatenate(slots)[np.argsort(flat, kind="stable")], ends)
 
     def get(self, label: str) -> Ints:
-        """The slots of a label, in the order of what they were listed from."""
+        """Return the slots of a label, in their original order."""
         number = self.numbers.get(label)
         if number is None:
             return self.slots[:0]

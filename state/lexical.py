@@ -1,10 +1,7 @@
-"""Words of one owner's memories: a forward index over stems, from which occurrences and the similarity of spellings are
-read at query time.
+"""Words of one owner's memories: a forward index over stems, for occurrences and spelling similarity at query time.
 
-A forward index holds each memory's stems in order: adding a memory appends, and readers pass over a removed one. Where
-a stem occurs is found by comparing all numbers with its own; the result is kept, and the next question compares only
-what was added since.
-"""
+It holds each memory's stems in order. Adding a memory appends, and readers skip removed ones. Occurrences of a stem are
+found by a scan; the result is cached, and later queries scan only additions."""
 
 import zlib
 from collections import defaultdict
@@ -302,7 +299,7 @@ class LexicalIndex:
         return len(self._cuts) > 0
 
     def parts(self) -> Parts:
-        """The parts of all slots. What is added later has higher numbers."""
+        """Return the parts of all slots. Later additions have higher numbers."""
         self._unpack()
         if self._parts is None:
             slots, of_cuts = np.arange(len(self._lengths)), self._cut_slots.view

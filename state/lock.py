@@ -61,8 +61,8 @@ def locked(path: Path, wait_s: float | None = None) -> Iterator[None]:
 
 
 def holder(path: Path) -> str | None:
-    """Who holds a directory; None where nobody does. Nothing is written, and whoever comes meanwhile waits but a
-    moment. Raises StorageError."""
+    """Return the holder of a directory; None if there is none. Nothing is written, and concurrent openers wait only
+    briefly. Raise StorageError."""
     try:
         file = os.open(path / LOCK, os.O_RDONLY)
     except FileNotFoundError:

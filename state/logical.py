@@ -17,7 +17,7 @@ from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, 
 
 
 def state_hash(directory: StateDirectory) -> str:
-    """The hash of what a directory holds."""
+    """Return the hash of a directory's log-derived contents."""
     return hash_of(directory.existing_partitions())
 
 
@@ -48,7 +48,7 @@ def known_owners(partition: Partition) -> Iterator[Owner]:
 
 
 def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
-    """The digest of each log-derived record, and whose it is."""
+    """Yield the digest of each log-derived record, with its owner."""
     for key, head in owners(partition):
         for name, record in _logical_records(partition, key):
             whole = orjson.dumps([*head.owner, name, record], option=orjson.OPT_SORT_KEYS)

@@ -1,4 +1,4 @@
-"""Looking into a state partition that nobody has open, without changing a byte of it."""
+"""Read-only access to a closed state partition, without changing a byte of it."""
 
 import shutil
 import tempfile
@@ -41,8 +41,8 @@ def uncleaned_owners(folder: Path) -> int:
 
 @contextmanager
 def _stand_in(folder: Path) -> Iterator[Path]:
-    """A folder that is read like this one, and may be written to: rocksdict writes its options anew wherever it opens a
-    database, also to read it alone, and RocksDB a log of its own."""
+    """Create a writable folder that reads like this one: rocksdict writes its options at each opening, even read-only,
+    and RocksDB a log."""
     with tempfile.TemporaryDirectory(prefix="recallflow-") as made:
         there = Path(made)
         for file in folder.iterdir():

@@ -1,4 +1,4 @@
-"""The check that a memory knows what was made of it, and that all of that is there: part of `verify`."""
+"""The check of derived memories against their sources, a part of `verify`."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,7 +6,7 @@ from recallflow.state.rows import CategorySummary, Made, MemoryRow
 
 
 class MadeCheck:
-    """What records of one owner say of what was made of what, to be compared once all are read."""
+    """One owner's records about derivation, compared once all are read."""
 
     def __init__(self) -> None:
         self._sources: dict[int, list[str]] = {}  # of a memory that was made of others, their ids
@@ -22,7 +22,7 @@ class MadeCheck:
             ]
 
     def add_made(self, seq: int, made: Made) -> None:
-        """What a memory knows of."""
+        """Add the derived memories that a memory lists."""
         self._memories |= {(seq, one) for one in (*made.memories, *made.ended)}
         self._summaries |= {(seq, *one) for one in made.summaries}
 
@@ -31,7 +31,7 @@ class MadeCheck:
         self._listed |= {(seq, summary.category, summary.change) for seq in summary.sources}
 
     def problems(self, seq_of: Callable[[str], int | None]) -> Iterator[str]:
-        """All that does not fit. `seq_of`: of a memory that is remembered."""
+        """Yield all inconsistencies. `seq_of` returns the number of a current memory."""
         said = {(seq_of(memory_id), seq) for seq, found in self._sources.items() for memory_id in found}
         for source, seq in sorted(said ^ self._memories, key=repr):
             yield f"memory {seq}: does not agree with memory {source} that it was made of it"

@@ -1,15 +1,13 @@
-"""State partitions that move from one directory to another. Nobody uses either: raises StateInUse.
+"""Moves of state partitions between closed directories. Raise StateInUse for an open one.
 
-Each partition goes by itself:
+Each partition moves separately:
 
-1. Its files are cleaned of what was erased. A copy, with its secret, is made ready in the target, and synced.
-2. The folder in the source is marked: from now on nobody opens it, as it is about to be there twice.
-3. The copy gets its name.
-4. The folder in the source goes.
+1. Its files are cleaned of erased data. A copy with its secret is prepared in the target, and synced. 2. The source
+folder is marked: it must not be opened, because the partition is about to exist twice. 3. The copy is renamed into
+place. 4. The source folder is removed.
 
-Killed before 2, it did not move, and what was made ready is removed when the target is opened next. Killed behind that,
-the same command goes on where it was; until then the source refuses to open the folder, and says why.
-"""
+After a crash before 2, the partition has not moved, and the next opening of the target removes the copy. After a later
+crash, the same command continues; until then, the source refuses to open the folder and gives the reason."""
 
 import contextlib
 import shutil
@@ -48,7 +46,7 @@ class Move(NamedTuple):
 
 
 class OlderCopy(NamedTuple):
-    """The folder of a partition that `path` holds, and of which `newest` holds a newer copy."""
+    """A folder of a partition in `path`, with a newer copy in `newest`."""
 
     number: int
     path: Path
@@ -79,15 +77,12 @@ class _Copy(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind all that is applied of its own log."""
+        """The offset after all applied records of its own log."""
         return 1 + max((offset for source, offset in self.reach.items() if _topic(source) in self.logs), default=-1)
 
     def is_older_than(self, newest: "_Copy") -> bool:
-        """Return whether `newest` surely has all that this copy has.
-
-        A later owner goes on from where the partition was handed over. If a copy of an earlier owner has applied more
-        than the later one knew of, the log may have lost records since.
-        """
+        """Return whether `newest` certainly contains this copy. A later owner continues from the handover. If a copy of
+        an earlier owner has applied more than the later one knew of, the log may have lost records since."""
         if not self.logs or self.logs != newest.logs or len({self.deployment, newest.deployment} - {""}) > 1:
             return False
         contains = all(newest.reach.get(source, -1) >= offset for source, offset in self.reach.items())
@@ -96,8 +91,8 @@ class _Copy(NamedTuple):
 
 
 def move(source: Path, target: Path, numbers: Collection[int], at_rest: AtRest, *, create: bool = False) -> list[Move]:
-    """Moves partitions, all or none where anything is wrong. What an earlier call moved before it was killed stays
-    where it is. `create`: the target need not be there yet."""
+    """Move partitions, all or none if there is a problem. Partitions moved by an earlier interrupted call stay moved.
+    `create`: the target may be missing."""
     if not create:
         describe(target)
     return split(source, {target: numbers}, at_rest)
@@ -131,7 +126,7 @@ def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: R
 
 @contextlib.contextmanager
 def _held(paths: Iterable[Path]) -> Iterator[None]:
-    """Holds those that are there."""
+    """Lock the existing directories."""
     with contextlib.ExitStack() as stack:
         for path in paths:
             if (path / DESCRIPTION).exists():
@@ -143,8 +138,8 @@ def _held(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def _mark_older(paths: Sequence[Path], at_rest: AtRest, progress_of: ReadProgress, now_ms: int) -> list[OlderCopy]:
-    """Mark all copies of a partition but the newest, which gets the latest place. Nothing is marked where any cannot be
-    compared. A folder on its way to another directory is none of them."""
+    """Mark all copies of a partition except the newest, which gets the latest place. Mark nothing if any cannot be
+    compared. A folder that is moving is not a copy."""
     holders = defaultdict[int, list[Path]](list)
     for path in {path.resolve(): path for path in paths}.values():
         for number in held_numbers(path):
@@ -201,7 +196,7 @@ def _topic(source: str) -> str:
 
 
 def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
-    """What is still to be moved. Raises StateError where something cannot be."""
+    """Return the remaining moves. Raise StateError if one is impossible."""
     fingerprint = describe(source).fingerprint
     if source.resolve() == target.resolve():
         raise UsageError(f"{source} and {target} are one directory: give another one to move to")
@@ -237,7 +232,7 @@ def _twice(numbers: Collection[int], one: Path, other: Path) -> StateError:
 
 
 def _check_room(plan: Iterable[Move]) -> None:
-    """Raises DiskFull. On one disk the copies share their table files with what they are made of."""
+    """Raise DiskFull. On one disk, copies share their table files with the source."""
     wanted, targets = Counter[int](), dict[int, Path]()
     for number, source, target in plan:
         disk = target.stat().st_dev

@@ -1,8 +1,7 @@
-"""The keys of one state partition: each owner has one, wrapped by a key of its tenant, which the directory's wraps.
+"""The keys of one state partition: each owner has one, wrapped by a tenant key, which the directory's key wraps.
 
-An owner gets its key before anything of it is stored or kept in a snapshot. Whoever destroys the key destroys all that
-was sealed with it, wherever a copy of that is.
-"""
+An owner gets its key before any of its data is stored or put into a snapshot. Destroying the key destroys all data
+sealed with it, in every copy."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,7 +17,7 @@ _NAME = keys.OWNER_BYTES
 
 
 class OwnerKeys:
-    """Keys of tenants and owners. They are read when they are needed; what is new is for the caller to store."""
+    """Keys of tenants and owners, read on demand. The caller stores new ones."""
 
     def __init__(self, keyring: Keyring, get: Callable[[bytes], bytes | None]) -> None:
         """`get`: reads a record of the partition, as it is stored or staged."""
@@ -29,8 +28,8 @@ class OwnerKeys:
         self._tenant_ciphers = Kept[bytes, Cipher](self._read_tenant, CACHE_BYTES)  # a tenant's key never changes
 
     def begin(self, owner: Owner, key: bytes) -> Mapping[bytes, bytes]:
-        """What is to be stored for an owner to have a key; nothing where it has one. Raises DecryptionFailed where
-        its key, or its tenant's, cannot be opened. `key`: the prefix of the owner's records."""
+        """Return the records of a new owner's key; nothing for an existing one. `key` is the prefix of the owner's
+        records. Raise DecryptionFailed if its key or its tenant's cannot be opened."""
         if key in self.ciphers:
             return {}
         place = keys.owner_key(key)
@@ -45,12 +44,12 @@ class OwnerKeys:
         return begun
 
     def forget(self, owner: bytes, user: bytes) -> Mapping[bytes, None]:
-        """What is to be deleted for nobody to have the key of a user's owner any more."""
+        """Return the deletions that destroy the key of a user's owner."""
         self.ciphers.pop(owner, None)
         return {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
 
     def _begin_tenant(self, tenant: bytes) -> tuple[dict[bytes, bytes], Cipher]:
-        """Return what is to be stored for a tenant to have a key, and its cipher, which is kept once it is stored."""
+        """Return the records of a new tenant key, and its cipher, which is cached once stored."""
         place = keys.tenant_key(tenant)
         if tenant in self._tenant_ciphers or self._get(place) is not None:
             return {}, self._tenant_ciphers[tenant]

@@ -23,7 +23,7 @@ from recallflow.stepped import spend
 
 
 class Counts(NamedTuple):
-    """What a state partition holds: owners, and their current memories."""
+    """The numbers of owners and of current memories in a state partition."""
 
     owners: int
     memories: int
@@ -36,11 +36,10 @@ WAITING_MOST = 4_096  # records that wait for the next commit
 
 
 class Partition:
-    """RocksDB of one state partition. Writes gather in a transaction and become one WriteBatch at `commit`.
+    """The RocksDB of one state partition. Writes are staged in a transaction and become one WriteBatch at `commit`.
 
-    What is staged holds whole events, with their positions, at any time. So it may be committed at any time, and a read
-    of more than one record commits it first, if it may be about it: it sees what was staged before it.
-    """
+    The transaction always contains whole events with their positions. So it may be committed at any time, and a read of
+    several records commits it first if it may contain some of them."""
 
     def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
         self.path, self.number = path, number
@@ -73,7 +72,7 @@ class Partition:
         return position.offset <= self.applied.get(position.source, -1)
 
     def committed_positions(self) -> dict[str, int]:
-        """What is applied and committed, by source. Any thread may ask."""
+        """Return the applied and committed offset of each source. Any thread may call it."""
         stored = self.scan_committed(keys.APPLIED)
         return {key[len(keys.APPLIED) :].decode(): int(offset) for key, offset in stored}
 
@@ -103,16 +102,15 @@ class Partition:
         return None if value is None else self._sealing.open(key, value)
 
     def keep(self, derived: Mapping[bytes, bytes | None]) -> None:
-        """Writes derived records (None deletes) at once, beside the transaction, and not to RocksDB's log: a process
-        that is killed may lose them, all of one call or none. Raises StorageError."""
+        """Write derived records (None deletes) at once, outside of the transaction and of RocksDB's log. A crash may
+        lose all records of a call, or none. Raise StorageError."""
         self._write(self._fill(WriteBatch(raw_mode=True), derived), self._unlogged)
 
     def stage(
         self, values: Values, position: Position | None = None, brought: Counts = NOTHING, *, can_wait: bool = False
     ) -> None:
-        """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
-        position that is applied by it, and the owners and memories that it brought or took. `can_wait`: it may be
-        committed with what comes later."""
+        """Stage the changes of a successful event in one call, with its position, and the change of counts. `can_wait`:
+        it may be committed with later changes."""
         self._pending.update(values)
         self._is_due |= not can_wait
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
@@ -123,7 +121,7 @@ class Partition:
             self._counted = True
 
     def stage_place(self, place: bytes) -> None:
-        """Takes into the transaction how far whoever reads the log is: it is committed with what was staged before."""
+        """Stage the progress of the log's reader. It is committed with earlier changes."""
         self.place = self._pending[keys.PLACE] = place
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -131,11 +129,11 @@ class Partition:
         return self.scan_range(prefix, keys.after(prefix))
 
     def scan_committed(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records under a prefix of which surely none is staged: to find that out takes as long as to read a few."""
+        """Yield records under a prefix that certainly has no staged records, without the cost of that check."""
         return self._walk(prefix, keys.after(prefix), back=False, committed=True)
 
     def scan_readable(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records under a prefix, without those that cannot be opened."""
+        """Yield records under a prefix, without those that cannot be decrypted."""
         for key, stored in self.scan_stored(prefix, keys.after(prefix)):
             try:
                 value = self.open(key, stored)
@@ -180,8 +178,7 @@ class Partition:
             yield key, unseal(key, stored)
 
     def _may_be_pending(self, first: bytes, end: bytes) -> bool:
-        """Whether what is staged may hold keys with first ≤ key < end. Surely not, where all of those begin as nothing
-        staged does."""
+        """Return whether staged changes may contain keys with first ≤ key < end, by their common prefix."""
         self._pending_stretches.update(keys.stretches(islice(self._pending, self._stretched, None)))
         self._stretched = len(self._pending)
         (stretch,) = keys.stretches([first])
@@ -193,7 +190,7 @@ class Partition:
         return self.scan_range(b"", keys.END)
 
     def checkpoint(self, folder: Path) -> None:
-        """A copy of all that is committed, by hard links where the volume allows."""
+        """Copy all commits, by hard links if the volume allows."""
         Checkpoint(self._db).create_checkpoint(str(folder))
         restrict_tree(folder)
 
@@ -213,8 +210,8 @@ class Partition:
     def erase(
         self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, brought: Counts
     ) -> None:
-        """Deletes all that owners of a user have, their keys too, in ONE WriteBatch with what the event stages that
-        erases them, and that files are to be cleaned. Raises StorageError."""
+        """Delete all data and keys of a user's owners in ONE WriteBatch with the changes of the erasing event and the
+        cleaning mark. Raise StorageError."""
         self.commit()
         for owner in owners:
             self.forget_key(owner, user)
@@ -227,12 +224,12 @@ class Partition:
             self._commit(batch)
 
     def commit_due(self) -> None:
-        """Commit, unless all that is staged can wait. Raises StorageError."""
+        """Commit, unless all staged changes can wait. Raise StorageError."""
         if self._is_due or len(self._pending) > WAITING_MOST:
             self.commit()
 
     def _commit(self, batch: WriteBatch, needs_sync: bool = True) -> None:
-        """Write what was staged behind what is in a batch."""
+        """Write the staged changes after those of a batch."""
         self._fill(batch, self._pending)
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
@@ -293,7 +290,7 @@ class Partition:
         return True
 
     def forget_key(self, owner: bytes, user: bytes) -> None:
-        """Stages the end of the key of a user's owner: nobody can open any more what was sealed with it."""
+        """Stage the destruction of an owner's key: data sealed with it becomes unreadable."""
         self._pending.update(self._owner_keys.forget(owner, user))
 
     # ------------------------------------------------------------------ durability
@@ -309,8 +306,8 @@ class Partition:
         return lambda: self._synced >= written
 
     def sync(self) -> None:
-        """Make all that was committed survive a power cut, not only a killed process. Any thread may call it: a commit
-        meanwhile counts as unsynced. Raises StorageError."""
+        """Make all commits survive a power failure. Any thread may call it; a concurrent commit counts as unsynced.
+        Raise StorageError."""
         written = self._written
         if self._synced >= written:
             return
@@ -322,8 +319,7 @@ class Partition:
         self._synced = max(self._synced, written)
 
     def clean(self) -> None:
-        """Cleans files of what was erased; returns when none holds anything of it. Any thread may. Raises
-        StorageError."""
+        """Clean files of erased data, and wait until no file has any. Any thread may call it. Raise StorageError."""
         try:
             self.cleaning.run()
         except Exception as error:  # rocksdict raises bare Exception
@@ -332,7 +328,7 @@ class Partition:
 
     @property
     def is_broken(self) -> bool:
-        """Whether RocksDB takes no more writes until it is opened anew: work of its own in the background failed."""
+        """Return whether RocksDB refuses writes until it is reopened, after a background error."""
         return bool(self._db.property_int_value("rocksdb.background-errors"))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of an edge as it was: that it was there, and what was said of it, in parts."""
+"""The history of an edge: its existence, and its earlier statements, in parts."""
 
 from typing import Any, NamedTuple, Self
 
@@ -29,7 +29,7 @@ class Life(NamedTuple):
 
 
 def edge_part(part: bytes, content: Any) -> Any:
-    """What JSON made of a part of what was said of an edge."""
+    """Decode a part of an edge's history from JSON."""
     if content is None or part == OVERRIDE:
         return content
     if part == LIFE:

@@ -1,11 +1,9 @@
-"""One owner's memory graph as it was: with the links, edges and archive marks of then.
+"""One owner's memory graph at an earlier time, with the links, edges and archive marks of that time.
 
-Which versions of which memories there were, and in which episodes, an index of then says. A link is of then if the
-version of then brought it. What is said of an edge counts if it was in by then and had not been replaced, or if the
-version of then says it, which an edit of a later event time replaced; what was replaced or deleted since is kept beside
-the graph (`operators/graph/past.py`). What a node is called and described as is that of now. Of forgotten memories
-nothing is left.
-"""
+An index of that time has the versions and episodes. A link counts if the version of that time brought it. A statement
+on an edge counts if it was known by then and not yet replaced, or if the version of that time states it and a later
+edit replaced it. Replaced and deleted statements are kept beside the graph (`operators/graph/past.py`). Names and
+descriptions of nodes are the current ones. Forgotten memories have no history."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -46,8 +44,8 @@ _Found = tuple[int, bytes, EdgeRow | None, NodeKey]
 
 
 class PastGraph(OwnerGraph):
-    """The graph as it was known at `known_by_ms`, of what had happened by `happened_by_ms` (None: of now). `index`: the
-    owner's memories of then."""
+    """The graph as known at `known_by_ms`, of events up to `happened_by_ms` (None: all). `index` has the memories of
+    that time."""
 
     joins_anew = False  # whether the index has episodes of its own, whatever is known
 
@@ -83,7 +81,7 @@ class PastGraph(OwnerGraph):
         return super().node(key) if there else None
 
     def entities(self) -> Iterator[NodeKey]:
-        """Those of now, and those that are gone."""
+        """Yield the current and the deleted entities."""
         yield from super().entities()
         for _, value in self._scan(keys.PAST_NODE):
             _, stored = orjson.loads(value)
@@ -120,7 +118,7 @@ class PastGraph(OwnerGraph):
         return self._unions
 
     def has_stated(self) -> bool:
-        """Whether there is, or was, any edge beside those between similar memories."""
+        """Return whether any edge other than similarity exists or existed."""
         return super().has_stated() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
 
     # ------------------------------------------------------------------ parts
@@ -202,7 +200,7 @@ class PastGraph(OwnerGraph):
             yield episode, EPISODE_KIND
 
     def _links_row(self, seq: int, version: int) -> LinksRow | None:
-        """What a version brought into the graph: the next one that brought something else says what was before it."""
+        """Return the graph contributions of a version, which the next different version kept."""
         end = keys.after(keys.past_links_of(self._owner, seq))
         past = next(self._partition.scan_range(keys.past_links(self._owner, seq, version), end), None)
         stored = self._partition.get(keys.links(self._owner, seq)) if past is None else past[1]
@@ -247,8 +245,7 @@ class PastGraph(OwnerGraph):
         return edge if edge is not None and self._happened(edge) else None
 
     def _between(self, source: NodeKey, target: NodeKey, kind: str) -> Iterator[EdgeRow]:
-        """The edge from one node to another as it was then, if it was there, the one of now before those that are
-        gone."""
+        """Return the edge between two nodes at that time, if it existed; a current record precedes deleted ones."""
         return self._rows_of(self._name_between(source, target, kind))
 
     def _edge_names(self, behind: bytes) -> Iterator[bytes]:
@@ -260,7 +257,7 @@ class PastGraph(OwnerGraph):
         return next((one for one in found if self._happened(one[1])), None)
 
     def _rows_of(self, name: bytes) -> Iterator[EdgeRow]:
-        """An edge as it was then, if it was there, the one of now before those that are gone."""
+        """Yield the records of an edge at that time, a current one before deleted ones."""
         stored = self._partition.get(keys.edge(self._owner, name))
         row = None if stored is None else EdgeRow.decode(stored)
         rows = [row if row is not None and row.added_ms <= self._known_ms else None]
@@ -299,7 +296,7 @@ class PastGraph(OwnerGraph):
         return EdgeRow(*life[:4], added_ms=life.added_ms) if there else None
 
     def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
-        """The edge as it was, out of what is said now and what was replaced or withdrawn since."""
+        """Return the edge at that time, from current statements and those replaced or withdrawn since."""
         said: dict[tuple[bytes, int | None], Any] = {
             (RELATION if one.relation else EVIDENCE, one.seq): one for one in row.statements
         }

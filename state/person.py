@@ -1,8 +1,7 @@
-"""Everything that a state partition holds on a person, as plain records: what a data-protection request asks for.
+"""All data of a state partition about a person as plain records, for a data-protection request.
 
-Left out is what repeats other records for an index (segments, which edges are at a node), and hashes, of which nobody
-reads anything: they are counted. The graph is in `state/person_graph.py`.
-"""
+Left out are index copies of other records (segments, adjacency), and unreadable hashes, which are counted. The graph is
+in `state/person_graph.py`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -85,7 +84,7 @@ class Person:
                 yield "memory", shown | self._indexed(row, entry if is_current else None)
 
     def _indexed(self, row: MemoryRow, entry: Entry | None) -> Fields:
-        """What the index has of a version: its stems and vectors. `entry`: that of a current one."""
+        """Yield the index data of a version: stems and vectors. `entry` is that of a current version."""
         place = keys.vectors(self.owner, row.seq)
         if entry is None:
             place = keys.past_vectors(self.owner, row.seq, row.version)

@@ -1,4 +1,4 @@
-"""What is held on a person in the graph, as it is and as it was, as plain records."""
+"""A person's graph data, current and historical, as plain records."""
 
 from functools import lru_cache
 from typing import Any
@@ -67,7 +67,7 @@ class PersonGraph:
         yield from self._past()
 
     def _past(self) -> Shown:
-        """What is kept of the graph as it was."""
+        """Yield the history of the graph."""
         scan, memory_id = self._person.scan, self._person.memory_id
         for key, value in scan(keys.PAST_LINKS):
             seq, version = keys.seq_and_version(key)
@@ -106,7 +106,7 @@ class PersonGraph:
         return {"id": row.id, "links": row.links} | edges
 
     def _read_node(self, name: bytes) -> str | None:
-        """What a node is called, by the hash of its name: a memory's is told by its links."""
+        """Return the name of a node by the hash of its stored name; a memory's comes from its links."""
         partition, owner = self._person.partition, self._person.owner
         stored = partition.get(keys.node(owner, name))
         if stored is not None:

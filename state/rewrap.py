@@ -1,4 +1,4 @@
-"""Another master key for a state directory, without touching what it protects."""
+"""Exchange of a state directory's master key without rewriting encrypted data."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from recallflow.state.folders import numbers_in, partition_folder, read_secret, 
 
 
 def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
-    """Wraps the secret of an encrypted state directory, and those that folders brought along, with another master key:
-    each is replaced as a whole, and all else stays as it is. The directory's own comes last, so that one that was
-    killed meanwhile is done again with the same two keys. Raises MasterKeyError where either key cannot be used."""
+    """Wrap the secret of an encrypted state directory, and those of moved-in folders, with another master key. Each is
+    replaced atomically, the directory's own last, so that an interrupted run can be repeated with the same two keys.
+    Raise MasterKeyError if either key is unusable."""
     with hold(path):
         stored = describe(path)
         if stored.secret.master_key is None:

@@ -35,15 +35,13 @@ def language_in(flags: F) -> F:
 
 @dataclass(slots=True)
 class MemoryRow:
-    """One version of one memory, out of its events. Nobody changes it (it is not frozen, as that would triple the time
-    to make one). Times in epoch milliseconds.
+    """One version of one memory. It is immutable by convention (a frozen class would take three times as long to
+    create). Times are in epoch milliseconds.
 
-    `created_ms` is the event time of the memory, `edited_ms` that of the update which made this version (None for the
-    first one); `ingested_ms` the ingestion time of this version. A time that was stamped at the edge, because the log
-    does not carry it, is marked as not logged and stays out of the state hash. `change` numbers the owner's event that
-    made this version. `derived_from`: the memories it was made of, as the event said; `filled`: columns that were found
-    out, not given.
-    """
+    `created_ms` is the event time of the memory, `edited_ms` that of the update that made this version (None for the
+    first), `ingested_ms` the ingestion time of this version. A time from a producer's clock is marked as not logged,
+    and is not part of the state hash. `change` is the number of the owner's event that made this version.
+    `derived_from` names its sources; `filled` names columns with derived values."""
 
     id: str
     seq: int
@@ -98,7 +96,7 @@ class MemoryRow:
         return self.created_ms if self.edited_ms is None else self.edited_ms
 
     def logical(self) -> dict[str, Any]:
-        """What of the row comes from the log."""
+        """Return the fields that come from the log."""
         fields = dict(zip(_COLUMNS, _columns(self), strict=True))
         if not self.created_logged:
             del fields["created_ms"]
@@ -115,10 +113,11 @@ _columns = attrgetter(*_COLUMNS)
 
 
 class Entry(NamedTuple):
-    """Index entry of a memory's current version: all that ranking and filtering read, so that building an owner's
-    indexes touches no row. `episode` is the number of the episode joined, -1 for none. Stems are in text order,
-    separated by blanks, those of two passages by a line's end; the author's apart, as neighbouring words they are
-    not. `metadata`: what filters know of it (state/labels.py)."""
+    """The index entry of a memory's current version: all fields of ranking and filtering, so that building an index
+    reads no row.
+
+    `episode` is the number of its episode, -1 for none. Stems are in text order, separated by blanks, and passages by
+    line ends; the author's are separate. `metadata` holds filterable values (state/labels.py)."""
 
     seq: int
     version: int
@@ -166,13 +165,11 @@ class Entry(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """The messages of one session up to an inactivity gap, and the facts told of them; the span is of the messages.
-    `of_facts`: of a session in which nothing was said yet, facts alone.
+    """The messages of one session up to an inactivity gap, and facts about them; the span is that of the messages.
 
-    `ended_ms` is set by an explicit end; whether an episode without one is open is a question of the asking time.
-    An episode that was merged into another keeps its record, which names the other: no member has to be rewritten.
-    `summarised`: a summary was told of it as it is.
-    """
+    `of_facts`: a session with facts only. `ended_ms` is the time of an explicit end; without one, whether it is open
+    depends on the time of the query. A merged episode keeps its record, which names the remaining one, so that members
+    need no rewrite. `summarised`: it has a current summary."""
 
     number: int
     id: str
@@ -198,7 +195,7 @@ class Episode(NamedTuple):
         return None if data.endswith(_STANDING) else cls.decode(data).merged_into
 
     def logical(self) -> dict[str, Any]:
-        """What of the episode comes from the log."""
+        """Return the fields that come from the log."""
         fields = self._asdict()
         if not self.logged:
             del fields["start_ms"], fields["last_ms"], fields["ended_ms"]
@@ -210,8 +207,8 @@ _STANDING = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"fa
 
 
 class Current(NamedTuple):
-    """What a memory id stands for: its `seq`, its latest version, the digest of the event that created it, and the
-    bytes that the texts of all its versions take."""
+    """The current state of a memory id: its `seq`, its latest version, the digest of its creating event, and the text
+    bytes of all versions."""
 
     seq: int
     version: int
@@ -228,8 +225,8 @@ class Current(NamedTuple):
 
 
 class EpisodeMark(NamedTuple):
-    """What shaped an owner's episodes and stands in no entry: an explicit end at `ended_ms`, or a forgotten member, as
-    the episode that it would have opened, of a project."""
+    """An influence on episodes that no entry shows: an explicit end at `ended_ms`, or a forgotten member, with the
+    episode that it would have opened and its project."""
 
     change: int
     ingested_ms: int
@@ -271,7 +268,7 @@ class CategorySummary(NamedTuple):
 
 
 class EpisodeSummary(NamedTuple):
-    """The summary that was told of an episode."""
+    """The summary of an episode."""
 
     change: int
     ingested_ms: int
@@ -287,8 +284,8 @@ class EpisodeSummary(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What was made of a memory and goes with it: memories, by `seq`, and summaries, by category and change. `ended`:
-    memories that were made of an earlier text."""
+    """The memories and summaries derived from a memory, by `seq`, and by category and change. `ended`: memories derived
+    from an earlier text."""
 
     memories: list[int]
     summaries: list[tuple[str, int]]
@@ -309,8 +306,7 @@ class Made(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What an owner holds, as quotas count it: memories that are not forgotten, bytes of the texts of all their
-    versions, edges of the graph."""
+    """An owner's counts for quotas: current memories, text bytes of all their versions, edges of the graph."""
 
     memories: int = 0
     text_bytes: int = 0
@@ -318,9 +314,8 @@ class Held(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Who an owner is, the sequence number its next memory gets, the number of its next change, its ingestion clock:
-    the latest time a log gave to what changed it (None before there was one), the language of its last text that
-    told one, numbered as in flags, and what it holds."""
+    """The state of an owner: identity, next sequence number, next change number, ingestion clock (the latest logged
+    time of a change, None before the first), the language of its last text with a certain language, and counts."""
 
     owner: Owner
     next_seq: int

@@ -1,10 +1,9 @@
-"""One owner's memory graph as some of its memories alone tell it: those that an index holds.
+"""One owner's memory graph restricted to the memories of an index, for senders who may read no others.
 
-For whoever may read no other memory, what others brought is not there. An edge counts where one of these memories
-states it, or where it leads from one of them to another; what an event gave of it, where one of them is its evidence or
-both its ends. What free text such an event gave is nobody's memory, and not shown. A node is called and described as
-these memories have it. What was archived is, whoever said so.
-"""
+Contributions of other memories are invisible. An edge counts if one of these memories states it, or if it connects two
+of them. Values given by an event count if one of these memories is the evidence, or both ends are among them; free text
+of such events is not shown. Nodes have the names and descriptions of these memories. Archive marks apply regardless of
+their origin."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -35,7 +34,7 @@ NEWEST = 1_000  # memories whose links are gone through for entities
 
 
 class ScopedGraph(PastGraph):
-    """The graph of the memories that an index holds, as it was known by a time, of what had happened by a time."""
+    """The graph of an index's memories, as known by a time, of events up to a time."""
 
     joins_anew = True
 

@@ -8,8 +8,8 @@ from recallflow.state.rows import Episode
 
 @dataclass(slots=True)
 class ScopedIndex:
-    """The index, its standing episodes by session, in the order of time, and the gap that parts them. Its episodes are
-    those that these memories would have by themselves."""
+    """An index with its current episodes by session, in order of time, and the episode gap. Its episodes are computed
+    from its own memories only."""
 
     index: OwnerIndex
     gap_ms: int

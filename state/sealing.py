@@ -1,8 +1,7 @@
-"""How the values of one state partition are stored: as they are, or sealed, each in the place of its key.
+"""Storage forms of a partition's values: plain, or sealed, each bound to its key.
 
-What is an owner's is sealed with the owner's key, all else with the directory's. Keys are wrapped by themselves; format
-and positions are read before there are any keys, and name nobody.
-"""
+An owner's values are sealed with the owner's key, all others with the directory's. Keys are wrapped separately. Format
+and positions are readable without keys, and contain no names."""
 
 from typing import Protocol
 
@@ -24,7 +23,7 @@ class Sealing(Protocol):
     def seal(self, key: bytes, value: bytes) -> bytes: ...
 
     def open(self, key: bytes, value: bytes) -> bytes:
-        """What was sealed. Raises DecryptionFailed."""
+        """Decrypt a sealed value. Raise DecryptionFailed."""
         ...
 
 

@@ -25,7 +25,7 @@ class Known(NamedTuple):
 
 
 class Pieces:
-    """What is looked for, in all its forms at a time."""
+    """The pieces to search for, in all their encodings at once."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         numbered = {form: number for number, piece in enumerate(pieces) for form in forms_of(piece)}
@@ -51,9 +51,14 @@ class Pieces:
 
 @dataclass(slots=True)
 class Findings:
-    """`sizes`: the bytes of each file that was searched; `found`: which pieces are in which; `others`: pieces that are
-    in records of others, and prove nothing; `unread`: tables of which only the bytes were searched, as RocksDB cannot
-    read them."""
+    """The result of a search.
+
+    Attributes:
+        sizes: The bytes of each searched file.
+        found: The pieces found, by file.
+        others: Pieces that occur in other users' records, and prove nothing.
+        unread: Tables that RocksDB cannot read, of which only the raw bytes were searched.
+    """
 
     sizes: dict[Path, int] = field(default_factory=dict)
     found: dict[Path, Numbers] = field(default_factory=dict)

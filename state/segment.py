@@ -1,10 +1,8 @@
-"""A segment: a stretch of one owner's memories as an index keeps them, packed so that it loads as fast as memory is
-copied. Derived data only.
+"""Segments: ranges of one owner's memories in index form, packed so that they load at the speed of a memory copy. They
+are derived data.
 
-As bytes: a frame (which format, a sum over all the rest, how long the header is), a header of JSON (what there is only
-now and then, strings, the type and size of each array), and arrays one after the other, each in the smallest type that
-holds it. What does not fit, for whatever reason, is no segment.
-"""
+Layout: a frame (format, checksum of the rest, header length), a JSON header (rare values, strings, type and size of
+each array), and the arrays, each in the smallest sufficient type. Inconsistent bytes are ignored."""
 
 import struct
 import zlib
@@ -137,8 +135,8 @@ class Segment(NamedTuple):
 
 
 def masked(codes: Codes, out: Codes | None = None) -> Codes:
-    """Codes under a mask that makes them look like noise, or masked ones without it. RocksDB stores as it is what it
-    cannot make smaller by an eighth, and reads that in a fourth of the time."""
+    """Mask or unmask codes so that they look random. RocksDB does not compress values that shrink by less than an
+    eighth, and reads uncompressed ones four times as fast."""
     noise = _noise_of(1 << codes.size.bit_length())[: codes.size]
     found: Codes = np.bitwise_xor(codes, noise.reshape(codes.shape), out=out)
     return found
@@ -169,5 +167,5 @@ def _padded(part: bytes) -> bytes:
 
 
 def _sum(body: bytes | memoryview, length: int) -> int:
-    """Tells damage from what was written, at the speed of memory: no checksum against intent."""
+    """Return a fast checksum against damage, not against tampering."""
     return (int(np.frombuffer(body, np.uint64).sum(dtype=np.uint64)) + length) % 2**64

@@ -1,14 +1,12 @@
-"""What is stored of an owner's index, so that a question finds it at once: its memories in segments, packed.
+"""Stored segments of an owner's index, so that a query loads its memories quickly.
 
-A segment holds the memories of a stretch of sequence numbers: `SMALL` of them as soon as they are all given out,
-`LARGE` once that many are, in place of the small ones; the newest come from their entries and vectors. So each memory
-is packed twice, whatever the owner's size, and no step packs more than `LARGE`. Where an owner leaves memory, the
-newest are packed as well, if half a small segment of them is new: they stand where the whole small one will.
+A segment holds a range of sequence numbers: `SMALL` once they are complete, `LARGE` in place of the small ones; the
+newest memories come from entries and vectors. So each memory is packed twice, and no step packs more than `LARGE`. On
+eviction of an owner, the newest memories are packed too if they fill half a small segment.
 
-A segment exists only while it is true. Forgetting a memory deletes the segments that hold it, in the same write. An
-update, or a vector that comes later, marks its memory, and marked memories are read from their entries. A segment that
-is missing, does not fit or has many marks is made again by the next question.
-"""
+A segment exists only while it is correct. Forgetting a memory deletes its segments in the same write. An update or a
+later vector marks its memory, and marked memories are read from their entries. The next query rebuilds a segment that
+is missing, inconsistent, or has many marks."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator

@@ -39,9 +39,9 @@ class Tokens(NamedTuple):
 
 
 class TokenIndex:
-    """Rows of token vectors by slot; slots come in rising order, and one may have no rows. A removed memory's rows stay
-    until the index is built anew. Rows of slots that are deferred are read when they are first asked for: they are the
-    most of what is stored, and a question compares few of a large owner's."""
+    """Rows of token vectors by slot, in ascending order; a slot may have none. Rows of removed memories stay until the
+    index is rebuilt. Deferred rows are read on demand: they are most of the stored data, and a query compares few of a
+    large owner's."""
 
     def __init__(self, read: Callable[[Ints], list[Tokens]] | None = None) -> None:
         """`read`: the tokens of slots that were deferred."""
@@ -69,14 +69,13 @@ class TokenIndex:
         self._sizes.extend(sizes)
 
     def defer(self, slots: int, dimension: int) -> None:
-        """Appends so many slots, whose tokens of this dimension, 0 where none has any, are to be read when they are
-        asked for."""
+        """Append slots whose tokens of this dimension (0 for none) are read on demand."""
         self._dimension = dimension or self._dimension
         self._starts.extend(_UNREAD if dimension else 0, slots)
         self._sizes.extend(0, slots)
 
     def _append(self, slots: Iterable[int], tokens: Sequence[Tokens]) -> tuple[Ints, Ints]:
-        """Appends rows → where those of each slot start, and how many they are."""
+        """Append rows. Return their start offsets per slot, and their counts."""
         sizes = np.array([len(one.rows) for one in tokens], np.int64)
         self._passages.update((slot, np.array(one.sizes)) for slot, one in zip(slots, tokens, strict=True) if one.sizes)
         if filled := [one.rows for one in tokens if len(one.rows)]:

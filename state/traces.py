@@ -25,7 +25,7 @@ _WORD = re.compile(rf"\S{{1,{PIECE_BYTES}}}\s*")
 
 
 class Traces:
-    """Pieces of what is held on a person, as UTF-8: all there are, or of very many a sample, the same each time."""
+    """Texts of a person as UTF-8 pieces: all of them, or a deterministic sample of very many."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -34,7 +34,7 @@ class Traces:
         self.left_out = 0  # pieces beyond the sample; one that comes again counts again
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Takes what a record of an export, or an event, says."""
+        """Add the texts of an exported record, or of an event."""
         for text in _texts_of(record):
             for piece in pieces_of(text):
                 self._choose(piece)

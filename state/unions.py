@@ -1,9 +1,8 @@
-"""Which entities are one thing: those that `same_as` edges join, however many names it has.
+"""Groups of entity names that `same_as` edges connect.
 
-Each name has a record of the names that edges join it to. All that are joined, directly or through others, are one; it
-is called by the first of them that an edge began with, and by a URN only if it has no other name. What a memory said
-goes with it, and so do the edges it states: a thing falls apart again along the edge that is gone.
-"""
+Each name has a record of directly connected names. All directly or indirectly connected names are one entity. Its main
+name is the first source of such an edge; a URN only if there is no other name. When a memory's statement is withdrawn,
+its edge is removed, and the group splits there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,7 +39,7 @@ def decode_joined(data: bytes) -> tuple[str, list[Joined]]:
 
 
 def names_of(key: str, joined_of: JoinedOf) -> list[str]:
-    """All names of what a name stands for, the one that it is called by first."""
+    """Return all names of a name's entity, the main one first."""
     found = {key: joined_of(key)}
     left = [*found[key]]
     while left:
@@ -59,7 +58,7 @@ def _order(name: str, joined: Iterable[Joined]) -> tuple[bool, int, bool, str]:
 
 
 class Unions:
-    """An owner's, in memory. What a union is made of is looked at when it is first asked for, and kept."""
+    """The name groups of an owner, in memory. They are computed on first use, and cached."""
 
     def __init__(self, stored: Iterable[bytes]) -> None:
         # As JSON has them: most are never asked for, and all are read for the first question.
@@ -70,7 +69,7 @@ class Unions:
         return bool(self._joined)
 
     def names(self, key: NodeKey) -> tuple[NodeKey, ...]:
-        """All names of what a node stands for, the one that it is called by first; often the node alone."""
+        """Return all names of a node's entity, the main one first; often only the node itself."""
         if key.memory or key.text not in self._joined:
             return (key,)
         if key.text not in self._names:
@@ -86,7 +85,7 @@ class Unions:
         return 0 if key.memory else len(self._joined.get(key.text, ()))
 
     def publish(self, changed: Mapping[str, Sequence[Joined]]) -> None:
-        """Takes in what an event changed; an empty list means that nothing joins the name to another now."""
+        """Apply the changes of an event. An empty list removes a name's connections."""
         if changed:
             self._names.clear()
         for key, joined in changed.items():

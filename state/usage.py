@@ -33,7 +33,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Usage":
-        """Raises ValueError for what is no record."""
+        """Decode a record. Raise ValueError for an invalid one."""
         if len(data) != _RECORD.size:
             raise ValueError(f"{len(data)} bytes where a usage record belongs")
         return cls._make(_RECORD.unpack(data))

@@ -1,4 +1,4 @@
-"""The check that all records are readable and agree. Raises StateInUse beside a process that uses the directory."""
+"""The check that all records are readable and consistent. Raise StateInUse for a directory in use."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -71,8 +71,8 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 
 @dataclass(slots=True)
 class Report:
-    """What a state directory holds, and all that is wrong with it. `partitions` are those that were read: one that
-    never got an event has no folder, and one that another member went on with is not looked at."""
+    """The contents of a state directory, and all problems. `partitions` are those that were read: partitions without
+    events have no folder, and partitions that another member continues are skipped."""
 
     partitions: int = 0
     records: Counter[str] = field(default_factory=Counter)
@@ -130,7 +130,7 @@ def _owner_of(key: bytes) -> bytes | None:
 
 
 def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
-    """What is wrong with a partition's own records: format, positions, outbox."""
+    """Return the problems of a partition's own records: format, positions, outbox."""
     applied = {partition.keyring.name(b"", source): offset for source, offset in partition.applied.items()}
     for key, stored in records:
         try:
@@ -181,8 +181,8 @@ class _Indexed(NamedTuple):
 
 
 class _OwnerCheck:
-    """The check of one owner's records: each is decoded as it comes, and what they say of each other is compared at the
-    end. Problems name the owner by key: no name and no text of a user."""
+    """The check of one owner's records: each is decoded in order, and references are compared at the end. Problems name
+    the owner by key, without names and texts."""
 
     def __init__(self, directory: StateDirectory, partition: Partition, owner: bytes) -> None:
         self._settings = directory.fingerprint
@@ -371,7 +371,7 @@ class _OwnerCheck:
                 yield f"segment {stretch.hex()}: differs from the entries of {', '.join(map(str, differing[:3]))}"
 
     def _of_head(self) -> Iterator[str]:
-        """An owner of whom only event ids are kept has no head."""
+        """Check the head. An owner with event ids only has none."""
         seqs = {current.seq for current in self._currents.values()} | self._entries.keys() | self._episodes.keys()
         if self._head is None:
             if seqs or self._versions:

@@ -9,7 +9,7 @@ from recallflow.state.past_graph import PastGraph
 
 
 class VersionGraph(PastGraph):
-    """What a memory belongs to is what any of its versions brought."""
+    """A graph in which a memory has the links of all its versions."""
 
     def members(self, key: NodeKey, limit: int) -> list[int]:
         """The `seq` of memories that had a version linked to the node, newest first; of a memory, its own."""

@@ -38,7 +38,8 @@ def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
-    """The sketch of each vector (dimension,); the same in whatever company, as each product is made alone."""
+    """Return the sketch of each vector (dimension,). Each product is computed separately, so that it does not depend on
+    the other vectors."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
         vector = np.ascontiguousarray(vector, np.float32)
@@ -54,11 +55,8 @@ def most_different(cosine: float) -> int:
 
 
 class SketchWindow:
-    """Sketches of the memories whose `seq` is among the last `WINDOW` that were given out.
-
-    Sequence numbers alone decide which memories those are, forgotten ones counted: so what is found does not depend on
-    when the window was loaded.
-    """
+    """Sketches of the memories whose `seq` is among the last `WINDOW` numbers. Forgotten memories count too, so that
+    results do not depend on the time of loading."""
 
     def __init__(self) -> None:
         asked = np.zeros(SKETCH_BYTES, np.uint8)
@@ -81,8 +79,8 @@ class SketchWindow:
             self._seqs[place] = _NOBODY
 
     def near(self, sketch: bytes, most: int, newest: int) -> list[int]:
-        """`seq` of the memories whose sketches differ in at most so many bits, the closest first, then the newest.
-        Looks at the last `WINDOW` up to `newest`."""
+        """Return the `seq` of memories whose sketches differ in at most `most` bits, closest first, then newest, among
+        the last `WINDOW` up to `newest`."""
         self._asked[:] = sketch
         _hammings(*self._pointers, 1, len(self._seqs), SKETCH_BYTES, self._differs_pointer)
         (places,) = np.less_equal(self._differs, most, self._are_near).nonzero()
