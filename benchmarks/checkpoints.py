@@ -23,7 +23,7 @@ from pathlib import Path
 import boto3
 import orjson
 
-from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
@@ -115,8 +115,10 @@ def one_round(store: CheckpointStore, before: Path, after: Path, scratch: Path) 
     return found
 
 
-def about(offset: int) -> About:
-    return About(keys.FORMAT_VERSION, 0, 1, "memory.events:0", {"memory.events:0": offset}, "bench", "run", 0, {})
+def about(offset: int) -> CheckpointOrigin:
+    return CheckpointOrigin(
+        keys.FORMAT_VERSION, 0, 1, "memory.events:0", {"memory.events:0": offset}, "bench", "run", 0, {}
+    )
 
 
 def measure(memories: int, rounds: int) -> dict[str, dict[str, float]]:

@@ -26,7 +26,7 @@ SERVED_MAX = 10_000  # tenants with a known time of their last turn
 Placed = Callable[[Position], None]
 
 
-class Call:
+class LocalCall:
     """Record in flight, with its outcome. `record` is set once its position is known."""
 
     record: Record
@@ -38,7 +38,7 @@ class Call:
         self.outcome.set_running_or_notify_cancel()  # the caller may give up; a later outcome is dropped
 
 
-class Calls:
+class LocalCalls:
     """Calls in flight between callers, on any thread, and the engine, on its own thread. `events` and `queries` are
     the names of the two logs. `wake` ends the engine's idle wait; other threads with news set it too."""
 
@@ -58,8 +58,8 @@ class Calls:
         self._lock = threading.Lock()
         self._next: dict[str, int] = {}
         self._lines = {topic: _TenantLines() for topic in self.topics}
-        self._open = set[Call]()  # calls without an outcome, whose callers wait
-        self._taken_calls: dict[Position, Call] = {}
+        self._open = set[LocalCall]()  # calls without an outcome, whose callers wait
+        self._taken_calls: dict[Position, LocalCall] = {}
         self._in_flight = 0
         self.obstacle = "starting"  # why no record can be put; empty where one can
         self._ended = ""  # reason for the end of the engine
@@ -73,13 +73,13 @@ class Calls:
     @contextmanager
     def put(
         self, topic: str, tenant_id: str, value: bytes, headers: Headers, placed: Placed = lambda _: None
-    ) -> Iterator[Call]:
+    ) -> Iterator[LocalCall]:
         """Queue a record of a tenant, and wait for its outcome within the block.
 
         A question is not asked if its block has ended. `placed` is called with the position before the engine gets the
         record, on the engine's thread. Raise SourceError where the engine has ended or the queue is full.
         """
-        call = Call(value, headers, placed)
+        call = LocalCall(value, headers, placed)
         with self._lock:
             if self._ended:
                 raise SourceError(self._ended)
@@ -218,7 +218,7 @@ class _TenantLines:
     """Queued calls by tenant. The tenant with the oldest last turn is next."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[Call]] = {}
+        self._lines: dict[str, deque[LocalCall]] = {}
         self._served: dict[str, int] = {}  # tenant → the number of its last turn, in the order of these
         self._turns = 0
 
@@ -228,10 +228,10 @@ class _TenantLines:
     def count(self, tenant_id: str) -> int:
         return len(self._lines.get(tenant_id, ()))
 
-    def append(self, tenant_id: str, call: Call) -> None:
+    def append(self, tenant_id: str, call: LocalCall) -> None:
         self._lines.setdefault(tenant_id, deque()).append(call)
 
-    def popleft(self) -> Call:
+    def popleft(self) -> LocalCall:
         tenant_id = min(self._lines, key=lambda one: self._served.get(one, 0))
         line = self._lines[tenant_id]
         call = line.popleft()

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from recallflow.background import beside
-from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore, Keeper
 from recallflow.errors import CheckpointError, MasterKeyError, StorageError
 from recallflow.state import keys
@@ -101,7 +101,7 @@ class Checkpoints:
             number, found.size, took_s, found.about.offset,
         )  # fmt: skip
 
-    def _check(self, number: int, about: About, applied: int) -> None:
+    def _check(self, number: int, about: CheckpointOrigin, applied: int) -> None:
         """Raise CheckpointError if a checkpoint belongs to another topic or configuration, or is older than the
         folder."""
         if about.source != self._source(number):
@@ -141,7 +141,7 @@ class Checkpoints:
         self._kept[number] = saved.manifest.about.offset
         _log.info("wrote a checkpoint of partition %d: %d bytes sent", number, saved.sent_bytes)
 
-    def _copied(self, number: int, folder: Path) -> About:
+    def _copied(self, number: int, folder: Path) -> CheckpointOrigin:
         """Copy the committed state of a partition into a folder, after the cleaning of erased data. Return its
         description. The copy may hold more than the offsets in the description."""
         partition = self._directory.partition(number)
@@ -149,7 +149,7 @@ class Checkpoints:
         partition.sync()
         applied = partition.committed_positions()
         copy_partition(partition, folder)
-        return About(
+        return CheckpointOrigin(
             state_format=keys.FORMAT_VERSION,
             partition=number,
             partitions=self._directory.fingerprint.partitions,

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from recallflow.connectors.calls import Calls
+from recallflow.connectors.calls import LocalCalls
 from recallflow.connectors.llm import Meter
 from recallflow.errors import ErrorCode, ModelFailure, OverQuota
 from recallflow.events import DERIVED_TYPES
@@ -287,7 +287,7 @@ def gauge(name: str, help_text: str, value: float) -> Metric:
 class LocalMetrics(Collector):
     """A collector that reads the metrics of an in-process engine, under the names of an engine on Kafka."""
 
-    def __init__(self, calls: Calls, directory: StateDirectory, authoriser: Authoriser) -> None:
+    def __init__(self, calls: LocalCalls, directory: StateDirectory, authoriser: Authoriser) -> None:
         self.output_counter = OutputCounter(calls.queries, {})
         self._calls = calls
         self._directory = directory

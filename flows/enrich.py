@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from recallflow.connectors.kafka.hub import Ways
+from recallflow.connectors.kafka.hub import Remedies
 from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.llm.policy import Meter
 from recallflow.connectors.probes import Probes
@@ -134,7 +134,7 @@ def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput
 LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"
 OPEN_TO_CAPACITY = 4  # open requests per concurrent call
 OPEN_MOST = 1_000  # open requests that the metadata of a committed offset can hold
-WAYS = Ways(
+WAYS = Remedies(
     "skip them (recallflow enrich --give-up-unanswered)",
     "start another --deployment, which continues with the remaining records",
     "accept repeated outputs (recallflow enrich --accept-repeats)",

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import identity_of, time_ms
-from recallflow.connectors.kafka.place import Place, Reached
+from recallflow.connectors.kafka.place import LogProgress, PartitionProgress
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, NewConsumer, TopicReader
 from recallflow.flows.settings import TopicNames
@@ -101,7 +101,7 @@ def first_places(
     directory: StateDirectory,
     deployment: str,
     numbers: Collection[int],
-) -> dict[int, Place]:
+) -> dict[int, PartitionProgress]:
     """Return a place for each partition.
 
     Partitions beyond the state's count were added to the topics later, and are read from their beginning. For all
@@ -124,15 +124,15 @@ def first_places(
         }
         for topic, lasts in now.items()
     }
-    places: dict[int, Place] = {}
+    places: dict[int, PartitionProgress] = {}
     with TopicReader(options) as reader:
         for number in numbers:
             low = reader.span(topics.memory, number)[0]
             first, last = reader.span(topics.queries, number)
             asked = queries.below.get(f"{topics.queries}:{number}", last if number < own else first)
             known = memory.below.get(f"{topics.memory}:{number}", low)
-            places[number] = Place(
-                Reached(max(low, known)), Reached(max(first, asked)), own, tails, at_ms,
+            places[number] = PartitionProgress(
+                LogProgress(max(low, known)), LogProgress(max(first, asked)), own, tails, at_ms,
                 deployment=deployment, began=low,
             )  # fmt: skip
     for source, offset in (memory.below | queries.below).items():
@@ -147,30 +147,30 @@ def _least(part: str, memory: DeliveredOffsets, queries: DeliveredOffsets, end: 
 
 def first_enrichment_places(
     options: KafkaOptions, topics: TopicNames, ends: Ends, deployment: str, numbers: Collection[int]
-) -> dict[int, Place]:
+) -> dict[int, PartitionProgress]:
     """Return a place for each partition of requests and results. Requests with an output are done, and all others are
     open. Raise SourceError."""
     now, at_ms = ends.latest()
     sent = sent_before(options, topics.results, (topics.memory, topics.receipts, topics.dead_letters))
     answered = answered_requests(options, topics)
-    places: dict[int, Place] = {}
+    places: dict[int, PartitionProgress] = {}
     with TopicReader(options, UNCOMMITTED) as reader:
         spans = reader.spans((topics.results, topics.enrichment))
         for number in numbers:
             low = spans[topics.results, number][0]
             results = max(low, sent.below.get(f"{topics.results}:{number}", low))
-            requests = answered.get(number, Reached(spans[topics.enrichment, number][0]))
+            requests = answered.get(number, LogProgress(spans[topics.enrichment, number][0]))
             tails = {
                 topic: {part: sent.tails.get(f"{topic}:{part}", end) for part, end in lasts.items()}
                 for topic, lasts in now.items()
             }
-            places[number] = Place(
-                Reached(results), requests, len(now[topics.results]), tails, at_ms, deployment=deployment
+            places[number] = PartitionProgress(
+                LogProgress(results), requests, len(now[topics.results]), tails, at_ms, deployment=deployment
             )
     return places
 
 
-def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, Reached]:
+def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, LogProgress]:
     """Return the answered offsets of each partition of requests, according to the output topics. If retention deleted
     the first results, requests older than the first remaining result count as answered."""
     with TopicReader(options, UNCOMMITTED) as reader:
@@ -190,11 +190,11 @@ def answered_requests(options: KafkaOptions, topics: TopicNames) -> dict[int, Re
     return {number: _reached(mark, spans[number][0]) for number, mark in marks.items()}
 
 
-def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> Reached:
+def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> LogProgress:
     answered = np.flatnonzero(mark)
     after = int(answered[-1]) + 1 if len(answered) else 0
     still = np.flatnonzero(~mark[:after]) + low
-    return Reached(low + after, 0, tuple(still.tolist()))
+    return LogProgress(low + after, 0, tuple(still.tolist()))
 
 
 def _answered_by(message: Any) -> Iterator[Position]:

@@ -9,7 +9,7 @@ from typing import get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.kafka.connection import Connection, Watch
+from recallflow.connectors.kafka.connection import BrokerConnection, Watch
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
@@ -52,7 +52,7 @@ class MainFlowParts:
     output_counter: OutputCounter
     deployment: Membership
     watch: Watch
-    connection: Connection
+    connection: BrokerConnection
     owning_partitions: OwningPartitions
     authoriser: Authoriser
     table: ControlTable
@@ -121,7 +121,7 @@ class MainFlowMetrics(Collector):
             yield from model_metrics(self._meters)
 
 
-def obstacle_of(source: OwnedSource, connection: Connection, deployment: Membership) -> str:
+def obstacle_of(source: OwnedSource, connection: BrokerConnection, deployment: Membership) -> str:
     """Return the reason why a flow is not ready; empty if it is ready."""
     if not source.ready():
         return "stopping" if source.stopping.is_set() else "starting"
@@ -213,7 +213,7 @@ class EnrichmentFlowParts:
     enrichment_counter: EnrichmentCounter
     deployment: Membership
     watch: Watch
-    connection: Connection
+    connection: BrokerConnection
     meters: Sequence[Meter]
     table: ControlTable
     spans: RecordSpans

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from recallflow.background import exponential
-from recallflow.connectors.calls import Calls
+from recallflow.connectors.calls import LocalCalls
 from recallflow.control import SETTLED_MS, TokenKey
 from recallflow.credentials import Headers
 from recallflow.decisions import History
@@ -56,7 +56,7 @@ from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
-from recallflow.service import Stored
+from recallflow.service import StoredEvent
 from recallflow.state.files import is_passing
 from recallflow.state.lock import command
 from recallflow.state.logical import known_owners
@@ -77,7 +77,7 @@ class LocalService:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: LocalCalls,
         trust: Trust,
         metrics: LocalMetrics,
         embedding: CallerEmbedder | None,
@@ -114,17 +114,17 @@ class LocalService:
             raise QueryTimeout(query_id, timeout_s, None, self.obstacle() or _LATE) from None
         return Response.model_validate_json(answer.body)
 
-    async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+    async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         return await self._applied(event, headers)
 
-    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
+    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._applied(event, headers)
         except TimeoutError:
             raise DeliveryFailed(f"the event was not applied within {timeout_s:g} s; it may still be") from None
 
-    async def erase(self, event: UserErase, headers: Headers) -> Stored:
+    async def erase(self, event: UserErase, headers: Headers) -> StoredEvent:
         """Apply an erasure. Return once no file of the state directory holds data of the user. Raise StorageError if
         files could not be purged: the user is erased, and purging is retried in the background."""
         stored = await self._applied(event, headers)
@@ -134,7 +134,7 @@ class LocalService:
             raise StorageError(f"the user is erased; purging files failed and will be retried: {error}") from error
         return stored
 
-    async def _applied(self, event: MemoryEvent, headers: Headers) -> Stored:
+    async def _applied(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         """Apply an event, and return its position and receipt. Raise InvalidRecord if it was refused."""
         value = _encoded(event.model_copy(update={"receipt": True}))
         found = await self._embedded(event, headers)  # outside the semaphore, which limits waits for the engine only
@@ -147,7 +147,7 @@ class LocalService:
         if isinstance(outcome, DeadLetter):
             raise outcome.error
         self._note_owner(event)
-        return Stored(call.record.position, Receipt.model_validate_json(outcome.body))
+        return StoredEvent(call.record.position, Receipt.model_validate_json(outcome.body))
 
     def _note_owner(self, event: MemoryEvent) -> None:
         """Add the owner of an applied event to the known owners, or remove erased owners."""
@@ -213,7 +213,7 @@ def open_local(config: Config, decisions: History, *, lists_owners: bool = False
         trust = stack.enter_context(_trust(config.auth, decisions))
         wake = None if embedded.asked is None else embedded.asked.runtime.completions.wake
         embedding = None if embedded.batch_embedder is None else CallerEmbedder(embedded.batch_embedder)
-        calls = Calls(EVENTS, QUERIES, wake)
+        calls = LocalCalls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
         partitions = embedded.directory.existing_partitions() if lists_owners else ()
         owners = [*islice(chain.from_iterable(map(known_owners, partitions)), OWNERS_KNOWN)]
@@ -226,7 +226,7 @@ def open_local(config: Config, decisions: History, *, lists_owners: bool = False
 @contextmanager
 def _running(
     embedded: EmbeddedEngine,
-    calls: Calls,
+    calls: LocalCalls,
     authoriser: Authoriser,
     rates: Rates,
     metrics: LocalMetrics,
@@ -270,7 +270,7 @@ def _running(
         raise failures[0]
 
 
-def _serve(embedded: EmbeddedEngine, calls: Calls, open_engine: Callable[[], StateLoop]) -> None:
+def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[], StateLoop]) -> None:
     """Serve calls until they end. After a transient I/O error, reopen the state from the disk and continue. Applied
     records are on the disk, and callers of other records are asked to repeat them."""
     embedded.directory.on_broken = calls.wake.set

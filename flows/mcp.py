@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from recallflow.connectors.http.middleware import Gate, Traffic
+from recallflow.connectors.http.middleware import ConcurrencyLimit, Traffic
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.routes import probe_routes
 from recallflow.connectors.http.server import listen, serve
 from recallflow.connectors.mcp.http import build_http, caller_in
-from recallflow.connectors.mcp.perform import Caller, Performer, Place
+from recallflow.connectors.mcp.perform import Caller, Performer, ServerScope
 from recallflow.connectors.mcp.server import build_server, serve_stdio
 from recallflow.credentials import USER_HEADER
 from recallflow.decisions import History
@@ -61,14 +61,14 @@ def behind_kafka(config: Config) -> Iterator[ServedEngine]:
         yield ServedEngine(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
 
 
-def serve_user(config: Config, engine: ServedEngine, place: Place, user_id: str) -> None:
+def serve_user(config: Config, engine: ServedEngine, place: ServerScope, user_id: str) -> None:
     """Serve one user on standard input and output until the input ends, with the credentials of the configuration."""
     caller = Caller(place, user_id, (*config.auth.credentials, (USER_HEADER, user_id.encode())))
     performer = Performer(engine.service, engine.admission, config.serve.timeout_s)
     asyncio.run(serve_stdio(build_server(performer, lambda _: caller)))
 
 
-def serve_http(config: Config, engine: ServedEngine, place: Place, at: Address) -> None:
+def serve_http(config: Config, engine: ServedEngine, place: ServerScope, at: Address) -> None:
     """Serve over HTTP until SIGTERM or SIGINT. Each request brings credentials and names its user."""
     admission = engine.admission
     server = build_server(Performer(engine.service, admission, config.serve.timeout_s), partial(caller_in, place))
@@ -76,7 +76,9 @@ def serve_http(config: Config, engine: ServedEngine, place: Place, at: Address) 
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     registry = registry_of(engine.metrics)
     probes = probe_routes(engine.service, registry)
-    app: Any = Gate(build_http(server, place, admission, at.host, limits, probes), limits, Traffic(registry))
+    app: Any = ConcurrencyLimit(
+        build_http(server, place, admission, at.host, limits, probes), limits, Traffic(registry)
+    )
     with listen(*at) as listening:
         warn_where_open(at.host, engine.authoriser)
         serve(app, listening, at.host, chosen.stop_timeout_s)

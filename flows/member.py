@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 from recallflow.background import Closing
 from recallflow.connectors.kafka.admin import TopicAsker
-from recallflow.connectors.kafka.connection import CatchUp, Connection, Watch
+from recallflow.connectors.kafka.connection import BrokerConnection, CatchUp, Watch
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.delivery import DeliverySink, Sent
-from recallflow.connectors.kafka.hub import WAYS, MemoryEnds, Ways
+from recallflow.connectors.kafka.delivery import DeliverySink, EarlierOutputs
+from recallflow.connectors.kafka.hub import WAYS, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.place import Place
+from recallflow.connectors.kafka.place import PartitionProgress
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.decisions import History
 from recallflow.flows.checkpointing import Restore
@@ -27,7 +27,7 @@ from recallflow.operators.async_call import Completions
 class GroupMember:
     """The parts of one group membership, in the order of their creation. The stack closes them in reverse order."""
 
-    ways: Ways = WAYS  # remedies for deleted records, in messages
+    ways: Remedies = WAYS  # remedies for deleted records, in messages
 
     def __init__(
         self, config: Config, stack: ExitStack, stopping: Event, inputs: tuple[str, str], named_after: str
@@ -35,7 +35,7 @@ class GroupMember:
         self.config, self.options, self.topics, self.chosen = config, config.kafka, config.topics, config.run
         self.state_dir, self.name = config.named_state_dir(), deployment_name(config, named_after)
         self.inputs, self.stopping, self.closing, self._stack = inputs, stopping, Closing(), stack
-        self.sent = Sent()
+        self.sent = EarlierOutputs()
 
     def failures(self) -> tuple[Callable[[], Exception | None], ...]:
         """Return the checks of all parts that the dataflow needs."""
@@ -101,13 +101,15 @@ class GroupMember:
             settle=lambda: self.sink.settle(),
         )
         self._stack.callback(self.source.close)
-        self.connection = Connection(self.options, self.inputs[0], catch_up, lambda: bool(self.source.partitions()))
+        self.connection = BrokerConnection(
+            self.options, self.inputs[0], catch_up, lambda: bool(self.source.partitions())
+        )
         self._stack.callback(self.connection.close)
 
     def _own_partitions(
         self,
         folders: PartitionFolders,
-        first_places: Callable[[Collection[int]], dict[int, Place]],
+        first_places: Callable[[Collection[int]], dict[int, PartitionProgress]],
         *,
         restore: Restore | None = None,
         by_tenants: bool = True,

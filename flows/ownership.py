@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.delivery import Sent
+from recallflow.connectors.kafka.delivery import EarlierOutputs
 from recallflow.connectors.kafka.group_consumer import Committed
-from recallflow.connectors.kafka.hub import WAYS, Ways, gone
+from recallflow.connectors.kafka.hub import WAYS, Remedies, gone
 from recallflow.connectors.kafka.messages import Identity, append_ms, identity_of
 from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
-from recallflow.connectors.kafka.owned import Given, OwnedSource, lane_at
-from recallflow.connectors.kafka.place import Place, Reached, Tails
+from recallflow.connectors.kafka.owned import BarrierProgress, OwnedSource, lane_at
+from recallflow.connectors.kafka.place import LogProgress, PartitionProgress, Tails
 from recallflow.connectors.kafka.tails import Ends, earliest, read_tails
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone, SourceError
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 class _Arrival(NamedTuple):
     """A partition in assignment: its place, its outputs sent before, and a token that identifies this assignment."""
 
-    place: Place
+    place: PartitionProgress
     sent: set[Identity]
     sign: object
 
@@ -51,7 +51,7 @@ class PartitionFolders(Protocol):
     def place(self, number: int) -> bytes | None:
         """Return the encoded place that the folder keeps."""
 
-    def first_offset(self, number: int, place: Place) -> int:
+    def first_offset(self, number: int, place: PartitionProgress) -> int:
         """Return the offset of the first memory record to read."""
 
     def open(self, number: int) -> str:
@@ -68,7 +68,7 @@ class StateFolders:
         existing = self._directory.existing_numbers()
         return self._directory.partition(number).place if number in existing else None
 
-    def first_offset(self, number: int, place: Place) -> int:
+    def first_offset(self, number: int, place: PartitionProgress) -> int:
         applied = self._directory.partition(number).applied.get(f"{self._topic}:{number}", -1)
         return min(place.memory.first, max(place.began, applied + 1))
 
@@ -85,7 +85,7 @@ class NoFolders:
     def place(self, number: int) -> None:  # noqa: ARG002
         return None
 
-    def first_offset(self, number: int, place: Place) -> int:  # noqa: ARG002
+    def first_offset(self, number: int, place: PartitionProgress) -> int:  # noqa: ARG002
         return place.memory.first
 
     def open(self, number: int) -> str:  # noqa: ARG002
@@ -101,15 +101,15 @@ class Ownership:
         topics: tuple[str, str],
         folders: PartitionFolders,
         source: OwnedSource,
-        sent: Sent,
+        sent: EarlierOutputs,
         ends: Ends,
         commit: Callable[[Mapping[int, Committed]], None],
         is_committed: Callable[[Collection[int]], bool],
         *,
-        first_places: Callable[[Collection[int]], dict[int, Place]],
+        first_places: Callable[[Collection[int]], dict[int, PartitionProgress]],
         deployment: str,
         restore: Restore | None = None,
-        ways: Ways = WAYS,
+        ways: Remedies = WAYS,
         by_tenants: bool = True,
         counts: Callable[[], bool] = lambda: False,
         give_up_unanswered: bool = False,
@@ -139,7 +139,7 @@ class Ownership:
         self._commit, self._is_committed = commit, is_committed
         self._deployment, self._counts, self._by_tenants = deployment, counts, by_tenants
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, PartitionProgress] = {}
         self._restore = restore
         self._empty: list[int] = []  # empty partitions that are open and not logged yet
         self._coming: dict[int, object] = {}  # assigned partitions that are not open yet → token of the assignment
@@ -169,7 +169,7 @@ class Ownership:
     def begun(self, at: Committed) -> Committed:
         """Return the place to commit when a clean partition becomes ours. Its tails are the current ends of outputs:
         everything we send comes after them, even if we crash before the first barrier."""
-        if (place := Place.found(at.text)) is None or not place.clean:
+        if (place := PartitionProgress.found(at.text)) is None or not place.clean:
             return at
         tails, at_ms = self._ends.latest()
         return committed(replace(place, tails=tails, at_ms=at_ms, clean=False))
@@ -223,7 +223,7 @@ class Ownership:
         for number, arrival in arrivals.items():
             self._restoring.submit(self._keeping_failures, self._fetch, number, arrival, self._restore)
 
-    def _first_places(self, unknown: list[int]) -> dict[int, Place]:
+    def _first_places(self, unknown: list[int]) -> dict[int, PartitionProgress]:
         """Return the first places of partitions, after the group has committed them."""
         if not unknown:
             return {}
@@ -252,15 +252,15 @@ class Ownership:
             _log.info("%d empty partitions are assigned: %s", len(self._empty), ranges_of(self._empty))
             self._empty.clear()
 
-    def _known(self, number: int, text: str | None) -> Place | None:
+    def _known(self, number: int, text: str | None) -> PartitionProgress | None:
         """Return the place of a partition from the group, or else from its folder if the deployment is the same."""
-        if (place := Place.found(text)) is not None:
+        if (place := PartitionProgress.found(text)) is not None:
             return place
         kept = self._folders.place(number)
-        place = None if kept is None else Place.decode(kept)
+        place = None if kept is None else PartitionProgress.decode(kept)
         return place if place is not None and place.deployment == self._deployment else None
 
-    def _open(self, reader: TopicReader, number: int, place: Place, sent: set[Identity]) -> None:
+    def _open(self, reader: TopicReader, number: int, place: PartitionProgress, sent: set[Identity]) -> None:
         first = self._folders.first_offset(number, place)
         memory = self._lane(reader, self._memory, number, place.memory, first, place.began)
         queries = self._lane(reader, self._queries, number, place.queries, place.queries.first)
@@ -282,7 +282,7 @@ class Ownership:
             self._empty.append(number)
         self._source.own(number, memory, queries)
 
-    def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, least: int = 0) -> Lane:
+    def _lane(self, reader: TopicReader, topic: str, number: int, at: LogProgress, first: int, least: int = 0) -> Lane:
         """Return a log to read from `first` on, and never before `least`. Raise SourceError."""
         low, high = reader.span(topic, number)
         of_queries = topic == self._queries
@@ -290,7 +290,7 @@ class Ownership:
             _log.warning(
                 "%s:%d: %d unanswered records were deleted from the topic and are skipped", topic, number, low - first
             )
-            at, first = Reached(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
+            at, first = LogProgress(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
         if first < low:
             way = self._ways.queries if of_queries else self._ways.memories
             raise SourceError(gone(f"{topic}:{number}", f"{low - first} records from offset {first} on are", way))
@@ -303,7 +303,7 @@ class Ownership:
             first = max(low, least, self._second_of(reader, topic, number, at, first, high))
         return lane_at(topic, number, at, high, first)
 
-    def _second_of(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, high: int) -> int:
+    def _second_of(self, reader: TopicReader, topic: str, number: int, at: LogProgress, first: int, high: int) -> int:
         """Return the offset of the first record in the second of `first`. Rate quotas read those records again, without
         outputs, so that their verdicts do not depend on the handover."""
         since_ms = at.since_ms
@@ -317,7 +317,7 @@ class Ownership:
 
     # ------------------------------------------------------------------ outputs sent before
 
-    def _sent_before(self, places: Mapping[int, Place], ends: Tails) -> dict[int, set[Identity]]:
+    def _sent_before(self, places: Mapping[int, PartitionProgress], ends: Tails) -> dict[int, set[Identity]]:
         """Return the identities of outputs in the tails, by partition, of records that are not done."""
         unclean = {number: place for number, place in places.items() if not place.clean}
         if not unclean:
@@ -339,11 +339,11 @@ class Ownership:
         read_tails(self._options, begin, ends, self._stopping, see)
         return found
 
-    def _tails_of(self, place: Place) -> Tails:
+    def _tails_of(self, place: PartitionProgress) -> Tails:
         """Return the tails of a place, or else the end offsets at its time."""
         return place.tails or self._ends.at(place.at_ms)
 
-    def _check_there(self, begin: Tails, places: Mapping[int, Place]) -> None:
+    def _check_there(self, begin: Tails, places: Mapping[int, PartitionProgress]) -> None:
         """Raise OutputsGone if retention deleted outputs since a place with unfinished records."""
         if self._accept_repeats or (lost := self._ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
             return
@@ -351,7 +351,7 @@ class Ownership:
             f"{lost} lacks outputs since the last barrier, so outputs could be repeated: {self._ways.outputs}"
         )
 
-    def _is_done(self, place: Place, position: Position) -> bool:
+    def _is_done(self, place: PartitionProgress, position: Position) -> bool:
         """Return whether outputs of a record need not be looked up."""
         if position.topic == self._memory:
             return position.offset < place.memory.first
@@ -375,7 +375,7 @@ class Ownership:
         if known:
             self._commit(known)
 
-    def _place(self, mark: Marked, given: Given) -> Place:
+    def _place(self, mark: Marked, given: BarrierProgress) -> PartitionProgress:
         """Return the place of a partition, from the records given up to a barrier and those unfinished at it."""
         before = self._places[mark.partition]
         held = mark.open.get(f"{self._memory}:{mark.partition}", ())
@@ -399,6 +399,6 @@ class Ownership:
         return replace(place, tails={}, clean=True) if mark.last else place
 
 
-def committed(place: Place) -> Committed:
+def committed(place: PartitionProgress) -> Committed:
     """Return a place in the form of committed offsets."""
     return Committed(place.memory.first, place.queries.first, place.text())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from recallflow.connectors.calls import Calls
+from recallflow.connectors.calls import LocalCalls
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivered
 from recallflow.connectors.token_counters import load_tiktoken
@@ -161,7 +161,7 @@ class StateLoop:
             self._directory.sync()
         return outputs
 
-    def serve(self, calls: Calls) -> None:
+    def serve(self, calls: LocalCalls) -> None:
         """Apply and answer the records of callers until they end."""
         calls.begin(self.begin(calls.topics))
         with suppress(StopIteration):

@@ -9,9 +9,9 @@ from typing import Self
 from confluent_kafka import TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.admin import KEEPS_ALL, Described, ask_configs
+from recallflow.connectors.kafka.admin import KEEPS_ALL, TopicDescription, ask_configs
 from recallflow.connectors.kafka.group import agree, holders
-from recallflow.connectors.kafka.place import Place
+from recallflow.connectors.kafka.place import PartitionProgress
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import SourceError, UsageError
 from recallflow.flows.settings import TopicNames
@@ -34,7 +34,7 @@ class TopicRegistry:
     ids: dict[str, str]  # topic → id, of all topics read or written
 
     @classmethod
-    def open(cls, state_dir: Path, found: Mapping[str, Described], read: Mapping[str, str]) -> Self:
+    def open(cls, state_dir: Path, found: Mapping[str, TopicDescription], read: Mapping[str, str]) -> Self:
         """Open the registry, and compare the existing topics with it. `read` maps flags to topics. Raise SourceError if
         an input topic was replaced."""
         path = state_dir / TOPICS
@@ -49,7 +49,7 @@ class TopicRegistry:
         if (path := state_dir / TOPICS).exists():
             cls._stored(path, read)
 
-    def check(self, found: Mapping[str, Described]) -> None:
+    def check(self, found: Mapping[str, TopicDescription]) -> None:
         """Compare topic ids. Brokers before 2.8 have none. Raise SourceError if an input topic was replaced."""
         for topic, described in found.items():
             known = self.ids.setdefault(topic, described.id)
@@ -174,7 +174,7 @@ def kept_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
     """Return the number of state partitions in the metadata of the group's committed offsets; None if there is none."""
     wanted = [TopicPartition(topic, number) for number in range(count)]
     kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
-    places = (Place.found(one.metadata) for one in kept)
+    places = (PartitionProgress.found(one.metadata) for one in kept)
     return next((place.partitions for place in places if place is not None), None)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from recallflow import limits
-from recallflow.fields import AS_WHOLE, JSON_INT_MAX, AnyJson, Identifier, Model, Name, Part, Timestamp, check_all
+from recallflow.fields import AS_WHOLE, JSON_INT_MAX, AnyJson, Identifier, Model, Name, StrictPart, Timestamp, check_all
 from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
@@ -33,7 +33,7 @@ class Control(Model):
         return f"{self.tenant_id}/{self.type}/{self.name}".encode()  # type: ignore[attr-defined]
 
 
-class RecallSettings(Part):
+class RecallSettings(StrictPart):
     """A tenant's ranking settings: weights by mode and factor, and the decay of recency by age. Values of a query
     take precedence, then these, then the defaults."""
 

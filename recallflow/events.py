@@ -16,9 +16,9 @@ from recallflow.fields import (
     Model,
     Name,
     NonEmpty,
-    Part,
     Role,
     Share,
+    StrictPart,
     Timestamp,
 )
 from recallflow.owner import Owner
@@ -65,7 +65,7 @@ class Event(Model):
         return self
 
 
-class Source(Part):
+class Source(StrictPart):
     """A source memory. `content_hash` is the SHA-256 of its text (UTF-8) at that time, in hexadecimal."""
 
     memory_id: Identifier
@@ -236,7 +236,7 @@ class MemoryUpdate(Event, MemoryFields):
         return self
 
 
-class ForgetFilter(Part):
+class ForgetFilter(StrictPart):
     """Filter of memories to forget: all given conditions must hold."""
 
     session_id: Identifier | None = None

@@ -159,7 +159,7 @@ ALIKE = 0.6
 FIELDS_MAX = 64  # of a part with unknown fields
 
 
-class Part(Model):
+class StrictPart(Model):
     """Model that refuses unknown fields: ignoring a misspelt condition would widen a query unnoticed. `ALSO` maps
     other common names to ours."""
 

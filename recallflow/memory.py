@@ -37,8 +37,8 @@ from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from recallflow.service import Stored, check_forgotten
-from recallflow.verbs.arguments import AnyEvent, Scope, explained
+from recallflow.service import StoredEvent, check_forgotten
+from recallflow.verbs.arguments import AnyEvent, ClientScope, explained
 from recallflow.verbs.faces import Awaits, Waits
 from recallflow.verbs.results import new_future, resolve, then
 from recallflow.verbs.verbs import Verbs
@@ -53,7 +53,7 @@ StrPath = str | os.PathLike[str]
 class LocalVerbs(Verbs):
     """Calls on an engine in this process. A written event is applied when its call returns."""
 
-    def __init__(self, scope: Scope, timeout_s: float, config: "Config", control: Path | None) -> None:
+    def __init__(self, scope: ClientScope, timeout_s: float, config: "Config", control: Path | None) -> None:
         from recallflow.flows.admission import read_control_file
         from recallflow.flows.local import OwnThread
 
@@ -149,7 +149,7 @@ class _Face:
             if value is not None
         }
         chosen, _ = read_config(flags, os.environ, None if config is None else Path(config))
-        scope = Scope(tenant, environment)
+        scope = ClientScope(tenant, environment)
         decided = None if control is None else Path(control)
         verbs = LocalVerbs(scope, timeout_s, replace(chosen, state_dir=self._path), decided)
         self._verbs, self._engine = verbs, verbs.engine
@@ -192,11 +192,11 @@ def _trace_headers() -> Headers:
     return trace_headers()
 
 
-def _forgotten(stored: Stored) -> Position:
+def _forgotten(stored: StoredEvent) -> Position:
     """Return the position of a `memory.forget` of one memory. Raise InvalidRecord if it did not exist."""
     check_forgotten(stored.receipt)
     return stored.position
 
 
-def _position(stored: Stored) -> Position:
+def _position(stored: StoredEvent) -> Position:
     return stored.position

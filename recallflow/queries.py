@@ -33,9 +33,9 @@ from recallflow.fields import (
     Layer,
     Name,
     NonEmpty,
-    Part,
     Role,
     Share,
+    StrictPart,
     Timestamp,
     check_all,
     nearest,
@@ -174,7 +174,7 @@ PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(
 Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX, fail_fast=True)
 
 
-class Decay(Part):
+class Decay(StrictPart):
     """Decay of a memory's recency by age. Only the parameter of the chosen function counts; all in days."""
 
     function: DecayFunction = "exponential"
@@ -204,7 +204,7 @@ def _one_or_several(given: object) -> str:
     return "[several]" if isinstance(given, list) else "[one]"
 
 
-class Filters(Part):
+class Filters(StrictPart):
     """Conditions on memories of the answer. All given fields must match; within a list any value matches. Filters
     nest: `all` of them must match, `any` one of them, and `not` none of them."""
 
@@ -273,7 +273,7 @@ def _of_bounded_size(given: Any) -> Any:
 Conditions = Annotated[Filters, BeforeValidator(_of_bounded_size)]
 
 
-class AsOf(Part):
+class AsOf(StrictPart):
     """A point in time: `event_time` for events up to then, `ingestion_time` for the engine's knowledge up to then."""
 
     event_time: Timestamp | None = None
@@ -286,7 +286,7 @@ class AsOf(Part):
         return self
 
 
-class ReplyTo(Part):
+class ReplyTo(StrictPart):
     """Another response topic, from the list in the settings."""
 
     topic: Name

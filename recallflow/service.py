@@ -14,7 +14,7 @@ from recallflow.records import Position
 from recallflow.responses import Receipt, Response
 
 
-class Stored(NamedTuple):
+class StoredEvent(NamedTuple):
     """Position of a stored event. `receipt` is set where it was awaited and came in time."""
 
     position: Position
@@ -39,11 +39,11 @@ class Service(Protocol):
         """
         ...
 
-    async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+    async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         """Store an event without waiting until it is applied. Raise DeliveryFailed and InvalidRecord."""
         ...
 
-    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
+    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
         """Store an event and wait until it is applied; the receipt is None if it does not come in time. Raise
         InvalidRecord for a refused event, and as `store`."""
         ...

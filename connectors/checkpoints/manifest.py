@@ -28,7 +28,7 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path leads out of the f
 
 
 @dataclass(frozen=True)
-class About:
+class CheckpointOrigin:
     """Origin of a checkpoint. `source` is the state partition's memory partition; `applied` the last applied offset
     of each source; `fingerprint` the settings of the state."""
 
@@ -49,7 +49,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class File:
+class CheckpointFile:
     """File of a checkpoint. `pieces` are its objects in order."""
 
     name: str
@@ -62,8 +62,8 @@ class Manifest:
     """Generation of a checkpoint. `name` is that of the manifest, without its folder."""
 
     name: str
-    about: About
-    files: tuple[File, ...]
+    about: CheckpointOrigin
+    files: tuple[CheckpointFile, ...]
 
     @property
     def size(self) -> int:
@@ -77,18 +77,18 @@ class Manifest:
 @dataclass(frozen=True)
 class _Stored:
     format: int
-    about: About
-    files: tuple[File, ...]
+    about: CheckpointOrigin
+    files: tuple[CheckpointFile, ...]
 
 
 _ADAPTER = TypeAdapter(_Stored)
 
 
-def manifest_name(about: About, save: str) -> str:
+def manifest_name(about: CheckpointOrigin, save: str) -> str:
     return f"{_stem(about)}{save}.json"
 
 
-def pieces_of(file: File) -> list[tuple[str, int, int]]:
+def pieces_of(file: CheckpointFile) -> list[tuple[str, int, int]]:
     """Return each object of a file with its offset and size: all but the last are full."""
     starts = range(0, file.size, PIECE_BYTES)
     return [
@@ -132,11 +132,11 @@ def decode(name: str, data: bytes, number: int) -> Manifest:
     return Manifest(name, stored.about, stored.files)
 
 
-def _stem(about: About) -> str:
+def _stem(about: CheckpointOrigin) -> str:
     return f"{about.offset + 1:020d}-{about.created_ms:015d}-"
 
 
-def _check(name: str, file: File) -> None:
+def _check(name: str, file: CheckpointFile) -> None:
     whole = len(file.pieces) == -(-file.size // PIECE_BYTES)
     if not _FILE.fullmatch(file.name) or not whole or not all(map(_OBJECT.fullmatch, file.pieces)):
         raise CheckpointBroken(f"{name}: file {file.name!r}: name, size and pieces are none of a checkpoint")

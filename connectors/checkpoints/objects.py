@@ -91,7 +91,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Waiting:
+class StoreRetries:
     """Retries of store calls. Once `stopping` is set, no attempt follows."""
 
     stopping: threading.Event
@@ -120,7 +120,7 @@ class Waiting:
             self.stopping.wait(PAUSE_S)
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     """Entry of a listing. `changed_ns` is the write time by the store's clock."""
 
     size: int
@@ -131,7 +131,7 @@ class Objects:
     """Objects of a store. All calls raise CheckpointError; `get` raises FileNotFoundError for a missing object. Safe
     to call from several threads."""
 
-    def __init__(self, location: Location, waiting: Waiting, *, create: bool = False) -> None:
+    def __init__(self, location: Location, waiting: StoreRetries, *, create: bool = False) -> None:
         """`create` makes the folder of a local store, which is unavailable while that folder is missing. Raise
         UsageError where the bucket is missing, or the folder cannot be used."""
         self.shown = location.shown
@@ -181,10 +181,12 @@ class Objects:
         with contextlib.suppress(FileNotFoundError):
             self._patiently(f"delete {name}", lambda: self._filesystem.delete_file(f"{self._root}/{name}"))
 
-    def listing(self, folder: str) -> dict[str, Listed]:
+    def listing(self, folder: str) -> dict[str, ListedObject]:
         """Return the objects directly below a folder, by the last part of their names."""
         found = self._list(folder)
-        return {info.base_name: Listed(info.size, info.mtime_ns) for info in found if info.type == fs.FileType.File}
+        return {
+            info.base_name: ListedObject(info.size, info.mtime_ns) for info in found if info.type == fs.FileType.File
+        }
 
     def folders(self) -> list[str]:
         """Return the folders directly below the root."""

@@ -13,21 +13,21 @@ from typing import NamedTuple, Self
 from recallflow.background import OUTAGE_S
 from recallflow.connectors.checkpoints.manifest import (
     MANIFEST_BYTES_MAX,
-    About,
+    CheckpointOrigin,
     Manifest,
     decode,
     digest_of,
     encode,
     manifest_name,
 )
-from recallflow.connectors.checkpoints.objects import Listed, Objects, Waiting, locate
+from recallflow.connectors.checkpoints.objects import ListedObject, Objects, StoreRetries, locate
 from recallflow.connectors.checkpoints.transfer import Fetching, Hashed, Sending, in_parallel
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
 
 GRACE_S = 24 * 3600.0  # limit of a save or a fetch; unreferenced objects are removed after it
 
-NEVER = Listed(0, 0)
+NEVER = ListedObject(0, 0)
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Pruned(NamedTuple):
     objects: int
 
 
-class Found(NamedTuple):
+class GenerationList(NamedTuple):
     """Generations of a partition, newest first, and unreadable manifests with their errors."""
 
     generations: list[Manifest]
@@ -78,7 +78,7 @@ class CheckpointStore:
             create: make the folder of a `file:` URL; from then on the store is unavailable while the folder is
                 missing.
         """
-        waiting = Waiting(stopping or threading.Event(), patience_s)
+        waiting = StoreRetries(stopping or threading.Event(), patience_s)
         location = waiting.until_done("checkpoints", "find the store", lambda: locate(url))
         return cls(Objects(location, waiting, create=create))
 
@@ -87,7 +87,7 @@ class CheckpointStore:
         """Return the URL for messages."""
         return self._objects.shown
 
-    def save(self, number: int, folder: Path, about: About) -> Saved:
+    def save(self, number: int, folder: Path, about: CheckpointOrigin) -> Saved:
         """Save a folder of constant files, a RocksDB checkpoint, as a generation.
 
         1. Find the complete objects of existing generations. 2. Send missing pieces. 3. Write the manifest, which makes
@@ -209,7 +209,7 @@ class CheckpointStore:
         self._objects.put(f"{_part(number)}/retired/{name}", data)
         self._objects.delete(old)
 
-    def _sweep(self, number: int, objects: dict[str, Listed]) -> int:
+    def _sweep(self, number: int, objects: dict[str, ListedObject]) -> int:
         """Remove unreferenced objects. Live manifests are read before retired ones are listed, so a manifest that
         another process retires meanwhile is found in one of both."""
         part = _part(number)
@@ -234,9 +234,9 @@ class CheckpointStore:
         for key in [key for key in self._read if key[0] == number and key[1] not in but]:
             del self._read[key]
 
-    def _found(self, number: int) -> Found:
+    def _found(self, number: int) -> GenerationList:
         listed = self._objects.listing(f"{_part(number)}/manifests")
-        return Found(*self._manifests(number, "manifests", [*listed]))
+        return GenerationList(*self._manifests(number, "manifests", [*listed]))
 
     def _manifests(
         self, number: int, folder: str, names: list[str]
@@ -259,7 +259,7 @@ class CheckpointStore:
         return good, broken
 
 
-def lacking(manifest: Manifest, listed: dict[str, Listed]) -> list[str]:
+def lacking(manifest: Manifest, listed: dict[str, ListedObject]) -> list[str]:
     """Return the objects of a generation that a listing lacks, or shows with another size."""
     objects = manifest.objects().items()
     return [name for name, size in objects if name not in listed or listed[name].size != size]
@@ -283,7 +283,7 @@ class Keeper:
         for left in state_dir.glob(f"{SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
 
-    def keep(self, number: int, make_folder: Callable[[Path], About]) -> Saved:
+    def keep(self, number: int, make_folder: Callable[[Path], CheckpointOrigin]) -> Saved:
         """Save the folder that `make_folder` creates, and prune older generations. Raise CheckpointError, OSError
         and the errors of `make_folder`; the partition's generations are unchanged then."""
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self._state_dir) as scratch:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, File, digest_of, pieces_of
+from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, CheckpointFile, digest_of, pieces_of
 from recallflow.connectors.checkpoints.objects import Objects
 from recallflow.errors import CheckpointBroken, CheckpointError
 from recallflow.private_files import FILE_MODE, make_private_folder
@@ -39,7 +39,7 @@ class Fetching:
         self._folder = folder
         self._generation = generation
 
-    def fetch(self, files: Iterable[File], target: Path) -> None:
+    def fetch(self, files: Iterable[CheckpointFile], target: Path) -> None:
         """Write files into a new folder and sync them. Raise CheckpointBroken, and OSError where they cannot be
         written."""
         make_private_folder(target)
@@ -51,18 +51,18 @@ class Fetching:
         )
         in_parallel(_sync, [*(target / file.name for file in kept), target])
 
-    def problems(self, files: Iterable[File], known: dict[str, str | None]) -> list[str]:
+    def problems(self, files: Iterable[CheckpointFile], known: dict[str, str | None]) -> list[str]:
         """Return the problems of each file."""
         found = in_parallel(lambda file: self._problem(file, known), files)
         return [problem for problem in found if problem is not None]
 
-    def _write(self, target: Path, file: File, piece: str, start: int, size: int) -> None:
+    def _write(self, target: Path, file: CheckpointFile, piece: str, start: int, size: int) -> None:
         data = self._piece(file, piece, size)
         with (target / file.name).open("r+b") as written:
             written.seek(start)
             written.write(data)
 
-    def _problem(self, file: File, known: dict[str, str | None]) -> str | None:
+    def _problem(self, file: CheckpointFile, known: dict[str, str | None]) -> str | None:
         for piece, _, size in pieces_of(file):
             if piece not in known:
                 try:
@@ -74,7 +74,7 @@ class Fetching:
                 return problem
         return None
 
-    def _piece(self, file: File, piece: str, size: int) -> bytes:
+    def _piece(self, file: CheckpointFile, piece: str, size: int) -> bytes:
         try:
             data = self._objects.get(f"{self._folder}/{piece}", size + 1)
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class Fetching:
             raise self._broken(file, piece, "is not what was saved: its SHA-256 is another")
         return data
 
-    def _broken(self, file: File, piece: str, what: str) -> CheckpointBroken:
+    def _broken(self, file: CheckpointFile, piece: str, what: str) -> CheckpointBroken:
         return CheckpointBroken(f"{self._generation}: file {file.name}: object {self._folder}/{piece} {what}")
 
 
@@ -133,7 +133,7 @@ class Sending:
         self._before = hashed
         self._claiming = threading.Lock()
 
-    def send(self, paths: Iterable[Path]) -> tuple[File, ...]:
+    def send(self, paths: Iterable[Path]) -> tuple[CheckpointFile, ...]:
         """Send the pieces of all files, several at a time. Raise CheckpointError where a file cannot be read."""
         found = [(path, _identity(path)) for path in paths]
         known = {path: digests for path, identity in found if (digests := self._known(identity)) is not None}
@@ -150,7 +150,7 @@ class Sending:
             digests = known.get(path, [])
             if path.suffix == UNCHANGING:
                 self.hashed[identity] = digests
-            files.append(File(path.name, identity.size, tuple(self._has[digest] for digest in digests)))
+            files.append(CheckpointFile(path.name, identity.size, tuple(self._has[digest] for digest in digests)))
         return tuple(files)
 
     def _known(self, identity: Identity) -> list[str] | None:

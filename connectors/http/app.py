@@ -6,10 +6,10 @@ from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http import errors, openapi
 from recallflow.connectors.http.explorer import routes as explorer
-from recallflow.connectors.http.handler import Door, Mappings, without_mappings
+from recallflow.connectors.http.handler import Mappings, RequestHandler, without_mappings
 from recallflow.connectors.http.mem0 import routes as mem0
-from recallflow.connectors.http.middleware import Gate, Traced, Traffic
-from recallflow.connectors.http.requests import Limits, Segments
+from recallflow.connectors.http.middleware import ConcurrencyLimit, Traced, Traffic
+from recallflow.connectors.http.requests import Limits, PathSegments
 from recallflow.connectors.http.routes import (
     event_routes,
     explore_routes,
@@ -44,21 +44,21 @@ def build_app(
     # No documentation pages: FastAPI's load scripts from other hosts.
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
-    door = Door(service, admission, limits, mappings)
+    door = RequestHandler(service, admission, limits, mappings)
     app.include_router(probe_routes(service, registry))
     app.include_router(event_routes(door))
     app.include_router(memory_routes(door))
     _include_graph(app, door, rollouts)
     app.include_router(explorer.routes(door))
     app.include_router(mem0.routes(door))
-    app.add_middleware(Segments)
-    app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))
+    app.add_middleware(PathSegments)
+    app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # around the gate: a refusal is traced as well
     openapi.describe(app)
     return app
 
 
-def _include_graph(app: FastAPI, door: Door, rollouts: Rollouts) -> None:
+def _include_graph(app: FastAPI, door: RequestHandler, rollouts: Rollouts) -> None:
     """Add the graph's routes, and again under the prefixes of existing clients."""
     explore = explore_routes(door)
     for prefix in ("", SDK_PREFIX):

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from recallflow.connectors.http.errors import Problem, body_of, own_failure
-from recallflow.connectors.http.handler import Door, route_to_workspace, shown
+from recallflow.connectors.http.handler import RequestHandler, route_to_workspace, shown
 from recallflow.connectors.http.requests import credentials_of, too_large
 from recallflow.credentials import Headers
 from recallflow.errors import RecallflowError
@@ -32,7 +32,7 @@ class Results(Response):
     """Stream of batch results. Starlette's StreamingResponse detects a disconnect by reading the body, and would
     consume its lines."""
 
-    def __init__(self, door: Door, request: Request, media_type: str) -> None:
+    def __init__(self, door: RequestHandler, request: Request, media_type: str) -> None:
         super().__init__(media_type=media_type)
         del self.headers["content-length"]
         self._door, self._request = door, request
@@ -82,7 +82,7 @@ class _UnderWay:
         return b"".join(found) or None
 
 
-async def results(door: Door, request: Request) -> AsyncIterator[bytes]:
+async def results(door: RequestHandler, request: Request) -> AsyncIterator[bytes]:
     """Yield the result of each line; available results go together."""
     under_way = _UnderWay()
     reading = asyncio.create_task(_read(door, request, under_way))
@@ -94,7 +94,7 @@ async def results(door: Door, request: Request) -> AsyncIterator[bytes]:
         reading.cancel()
 
 
-async def _read(door: Door, request: Request, under_way: _UnderWay) -> None:
+async def _read(door: RequestHandler, request: Request, under_way: _UnderWay) -> None:
     """Store every line. The client may disconnect before the end: stored events stay."""
     credentials = credentials_of(request)
     try:
@@ -173,7 +173,9 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[t
             held.clear()
 
 
-async def _result(door: Door, request: Request, number: int, line: bytes | Problem, credentials: Headers) -> bytes:
+async def _result(
+    door: RequestHandler, request: Request, number: int, line: bytes | Problem, credentials: Headers
+) -> bytes:
     """Return the result of one line, as a line."""
     try:
         said = _said(line.body) if isinstance(line, Problem) else await _stored(door, request, line, credentials)
@@ -184,7 +186,7 @@ async def _result(door: Door, request: Request, number: int, line: bytes | Probl
     return orjson.dumps({"line": number, **said}) + b"\n"
 
 
-async def _stored(door: Door, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
+async def _stored(door: RequestHandler, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
     """Store the event of a line. Return its position. Raise RecallflowError."""
     event, credentials = route_to_workspace(request, door.event(line, credentials), credentials, door.mappings)
     door.admission.check(event, credentials)

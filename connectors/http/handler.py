@@ -19,7 +19,7 @@ from recallflow.events import Event, MemoryEvent
 from recallflow.owner import workspace_of
 from recallflow.parsing import QUERY_TYPES, parse, raw_event
 from recallflow.queries import QueryEvent
-from recallflow.service import Admission, Service, Stored
+from recallflow.service import Admission, Service, StoredEvent
 from recallflow.tracing import TRACE_HEADER
 
 ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
@@ -77,7 +77,7 @@ REQUIRED_IDS, OPTIONAL_IDS = frozenset(("tenant_id", "user_id")), frozenset(("en
 _WAITS = {None: False, "stored": False, "applied": True}
 
 
-class Door:
+class RequestHandler:
     """Service with its admission and limits."""
 
     def __init__(self, service: Service, admission: Admission, limits: Limits, mappings: Mappings) -> None:
@@ -168,7 +168,7 @@ class Door:
         """Store an event and return its position; with `waits` also its receipt. Raise RecallflowError."""
         return accepted(await self.stored(request, event, waits=waits))
 
-    async def stored(self, request: Request, event: MemoryEvent, *, waits: bool) -> Stored:
+    async def stored(self, request: Request, event: MemoryEvent, *, waits: bool) -> StoredEvent:
         """Store an event as `store` does, without a response."""
         event, headers = route_to_workspace(request, event, credentials_of(request), self.mappings)
         self.admission.check(event, headers)
@@ -215,12 +215,12 @@ class Door:
         return {field: one for field, one in self.admission.ids(headers).items() if field in lacking}
 
 
-def accepted(stored: Stored) -> Response:
+def accepted(stored: StoredEvent) -> Response:
     """Return the response for a stored event."""
     return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
 
 
-def shown(stored: Stored) -> dict[str, object]:
+def shown(stored: StoredEvent) -> dict[str, object]:
     """Return the response body for a stored event."""
     receipt = {} if stored.receipt is None else {"receipt": stored.receipt.model_dump(exclude_none=True)}
     return {"position": str(stored.position), "applied": stored.receipt is not None, **receipt}

@@ -34,7 +34,7 @@ class Traffic:
         self.under_way = Gauge("recallflow_http_requests_under_way", "Requests under way", registry=registry)
 
 
-class Gate:
+class ConcurrencyLimit:
     """Concurrency limit: requests above it are refused."""
 
     def __init__(self, app: ASGIApp, limits: Limits, traffic: Traffic) -> None:

@@ -214,7 +214,7 @@ def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class Segments:
+class PathSegments:
     """ASGI middleware that decodes each path segment, except for `/` and `%`. A server decodes the whole path, which
     would split an id that contains a slash."""
 
@@ -234,8 +234,8 @@ def _routed(segment: bytes) -> str:
         return segment.decode("ascii")
 
 
-class Addressed(APIRoute):
-    """Route with the path segments of `Segments`. Raise Problem for text that is not UTF-8, and for repeated
+class AddressedRoute(APIRoute):
+    """Route with the path segments of `PathSegments`. Raise Problem for text that is not UTF-8, and for repeated
     parameters."""
 
     def get_route_handler(self) -> Handler:
@@ -257,7 +257,7 @@ class Addressed(APIRoute):
                 raise Problem("invalid_event", "is given twice; give it once", name)
 
 
-class Described(Addressed):
+class DescribedRoute(AddressedRoute):
     """Route that accepts only the parameters of its description, each once unless it is a list. Ignoring a misspelt
     parameter would return an unintended result."""
 

@@ -10,9 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.batch import Results
 from recallflow.connectors.http.errors import JSON, Problem
-from recallflow.connectors.http.handler import ACCEPTED, Door, accepted, waits
+from recallflow.connectors.http.handler import ACCEPTED, RequestHandler, accepted, waits
 from recallflow.connectors.http.openapi import LINES, json_body, operation, reference
-from recallflow.connectors.http.requests import Described, Parameters, check_content_type, credentials_of, with_fields
+from recallflow.connectors.http.requests import (
+    DescribedRoute,
+    Parameters,
+    check_content_type,
+    credentials_of,
+    with_fields,
+)
 from recallflow.connectors.probes import exposition
 from recallflow.control import DEFAULT, Rollout
 from recallflow.events import Event, MemoryForget, MemoryUpdate
@@ -69,9 +75,9 @@ EVENTS = json_body(
 _RESULTS = "one line for each event, in their order: `line`, and `position` or `error`"
 
 
-def event_routes(door: Door) -> APIRouter:
+def event_routes(door: RequestHandler) -> APIRouter:
     """Return the routes of /memory/query, /memory/events and /memory/events/batch."""
-    router = APIRouter(route_class=Described)
+    router = APIRouter(route_class=DescribedRoute)
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
     async def query(request: Request) -> Response:
@@ -106,9 +112,9 @@ _CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is aller
 _FOUND = (404,)
 
 
-def memory_routes(door: Door) -> APIRouter:
+def memory_routes(door: RequestHandler) -> APIRouter:
     """Return the routes of /memories and /episodes."""
-    router = APIRouter(route_class=Described)
+    router = APIRouter(route_class=DescribedRoute)
     one = "/memories/{memory_id}"
 
     @router.get("/memories", openapi_extra=operation("Memories, the newest first", parameters=_LIST))
@@ -160,9 +166,9 @@ _TRACED = json_body(reference("GraphTrace"), trace={"type": "graph.trace", **ANN
 _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore", **ANN, "nodes": ["Ann"], "hops": 2})
 
 
-def graph_routes(door: Door) -> APIRouter:
+def graph_routes(door: RequestHandler) -> APIRouter:
     """Return the routes of /graph/status and /graph/trace."""
-    router = APIRouter(route_class=Described)
+    router = APIRouter(route_class=DescribedRoute)
 
     @router.get(
         "/graph/status", openapi_extra=operation("The graph in numbers, and its rollout", parameters=_STATUS_PARAMETERS)
@@ -183,9 +189,9 @@ def graph_routes(door: Door) -> APIRouter:
     return router
 
 
-def explore_routes(door: Door) -> APIRouter:
+def explore_routes(door: RequestHandler) -> APIRouter:
     """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
-    router = APIRouter(route_class=Described)
+    router = APIRouter(route_class=DescribedRoute)
 
     @router.get(
         "/graph/explore",
@@ -201,7 +207,7 @@ def explore_routes(door: Door) -> APIRouter:
     return router
 
 
-async def _ask_typed(door: Door, request: Request, kind: str) -> Response:
+async def _ask_typed(door: RequestHandler, request: Request, kind: str) -> Response:
     """Answer a query of one type; its body may omit the type."""
     body = await door.body(request)
     query = door.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
@@ -217,9 +223,9 @@ _DECISION = json_body(
 )
 
 
-def rollout_routes(door: Door, rollouts: Rollouts) -> APIRouter:
+def rollout_routes(door: RequestHandler, rollouts: Rollouts) -> APIRouter:
     """Return the routes of /graph/rollout."""
-    router = APIRouter(route_class=Described)
+    router = APIRouter(route_class=DescribedRoute)
     shown = operation(
         "What was decided of a tenant's graph", parameters=_TENANT_PARAMETERS, answer="RolloutShown", routed=False
     )

@@ -101,14 +101,14 @@ class ConnectionPool:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._strangers: dict[Connection, None] = {}  # in the order in which they became idle
-        self._admitted: dict[Connection, None] = {}
+        self._strangers: dict[HttpConnection, None] = {}  # in the order in which they became idle
+        self._admitted: dict[HttpConnection, None] = {}
         self._logged_s = float("-inf")
 
-    def add_idle(self, connection: "Connection") -> None:
+    def add_idle(self, connection: "HttpConnection") -> None:
         (self._admitted if connection.is_admitted else self._strangers)[connection] = None
 
-    def remove(self, connection: "Connection") -> None:
+    def remove(self, connection: "HttpConnection") -> None:
         self._strangers.pop(connection, None)
         self._admitted.pop(connection, None)
 
@@ -126,7 +126,7 @@ class ConnectionPool:
         return False
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """Connection that closes when headers do not come in time or do not end, when responses are not read, and above
     the connection limit."""
 
@@ -212,7 +212,7 @@ class Server(uvicorn.Server):
     without an exit code."""
 
     def __init__(self, app: ASGIApp, stop_timeout_s: float) -> None:
-        protocol: Any = partial(Connection, ConnectionPool(process.connections_most()))
+        protocol: Any = partial(HttpConnection, ConnectionPool(process.connections_most()))
         config = uvicorn.Config(
             app,
             loop="uvloop",

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class TopicDescription:
     """Description of a topic. A topic that is deleted and created again has another id."""
 
     id: str
@@ -43,14 +43,14 @@ class TopicAsker:
         self._topics = topics
         self._admin = AdminClient(options.admin())
 
-    def __call__(self) -> dict[str, Described]:
+    def __call__(self) -> dict[str, TopicDescription]:
         """Describe the topics. Raise KafkaException."""
         self._admin.poll(0)
         futures = self._admin.describe_topics(TopicCollection([*self._topics]), request_timeout=DESCRIBE_S)
         found = {topic: future.result() for topic, future in futures.items()}
-        return {topic: Described(str(one.topic_id), len(one.partitions)) for topic, one in found.items()}
+        return {topic: TopicDescription(str(one.topic_id), len(one.partitions)) for topic, one in found.items()}
 
-    def first(self) -> dict[str, Described]:
+    def first(self) -> dict[str, TopicDescription]:
         """Return the first description. Raise SourceError where the brokers cannot be reached, refuse us, or lack a
         topic."""
         with TopicReader(self._options) as reader:

@@ -13,14 +13,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from recallflow.background import beside
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
 
 ASK_EVERY_S = 0.5
 ASK_S = 2.0
 LOOK_S = 1.0
-Found = Mapping[str, Described]
+Found = Mapping[str, TopicDescription]
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def _left(log: _Log) -> int:
     return max(0, log.target - log.next_offset) + log.open_below
 
 
-class Connection:
+class BrokerConnection:
     """Observer of the brokers on a thread of its own. It sets the targets of `catch_up` at the start and after an
     outage."""
 

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 
 from recallflow.background import Patience
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.admin import Described, ask_configs
+from recallflow.connectors.kafka.admin import TopicDescription, ask_configs
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
@@ -84,7 +84,7 @@ class ControlTable:
         """Return the error that ended reading: later decisions would be missed."""
         return self._error
 
-    def grow(self, found: Mapping[str, Described]) -> None:
+    def grow(self, found: Mapping[str, TopicDescription]) -> None:
         """Add the partitions of a grown topic. Called from another thread."""
         count = found[self._topic].partitions
         self._added.extend(range(self._partitions, count))
@@ -115,28 +115,28 @@ class ControlTable:
             _log.warning("%s %s%s", place, LEFT_OUT[left_out.reason], left_out.detail)
 
 
-class LeftOut(NamedTuple):
+class IgnoredDecision(NamedTuple):
     """Reason for ignoring a record of the control topic, with details."""
 
     reason: str
     detail: str = ""
 
 
-def take(message: Any, history: History, secret: str | None) -> LeftOut | None:
+def take(message: Any, history: History, secret: str | None) -> IgnoredDecision | None:
     """Add the decision of a record to the history, or return the reason for ignoring it."""
     try:
         event = parse_control(message.value() or b"")
     except InvalidRecord as error:
-        return LeftOut("no_event", f": {error}")
+        return IgnoredDecision("no_event", f": {error}")
     append_ms, key = time_ms(message), message.key()
     if secret is None:
         history.add(append_ms, event)
         return None
     if key != event.record_key or not is_signed(secret, key, message.value(), headers_of(message)):
-        return LeftOut("not_signed")
+        return IgnoredDecision("not_signed")
     if event.timestamp is None or event.timestamp > append_ms + AHEAD_MS:
-        return LeftOut("wrong_time")
-    return None if history.add_signed(append_ms, event) else LeftOut("replayed")
+        return IgnoredDecision("wrong_time")
+    return None if history.add_signed(append_ms, event) else IgnoredDecision("replayed")
 
 
 class DecisionSender:

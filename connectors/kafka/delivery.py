@@ -32,7 +32,7 @@ class ToSend(NamedTuple):
     outgoing: Outgoing
 
 
-class Sent:
+class EarlierOutputs:
     """Outputs that earlier owners of our partitions sent, and that did not come again yet."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class DeliverySink:
         options: KafkaOptions,
         *,
         most_bytes: Mapping[str, int],
-        sent: Sent,
+        sent: EarlierOutputs,
         marked: Callable[[list[Marked]], None],
         permit: Permit = lambda _: None,
         outage_s: float = OUTAGE_S,

@@ -45,7 +45,7 @@ class Committed(NamedTuple):
     text: str
 
 
-class Found(NamedTuple):
+class CommittedEntry(NamedTuple):
     """Progress that the group keeps for a partition, with the note of its writer; both None if there is none."""
 
     committed: Committed
@@ -128,7 +128,7 @@ class GroupConsumer:
                 self._judge(error)
         self._complaints.check()
 
-    def read(self, partitions: Iterable[int]) -> dict[int, Found] | None:
+    def read(self, partitions: Iterable[int]) -> dict[int, CommittedEntry] | None:
         """Return the committed progress of partitions; None to ask again. Raise as `poll`."""
         asked = [TopicPartition(topic, one) for one in partitions for topic in (self._memory, self._queries)]
         try:
@@ -147,9 +147,9 @@ class GroupConsumer:
             if topic == self._memory
         }
 
-    def _found(self, memory: TopicPartition, queries: TopicPartition) -> Found:
+    def _found(self, memory: TopicPartition, queries: TopicPartition) -> CommittedEntry:
         committed = Committed(max(0, memory.offset), max(0, queries.offset), memory.metadata or "")
-        return Found(committed, queries.metadata or None)
+        return CommittedEntry(committed, queries.metadata or None)
 
     def commit(self, committed: Mapping[int, Committed], note: str) -> frozenset[int]:
         """Commit progress. Return the accepted partitions; the others may be tried again. Raise as `poll`.

@@ -43,7 +43,7 @@ TopicPart = tuple[str, int]
 MemoryEnds = Callable[[Collection[int]], Mapping[int, int]]
 
 
-class Ways(NamedTuple):
+class Remedies(NamedTuple):
     """Remedies for records that retention removed: unread queries, unread memories, outputs since the last commit."""
 
     queries: str = "a checkpoint does not help: go on without them (recallflow run --give-up-unanswered)"
@@ -51,7 +51,7 @@ class Ways(NamedTuple):
     outputs: str = "restore nothing, and let them come twice: recallflow run --accept-repeats"
 
 
-WAYS = Ways()
+WAYS = Remedies()
 
 
 def gone(source: str, what: str, way: str) -> str:
@@ -59,7 +59,7 @@ def gone(source: str, what: str, way: str) -> str:
     return f"{source}: {what} gone from the topic, and nothing is skipped silently: {way}"
 
 
-class Reader:
+class LaneReader:
     """One consumer on one thread, with a lane per Kafka partition."""
 
     def __init__(
@@ -256,7 +256,7 @@ class Hub:
         failure: Callable[[], Exception | None] = lambda: None,
         *,
         queries_room: Callable[[], int] = lambda: BATCH_MAX,
-        ways: Ways = WAYS,
+        ways: Remedies = WAYS,
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
         memory_ends: MemoryEnds | None = None,
@@ -270,8 +270,8 @@ class Hub:
             queries_room: returns how many more queries may be in flight.
         """
         self.wake = wake or threading.Event()
-        self.queries = Reader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
-        self.memories = Reader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
+        self.queries = LaneReader("queries", options, self.wake, new_consumer, ways.queries, memory_ends=memory_ends)
+        self.memories = LaneReader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
         self._in_flight = in_flight
         self._queries_room = queries_room
         self._failure = failure

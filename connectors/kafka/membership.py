@@ -39,8 +39,8 @@ from recallflow.connectors.kafka.group_consumer import (
     BY_HAND,
     SHARING,
     Committed,
+    CommittedEntry,
     Fenced,
-    Found,
     GroupConsumer,
     OtherAssignmentMode,
 )
@@ -116,7 +116,7 @@ class PreviousStaticMember:
         """Return whether its last possible lease has expired."""
         return self._lease.clock_s() >= self._until_s
 
-    def has_left(self, found: dict[int, Found]) -> set[int]:
+    def has_left(self, found: dict[int, CommittedEntry]) -> set[int]:
         """Return the partitions that it cannot be working on."""
         if self.is_through:
             return set(found)
@@ -433,7 +433,7 @@ class Membership:
         self._coming -= gained  # after that: `expected` names them at any time
         self._assignee.gain({partition: coming[partition].committed.text or None for partition in gained})
 
-    def _settings_agree(self, found: Mapping[int, Found]) -> bool:
+    def _settings_agree(self, found: Mapping[int, CommittedEntry]) -> bool:
         """Return whether the settings in the notes allow a start of partitions. Raise UsageError where they differ.
 
         The owner of the first partition commits the settings of a new deployment, and all others wait for them. So of

@@ -17,10 +17,10 @@ from confluent_kafka import Consumer
 from recallflow.background import Closing
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.connection import CatchUp
-from recallflow.connectors.kafka.hub import BATCH_MAX, WAYS, Hub, MemoryEnds, Reader, Ways
+from recallflow.connectors.kafka.hub import BATCH_MAX, WAYS, Hub, LaneReader, MemoryEnds, Remedies
 from recallflow.connectors.kafka.messages import record_of
 from recallflow.connectors.kafka.order import Lane
-from recallflow.connectors.kafka.place import Reached, Tails
+from recallflow.connectors.kafka.place import LogProgress, Tails
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.records import Mark, Open, Record, Signal
 
@@ -31,7 +31,7 @@ IDLE_S = 10.0  # barrier interval of a partition without new records
 _log = logging.getLogger(__name__)
 
 
-class Progress:
+class RecordCounters:
     """Counters of records that the source emitted and that the flow finished, by topic. The source limits the
     difference, because a dataflow has no back-pressure from an operator to its source."""
 
@@ -68,12 +68,12 @@ class Progress:
         return min([*self._snapshots_s.values()], default=self._began_s)
 
 
-class Given:
+class BarrierProgress:
     """Progress of one partition at a barrier, and the output offsets from which its later outputs lie."""
 
     __slots__ = ("memory", "queries", "tails", "tails_ms")
 
-    def __init__(self, memory: Reached, queries: Reached, tails: Tails, tails_ms: int) -> None:
+    def __init__(self, memory: LogProgress, queries: LogProgress, tails: Tails, tails_ms: int) -> None:
         self.memory, self.queries, self.tails, self.tails_ms = memory, queries, tails, tails_ms
 
 
@@ -106,7 +106,7 @@ class OwnedSource:
         stopping: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         queries_in_flight_max: int | None = None,
-        ways: Ways = WAYS,
+        ways: Remedies = WAYS,
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
         clock_s: Callable[[], float] = time.monotonic,
@@ -127,7 +127,7 @@ class OwnedSource:
             settle: commits the barriers that are synced and delivered; called before each batch.
         """
         self.topics = (memory_topic, query_topic)
-        self.progress = Progress()
+        self.progress = RecordCounters()
         self.catch_up = catch_up or CatchUp()
         self.stopping = stopping or threading.Event()
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
@@ -136,7 +136,7 @@ class OwnedSource:
         self._finished, self._closing, self._settle = finished, closing or Closing(), settle
         self._owned: dict[int, _Owned] = {}
         self._kept_warm: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
-        self._given: dict[tuple[int, int], Given] = {}
+        self._given: dict[tuple[int, int], BarrierProgress] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         self._queries_most = queries_in_flight_max
         self._hub = Hub(
@@ -184,7 +184,7 @@ class OwnedSource:
         """Return the standby partitions."""
         return frozenset(self._kept_warm)
 
-    def given(self, partition: int, number: int) -> Given | None:
+    def given(self, partition: int, number: int) -> BarrierProgress | None:
         """Return the progress of a partition at a barrier; each barrier can be looked up once."""
         return self._given.pop((partition, number), None)
 
@@ -201,7 +201,7 @@ class OwnedSource:
     def ready(self) -> bool:
         return self._began and not self.stopping.is_set()
 
-    def readers(self) -> list[Reader]:
+    def readers(self) -> list[LaneReader]:
         return [self._hub.queries, self._hub.memories]
 
     def close(self) -> None:
@@ -330,7 +330,7 @@ class OwnedSource:
     def _mark(self, partition: int, owned: _Owned, *, last: bool = False) -> Mark:
         tails, tails_ms = self._tails()
         memory, queries = reached(owned.memory), reached(owned.queries)
-        self._given[partition, owned.marks] = Given(memory, queries, tails, tails_ms)
+        self._given[partition, owned.marks] = BarrierProgress(memory, queries, tails, tails_ms)
         mark = Mark(partition, owned.marks, owned.place, last)
         owned.marks, owned.place = owned.marks + 1, None
         self.progress.snapped(str(partition))
@@ -359,13 +359,13 @@ def records_of(lane: Lane, most: int) -> list[Record]:
     return records
 
 
-def reached(lane: Lane) -> Reached:
+def reached(lane: Lane) -> LogProgress:
     """Return the progress of a lane, with the open records of an earlier owner that are not given again yet."""
     still = tuple(sorted(offset for offset in lane.open if offset >= lane.next_offset))
-    return Reached(max(lane.next_offset, lane.answered_from), lane.since_ms, still, lane.given_ahead())
+    return LogProgress(max(lane.next_offset, lane.answered_from), lane.since_ms, still, lane.given_ahead())
 
 
-def lane_at(topic: str, number: int, at: Reached, end: int, first: int | None = None) -> Lane:
+def lane_at(topic: str, number: int, at: LogProgress, end: int, first: int | None = None) -> Lane:
     """Return a lane that continues at a committed progress, or at `first`; records before the progress are not
     answered."""
     begins = at.first if first is None else min(first, at.first)

@@ -17,7 +17,7 @@ AHEAD_MOST = 200  # limit of each list of offsets in commit metadata
 Tails = Mapping[str, Mapping[int, int]]  # output topic → partition → an offset
 
 
-class Reached(NamedTuple):
+class LogProgress(NamedTuple):
     """Progress of one log.
 
     All records below `next_offset` are done except those in `open`; so are the records in `ahead`. `since_ms` is the
@@ -40,7 +40,7 @@ class Reached(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionProgress:
     """Progress of a partition: in its memories, which have no open records, and in its queries.
 
     `tails` are the output offsets from which outputs of unfinished records may lie; a partition that is not named has
@@ -49,8 +49,8 @@ class Place:
     deployment's first record, after retention. `generation` counts the owners of the partition.
     """
 
-    memory: Reached
-    queries: Reached
+    memory: LogProgress
+    queries: LogProgress
     partitions: int
     tails: Tails = field(default_factory=dict)
     at_ms: int = 0
@@ -104,14 +104,14 @@ class Place:
                 return text
         raise ValueError("a place is longer than its bound")
 
-    def _least(self) -> "Place":
+    def _least(self) -> "PartitionProgress":
         """Return the smallest correct progress: open records must not be lost, so reading continues at the first of
         them."""
         still = sorted(self.queries.open)
         if len(still) <= AHEAD_MOST:
             queries = self.queries._replace(ahead=())
         else:
-            queries = Reached(still[AHEAD_MOST], 0, tuple(still[:AHEAD_MOST]))
+            queries = LogProgress(still[AHEAD_MOST], 0, tuple(still[:AHEAD_MOST]))
         return replace(self, queries=queries, tails={}, clean=False)
 
 
@@ -119,20 +119,20 @@ def progress_of(stored: bytes) -> tuple[str, tuple[int, int, int]]:
     """Return the deployment of a progress that a folder keeps, and its generation, next memory offset and first open
     query: later values of a partition are larger. Return no deployment and zeros for the encoding of another version.
     """
-    place = Place.found(stored.decode())
+    place = PartitionProgress.found(stored.decode())
     if place is None:
         return "", (0, 0, 0)
     return place.deployment, (place.generation, place.memory.next_offset, place.queries.first)
 
 
-def _encoded(reached: Reached) -> tuple[Any, ...]:
+def _encoded(reached: LogProgress) -> tuple[Any, ...]:
     """Return a log with its lists of offsets as differences, which are shorter."""
     lists = (sorted(one) for one in (reached.open, reached.ahead))
     return (reached.next_offset, reached.since_ms, *([b - a for a, b in pairwise([0, *one])] for one in lists))
 
 
-def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> Reached:
-    return Reached(int(next_offset), int(since_ms), tuple(accumulate(still)), tuple(accumulate(ahead)))
+def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> LogProgress:
+    return LogProgress(int(next_offset), int(since_ms), tuple(accumulate(still)), tuple(accumulate(ahead)))
 
 
 def _spread(offsets: Mapping[int, int]) -> list[int]:

@@ -26,7 +26,7 @@ from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import ErrorBody, Receipt, Response
-from recallflow.service import Stored
+from recallflow.service import StoredEvent
 
 EARLY_MOST = 64  # outputs about one owner that are kept, as one may overtake word of where its record stands
 M = TypeVar("M", Response, Receipt)
@@ -217,12 +217,12 @@ class KafkaService:
         except TimeoutError:
             raise QueryTimeout(query_id, timeout_s, self._exchange.trouble) from None
 
-    async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+    async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         position = self._loop_calls.attach().create_future()
         self._send(self._topics.memory, event, headers, partial(resolve, position))
-        return Stored(await position)
+        return StoredEvent(await position)
 
-    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
+    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
         ends_s = asyncio.get_running_loop().time() + timeout_s
         with suppress(TimeoutError):  # stored it is all the same
             async with asyncio.timeout_at(ends_s):
@@ -236,7 +236,7 @@ class KafkaService:
                 resolve(position, found)
 
             self._send(self._topics.memory, noted, headers, delivered)
-            stored = Stored(await position)
+            stored = StoredEvent(await position)
             try:
                 async with asyncio.timeout_at(ends_s):
                     return stored._replace(receipt=_receipt(await output))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from recallflow.connectors.llm.connection import CallFailed
-from recallflow.connectors.llm.policy import Budget, Meter, Policy
+from recallflow.connectors.llm.policy import Meter, Policy, TokenBudget
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.llm import FAILURES, Breaker, Completion, Embedded, Spent, Task
 from recallflow.tracing import model_call
@@ -19,14 +19,14 @@ MALFORMED_MOST = 2  # a model that returns malformed JSON twice repeats it
 _log = logging.getLogger(__name__)
 
 
-class Calls:
+class ModelCalls:
     """Calls of one model. Use it on one event loop."""
 
     def __init__(self, model: str, policy: Policy) -> None:
         self.meter = Meter(model)
         self._policy = policy
         self._breaker = Breaker(policy.around.now_s)
-        self._budget = Budget(policy.limit, policy.around.epoch_s, policy.spending)
+        self._budget = TokenBudget(policy.limit, policy.around.epoch_s, policy.spending)
         self._under_way = 0
         self._is_limited = False  # whether the last failure was a rate limit
 

@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema
 import orjson
 
-from recallflow.connectors.llm.calls import Calls
-from recallflow.connectors.llm.connection import CallFailed, Connection
+from recallflow.connectors.llm.calls import ModelCalls
+from recallflow.connectors.llm.connection import CallFailed, ModelConnection
 from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, counted, estimate_tokens
 from recallflow.llm import Completion, Prompt, Spent
 
@@ -51,10 +51,10 @@ class OpenAiModel:
     def __init__(self, model: str, endpoint: Endpoint, policy: Policy) -> None:
         """Raise UsageError for an invalid URL or header."""
         self.name = model
-        self._connection = Connection(endpoint)
+        self._connection = ModelConnection(endpoint)
         # The client imports the resources at this access: now, and not during the first question.
         self._create = self._connection.client.chat.completions.with_streaming_response.create
-        self._calls = Calls(model, policy)
+        self._calls = ModelCalls(model, policy)
         # OpenAI's newer models accept one name only, many other servers the other.
         self._most_tokens = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
 

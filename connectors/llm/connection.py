@@ -41,7 +41,7 @@ class CallFailed(ModelError):
         return self.code in ("timeout", "unavailable", "rate_limited") or self.status in (401, 403, 404)
 
 
-class Connection:
+class ModelConnection:
     """Connection to one endpoint. Use and close it on one event loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:

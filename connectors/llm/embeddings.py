@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from recallflow.connectors.llm.calls import Calls
-from recallflow.connectors.llm.connection import CallFailed, Connection
+from recallflow.connectors.llm.calls import ModelCalls
+from recallflow.connectors.llm.connection import CallFailed, ModelConnection
 from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, counted, estimate_tokens
 from recallflow.embedder import Matrix
 from recallflow.enrichment import EMBEDDED_BYTES
@@ -29,9 +29,9 @@ class OpenAiEmbeddings:
         """Raise UsageError for an invalid URL or header."""
         self.name = model
         self.dimension = dimension
-        self._connection = Connection(endpoint)
+        self._connection = ModelConnection(endpoint)
         self._create = self._connection.client.embeddings.with_streaming_response.create  # loaded now, as of a chat
-        self._calls = Calls(model, policy)
+        self._calls = ModelCalls(model, policy)
         shortened = model.rpartition("/")[2].startswith(SHORTENED)
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
         self._fits = False  # once a vector had the size that is set, another size is a mistake of the service's

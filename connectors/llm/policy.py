@@ -186,7 +186,7 @@ class Reserved(NamedTuple):
     day: int
 
 
-class Budget:
+class TokenBudget:
     """Tokens by tenant and UTC day. A call reserves its estimated cost and returns the unused part, so that
     concurrent calls do not exceed the budget."""
 

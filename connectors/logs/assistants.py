@@ -8,7 +8,7 @@ from typing import Any
 from recallflow.connectors.logs.building import (
     EMPTY,
     OTHER_BRANCH,
-    Said,
+    LoggedMessage,
     author,
     branch,
     broken,
@@ -23,12 +23,12 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import EACH, elements, first_objects, placed_elements
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _FILE = re.compile(r"conversations(-\d+)?\.json")
 
 
-def holds_conversations(head: Head, beside: Set[str], field: str, kind: type[object]) -> bool:
+def holds_conversations(head: LogHead, beside: Set[str], field: str, kind: type[object]) -> bool:
     """Return whether a log is an export of one program: its archive contains one of the files `beside`, or each
     conversation has a `field` of type `kind`."""
     if head.members:
@@ -39,8 +39,8 @@ def holds_conversations(head: Head, beside: Set[str], field: str, kind: type[obj
 
 def each_conversation(
     source: LogSource,
-    scope: Scope,
-    events_of: Callable[[Any, Scope, str, str], Iterator[bytes]],
+    scope: ImportScope,
+    events_of: Callable[[Any, ImportScope, str, str], Iterator[bytes]],
     account_field: str,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[bytes]:
@@ -91,11 +91,11 @@ _INSTRUCTIONS = ("user_editable_context", "model_editable_context")
 _REASONING = ("thoughts", "reasoning_recap")
 
 
-def _recognises_chatgpt(head: Head) -> bool:
+def _recognises_chatgpt(head: LogHead) -> bool:
     return holds_conversations(head, _CHATGPT_FILES, "mapping", dict)
 
 
-def _read_chatgpt(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read_chatgpt(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     return each_conversation(source, scope, chatgpt_events, "user_id")
 
 
@@ -108,7 +108,7 @@ CHATGPT = LogFormat(
 )
 
 
-def chatgpt_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
+def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
     """Yield the messages of the displayed branch. Others are counted."""
     mapping = conversation.get("mapping") if isinstance(conversation, dict) else None
     if not isinstance(mapping, dict):
@@ -132,7 +132,7 @@ def chatgpt_events(conversation: Any, scope: Scope, owner: str, where: str) -> I
         if reason := _left_out(message, text):
             leave_out(scope, reason)
             continue
-        said = Said(
+        said = LoggedMessage(
             id=word(message.get("id")) or key,
             session=word(session),
             role=_field(message.get("author"), "role"),
@@ -218,11 +218,11 @@ _ROLES = {"human": "user"}
 _LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
 
 
-def _recognises_claude(head: Head) -> bool:
+def _recognises_claude(head: LogHead) -> bool:
     return holds_conversations(head, _CLAUDE_FILES, "chat_messages", list)
 
 
-def _read_claude(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read_claude(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     return each_conversation(source, scope, claude_events, "account", dict(_people(source)))
 
 
@@ -256,7 +256,7 @@ CLAUDE = LogFormat(
 )
 
 
-def claude_events(conversation: Any, scope: Scope, owner: str, where: str) -> Iterator[bytes]:
+def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
     """Yield the messages of a conversation; with branches, those of the displayed one."""
     messages = conversation.get("chat_messages") if isinstance(conversation, dict) else None
     if not isinstance(messages, list):
@@ -278,7 +278,7 @@ def claude_events(conversation: Any, scope: Scope, owner: str, where: str) -> It
                 leave_out(scope, EMPTY)
             continue
         sender = message.get("sender")
-        said = Said(
+        said = LoggedMessage(
             id=word(message.get("uuid")) or f"{session}-{number}",
             session=session,
             role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,

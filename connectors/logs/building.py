@@ -15,14 +15,14 @@ from typing import Any
 
 import orjson
 
-from recallflow.connectors.logs.model import LogSource, Scope
+from recallflow.connectors.logs.model import ImportScope, LogSource
 from recallflow.fields import written_time
 
 EVENT_BYTES = 1024 * 1024 + 1  # one more than an event may have, so that a cut line is still rejected as too large
 _WRITTEN_LEVELS = 250  # orjson writes 254, and an event may have 200
 
 
-def encode_event(scope: Scope, event: dict[str, Any]) -> bytes:
+def encode_event(scope: ImportScope, event: dict[str, Any]) -> bytes:
     """Return an event as JSON, with the scope's owner where it names none."""
     owned = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "environment": scope.environment} | event
     try:
@@ -56,7 +56,7 @@ OTHER_BRANCH = "messages of other branches"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LoggedMessage:
     """One message of a log. `time` is epoch milliseconds, or a text in the event's format. `edited` is the identity
     and time of the latest edit."""
 
@@ -70,7 +70,7 @@ class Said:
     edited: tuple[str, int | str | None] | None = None
 
 
-def message_events(scope: Scope, owner: str, said: Said) -> Iterator[bytes]:
+def message_events(scope: ImportScope, owner: str, said: LoggedMessage) -> Iterator[bytes]:
     """Yield the message, and the update of its edit."""
     event = {
         "type": "message",
@@ -88,7 +88,7 @@ def message_events(scope: Scope, owner: str, said: Said) -> Iterator[bytes]:
 
 
 def edit(
-    scope: Scope, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]
+    scope: ImportScope, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]
 ) -> bytes:
     """Return the update event of an edit."""
     key, time = edited
@@ -96,7 +96,7 @@ def edit(
     return encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))
 
 
-def encode_owned_event(scope: Scope, owner: str, event: Mapping[str, object]) -> bytes:
+def encode_owned_event(scope: ImportScope, owner: str, event: Mapping[str, object]) -> bytes:
     """Return an owner's event as JSON; an event that is too large is cut just above the limit. Lone surrogates,
     which JSON can contain and UTF-8 cannot, become replacement characters."""
     owned = {**event, "user_id": owner}
@@ -181,7 +181,7 @@ def stamp(written: object) -> str | None:
     return None if written in (None, "") else word(written)[:_TIME_CHARACTERS]
 
 
-def leave_out(scope: Scope, reason: str, count: int = 1) -> None:
+def leave_out(scope: ImportScope, reason: str, count: int = 1) -> None:
     """Count an omitted message. Reasons that come from the log are limited in number, to limit memory."""
     shown = author(reason[:_REASON_CHARACTERS]) or "without a reason"
     known = shown in scope.skipped or len(scope.skipped) < _REASONS_MAX
@@ -189,7 +189,7 @@ def leave_out(scope: Scope, reason: str, count: int = 1) -> None:
         scope.skipped[shown if known else "for other reasons"] += count
 
 
-def exported(source: LogSource, names: "re.Pattern[str]", scope: Scope) -> list[LogSource]:
+def exported(source: LogSource, names: "re.Pattern[str]", scope: ImportScope) -> list[LogSource]:
     """Return the files of an export with matching names, or the single file that was given; count others."""
     members = source.members()
     if not members:

@@ -15,7 +15,7 @@ from typing import Any
 
 from recallflow.connectors.logs.building import (
     EMPTY,
-    Said,
+    LoggedMessage,
     author,
     broken,
     identifier,
@@ -26,13 +26,13 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import elements, first_objects, members
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _SAID = ("Default", "Reply", "20", "23")  # the last two are answers of bots to commands, which have no name there
 _DIRECT = "0"
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     return not head.members and any(map(_is_channel, first_objects(head.start)))
 
 
@@ -40,7 +40,7 @@ def _is_channel(one: dict[str, Any]) -> bool:
     return all(isinstance(one.get(name), dict) for name in ("guild", "channel"))
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         about = members(file, without=frozenset(("messages",)))
     guild, channel = (one if isinstance(one := about.get(name), dict) else {} for name in ("guild", "channel"))
@@ -70,7 +70,7 @@ def _owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
 
 
 def message_of(
-    message: Any, guild: dict[str, Any], channel: dict[str, Any], owner: str, scope: Scope, where: str
+    message: Any, guild: dict[str, Any], channel: dict[str, Any], owner: str, scope: ImportScope, where: str
 ) -> Iterator[bytes]:
     """Yield a message of a channel; events of the channel are counted by type."""
     if not isinstance(message, dict):
@@ -91,7 +91,7 @@ def message_of(
     metadata = {"source": "discord", "channel": word(channel.get("name")), "guild": word(guild.get("name"))}
     if isinstance(answered, dict) and kind == "Reply":
         metadata["reply_to"] = f"{session}-{word(answered.get('messageId'))}"
-    said = Said(
+    said = LoggedMessage(
         id=f"{session}-{message_id or where}",
         session=session,
         role="assistant" if written.get("isBot") is True else "user",

@@ -14,17 +14,17 @@ from typing import Any
 
 from recallflow.connectors.logs.building import EVENT_BYTES, encode_event
 from recallflow.connectors.logs.documents import elements, first_objects, parsed
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _SESSION = re.compile(r"session_(\d+)")
 _TIME = "%I:%M %p on %d %B, %Y"
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     return any("conversation" in one and "sample_id" in one for one in first_objects(head.start))
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     """Yield the events sample by sample, session by session in numeric order, turn by turn."""
     with source.open() as file:
         for text in elements(file):
@@ -35,7 +35,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
                 yield from (encode_event(scope, event) for event in _events(sample, scope))
 
 
-def _events(sample: object, scope: Scope) -> Iterator[dict[str, Any]]:
+def _events(sample: object, scope: ImportScope) -> Iterator[dict[str, Any]]:
     conversation = sample.get("conversation") if isinstance(sample, dict) else None
     if not isinstance(sample, dict) or not isinstance(conversation, dict):
         yield _misfit({}, sample)

@@ -23,8 +23,16 @@ from email.utils import getaddresses, parsedate_to_datetime
 from typing import BinaryIO
 
 from recallflow.connectors.lines import bounded_lines
-from recallflow.connectors.logs.building import EMPTY, Said, author, broken, file_name, leave_out, message_events
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.building import (
+    EMPTY,
+    LoggedMessage,
+    author,
+    broken,
+    file_name,
+    leave_out,
+    message_events,
+)
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _MAIL_BYTES = 8 * 1024 * 1024  # size limit of a mail in memory; its text comes before large attachments
 _LINE_BYTES = 1024 * 1024
@@ -40,12 +48,12 @@ _BLOCK = re.compile(r"</?(?:p|div|br|li|tr|h[1-6]|blockquote)\b[^<>]*>", re.IGNO
 _TAG = re.compile(r"<[/a-zA-Z!?][^<>]*>")
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     lines = head.start.lstrip(b"\r\n").split(b"\n", 2)
     return len(lines) > 1 and _START.match(lines[0]) is not None and _HEADER.match(lines[1].lstrip(b">")) is not None
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         for number, (mail, is_whole) in enumerate(_mails(file), start=1):
             if not is_whole:
@@ -74,7 +82,7 @@ def _mails(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
         yield b"\n".join(mail), held <= _MAIL_BYTES
 
 
-def mail_events(mail: bytes, scope: Scope, where: str) -> Iterator[bytes]:
+def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield a mail as a message of its thread, which is named by its first reference."""
     try:
         parsed = BytesParser(policy=compat32).parsebytes(mail)
@@ -96,7 +104,7 @@ def mail_events(mail: bytes, scope: Scope, where: str) -> Iterator[bytes]:
     thread = next((ids[0] for name in ("References", "In-Reply-To") if (ids := _ids(parsed, name))), mail_id)
     name, address = next(iter(getaddresses([sender])), ("", ""))
     begins = bool(subject) and thread == mail_id  # an answer's subject is its thread's
-    said = Said(
+    said = LoggedMessage(
         id=mail_id,
         session=_header(parsed, "X-GM-THRID") or thread,
         role="user",

@@ -26,7 +26,7 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import elements, first_objects
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
 from recallflow.connectors.logs.owners import identifier_text, is_scalar, unclear_identities
 from recallflow.errors import InvalidRecord
 
@@ -34,7 +34,7 @@ _LISTS = ("results", "memories", "history")
 _NOT_MEMORIES = ("relations", "entities")
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     return not head.members and any(map(_is_memory, _first(head.start)))
 
 
@@ -52,7 +52,7 @@ def _is_memory(one: dict[str, Any]) -> bool:
     return isinstance(one.get("memory"), str) and "id" in one
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as opened:
         start = first_objects(start_of(opened, 64 * 1024))
     listed = next((name for one in start for name in _LISTS if name in one), None)
@@ -76,7 +76,7 @@ MEM0 = LogFormat(
 )
 
 
-def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
+def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield a memory, with the update that changed it last; or a step of its history."""
     if not isinstance(memory, dict) or not _is_memory(memory):
         yield broken(where, "is no memory of mem0", memory)
@@ -105,14 +105,14 @@ def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
         yield edit(scope, owner, memory_id, (updated, updated), given)
 
 
-def _owned(memory: dict[str, Any], scope: Scope) -> tuple[str, dict[str, Any]]:
+def _owned(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[str, Any]]:
     named = {kind: name for kind in ENTITIES if isinstance(name := identifier_text(memory.get(kind)), str) and name}
     metadata = memory.get("metadata")
     found = owned(named or {ENTITIES[0]: scope.user_id}, metadata if isinstance(metadata, dict) else None)
     return (scope.user_id if scope.user_given else found.user_id), found.fields
 
 
-def _unclear(memory: dict[str, Any], scope: Scope) -> list[str]:
+def _unclear(memory: dict[str, Any], scope: ImportScope) -> list[str]:
     """Return the fields that look like the owner of a memory without one."""
     if scope.user_given or any(is_scalar(memory.get(kind)) and memory[kind] != "" for kind in ENTITIES):
         return []
@@ -138,7 +138,7 @@ def _expires(last_day: str) -> str:
         return last_day
 
 
-def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: Scope) -> bytes:
+def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: ImportScope) -> bytes:
     """Return the event of a history step: added, changed or forgotten."""
     memory_id, kind = identifier(step["memory_id"]), step.get("event")
     time = stamp(step.get("updated_at")) or stamp(step.get("created_at"))

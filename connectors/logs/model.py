@@ -12,7 +12,7 @@ DateOrder = Literal["dmy", "mdy", "ymd"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ImportScope:
     """Defaults of an import.
 
     `user_given` means that `--user` was set: then a group chat, which would be an owner of its own, belongs to that
@@ -45,7 +45,7 @@ class LogSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LogHead:
     """Start of a log for format detection. `start` are the first bytes of a single file, at most HEAD_BYTES;
     `members` are the names in a folder or an archive."""
 
@@ -86,6 +86,6 @@ class LogFormat:
 
     name: str
     title: str
-    recognises: Callable[[Head], bool]
-    read: Callable[[LogSource, Scope], Iterator[bytes]]
+    recognises: Callable[[LogHead], bool]
+    read: Callable[[LogSource, ImportScope], Iterator[bytes]]
     fields: tuple[str, ...] = ()  # names in its JSON, by which the format that is nearest to an unknown log is found

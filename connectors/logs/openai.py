@@ -16,7 +16,7 @@ from typing import Any
 
 from recallflow.connectors.logs.building import EVENT_BYTES, encode_event, identifier, word
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
 from recallflow.connectors.logs.owners import (
     ROLES,
     FieldRoles,
@@ -40,7 +40,7 @@ _SPOKEN_ELSEWHERE = ("tool_calls", "function_call", "refusal", "audio")  # such 
 _SECONDS_BELOW = 1e11  # as seconds the year 5138, as milliseconds 1973: below it, a time is in seconds
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     return any("messages" in one or "role" in one for one in first_objects(head.start))
 
 
@@ -60,7 +60,7 @@ def _is_shared(one: dict[str, Any]) -> bool:
     return listed(one) not in (None, "messages")
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         start = start_of(file)
     first = first_objects(start)
@@ -83,7 +83,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
 class Conversations:
     """Conversations of a log, element by element."""
 
-    def __init__(self, log: str, scope: Scope, *, owned: bool = False, is_table: bool = True) -> None:
+    def __init__(self, log: str, scope: ImportScope, *, owned: bool = False, is_table: bool = True) -> None:
         """Create the reader.
 
         Args:
@@ -93,13 +93,13 @@ class Conversations:
         """
         self._log, self._scope, self._owned, self._is_table = log, scope, owned, is_table
         self._first_speaker: tuple[str, object] | None = None
-        self._bare = Said(self)
+        self._bare = ConversationDigest(self)
 
     def events(self, element: object, number: int) -> Iterator[bytes]:
         """Yield the events of an element: a message, or a conversation with its messages."""
         if isinstance(element, dict) and (name := listed(element)) is not None:
             messages = element[name]
-            conversation, said = self.named(element, number), Said(self)
+            conversation, said = self.named(element, number), ConversationDigest(self)
             for place, message in enumerate(messages if isinstance(messages, list) else [messages], start=1):
                 yield said.event(message, conversation, place)
         else:  # a bare message: all of a file are one conversation unless they say otherwise
@@ -177,7 +177,7 @@ class Conversations:
         return identifier(f"{self._log}-{number}")
 
 
-class Said:
+class ConversationDigest:
     """Digest of the earlier messages of a conversation."""
 
     def __init__(self, conversations: Conversations) -> None:
@@ -232,7 +232,7 @@ def _one_object(source: LogSource, conversations: Conversations, name: str) -> I
     if "role" in fields:
         yield from conversations.events(fields, 1)
         return
-    conversation, said = conversations.named(fields, 1), Said(conversations)
+    conversation, said = conversations.named(fields, 1), ConversationDigest(conversations)
     with source.open() as file:
         for place, text in enumerate(elements(file, name), start=1):
             message = parsed(text)

@@ -14,10 +14,10 @@ from recallflow.connectors.logs.documents import elements, first_objects, is_doc
 from recallflow.connectors.logs.locomo import LOCOMO
 from recallflow.connectors.logs.mbox import MBOX
 from recallflow.connectors.logs.mem0 import MEM0
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
 from recallflow.connectors.logs.openai import OPENAI, SHAREGPT
 from recallflow.connectors.logs.slack import SLACK
-from recallflow.connectors.logs.sources import Source
+from recallflow.connectors.logs.sources import LogFile
 from recallflow.connectors.logs.tables import csv_format, header_columns, lines_format, mapped, parquet_format
 from recallflow.connectors.logs.telegram import TELEGRAM
 from recallflow.connectors.logs.whatsapp import WHATSAPP
@@ -26,7 +26,7 @@ from recallflow.errors import UsageError
 from recallflow.parsing import EVENT_TYPES, unmarked, wrapping
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     for one in first_objects(head.start):
         kind = one.get("type")
         if isinstance(kind, str) and kind in EVENT_TYPES:
@@ -36,7 +36,7 @@ def _recognises(head: Head) -> bool:
     return False
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners
     with source.open() as file:
         as_document = is_document(start_of(file))
     with source.open() as file:
@@ -70,11 +70,11 @@ _NAME_CHARACTERS = 64
 class Log:
     """Source with its format. `columns` are those named by options."""
 
-    source: Source
+    source: LogFile
     format: LogFormat
     columns: tuple[tuple[str, str], ...] = ()
 
-    def read(self, scope: Scope) -> Iterator[bytes]:
+    def read(self, scope: ImportScope) -> Iterator[bytes]:
         leave_out(scope, EMPTY_FILE, self.source.empty)
         return self.format.read(self.source, scope)
 
@@ -95,7 +95,7 @@ class Registry:
                 raise UsageError(f"--format {chosen}: no such format; there are {', '.join(by_name)}")
             self._chosen = by_name[chosen]
 
-    def logs_of(self, source: Source) -> tuple[list[Log], list[Source]]:
+    def logs_of(self, source: LogFile) -> tuple[list[Log], list[LogFile]]:
         """Return the logs of a source, and the files that are no logs or broken (`Source.broken`).
 
         A folder or an archive is one log if a format matches it as a whole; otherwise its files are separate logs.
@@ -106,7 +106,7 @@ class Registry:
         if not source.members():
             raise UsageError(f"{source.where}: not a conversation log: {_described(source.head())}; {_understood()}")
         logs: list[Log] = []
-        others: list[Source] = []
+        others: list[LogFile] = []
         for one in source.members():
             try:
                 known = self._recognised(one)
@@ -122,7 +122,7 @@ class Registry:
             raise UsageError(f"{source.where}: no conversation log in it: {_described(source.head())}; {_understood()}")
         return logs, others
 
-    def _recognised(self, source: Source) -> LogFormat | None:
+    def _recognised(self, source: LogFile) -> LogFormat | None:
         """Return the format of a source. A chosen format is used for any file, and for a folder or archive that it
         matches."""
         if self._chosen is not None and not source.members():
@@ -137,7 +137,7 @@ def _understood() -> str:
     return f"understood are {titles}, CSV and Parquet"
 
 
-def _described(head: Head) -> str:
+def _described(head: LogHead) -> str:
     """Describe the start or the entries of a log."""
     if head.members:
         return f"holds {_some(head.members)}"
@@ -186,7 +186,7 @@ _END_BYTES = 64 * 1024
 _GROWING = ("events", "openai")  # of lines, to which others are appended
 
 
-def log_name(log: Log, scope: Scope) -> str:
+def log_name(log: Log, scope: ImportScope) -> str:
     """Return the name of a log in positions. A repeated replay of the same log continues where the last one stopped.
 
     A file of lines is identified by its path and first line, so that a grown file is continued. Other logs are
@@ -203,7 +203,7 @@ def log_name(log: Log, scope: Scope) -> str:
     return _topic(given.encode() + _content(log.source))
 
 
-def _owner(scope: Scope) -> tuple[object, ...]:
+def _owner(scope: ImportScope) -> tuple[object, ...]:
     return scope.tenant_id, scope.user_id, scope.user_given, scope.environment, scope.date_order, str(scope.zone)
 
 
@@ -211,7 +211,7 @@ def _topic(named: bytes) -> str:
     return "file-" + hashlib.sha256(named).hexdigest()[:16]
 
 
-def _content(source: Source) -> bytes:
+def _content(source: LogFile) -> bytes:
     """Return a digest of size, beginning and end of each file: hashing gigabytes would take too long."""
     digest = hashlib.sha256()
     for one in source.members() or (source,):

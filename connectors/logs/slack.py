@@ -21,7 +21,7 @@ from typing import Any
 from recallflow.connectors.logs.building import (
     EMPTY,
     OTHER_FILE,
-    Said,
+    LoggedMessage,
     author,
     broken,
     epoch_ms,
@@ -33,7 +33,7 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import elements
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _DAY = re.compile(r"(?:.*/)?(?P<folder>[^/]+)/\d{4}-\d{2}-\d{2}\.json")
 _LISTS = ("channels.json", "groups.json", "mpims.json", "dms.json")
@@ -50,12 +50,12 @@ class _Channel:
     name: str
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     names = {file_name(name) for name in head.members}
     return bool(names & {*_LISTS}) and (bool(names & {*_USERS}) or any(map(_DAY.fullmatch, head.members)))
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     members = source.members()
     people = dict(_people(one for one in members if file_name(one.name) in _USERS))
     channels = dict(_channels((one for one in members if file_name(one.name) in _LISTS), people))
@@ -121,7 +121,7 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
 
 
 def message_of(
-    message: Any, channel_id: str, channel: str, people: Mapping[str, str], scope: Scope, where: str
+    message: Any, channel_id: str, channel: str, people: Mapping[str, str], scope: ImportScope, where: str
 ) -> Iterator[bytes]:
     """Yield a message of a channel; events of the channel are counted by subtype."""
     if not isinstance(message, dict):
@@ -143,7 +143,7 @@ def message_of(
         yield broken(where, "has no time (ts)", message)
         return
     answered = thread if isinstance(thread, str) and thread != ts else None
-    said = Said(
+    said = LoggedMessage(
         id=f"{channel_id}-{word(ts)}",
         # The first message of a thread stays in the channel: before the first answer it was not in a thread.
         session=f"{channel_id}-{answered}" if answered else channel_id,
@@ -169,7 +169,7 @@ def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
     )
 
 
-def _text(message: dict[str, Any], people: Mapping[str, str], scope: Scope) -> str:
+def _text(message: dict[str, Any], people: Mapping[str, str], scope: ImportScope) -> str:
     """Return the text and file names. Bots often use attachments or blocks without text; with a text, these are
     mostly link previews and left out."""
     said = message.get("text")

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from recallflow.connectors.logs.model import Head, start_of
+from recallflow.connectors.logs.model import LogHead, start_of
 from recallflow.errors import UsageError
 
 STANDARD_INPUT = "-"
@@ -38,7 +38,7 @@ _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError
 
 
 @dataclass(slots=True)
-class Source:
+class LogFile:
     """`LogSource` with progress. `bytes` is the size before decompression, and `done_bytes` the part read; `path` is
     that of a file; `checksum` is that of an archive entry."""
 
@@ -46,7 +46,7 @@ class Source:
     where: str  # name in messages
     bytes: int = 0
     open_raw: Opens | None = None
-    inside: tuple["Source", ...] = ()
+    inside: tuple["LogFile", ...] = ()
     path: Path | None = None
     checksum: int | None = None
     unpacked_max: int = 0  # bytes that decompression may give
@@ -72,18 +72,18 @@ class Source:
         self._reader = _Counted(raw, self.where)
         return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where, self.unpacked_max)
 
-    def members(self) -> tuple["Source", ...]:
+    def members(self) -> tuple["LogFile", ...]:
         return self.inside
 
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         start = b""
         if self.open_raw is not None:
             with self.open() as file:
                 start = start_of(file)
-        return Head(self.name, start, tuple(one.name for one in self.inside))
+        return LogHead(self.name, start, tuple(one.name for one in self.inside))
 
 
-def open_source(path: Path | str) -> Source:
+def open_source(path: Path | str) -> LogFile:
     """Open a file, a folder, a zip archive, or `-` for standard input. Raise UsageError with a remedy."""
     if str(path) == STANDARD_INPUT:
         return _standard_input()
@@ -115,7 +115,7 @@ def _reason(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
-def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None = None) -> Source:
+def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None = None) -> LogFile:
     with open_raw() as file:
         start = file.read(4)
     if not start:
@@ -123,7 +123,7 @@ def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None =
     if start in (ZIP, _EMPTY_ZIP):
         return _archive(where, name, size, open_raw)
     unpacked_max = RATIO_FREE_BYTES + RATIO_MAX * size
-    return Source(_plain(name), where, size, open_raw, path=path, unpacked_max=unpacked_max)
+    return LogFile(_plain(name), where, size, open_raw, path=path, unpacked_max=unpacked_max)
 
 
 def _text(name: Path | str) -> str:
@@ -142,7 +142,7 @@ def _is_hidden(name: str) -> bool:
     return name.endswith(REJECTS) or any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
-def _folder(path: Path) -> Source:
+def _folder(path: Path) -> LogFile:
     """Return every file of a folder tree, except hidden and empty ones, which are counted."""
     found, empty = [], 0
     for file in sorted(path.rglob("*")):
@@ -157,13 +157,13 @@ def _folder(path: Path) -> Source:
             found.append(_file(where, shown, file.stat().st_size, partial(io.FileIO, file), file))
         except (UsageError, OSError) as error:
             broken = error if isinstance(error, UsageError) else unopened(where, error)
-            found.append(Source(shown, where, path=file, broken=broken))
+            found.append(LogFile(shown, where, path=file, broken=broken))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
-    return Source(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found), empty=empty)
+    return LogFile(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found), empty=empty)
 
 
-def _archive(where: str, name: str, size: int, open_raw: Opens) -> Source:
+def _archive(where: str, name: str, size: int, open_raw: Opens) -> LogFile:
     """Open a zip archive of `size` bytes, which stays open. Compressed entries (`.gz`) are decompressed; an archive
     inside is read as a plain file."""
     file = open_raw()
@@ -180,7 +180,7 @@ def _archive(where: str, name: str, size: int, open_raw: Opens) -> Source:
         if not info.is_dir() and not _is_hidden(info.filename)
     ]
     found = [
-        Source(
+        LogFile(
             _plain(info.filename),
             f"{where}: {info.filename}",
             info.file_size,
@@ -194,7 +194,7 @@ def _archive(where: str, name: str, size: int, open_raw: Opens) -> Source:
     if not found:
         raise UsageError(f"{where}: an archive without files; give one that holds logs")
     empty = len(files) - len(found)
-    return Source(name, where, sum(one.bytes for one in found), inside=tuple(found), empty=empty)
+    return LogFile(name, where, sum(one.bytes for one in found), inside=tuple(found), empty=empty)
 
 
 def _check_archive(where: str, entries: list[zipfile.ZipInfo], size: int) -> None:
@@ -221,7 +221,7 @@ def _too_dense(where: str) -> UsageError:
     )
 
 
-def _standard_input() -> Source:
+def _standard_input() -> LogFile:
     """Return standard input as a temporary file, because it cannot be read twice."""
     given = sys.stdin.buffer
     try:

@@ -16,7 +16,7 @@ import orjson
 from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.logs.building import EVENT_BYTES, broken, encode_event
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
 from recallflow.connectors.logs.openai import Conversations, listed
 from recallflow.connectors.logs.owners import (
     OWNER_NAMES,
@@ -63,7 +63,7 @@ _SAMPLE_ROWS = 100
 class TableReader:
     """Reader of a table's rows as events, with its columns."""
 
-    def __init__(self, log: str, scope: Scope, columns: Columns) -> None:
+    def __init__(self, log: str, scope: ImportScope, columns: Columns) -> None:
         """`columns` are those named by options. A named owner column takes precedence over `--user`."""
         self._log, self._scope, self._columns = log, scope, columns
         self._conversations = Conversations(log, replace(scope, user_given=False) if "user_id" in columns else scope)
@@ -215,14 +215,14 @@ def _time(value: object, zone: tzinfo) -> object:
     return written_time(round(value * factor)) if factor == _UNITS[0][1] else round(value * factor)
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     return bool(first_objects(head.start))
 
 
 def lines_format(columns: Columns) -> LogFormat:
     """Return the format of JSON lines, or a JSON array, of rows with named columns."""
 
-    def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    def read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
         table = TableReader(source.name, scope, columns)
         known: dict[tuple[str, ...], dict[str, str]] = {}  # columns → fields; each row may have other columns
         with source.open() as file:
@@ -250,12 +250,12 @@ _JSON_STARTS = (b"{", b"[")
 def csv_format(columns: Columns) -> LogFormat:
     """Return the CSV format. `columns` are those named by options; others are guessed."""
 
-    def recognises(head: Head) -> bool:
+    def recognises(head: LogHead) -> bool:
         names = [] if head.members else header_columns(head.start)
         given = {field: column for field, column in columns.items() if column in names}
         return "content" in mapped(names, given).values()
 
-    def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    def read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
         with source.open() as file:
             delimiter, names = _header(start_of(file))
         with source.open() as file:
@@ -328,14 +328,14 @@ MAGIC = b"PAR1"
 _BATCH_ROWS = 1024
 
 
-def _recognises_parquet(head: Head) -> bool:
+def _recognises_parquet(head: LogHead) -> bool:
     return head.start.startswith(MAGIC)
 
 
 def parquet_format(columns: Columns) -> LogFormat:
     """Return the Parquet format. `columns` are those named by options; others are guessed."""
 
-    def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    def read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
         from pyarrow import ArrowException  # takes as long to import as all else
         from pyarrow.parquet import ParquetFile
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from recallflow.connectors.logs.building import (
     EMPTY,
-    Said,
+    LoggedMessage,
     author,
     broken,
     epoch_ms,
@@ -31,7 +31,7 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
 
 _FILE = re.compile(r"result\.json")
 _OF_CHATS = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
@@ -41,7 +41,7 @@ _NOT_INCLUDED = "(File"  # an export without files says so in their place
 _FORWARD_CHARACTERS = 200
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     if head.members:
         return any(_FILE.fullmatch(file_name(name)) for name in head.members)
     return any(map(_is_export, first_objects(head.start)))
@@ -53,7 +53,7 @@ def _is_export(one: dict[str, Any]) -> bool:
     return "about" in one and ("personal_information" in one or "chats" in one)
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     for file in exported(source, _FILE, scope):
         paths = _paths(file)
         alike = frozenset[str]() if scope.user_given else _shared_names(file, paths)
@@ -106,7 +106,7 @@ TELEGRAM = LogFormat(
 )
 
 
-def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, where: str) -> Iterator[bytes]:
+def message_of(message: Any, chat: dict[str, Any], owner: str, scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield a message of a chat. Service messages are counted by their action."""
     if not isinstance(message, dict):
         yield broken(where, "is no message of Telegram's export", message)
@@ -126,7 +126,7 @@ def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, whe
         yield broken(where, "has no date", message)
         return
     answered = message.get("reply_to_message_id")
-    said = Said(
+    said = LoggedMessage(
         id=f"{chat_id}-{word(message.get('id')) or where}",
         session=chat_id,
         role="assistant" if _is_bot(message, chat) else "user",
@@ -139,7 +139,7 @@ def message_of(message: Any, chat: dict[str, Any], owner: str, scope: Scope, whe
     yield from message_events(scope, owner, said)
 
 
-def _owner(chat: dict[str, Any], alike: Set[str], scope: Scope) -> str:
+def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
     """Return the owner: the account or the chat by name; a chat without a unique name by its id. Return an empty
     text for a chat without both."""
     if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
@@ -161,7 +161,7 @@ def _name(message: dict[str, Any]) -> str:
     return author(message.get("from")) or author(f"deleted account {word(message.get('from_id'))}") or ""
 
 
-def _time(message: dict[str, Any], field: str, scope: Scope) -> int | str | None:
+def _time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str | None:
     if given := message.get(f"{field}_unixtime"):
         return epoch_ms(given)
     written = message.get(field)
@@ -172,7 +172,7 @@ def _time(message: dict[str, Any], field: str, scope: Scope) -> int | str | None
     return written[:64]
 
 
-def _edited(message: dict[str, Any], scope: Scope) -> tuple[str, int | str | None] | None:
+def _edited(message: dict[str, Any], scope: ImportScope) -> tuple[str, int | str | None] | None:
     time = _time(message, "edited", scope)
     return None if time is None else (str(time), time)
 

@@ -21,7 +21,7 @@ from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.logs.building import (
     EMPTY,
     OTHER_FILE,
-    Said,
+    LoggedMessage,
     author,
     broken,
     file_name,
@@ -29,7 +29,7 @@ from recallflow.connectors.logs.building import (
     leave_out,
     message_events,
 )
-from recallflow.connectors.logs.model import DateOrder, Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import DateOrder, ImportScope, LogFormat, LogHead, LogSource
 from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
 
@@ -127,7 +127,7 @@ class _Entry:
     characters: int = 0
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     if head.members:
         return bool(_chats([*head.members]))
     lines = head.start.decode("utf-8", "replace").splitlines()[:_FIRST_LINES]
@@ -138,7 +138,7 @@ def _chats(names: list[str]) -> list[str]:
     return [name for name in names if _FILE.fullmatch(file_name(name))]
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     members = source.members()
     chats = [one for one in members if _FILE.fullmatch(file_name(one.name))] if members else [source]
     if others := len(members) - len(chats) if members else 0:
@@ -167,7 +167,7 @@ def _chat_of(path: str, archive: str) -> str | None:
 WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises, _read)
 
 
-def chat_events(file: LogSource, chat: str | None, scope: Scope) -> Iterator[bytes]:
+def chat_events(file: LogSource, chat: str | None, scope: ImportScope) -> Iterator[bytes]:
     """Yield the messages of a chat. Raise UsageError where its dates fit two orders and no option decides."""
     dates = Dates(file.name, scope.date_order)
     form = None
@@ -233,7 +233,9 @@ def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
         return None
 
 
-def _events(entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[str]", scope: Scope) -> Iterator[bytes]:
+def _events(
+    entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[str]", scope: ImportScope
+) -> Iterator[bytes]:
     found = _SAID.fullmatch("\n".join(entry.lines))
     name = _person(found["name"]) if found else None
     if found is None or name is None:
@@ -246,7 +248,7 @@ def _events(entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[s
     content = f"{entry.wall.isoformat()}\n{name}\n{text}"
     same[content] += 1
     key = hashlib.sha256(f"{chat}\n{content}\n{same[content]}".encode(errors="replace")).hexdigest()[:32]
-    said = Said(
+    said = LoggedMessage(
         id=f"whatsapp-{key}",
         session=chat,
         role="user",

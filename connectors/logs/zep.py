@@ -21,7 +21,7 @@ from typing import Any
 
 from recallflow.connectors.logs.building import (
     EMPTY,
-    Said,
+    LoggedMessage,
     author,
     broken,
     edit,
@@ -35,7 +35,7 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import elements, first_objects, members
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
 from recallflow.connectors.logs.owners import field_roles, first_named
 from recallflow.errors import UsageError
 
@@ -46,7 +46,7 @@ _ROLES = {"norole": "user", "human": "user", "ai": "assistant"}
 _SPOKEN = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOTALL)
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: LogHead) -> bool:
     return not head.members and any(map(_is_zep, first_objects(head.start)))
 
 
@@ -71,7 +71,7 @@ def _is_episode(one: dict[str, Any]) -> bool:
     return {"uuid", "content", "source"} <= one.keys()
 
 
-def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as opened:
         start = first_objects(start_of(opened, 64 * 1024))
     listed = [name for name in _LISTS if any(name in one for one in start)]
@@ -113,7 +113,7 @@ def _nodes(source: LogSource) -> Iterator[tuple[str, str]]:
 
 
 def _events(
-    kind: str, value: Any, about: dict[str, Any], names: Mapping[str, str], scope: Scope, where: str
+    kind: str, value: Any, about: dict[str, Any], names: Mapping[str, str], scope: ImportScope, where: str
 ) -> Iterator[bytes]:
     if not isinstance(value, dict):
         yield broken(where, "is nothing that Zep gives", value)
@@ -137,7 +137,7 @@ def _session(thread: dict[str, Any], where: str) -> str:
     return str(given) if isinstance(given, str) else file_name(where.partition(",")[0])
 
 
-def _owner(given: dict[str, Any], scope: Scope) -> str:
+def _owner(given: dict[str, Any], scope: ImportScope) -> str:
     """Return the owner: a thread's user, or a graph's group. Raise UsageError where another field looks like the
     owner."""
     if scope.user_given:
@@ -151,7 +151,7 @@ def _owner(given: dict[str, Any], scope: Scope) -> str:
     return scope.user_id
 
 
-def _message(message: Any, session: str, owner: str, scope: Scope, where: str) -> Iterator[bytes]:
+def _message(message: Any, session: str, owner: str, scope: ImportScope, where: str) -> Iterator[bytes]:
     if not isinstance(message, dict):
         yield broken(where, "is no message", message)
         return
@@ -160,7 +160,7 @@ def _message(message: Any, session: str, owner: str, scope: Scope, where: str) -
         leave_out(scope, EMPTY)
         return
     role, kind = message.get("role"), message.get("role_type")
-    said = Said(
+    said = LoggedMessage(
         id=word(message.get("uuid")) or where,
         session=session,
         role=_role(kind or role),
@@ -176,7 +176,7 @@ def _role(given: object) -> object:
     return _ROLES.get(given, given) if isinstance(given, str) else given
 
 
-def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) -> Iterator[bytes]:
+def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: ImportScope) -> Iterator[bytes]:
     """Yield a fact with its entities, and its end."""
     owner, memory_id = _owner(edge, scope), identifier(edge.get("uuid"))
     created, begins, ends = (stamp(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
@@ -198,7 +198,7 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) ->
         yield edit(scope, owner, memory_id, (ends, stamp(edge.get("expired_at")) or ends), changed)
 
 
-def _episode(episode: dict[str, Any], scope: Scope, where: str) -> Iterator[bytes]:
+def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield the event of a Graphiti episode: a message with its speaker, or other text or data."""
     content, kind = episode.get("content"), word(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
@@ -213,7 +213,7 @@ def _episode(episode: dict[str, Any], scope: Scope, where: str) -> Iterator[byte
     spoken = _SPOKEN.fullmatch(content) if episode.get("role") is None else None
     name = author(spoken["name"] if spoken else episode.get("role"))
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
-    said = Said(
+    said = LoggedMessage(
         id=key,
         session=_session({**episode, "uuid": None}, where) if _has_session(episode) else owner,
         role=role,

@@ -12,7 +12,7 @@ from recallflow.connectors.http.errors import Problem, body_of, refusal
 from recallflow.connectors.http.middleware import PROBES
 from recallflow.connectors.http.requests import Limits, read_body
 from recallflow.connectors.http.server import mark_admitted
-from recallflow.connectors.mcp.perform import Caller, Place, caller_of
+from recallflow.connectors.mcp.perform import Caller, ServerScope, caller_of
 from recallflow.connectors.mcp.server import Context
 from recallflow.errors import RecallflowError
 from recallflow.parsing import parse
@@ -23,7 +23,7 @@ _BODY_BYTES = 256 * 1024  # of a request: the longest that a tool takes, escaped
 
 
 def build_http(
-    server: Server[Any], place: Place, admission: Admission, host: str, limits: Limits, probes: APIRouter
+    server: Server[Any], place: ServerScope, admission: Admission, host: str, limits: Limits, probes: APIRouter
 ) -> ASGIApp:
     """Return the server as an app, with the routes of probes.
 
@@ -43,7 +43,7 @@ def build_http(
     return _Judged(app, probes, place, admission, replace(limits, body_bytes=_BODY_BYTES))
 
 
-def caller_in(place: Place, context: Context) -> Caller:
+def caller_in(place: ServerScope, context: Context) -> Caller:
     """Return the caller of an HTTP request. Raise InvalidRecord."""
     request: Any = context.request
     return caller_of(place, request.scope["headers"])
@@ -53,7 +53,9 @@ class _Judged:
     """Admission of requests with valid credentials. GET is refused: it would hold a connection for server messages,
     and there are none."""
 
-    def __init__(self, app: ASGIApp, probes: APIRouter, place: Place, admission: Admission, limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, probes: APIRouter, place: ServerScope, admission: Admission, limits: Limits
+    ) -> None:
         self._app, self._place, self._admission, self._limits = app, place, admission, limits
         self._probes = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self._probes.include_router(probes)

@@ -27,7 +27,7 @@ from recallflow.tracing import trace_headers
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
 
 
-class Place(NamedTuple):
+class ServerScope(NamedTuple):
     """Tenant, environment and project of a server. With a `project_id` it reads and stores that project's memories
     only."""
 
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 class Caller(NamedTuple):
     """User of a tool call, with credentials."""
 
-    place: Place
+    place: ServerScope
     user_id: str
     headers: Headers
 
@@ -49,7 +49,7 @@ class Caller(NamedTuple):
         return {name: value for name, value in named.items() if value is not None}
 
 
-def caller_of(place: Place, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+def caller_of(place: ServerScope, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
     """Return the caller of an HTTP request: the user in x-end-user-id. Repeated credentials stay repeated, and are
     refused later. Raise InvalidRecord."""
     given = tuple((_CREDENTIALS[name], value) for name, value in headers if name in _CREDENTIALS)

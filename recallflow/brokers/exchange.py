@@ -35,7 +35,7 @@ class Inbox(NamedTuple):
     partition: int | None = None
 
 
-class Reader:
+class OutputReader:
     """Consumer on a thread. It reads topics from their current end, and added partitions from their beginning.
     `ready` is done once the first partitions are assigned: an earlier query could miss its answer. `away` is the
     error of the last contact with Kafka; None after success."""
@@ -193,7 +193,7 @@ class Exchange:
         largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
         try:
             self._producer = Producer(largest | bounded | kafka.producer())
-            self._reader = Reader(kafka, inboxes, receive, fail)
+            self._reader = OutputReader(kafka, inboxes, receive, fail)
         except KafkaException as error:
             raise UsageError(f"Kafka options: {reason_of(error)}") from error
         self.ready = self._reader.ready

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from recallflow.cli.output import heading, json_line, table
-from recallflow.cli.pace import Meter
-from recallflow.cli.replay import Job
+from recallflow.cli.pace import ProgressMeter
+from recallflow.cli.replay import ReplayJob
 from recallflow.connectors.logs.registry import log_name
 from recallflow.embedder import Embedder
 from recallflow.fields import format_time
@@ -74,7 +74,7 @@ def _example(event: Any, text: str) -> dict[str, Any]:
     return {"user": event.user_id, "session": event.session_id, "at": at, "who": who, "text": cut}
 
 
-def dry_run(jobs: Sequence[Job], embedder: Embedder, *, as_json: bool) -> int:
+def dry_run(jobs: Sequence[ReplayJob], embedder: Embedder, *, as_json: bool) -> int:
     """Read and check logs; return the number of records that would be refused."""
     surveys: list[dict[str, Any]] = []
     for job in jobs:
@@ -96,9 +96,9 @@ def dry_run(jobs: Sequence[Job], embedder: Embedder, *, as_json: bool) -> int:
     return sum(one["refused"] for one in surveys)
 
 
-def _look(job: Job, embedder: Embedder, survey: Survey) -> None:
+def _look(job: ReplayJob, embedder: Embedder, survey: Survey) -> None:
     name = log_name(job.log, job.scope)
-    with Meter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
         for number, value in enumerate(job.values(), start=1):
             item = decode(Record(Position(name, 0, number - 1), value, 0))
             if isinstance(item, Write):

@@ -40,12 +40,12 @@ def add_engine(parser: argparse.ArgumentParser, *keys: str) -> None:
 
 def event_of(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> "AnyEvent":
     """Return an event or query about the user of the options. Raise InvalidRecord with the wrong fields."""
-    from recallflow.verbs.arguments import Scope
+    from recallflow.verbs.arguments import ClientScope
 
-    return Scope(options.tenant, options.environment).event(event_type, options.user, fields)
+    return ClientScope(options.tenant, options.environment).event(event_type, options.user, fields)
 
 
-class Engine:
+class CommandEngine:
     """Events and queries of a command about one user. Every call waits for its outcome."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Engine:
 
 
 @contextmanager
-def opened(options: argparse.Namespace) -> Iterator[Engine]:
+def opened(options: argparse.Namespace) -> Iterator[CommandEngine]:
     """Open the engine of the options. Raise UsageError for no engine, or two."""
     import asyncio
 
@@ -95,10 +95,10 @@ def opened(options: argparse.Namespace) -> Iterator[Engine]:
         if getattr(options, "control", None) is not None:
             raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
         with asyncio.Runner() as runner, _behind_kafka(chosen, options.timeout_s) as service:
-            yield Engine(runner, service, options, chosen, far=True)
+            yield CommandEngine(runner, service, options, chosen, far=True)
     else:
         with asyncio.Runner() as runner, _over_directory(chosen, options) as service:
-            yield Engine(runner, service, options, chosen, far=False)
+            yield CommandEngine(runner, service, options, chosen, far=False)
 
 
 def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) -> bool:

@@ -209,8 +209,8 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
 
 def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
     from recallflow.queries import QueryEvent
-    from recallflow.verbs.arguments import Scope
+    from recallflow.verbs.arguments import ClientScope
 
-    query = cast(QueryEvent, Scope(options.tenant, options.environment).event(options.type, options.user, asked))
+    query = cast(QueryEvent, ClientScope(options.tenant, options.environment).event(options.type, options.user, asked))
     with client(config(options), options.tenant, options.environment) as opened:
         return opened.ask(query).model_dump(mode="json", exclude_unset=True)

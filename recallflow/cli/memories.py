@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from recallflow.cli.engine import Engine, add_engine, opened
+from recallflow.cli.engine import CommandEngine, add_engine, opened
 from recallflow.cli.memory import ASIDE, WHEN, WHO, nothing_of, one_line, print_block, print_warnings, said_at, who
 from recallflow.cli.output import console, json_line, note
 from recallflow.errors import RecallflowError, UsageError
@@ -209,7 +209,7 @@ def run_list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pages(engine: Engine, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _pages(engine: CommandEngine, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield responses up to the requested number of memories, or the end."""
     filters = {name: given for name in _FILTERS.values() if (given := getattr(options, name))}
     asked = {"filters": filters} | ({} if options.as_of is None else {"as_of": {"event_time": options.as_of}})
@@ -256,7 +256,7 @@ def run_episodes(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(engine: Engine, query_type: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(engine: CommandEngine, query_type: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Ask a query. Raise RecallflowError for an error response."""
     response = engine.ask(query_type, fields).model_dump(mode="json", exclude_unset=True)
     if response["status"] == "error":
@@ -284,7 +284,7 @@ def run_forget(options: argparse.Namespace) -> int:
     return 0
 
 
-def _confirmed(engine: Engine, options: argparse.Namespace, chosen: Mapping[str, Any]) -> bool:
+def _confirmed(engine: CommandEngine, options: argparse.Namespace, chosen: Mapping[str, Any]) -> bool:
     """Show the memories to be forgotten, and return whether the user confirms."""
     target = console(stderr=True)
     if options.id is not None:

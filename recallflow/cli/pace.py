@@ -45,7 +45,7 @@ class Pace:
         self.take(1)
 
 
-class Meter:
+class ProgressMeter:
     """Progress display on standard error with share, rate and remaining time: a bar on a terminal, and else a line
     at intervals."""
 

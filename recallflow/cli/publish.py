@@ -11,8 +11,8 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.cli.pace import Meter, Pace
-from recallflow.cli.replay import Job, Replayed
+from recallflow.cli.pace import Pace, ProgressMeter
+from recallflow.cli.replay import Replayed, ReplayJob
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.sender import Publisher
@@ -48,7 +48,7 @@ class Target(NamedTuple):
         return cls(cluster, topic, topic_id, sum(high - low for low, high in spans), sum(high for _, high in spans))
 
 
-class Progress:
+class ReplayProgress:
     """Progress of a log's transfer to a target. `log` is the name of the log.
 
     A recreated topic has another id, and so no progress. An emptied topic holds fewer records than were sent.
@@ -95,14 +95,17 @@ SAVE_EVERY_S = 0.5
 STEP = "publish"
 
 
-def publish(options: KafkaOptions, topic: str, job: Job, pace: Pace | None, credentials: Headers = ()) -> Replayed:
-    """Send a log's events to a topic, from the end of an earlier run (`Progress`). An event without an id gets its
-    position in the file as its id, so that a repeated event applies once. `credentials` are headers of each record."""
+def publish(
+    options: KafkaOptions, topic: str, job: ReplayJob, pace: Pace | None, credentials: Headers = ()
+) -> Replayed:
+    """Send a log's events to a topic, from the end of an earlier run (`ReplayProgress`). An event without an id gets
+    its position in the file as its id, so that a repeated event applies once. `credentials` are headers of each
+    record."""
     name = log_name(job.log, job.scope)
-    progress = Progress(name, Target.of(options, topic))
+    progress = ReplayProgress(name, Target.of(options, topic))
     done, sent_before = progress.events, progress.sent
     sent, refused, saved_at = 0, 0, time.monotonic()
-    with Meter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
 
         def reached(handled: int) -> None:
             nonlocal saved_at

@@ -12,10 +12,10 @@ from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, con
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from recallflow.cli.pace import Meter, Pace
+    from recallflow.cli.pace import Pace, ProgressMeter
     from recallflow.cli.rejects import Rejects
     from recallflow.connectors.lines import Delivery
-    from recallflow.connectors.logs.model import Scope
+    from recallflow.connectors.logs.model import ImportScope
     from recallflow.connectors.logs.registry import Log
     from recallflow.flows.config import Config
     from recallflow.flows.embedded import EmbeddedEngine
@@ -48,12 +48,12 @@ class Replayed(NamedTuple):
         return f"{said}; {self.rate:,.0f} events/s" if self.events else said
 
 
-class Job(NamedTuple):
+class ReplayJob(NamedTuple):
     """Log to be replayed. `shown` is its name in messages, `within` its name in a folder or archive. `failed`
     collects the read errors of all logs of the command."""
 
     log: "Log"
-    scope: "Scope"
+    scope: "ImportScope"
     rejects: "Rejects"
     shown: str
     within: str | None
@@ -141,7 +141,7 @@ def _ended(refused: int, failed: list[str]) -> int:
     return int(bool(refused or failed))
 
 
-def _jobs(options: argparse.Namespace, failed: list[str]) -> list[Job]:
+def _jobs(options: argparse.Namespace, failed: list[str]) -> list[ReplayJob]:
     """Return the logs in all files; add read errors to `failed`. Raise UsageError without logs."""
     from recallflow.cli.output import error, note
     from recallflow.cli.rejects import Rejects
@@ -166,7 +166,7 @@ def _jobs(options: argparse.Namespace, failed: list[str]) -> list[Job]:
         for log in logs:
             within = None if log.source is source else log.source.name
             shown = path.name if within is None else f"{path.name}: {within}"
-            jobs.append(Job(log, replace(scope, skipped=Counter(), columns={}), rejects, shown, within, failed))
+            jobs.append(ReplayJob(log, replace(scope, skipped=Counter(), columns={}), rejects, shown, within, failed))
         for other in others:
             if other.broken is None:
                 note(f"{other.where}: not a conversation log, skipped")
@@ -182,11 +182,11 @@ def _jobs(options: argparse.Namespace, failed: list[str]) -> list[Job]:
     return jobs
 
 
-def _scope(options: argparse.Namespace) -> "Scope":
+def _scope(options: argparse.Namespace) -> "ImportScope":
     from datetime import UTC
     from zoneinfo import ZoneInfo
 
-    from recallflow.connectors.logs.model import Scope
+    from recallflow.connectors.logs.model import ImportScope
     from recallflow.errors import UsageError
 
     try:
@@ -194,7 +194,7 @@ def _scope(options: argparse.Namespace) -> "Scope":
     except (ValueError, OSError, KeyError):
         raise UsageError(f"--zone: unknown time zone {options.zone}; give one like Europe/Lisbon") from None
     user, given = (options.user, True) if options.user is not None else ("user", False)
-    return Scope(options.tenant, user, options.environment, given, options.date_order, zone)
+    return ImportScope(options.tenant, user, options.environment, given, options.date_order, zone)
 
 
 def _tell(done: Replayed, *, as_json: bool) -> None:
@@ -206,7 +206,7 @@ def _tell(done: Replayed, *, as_json: bool) -> None:
         print(clean(done.text()))
 
 
-def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
+def _to_kafka(chosen: "Config", jobs: list[ReplayJob], pace: "Pace | None", *, as_json: bool) -> int:
     """Replay to Kafka. Return the number of refused records."""
     from recallflow.cli.publish import publish
 
@@ -218,7 +218,9 @@ def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json
     return refused
 
 
-def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
+def _to_directory(
+    chosen: "Config", state_dir: Path, jobs: list[ReplayJob], pace: "Pace | None", *, as_json: bool
+) -> int:
     """Replay to a state directory. Return the number of refused records."""
     from recallflow.cli.output import note
     from recallflow.flows.embedded import EmbeddedEngine
@@ -236,15 +238,15 @@ def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pac
     return refused
 
 
-def _replay(embedded: "EmbeddedEngine", job: Job, pace: "Pace | None") -> Replayed:
-    from recallflow.cli.pace import Meter, PacedFeed
+def _replay(embedded: "EmbeddedEngine", job: ReplayJob, pace: "Pace | None") -> Replayed:
+    from recallflow.cli.pace import PacedFeed, ProgressMeter
     from recallflow.connectors.lines import Feed, IteratorFeed
     from recallflow.connectors.logs.registry import log_name
     from recallflow.errors import LogChanged, UsageError
     from recallflow.flows.embedded import run_lines
 
     counts: Counter[str] = Counter()
-    with Meter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
 
         def open_feed(offset: int, pass_over: "Callable[[bytes], object]") -> Feed:
             counts["before"] = offset
@@ -262,7 +264,7 @@ def _replay(embedded: "EmbeddedEngine", job: Job, pace: "Pace | None") -> Replay
     return Replayed(job.shown, *done, job.rejects.path)
 
 
-def _counter(job: Job, counts: "Counter[str]", meter: "Meter") -> "Delivery":
+def _counter(job: ReplayJob, counts: "Counter[str]", meter: "ProgressMeter") -> "Delivery":
     from recallflow.outputs import DeadLetter
 
     def deliver(offset: int, outputs: "list[Answer | Receipted | DeadLetter]") -> None:

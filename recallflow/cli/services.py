@@ -77,7 +77,7 @@ def add_mcp(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 def run_mcp(options: argparse.Namespace) -> int:
     def run(config: "Config") -> None:
-        from recallflow.connectors.mcp.perform import Place
+        from recallflow.connectors.mcp.perform import ServerScope
         from recallflow.flows import mcp  # which needs an extra
 
         if options.http and options.user:
@@ -87,7 +87,7 @@ def run_mcp(options: argparse.Namespace) -> int:
         if options.control is not None and options.state_dir is None:
             raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
         at = mcp.Address.parse(options.http) if options.http else None
-        place = Place(options.tenant, options.environment, options.project)
+        place = ServerScope(options.tenant, options.environment, options.project)
         opened = mcp.embedded(config, decisions(options)) if options.state_dir else mcp.behind_kafka(config)
         with opened as behind:
             if at is None:

@@ -59,9 +59,9 @@ def decided(options: argparse.Namespace) -> "History":
 
 def append_decision(path: Path, tenant_id: str, event_type: str, fields: Mapping[str, Any]) -> None:
     """Append a decision to a file of control events, in force from now on. Raise InvalidRecord."""
-    from recallflow.verbs.arguments import Scope
+    from recallflow.verbs.arguments import ClientScope
 
-    scope = Scope(tenant_id, "prod")
+    scope = ClientScope(tenant_id, "prod")
     event = scope.decision(event_type, {**fields, "timestamp": time.time_ns() // 1_000_000})
     with open_private(path, "ab") as file:
         file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.client.kafka import Credentials, KafkaVerbs, Token, Topics, checked_replies
+from recallflow.client.kafka import ClientTopics, Credentials, KafkaVerbs, Token, checked_replies
 from recallflow.errors import UsageError
-from recallflow.verbs.arguments import Scope, checked_text, explained
+from recallflow.verbs.arguments import ClientScope, checked_text, explained
 from recallflow.verbs.faces import Awaits, Waits, awaited, waited
 from recallflow.verbs.verbs import Verbs
 
@@ -50,8 +50,8 @@ class _Face:
         checked_text("bootstrap_servers", bootstrap_servers)
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
-        topics = Topics(memory_topic, query_topic, response_topic, control_topic)
-        kafka, scope = KafkaOptions(bootstrap_servers, options), Scope(tenant, environment)
+        topics = ClientTopics(memory_topic, query_topic, response_topic, control_topic)
+        kafka, scope = KafkaOptions(bootstrap_servers, options), ClientScope(tenant, environment)
         credentials = Credentials(api_key, token, end_user)
         replies = checked_replies(reply_topic, reply_partition)
         self._verbs = KafkaVerbs(kafka, scope, topics, timeout_s, credentials, control_secret, replies)

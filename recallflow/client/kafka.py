@@ -24,7 +24,7 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.tracing import trace_headers
-from recallflow.verbs.arguments import AnyEvent, Scope, checked_text
+from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text
 from recallflow.verbs.results import new_future, resolve, then
 from recallflow.verbs.verbs import After, Verbs
 
@@ -71,7 +71,7 @@ class Credentials:
 USERS_MAX = 10_000  # those of the latest writes; of others, an engine has long applied them
 
 
-class Writes:
+class OwnWrites:
     """The last acknowledged write for each of the latest users. Thread-safe."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Outstanding:
         return [p for p in due if self.pop(p.key, p.query_id) is not None]
 
 
-class Topics(NamedTuple):
+class ClientTopics(NamedTuple):
     memory: str
     queries: str
     responses: str
@@ -209,8 +209,8 @@ class KafkaVerbs(Verbs):
     def __init__(
         self,
         kafka: KafkaOptions,
-        scope: Scope,
-        topics: Topics,
+        scope: ClientScope,
+        topics: ClientTopics,
         timeout_s: float,
         credentials: Credentials,
         control_secret: str | None,
@@ -223,7 +223,7 @@ class KafkaVerbs(Verbs):
         self._credentials, self._control_secret = credentials, control_secret
         self._decided_ms = 0
         self._deciding = threading.Lock()
-        self._writes = Writes()
+        self._writes = OwnWrites()
         self._outstanding = Outstanding()
         inboxes, waiting = [replies or Inbox(topics.responses)], self._outstanding
         self._exchange = Exchange(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)

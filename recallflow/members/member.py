@@ -63,7 +63,7 @@ CONFIG = "--config"
 
 
 @dataclass(eq=False)
-class Member:
+class MemberProcess:
     """One member process. `settings` is its configuration as a file, sent through a pipe, because it may hold
     secrets. `probes` is a listening socket that stays open over restarts, so that the address never changes."""
 
@@ -156,7 +156,7 @@ class _Answer(NamedTuple):
 class MemberMetrics(Collector):
     """Metrics of all members, collected on request."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[MemberProcess]) -> None:
         self._members = members
         self._pool = ThreadPoolExecutor(len(members), "recallflow-members")
         self.registry = CollectorRegistry()
@@ -199,7 +199,7 @@ def member_families(members: Iterable[tuple[str, bool, int]]) -> tuple[Metric, M
     return up, restarts
 
 
-def _asked(member: Member, path: str, headers: dict[str, str]) -> _Answer | None:
+def _asked(member: MemberProcess, path: str, headers: dict[str, str]) -> _Answer | None:
     if not member.runs or member.probes is None:
         return None
     host, port = member.probes.getsockname()
@@ -240,7 +240,7 @@ class Supervisor:
     """Supervisor of members. It forwards signals, restarts members that end by themselves, and stops all if one
     reports a usage error. Partitions are assigned by Kafka, not by the supervisor."""
 
-    def __init__(self, members: Sequence[Member], backoff_s: float) -> None:
+    def __init__(self, members: Sequence[MemberProcess], backoff_s: float) -> None:
         self._members = members
         self._backoff_s = backoff_s
         self._stopping = asyncio.Event()
@@ -271,7 +271,7 @@ class Supervisor:
         for member in self._members:
             member.stop()
 
-    async def _keep(self, member: Member) -> None:
+    async def _keep(self, member: MemberProcess) -> None:
         """Keep a member running until the supervisor stops."""
         loop, waits_s = asyncio.get_running_loop(), self._backoff_s
         while not self._stopping.is_set():

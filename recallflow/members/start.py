@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import Probes
 from recallflow.errors import UsageError
 from recallflow.flows.config import AUTO, PREFIX, VARIABLES, Config, as_file
-from recallflow.members.member import BACKOFF_S, Member, MemberMetrics, Supervisor
+from recallflow.members.member import BACKOFF_S, MemberMetrics, MemberProcess, Supervisor
 from recallflow.private_files import make_private_folder
 from recallflow.process import MEMBER_VARIABLE
 from recallflow.state.directory import DESCRIPTION
@@ -146,7 +146,7 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
         return Supervisor(members, backoff_s).run()
 
 
-def _member(stack: ExitStack, config: Config, command: Sequence[str], number: int, count: int) -> Member:
+def _member(stack: ExitStack, config: Config, command: Sequence[str], number: int, count: int) -> MemberProcess:
     name = member_name(number)
     probes = None
     # Static members keep their partitions during a restart, and after a restart of all.
@@ -157,7 +157,7 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
     # The configured memory is for all members together.
     engine = replace(config.engine, cache_bytes=max(CACHE_MIN_BYTES, config.engine.cache_bytes // count))
     folder = config.named_state_dir() / name
-    return Member(
+    return MemberProcess(
         name,
         [*command, str(folder)],
         as_file(replace(config, state_dir=folder, run=run, engine=engine)),

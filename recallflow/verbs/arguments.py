@@ -206,7 +206,7 @@ def _is_unicode(text: str) -> bool:
 AnyEvent = MemoryEvent | QueryEvent
 
 
-class Scope(NamedTuple):
+class ClientScope(NamedTuple):
     """Tenant and environment of a client."""
 
     tenant_id: str

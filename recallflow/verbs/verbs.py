@@ -15,7 +15,7 @@ from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import AsOf, Filters, Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from recallflow.verbs.arguments import AnyEvent, Scope, checked_wait, did_you_mean, message_fields
+from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_wait, did_you_mean, message_fields
 from recallflow.verbs.results import (
     Added,
     Episodes,
@@ -42,7 +42,7 @@ WAIT_MAX_MS = 60_000
 class Verbs(ABC):
     """All operations on users' memories. Thread-safe. Each call returns at once; argument errors are raised at once."""
 
-    def __init__(self, scope: Scope, timeout_s: float) -> None:
+    def __init__(self, scope: ClientScope, timeout_s: float) -> None:
         """`timeout_s` limits the wait for a response. Raise UsageError and InvalidRecord for invalid arguments."""
         checked_wait("timeout_s", timeout_s)
         self._scope, self._timeout_s = scope, timeout_s

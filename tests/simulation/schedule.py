@@ -23,7 +23,7 @@ import orjson
 
 from recallflow.connectors.kafka import connection, control, group_consumer, hub, membership, tails
 from recallflow.connectors.kafka.messages import identity_of, record_of
-from recallflow.connectors.kafka.place import Place
+from recallflow.connectors.kafka.place import PartitionProgress
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
 from recallflow.flows import ownership, standby
 from recallflow.flows.router import OwningPartitions
@@ -199,7 +199,7 @@ class Watch(Watcher):
         self.owner_of: dict[tuple[str, int, int], Owner] = {}
         self.ambush: Callable[[Member], None] | None = None  # what happens to the next member that gains a partition
         self._checked: dict[int, int] = {}
-        self._places: dict[int, Place] = {}  # the last one that was checked
+        self._places: dict[int, PartitionProgress] = {}  # the last one that was checked
         broker.appended.append(self._appended)
         broker.committed.append(self._committed)
 
@@ -242,7 +242,7 @@ class Watch(Watcher):
 
     def _committed(self, part: model.Part, text: str, process: simulated.Process) -> None:
         topic, number = part
-        if topic != TOPICS.memory or (place := Place.found(text)) in (None, self._places.get(number)):
+        if topic != TOPICS.memory or (place := PartitionProgress.found(text)) in (None, self._places.get(number)):
             return
         self._places[number] = place
         begun = self._checked.setdefault(number, place.memory.first)
@@ -436,7 +436,9 @@ class Simulation:
     def _cut(self) -> None:
         """Let retention take queries that are done for good, and older than any mark that counts."""
         offsets = self.broker.group(DEPLOYMENT).offsets
-        places = [Place.found(offsets.get((TOPICS.memory, number), (0, ""))[1]) for number in range(PARTITIONS)]
+        places = [
+            PartitionProgress.found(offsets.get((TOPICS.memory, number), (0, ""))[1]) for number in range(PARTITIONS)
+        ]
         oldest_ms = min(0 if place is None else place.at_ms for place in places)
         for number in range(PARTITIONS):
             done, _ = offsets.get((TOPICS.queries, number), (0, ""))

@@ -13,7 +13,7 @@ from recallflow.brokers import exchange
 from recallflow.client import AsyncRecallClient, RecallClient
 from recallflow.parsing import parse
 from recallflow.records import Position
-from recallflow.verbs.arguments import Scope
+from recallflow.verbs.arguments import ClientScope
 
 Call = Callable[[Any], object]
 
@@ -219,7 +219,7 @@ def test_accepted_events_arrive_unchanged() -> None:
         "timestamp": datetime(1970, 2, 1, tzinfo=UTC),  # its milliseconds look like seconds
         "metadata": {"at": AT, "when": date(2026, 1, 2), "of": (1, 2.5, None, True), "by": ReplyTo(topic="t")},
     }
-    event = Scope("acme", "prod").event("message", "ann", given)
+    event = ClientScope("acme", "prod").event("message", "ann", given)
     again = parse(event.model_dump_json(exclude_unset=True).encode())
     assert again == event
     assert again.timestamp == 2_678_400_000

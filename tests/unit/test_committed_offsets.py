@@ -11,11 +11,11 @@ import pytest
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sender
-from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
+from recallflow.connectors.kafka.delivery import DeliverySink, EarlierOutputs, ToSend
 from recallflow.connectors.kafka.messages import Outgoing
 from recallflow.connectors.kafka.order import RoundRobinQueue
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at
-from recallflow.connectors.kafka.place import Reached
+from recallflow.connectors.kafka.place import LogProgress
 from recallflow.errors import StorageError
 from recallflow.flows.kafka import MainFlow
 from recallflow.flows.record_spans import RecordSpans
@@ -62,7 +62,9 @@ class Engine:
         self.directory = StateDirectory.open(path, FINGERPRINT, 2**20, disk=self.disk)
         self.committed: dict[int, tuple[int, int]] = {}  # offsets of memories and of queries, by partition
         self.answered = 0
-        self.sink = DeliverySink(KafkaOptions("nowhere:1"), most_bytes={"out": 10**6}, sent=Sent(), marked=self._commit)
+        self.sink = DeliverySink(
+            KafkaOptions("nowhere:1"), most_bytes={"out": 10**6}, sent=EarlierOutputs(), marked=self._commit
+        )
         self.source = OwnedSource(
             KafkaOptions("nowhere:1"),
             MEMORIES,
@@ -79,9 +81,9 @@ class Engine:
         flow = MainFlow(decode, lambda item: item, HASHING, open_state, self._route, Mock(spec=RecordSpans))
         self._loop = Loop(flow.recipe(self.source, self.sink))
         for number in range(2):
-            queries = lane_at(QUERIES, number, Reached(0), 0)
+            queries = lane_at(QUERIES, number, LogProgress(0), 0)
             queries.queue = RoundRobinQueue(())
-            self.source.own(number, lane_at(MEMORIES, number, Reached(0), 0), queries)
+            self.source.own(number, lane_at(MEMORIES, number, LogProgress(0), 0), queries)
         self.turn()
 
     def turn(self) -> None:

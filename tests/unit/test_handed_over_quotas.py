@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.delivery import Sent
+from recallflow.connectors.kafka.delivery import EarlierOutputs
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import OwnedSource, reached, records_of
-from recallflow.connectors.kafka.place import Place, Reached
+from recallflow.connectors.kafka.place import LogProgress, PartitionProgress
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.control import Quota
 from recallflow.decisions import History
@@ -45,7 +45,7 @@ class Deployment:
 
     def __init__(self, memories: Log, queries: Log) -> None:
         self._kafka = FakeKafka(**{MEMORIES: 1, QUERIES: 1})
-        self._place = Place(Reached(0), Reached(0), 1)
+        self._place = PartitionProgress(LogProgress(0), LogProgress(0), 1)
         for topic, log in ((MEMORIES, memories), (QUERIES, queries)):
             at_ms = 10_000
             for tenant, later_ms in log:
@@ -71,7 +71,7 @@ class Deployment:
                 elif lane is lanes[0] and position[1] > self._applied(lacks):
                     assert refused == self.verdicts[position]  # the folder takes it in, as another's did
         memory, queries = map(reached, lanes)
-        self._place = Place.decode(Place(memory, queries, 1).encode())
+        self._place = PartitionProgress.decode(PartitionProgress(memory, queries, 1).encode())
 
     def _applied(self, lacks: int) -> int:
         return max(-1, self._place.memory.next_offset - 1 - lacks)
@@ -87,7 +87,7 @@ class Deployment:
             (MEMORIES, QUERIES),
             folders,
             source,
-            Sent(),
+            EarlierOutputs(),
             Mock(),
             ignored,
             lambda _: True,

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from recallflow.connectors.calls import Calls
+from recallflow.connectors.calls import LocalCalls
 from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
 from recallflow.errors import (
@@ -126,14 +126,14 @@ def test_refused_calls_name_their_code_and_others_continue(tmp_path: Path) -> No
 def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "UNDER_WAY_MAX", 4)
     most = 0
-    put = Calls.put
+    put = LocalCalls.put
 
-    def counted(self: Calls, *arguments: Any) -> Any:
+    def counted(self: LocalCalls, *arguments: Any) -> Any:
         nonlocal most
         most = max(most, len(self._open))
         return put(self, *arguments)
 
-    monkeypatch.setattr(Calls, "put", counted)
+    monkeypatch.setattr(LocalCalls, "put", counted)
 
     async def tell(service: LocalService) -> int:
         stored = await asyncio.gather(*(service.store(memory(id=f"m{number}"), ()) for number in range(50)))
@@ -284,7 +284,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def refuse(*_: Any) -> None:
         raise behind
 
-    monkeypatch.setattr(Calls, "begin", refuse)  # on the dataflow's thread
+    monkeypatch.setattr(LocalCalls, "begin", refuse)  # on the dataflow's thread
     with pytest.raises(PartitionMissing), open_local(config(tmp_path), History()):
         pass
 

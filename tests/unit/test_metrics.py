@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from recallflow import __version__
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.connection import Connection, Watch
+from recallflow.connectors.kafka.admin import TopicDescription
+from recallflow.connectors.kafka.connection import BrokerConnection, Watch
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
@@ -112,8 +112,8 @@ def running(tally: OutputCounter, tmp_path: Path) -> MainFlowParts:
         directory=directory,
         output_counter=tally,
         deployment=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),
-        watch=Watch(dict, {MEMORIES: Described("m", 2)}),
-        connection=Mock(spec=Connection, connected=True),
+        watch=Watch(dict, {MEMORIES: TopicDescription("m", 2)}),
+        connection=Mock(spec=BrokerConnection, connected=True),
         owning_partitions=OwningPartitions(1),
         authoriser=Authoriser(History(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),

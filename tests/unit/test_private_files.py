@@ -8,9 +8,9 @@ import pytest
 
 from recallflow import Memory
 from recallflow.cli import main
-from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
-from recallflow.connectors.llm.policy import Budget
+from recallflow.connectors.llm.policy import TokenBudget
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.private_files import OTHERS, open_to_others
@@ -94,14 +94,14 @@ def use_copies(root: Path) -> None:
 def use_store(root: Path) -> None:
     process([LINE], ONE, root / "state")
     store = CheckpointStore.open(f"file:{root / 'kept' / 'store'}")
-    about = About(8, 0, 1, "memory.events:0", {}, "acme", "run", 0, {})
+    about = CheckpointOrigin(8, 0, 1, "memory.events:0", {}, "acme", "run", 0, {})
     manifest = store.save(0, root / "state" / "p000", about).manifest
     store.fetch(manifest, root / "fetched" / "p000")
 
 
 def use_budget(root: Path) -> None:
-    Budget(lambda _: None, lambda: 0.0, root / "spent.json").reserve("acme", 1)
-    budget = Budget(lambda _: None, lambda: 0.0, root / "spent.json")
+    TokenBudget(lambda _: None, lambda: 0.0, root / "spent.json").reserve("acme", 1)
+    budget = TokenBudget(lambda _: None, lambda: 0.0, root / "spent.json")
     budget.reserve("acme", 1)
     budget.write()
 

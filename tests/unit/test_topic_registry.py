@@ -7,7 +7,7 @@ import orjson
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.connection import Watch
 from recallflow.errors import SourceError, StateError
 from recallflow.flows.topic_checks import TopicRegistry
@@ -18,12 +18,12 @@ FLAGS = ("--memory-topic", "--query-topic", "--control-topic")
 WRITTEN = ("responses", "control")
 
 
-def found(**partitions: int) -> dict[str, Described]:
+def found(**partitions: int) -> dict[str, TopicDescription]:
     counts = dict.fromkeys((*READ, *WRITTEN), 2) | partitions
-    return {topic: Described(f"{topic}-1", count) for topic, count in counts.items()}
+    return {topic: TopicDescription(f"{topic}-1", count) for topic, count in counts.items()}
 
 
-def known(path: Path, there: dict[str, Described], read: tuple[str, ...] = READ) -> TopicRegistry:
+def known(path: Path, there: dict[str, TopicDescription], read: tuple[str, ...] = READ) -> TopicRegistry:
     return TopicRegistry.open(path, there, dict(zip(FLAGS, read, strict=True)))
 
 
@@ -31,7 +31,7 @@ def known(path: Path, there: dict[str, Described], read: tuple[str, ...] = READ)
 def test_an_input_of_another_id_is_another_topic(tmp_path: Path, topic: str) -> None:
     known(tmp_path, found())
     with pytest.raises(SourceError, match=topic):
-        known(tmp_path, found() | {topic: Described("another", 2)})
+        known(tmp_path, found() | {topic: TopicDescription("another", 2)})
     known(tmp_path, found())  # what was refused has changed nothing
 
 
@@ -57,7 +57,7 @@ def test_an_output_topic_made_anew_is_taken_with_a_warning(tmp_path: Path, caplo
     caplog.set_level(logging.WARNING)
     known(tmp_path, found())
     for _ in range(2):
-        again = known(tmp_path, found() | {"responses": Described("another", 3)})
+        again = known(tmp_path, found() | {"responses": TopicDescription("another", 3)})
         assert again.ids["responses"] == "another"
     assert len(caplog.messages) == 1
     assert "responses was recreated" in caplog.text
@@ -84,7 +84,7 @@ def test_added_partitions_are_reported_counted_and_logged_once(caplog: pytest.Lo
 
 
 def test_failed_description_is_retried() -> None:
-    def away() -> dict[str, Described]:
+    def away() -> dict[str, TopicDescription]:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     watch = Watch(away, found())
@@ -93,7 +93,7 @@ def test_failed_description_is_retried() -> None:
 
 
 def test_a_topic_made_anew_stops_the_flow(tmp_path: Path) -> None:
-    watch = Watch(lambda: found() | {"memories": Described("another", 2)}, found())
+    watch = Watch(lambda: found() | {"memories": TopicDescription("another", 2)}, found())
     watch.call(known(tmp_path, found()).check)
     watch.look()
     assert "memories was deleted and recreated" in str(watch.failure())

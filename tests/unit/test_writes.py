@@ -8,7 +8,7 @@ import pytest
 from recallflow import RecallClient
 from recallflow.brokers import exchange
 from recallflow.client import kafka
-from recallflow.client.kafka import KafkaVerbs, Writes
+from recallflow.client.kafka import KafkaVerbs, OwnWrites
 from recallflow.records import Position
 from recallflow.verbs.results import new_future
 
@@ -18,7 +18,7 @@ def at(offset: int, partition: int = 0) -> Position:
 
 
 def test_last_write_is_known_in_any_acknowledgement_order() -> None:
-    known = Writes()
+    known = OwnWrites()
     assert known.last("ann") is None
     for offset in (3, 5, 4):
         known.note("ann", at(offset))
@@ -30,7 +30,7 @@ def test_last_write_is_known_in_any_acknowledgement_order() -> None:
 
 def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "USERS_MAX", 2)
-    known = Writes()
+    known = OwnWrites()
     for number, user in enumerate(["ann", "bob", "ann", "cid"]):
         known.note(user, at(number))
     assert [known.last(user) for user in ("ann", "bob", "cid")] == [at(2), None, at(3)]
@@ -42,13 +42,13 @@ def test_a_write_is_known_before_its_caller_goes_on(monkeypatch: pytest.MonkeyPa
     with closing(RecallClient("127.0.0.1:1", "acme")) as client:
         verbs = cast(KafkaVerbs, client._verbs)
         monkeypatch.setattr(verbs, "_send", lambda *_: sent)
-        note = Writes.note
+        note = OwnWrites.note
 
-        def looked(known: Writes, user: str, position: Position) -> Position:
+        def looked(known: OwnWrites, user: str, position: Position) -> Position:
             is_on.append(put.done())
             return note(known, user, position)
 
-        monkeypatch.setattr(Writes, "note", looked)
+        monkeypatch.setattr(OwnWrites, "note", looked)
         put = verbs.forget("m1", user="ann")
         sent.set_result(at(3))
         assert (is_on, put.result(), verbs._written("ann")) == ([False], at(3), at(3))

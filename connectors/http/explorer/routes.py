@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from recallflow.connectors.http.errors import JSON, Problem
-from recallflow.connectors.http.handler import Door
+from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.requests import credentials_of
 from recallflow.credentials import Headers
 from recallflow.errors import InvalidRecord, UsageError
@@ -33,7 +33,7 @@ _MEDIA_TYPES = {
 }
 
 
-class File(NamedTuple):
+class StaticFile(NamedTuple):
     """Static file."""
 
     content: bytes
@@ -41,7 +41,7 @@ class File(NamedTuple):
     etag: str
 
 
-def load() -> dict[str, File]:
+def load() -> dict[str, StaticFile]:
     """Return every file by name. Raise UsageError without the drawing library."""
     return {name: _file(name, content) for name, content in _contents()}
 
@@ -57,9 +57,9 @@ def _contents() -> Iterator[tuple[str, bytes]]:
         raise UsageError("the explorer draws with d3, which gravis ships: pip install 'recallflow[serve]'") from None
 
 
-def _file(name: str, content: bytes) -> File:
+def _file(name: str, content: bytes) -> StaticFile:
     digest = hashlib.sha256(content).hexdigest()
-    return File(content, _MEDIA_TYPES[name.rpartition(".")[2]], f'"{digest[:32]}"')
+    return StaticFile(content, _MEDIA_TYPES[name.rpartition(".")[2]], f'"{digest[:32]}"')
 
 
 # Scripts and styles come from these files alone, without inline code, and text never becomes markup: markup in a memory
@@ -93,7 +93,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def routes(door: Door) -> APIRouter:
+def routes(door: RequestHandler) -> APIRouter:
     """Return the routes. Raise UsageError where the drawing library is not installed."""
     router = APIRouter(include_in_schema=False)
     files = load()
@@ -124,7 +124,7 @@ def routes(door: Door) -> APIRouter:
     return router
 
 
-def permitted_owners(door: Door, headers: Headers) -> list[Owner]:
+def permitted_owners(door: RequestHandler, headers: Headers) -> list[Owner]:
     """Return the known owners whose memories these credentials may read.
 
     Raises:
@@ -144,7 +144,7 @@ def permitted_owners(door: Door, headers: Headers) -> list[Owner]:
     return found
 
 
-def _sent(file: File, request: Request) -> Response:
+def _sent(file: StaticFile, request: Request) -> Response:
     headers = {**HEADERS, "etag": file.etag}
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)

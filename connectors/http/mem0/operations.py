@@ -10,13 +10,13 @@ import orjson
 from fastapi import Request
 
 from recallflow.connectors.http.errors import Problem
-from recallflow.connectors.http.handler import Door
+from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0 import requests
 from recallflow.connectors.http.mem0.requests import (
     AGENT_LABEL,
     RUN,
     USER,
-    Asked,
+    OwnerFilters,
     asked,
     entities_alone,
     invalid,
@@ -39,10 +39,10 @@ from recallflow.service import check_forgotten
 _SCHEME = b"token "  # mem0's, before an API key
 
 
-class Calls:
+class Mem0Calls:
     """Service calls of a request, for the tenant in its path."""
 
-    def __init__(self, door: Door, request: Request) -> None:
+    def __init__(self, door: RequestHandler, request: Request) -> None:
         self._door = door
         self.tenant_id = request.path_params["tenant_id"]
         self.environment = request.path_params.get("environment", PRODUCTION)
@@ -162,7 +162,7 @@ _KEPT = ("role", "content", "name")  # of a message
 _EVER = format_time(EPOCH_MS_MAX)
 
 
-async def add(calls: Calls, body: requests.Add) -> dict[str, Any]:
+async def add(calls: Mem0Calls, body: requests.Add) -> dict[str, Any]:
     """Store each message as one memory."""
     whose = owned(entities_alone(body.filters, body.entities), body.metadata)
     shared = dict(whose.fields)
@@ -199,7 +199,7 @@ def _text(event: MemoryEvent) -> str:
     return event.content if isinstance(event, MemoryAdd) else ""
 
 
-async def search(calls: Calls, body: requests.Search) -> dict[str, Any]:
+async def search(calls: Mem0Calls, body: requests.Search) -> dict[str, Any]:
     """Return the best memories with their scores."""
     user_id, filters = _narrowed(body)
     query = {"type": "recall", "query": body.query, "k": min(body.top_k, K_MAX), "filters": filters}
@@ -216,17 +216,17 @@ async def search(calls: Calls, body: requests.Search) -> dict[str, Any]:
     return {"results": results}
 
 
-def _narrowed(body: requests.Search | requests.GetAll) -> Asked:
+def _narrowed(body: requests.Search | requests.GetAll) -> OwnerFilters:
     """Return the owner and the filters of a request, with its separate entities."""
     user_id, filters = asked(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
     if isinstance(body, requests.GetAll):
         filters = filters | requests.between(body.start_date, body.end_date)
-    return Asked(user_id, filters)
+    return OwnerFilters(user_id, filters)
 
 
-async def get_all(calls: Calls, body: requests.GetAll) -> dict[str, Any]:
+async def get_all(calls: Mem0Calls, body: requests.GetAll) -> dict[str, Any]:
     """Return one page of an owner's memories, newest first. Expired memories are counted, and left out."""
     user_id, filters = _narrowed(body)
     first, behind = (body.page - 1) * body.page_size, body.page * body.page_size
@@ -248,7 +248,7 @@ async def get_all(calls: Calls, body: requests.GetAll) -> dict[str, Any]:
     return {"count": count, "next": _link(following, body), "previous": _link(before, body), "results": results}
 
 
-async def _pages(calls: Calls, user_id: str, filters: dict[str, Any], most: int) -> AsyncIterator[MemoryPage]:
+async def _pages(calls: Mem0Calls, user_id: str, filters: dict[str, Any], most: int) -> AsyncIterator[MemoryPage]:
     """Yield the pages of an owner's memories, up to a number of memories."""
     query: dict[str, Any] = {"type": "memories.list", "filters": filters}
     while most > 0:
@@ -267,13 +267,13 @@ def _link(page: int | None, body: requests.GetAll) -> str | None:
     return None if page is None else f"?page={page}&page_size={body.page_size}"
 
 
-async def get(calls: Calls, given: str) -> dict[str, Any]:
+async def get(calls: Mem0Calls, given: str) -> dict[str, Any]:
     """Return one memory."""
     user_id, memory_id = our_id(given)
     return shown(user_id, await calls.version(user_id, memory_id))
 
 
-async def update(calls: Calls, given: str, body: requests.Update) -> dict[str, Any]:
+async def update(calls: Mem0Calls, given: str, body: requests.Update) -> dict[str, Any]:
     """Update a memory, and return its new version."""
     user_id, memory_id = our_id(given)
     before = await calls.version(user_id, memory_id)
@@ -289,7 +289,7 @@ async def update(calls: Calls, given: str, body: requests.Update) -> dict[str, A
     return shown(user_id, await calls.version(user_id, memory_id))
 
 
-async def delete(calls: Calls, given: str) -> dict[str, Any]:
+async def delete(calls: Mem0Calls, given: str) -> dict[str, Any]:
     """Forget one memory, in all its versions."""
     user_id, memory_id = our_id(given)
     [(_, receipt)] = await calls.apply(user_id, [{"type": "memory.forget", "memory_id": memory_id}])
@@ -297,7 +297,7 @@ async def delete(calls: Calls, given: str) -> dict[str, Any]:
     return {"message": "Memory deleted successfully!"}
 
 
-async def delete_all(calls: Calls, body: requests.DeleteAll) -> dict[str, Any]:
+async def delete_all(calls: Mem0Calls, body: requests.DeleteAll) -> dict[str, Any]:
     """Forget all memories of an owner, or those of one session."""
     entities = entities_alone(body.filters, body.entities)
     user_id, kind = owner_of(entities)
@@ -308,7 +308,7 @@ async def delete_all(calls: Calls, body: requests.DeleteAll) -> dict[str, Any]:
     return {"message": "Memories deleted successfully!"}
 
 
-async def list_versions(calls: Calls, given: str) -> list[dict[str, Any]]:
+async def list_versions(calls: Mem0Calls, given: str) -> list[dict[str, Any]]:
     """Return all versions of one memory."""
     user_id, memory_id = our_id(given)
     response = await calls.ask(user_id, {"type": "memory.history", "memory_id": memory_id})

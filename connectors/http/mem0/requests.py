@@ -102,7 +102,7 @@ _PROBLEMS = {"extra_forbidden": "is not supported here: leave it out (docs/how-t
 T = TypeVar("T", bound=BaseModel)
 
 
-class Ways(BaseModel):
+class IgnoredParameters(BaseModel):
     """Parameters without effect: mem0's choices of processing."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -118,7 +118,7 @@ class Ways(BaseModel):
     version: str | None = None
 
 
-class Body(Ways):
+class Body(IgnoredParameters):
     """Fields that name the owner."""
 
     user_id: str | None = None
@@ -178,7 +178,7 @@ class DeleteAll(Body):
     """DELETE /v1/memories/"""
 
 
-class Delete(Ways):
+class Delete(IgnoredParameters):
     """DELETE /v1/memories/ID/"""
 
     delete_linked: bool = False
@@ -261,20 +261,20 @@ _ANY = "*"
 _Maker = Callable[[list[Any]], dict[str, Any]]  # values → a filter of ours
 
 
-class Asked(NamedTuple):
+class OwnerFilters(NamedTuple):
     """Owner and filters of a request."""
 
     user_id: str
     filters: dict[str, Any]
 
 
-def asked(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> Asked:
+def asked(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> OwnerFilters:
     """Parse `filters` together with the entities outside of them. Raise InvalidRecord."""
     named, conditions = _split(given or {}, entities)
     user_id, kind = owner_of(named)
     conditions += [{entity: name} for entity, name in named.items() if entity != kind]
     ours = [one for condition in conditions for one in _converted(condition, 1)]
-    return Asked(user_id, {"all": ours} if ours else {})
+    return OwnerFilters(user_id, {"all": ours} if ours else {})
 
 
 def entities_alone(given: Mapping[str, Any] | None, entities: Mapping[str, str]) -> dict[str, str]:

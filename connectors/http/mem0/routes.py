@@ -8,18 +8,18 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, status_of
-from recallflow.connectors.http.handler import Door
+from recallflow.connectors.http.handler import RequestHandler
 from recallflow.connectors.http.mem0 import operations, requests
-from recallflow.connectors.http.mem0.operations import Calls
-from recallflow.connectors.http.requests import Addressed
+from recallflow.connectors.http.mem0.operations import Mem0Calls
+from recallflow.connectors.http.requests import AddressedRoute
 from recallflow.errors import QueryFailed, RecallflowError
 
 # The second prefix also matches paths of the first, so the first comes first.
 PREFIXES = ("/mem0/{tenant_id}/environments/{environment}", "/mem0/{tenant_id}")
-Operation = Callable[[Calls, Request], Awaitable[Any]]
+Operation = Callable[[Mem0Calls, Request], Awaitable[Any]]
 
 
-class _Answered(Addressed):
+class _Answered(AddressedRoute):
     """Route whose errors contain `detail`, which mem0's clients read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -36,7 +36,7 @@ class _Answered(Addressed):
         return answered
 
 
-def routes(door: Door) -> APIRouter:
+def routes(door: RequestHandler) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
     for prefix in PREFIXES:
@@ -44,53 +44,55 @@ def routes(door: Door) -> APIRouter:
     return router
 
 
-def _below(prefix: str, door: Door) -> APIRouter:
+def _below(prefix: str, door: RequestHandler) -> APIRouter:
     router = APIRouter(prefix=prefix, route_class=_Answered, include_in_schema=False)
 
-    def add(methods_and_paths: str, operation: Operation, parameters: type[BaseModel] = requests.Ways) -> None:
+    def add(
+        methods_and_paths: str, operation: Operation, parameters: type[BaseModel] = requests.IgnoredParameters
+    ) -> None:
         """Add one operation under its paths. `parameters` is the model of its URL parameters."""
 
         async def answer(request: Request) -> Response:
             requests.read_parameters(parameters, request.query_params)
-            content = await operation(Calls(door, request), request)
+            content = await operation(Mem0Calls(door, request), request)
             return Response(orjson.dumps(content), media_type=JSON)
 
         for one in methods_and_paths.split(", "):
             method, path = one.split(" ")
             router.add_api_route(path, answer, methods=[method])
 
-    async def add_memories(calls: Calls, request: Request) -> Any:
+    async def add_memories(calls: Mem0Calls, request: Request) -> Any:
         return await operations.add(calls, requests.read(requests.Add, await calls.body(request)))
 
-    async def search(calls: Calls, request: Request) -> Any:
+    async def search(calls: Mem0Calls, request: Request) -> Any:
         return await operations.search(calls, requests.read(requests.Search, await calls.body(request)))
 
-    async def get_all(calls: Calls, request: Request) -> Any:
+    async def get_all(calls: Mem0Calls, request: Request) -> Any:
         body = requests.merged(await calls.body(request), request.query_params)
         return await operations.get_all(calls, requests.read(requests.GetAll, body))
 
-    async def list_by_parameters(calls: Calls, request: Request) -> Any:
+    async def list_by_parameters(calls: Mem0Calls, request: Request) -> Any:
         return await operations.get_all(calls, requests.read_parameters(requests.GetAll, request.query_params))
 
-    async def delete_all(calls: Calls, request: Request) -> Any:
+    async def delete_all(calls: Mem0Calls, request: Request) -> Any:
         return await operations.delete_all(calls, requests.read_parameters(requests.DeleteAll, request.query_params))
 
-    async def get(calls: Calls, request: Request) -> Any:
+    async def get(calls: Mem0Calls, request: Request) -> Any:
         return await operations.get(calls, request.path_params["memory_id"])
 
-    async def update(calls: Calls, request: Request) -> Any:
+    async def update(calls: Mem0Calls, request: Request) -> Any:
         body = requests.read(requests.Update, await calls.body(request))
         return await operations.update(calls, request.path_params["memory_id"], body)
 
-    async def delete(calls: Calls, request: Request) -> Any:
+    async def delete(calls: Mem0Calls, request: Request) -> Any:
         if requests.read_parameters(requests.Delete, request.query_params).delete_linked:
             raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
         return await operations.delete(calls, request.path_params["memory_id"])
 
-    async def list_versions(calls: Calls, request: Request) -> Any:
+    async def list_versions(calls: Mem0Calls, request: Request) -> Any:
         return await operations.list_versions(calls, request.path_params["memory_id"])
 
-    async def ping(calls: Calls, _: Request) -> Any:
+    async def ping(calls: Mem0Calls, _: Request) -> Any:
         await calls.check_key()
         return {"status": "ok", "org_id": calls.tenant_id, "project_id": calls.environment, "user_email": None}
 

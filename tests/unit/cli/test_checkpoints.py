@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from tests.unit.cli.harness import Cli, assert_error, parsed
 
@@ -18,7 +18,7 @@ def url(tmp_path: Path) -> str:
     folder.mkdir()
     for number, offset in ((0, 7), (0, 1_234), (11, -1)):
         (folder / "1.sst").write_bytes(b"%d" % offset * 5)
-        about = About(
+        about = CheckpointOrigin(
             8, number, 16, f"memory.events:{number}", {f"memory.events:{number}": offset}, "acme", "run", 0, {}
         )
         store.save(number, folder, about)

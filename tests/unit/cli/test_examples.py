@@ -14,7 +14,7 @@ import pytest
 
 from recallflow.cli import main
 from recallflow.cli.parser import leaves
-from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
@@ -55,7 +55,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sealed = ["--state-dir", str(folder / "sealed"), "--create", "--master-key-file", str(folder / "old.key")]
     assert main(["remember", "tea", *sealed, "--partitions", "1"]) == 0
     assert main(["state", "checkpoint", str(folder / "checkpoint"), "--state-dir", str(folder / "engine")]) == 0
-    about = About(keys.FORMAT_VERSION, 0, 16, "memory.events:0", {}, "acme", "run", 0, {})
+    about = CheckpointOrigin(keys.FORMAT_VERSION, 0, 16, "memory.events:0", {}, "acme", "run", 0, {})
     CheckpointStore.open((folder / "checkpoints").as_uri()).save(0, folder / "checkpoint" / "p000", about)
     control = ["--control", str(folder / "control.jsonl")]
     assert main(["categories", "set", "acme", "food", "--description", "what they eat", *control]) == 0

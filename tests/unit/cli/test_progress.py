@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.cli.publish import Progress, Target, state_home
+from recallflow.cli.publish import ReplayProgress, Target, state_home
 from recallflow.errors import RecallflowError
 
 TARGET = Target("cluster", "memory.events", "topic-1", records=100, ends=100)
 
 
-def progress(folder: Path, log: str = "log", target: Target = TARGET) -> Progress:
-    return Progress(log, target, {"XDG_STATE_HOME": str(folder)})
+def progress(folder: Path, log: str = "log", target: Target = TARGET) -> ReplayProgress:
+    return ReplayProgress(log, target, {"XDG_STATE_HOME": str(folder)})
 
 
 def test_the_same_log_to_the_same_topic_goes_on(tmp_path: Path) -> None:

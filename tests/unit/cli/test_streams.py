@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from recallflow.cli.output import error, heading, json_line, note, paragraph, table
-from recallflow.cli.pace import Meter
+from recallflow.cli.pace import ProgressMeter
 from recallflow.cli.tail import line_of
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
@@ -207,7 +207,7 @@ def test_json_line_escapes_control_characters(capsys: pytest.CaptureFixture[str]
 def test_meter_shows_the_name_of_any_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    with Meter("chats [2024] [/old]\x1b[2J.json", lambda: 1, 2):
+    with ProgressMeter("chats [2024] [/old]\x1b[2J.json", lambda: 1, 2):
         pass
     assert "chats [2024] [/old]\N{REPLACEMENT CHARACTER}[2J.json" in stream.getvalue()
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.control import AHEAD_MS, ControlTable
 from recallflow.control import Rollout
 from recallflow.credentials import signed
@@ -118,7 +118,7 @@ def test_added_partitions_are_followed(kafka: FakeKafka, follow: Follow) -> None
     for partition, tenant in ((2, "acme"), (3, "zenith")):
         kafka.append(TOPIC, partition, rollout("canary", tenant), append_ms=10)
     for _ in range(2):
-        table.grow({TOPIC: Described("id", 4)})
+        table.grow({TOPIC: TopicDescription("id", 4)})
     kafka.await_(lambda: mode(table) == "canary" and mode(table, tenant="zenith") == "canary")
 
 

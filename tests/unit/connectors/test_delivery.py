@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 from recallflow.background import OUTAGE_S, Closing
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sender
-from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, OutputSender, Sent, ToSend
+from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, Outgoing
 from recallflow.errors import MembershipLost, SinkError
 from recallflow.outputs import Marked
@@ -36,7 +36,7 @@ def sending(stopping: threading.Event | None = None, closing: Closing | None = N
     made = DeliverySink(
         KafkaOptions("nowhere:1"),
         most_bytes={"responses": 50_000},
-        sent=Sent(),
+        sent=EarlierOutputs(),
         marked=lambda _: None,
         stopping=stopping,
         closing=closing,

@@ -21,7 +21,7 @@ from recallflow.connectors.kafka.hub import (
     READ_BATCH,
     STARVED_S,
     Hub,
-    Reader,
+    LaneReader,
 )
 from recallflow.connectors.kafka.order import Lane
 from recallflow.errors import SourceError
@@ -32,7 +32,7 @@ from tests.unit.connectors.fake_consumer import FakeKafka
 NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
 
 
-def add(reader: Reader, topic: str, number: int = 0, end: int = 0) -> Lane:
+def add(reader: LaneReader, topic: str, number: int = 0, end: int = 0) -> Lane:
     """Has a reader read one more partition from its beginning on."""
     lane = Lane(topic, number, 0, end)
     reader.add(lane)
@@ -196,11 +196,11 @@ def test_while_queries_are_given_memories_wait_but_not_for_long(make_hub: Callab
     assert hub.memories_allowed() > 0
 
 
-def reader(kafka: FakeKafka) -> Reader:
-    return Reader("test", NOWHERE, threading.Event(), kafka.consumer)
+def reader(kafka: FakeKafka) -> LaneReader:
+    return LaneReader("test", NOWHERE, threading.Event(), kafka.consumer)
 
 
-def read_until_full(of: Reader) -> None:
+def read_until_full(of: LaneReader) -> None:
     for _ in range(100):
         of.read()
 

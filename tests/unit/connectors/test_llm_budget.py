@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.llm.chat import _checked, read_answer
 from recallflow.connectors.llm.connection import CallFailed
-from recallflow.connectors.llm.policy import DAY_S, Budget, Reserved
+from recallflow.connectors.llm.policy import DAY_S, Reserved, TokenBudget
 from recallflow.errors import ModelError
 from recallflow.llm import Spent
 from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TRUTH, fields, listed
@@ -23,7 +23,7 @@ TENANTS = st.sampled_from([*LIMITS])
 def test_no_tenant_spends_more_than_its_limit_in_a_day(calls: list[tuple[str, int, float, int, bool]]) -> None:
     """Calls reserve tokens and use a part of them; some end at once, others later, even the next day."""
     now_s = 0.0
-    budget = Budget(LIMITS.get, lambda: now_s)
+    budget = TokenBudget(LIMITS.get, lambda: now_s)
     spent: Counter[tuple[int, str]] = Counter()
     under_way: list[tuple[Reserved, int]] = []
     for tenant, tokens, share, ending, midnight in calls:
@@ -48,7 +48,7 @@ def test_no_tenant_spends_more_than_its_limit_in_a_day(calls: list[tuple[str, in
 
 def test_call_over_midnight_costs_its_last_day() -> None:
     now_s = DAY_S - 1.0
-    budget = Budget(lambda _: 100, lambda: now_s)
+    budget = TokenBudget(lambda _: 100, lambda: now_s)
     reserved = budget.reserve("acme", 60)
     now_s += 2
     budget.give_back(reserved, 50)

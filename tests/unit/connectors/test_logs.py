@@ -15,14 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from recallflow.connectors.logs.building import EVENT_BYTES
 from recallflow.connectors.logs.documents import is_document
-from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.model import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import GZIP, ZSTANDARD, open_source
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.events import MemoryEvent
 from recallflow.parsing import parse
 
-SCOPE = Scope("acme", "ann", "test")
+SCOPE = ImportScope("acme", "ann", "test")
 EVENT = b'{"type":"message","tenant_id":"acme","user_id":"ann","content":"hello"}'
 MESSAGE = b'{"role":"user","content":"hello"}'
 LOCOMO = [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors import calls
-from recallflow.connectors.calls import Calls
+from recallflow.connectors.calls import LocalCalls
 from recallflow.connectors.kafka.messages import SOURCE_HEADER
 from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes
 from recallflow.errors import SourceError
@@ -119,7 +119,7 @@ TOPICS = ("events", "queries")
 @pytest.mark.parametrize("topic", TOPICS)
 def test_abandoned_calls_keep_the_queue_bounded(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
     monkeypatch.setattr(calls, "QUEUED_MAX", 5)
-    put = Calls(*TOPICS, clock_ms=lambda: 1)
+    put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
     put.begin(dict.fromkeys(TOPICS, 0))
 
     def give_up() -> None:
@@ -137,7 +137,7 @@ def test_abandoned_calls_keep_the_queue_bounded(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_tenant_with_few_records_is_next_among_many() -> None:
-    put = Calls(*TOPICS, clock_ms=lambda: 1)
+    put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
     put.begin(dict.fromkeys(TOPICS, 0))
     with ExitStack() as open_calls:
         noisy = [open_calls.enter_context(put.put("queries", "noisy", b"%d" % n, ())) for n in range(10)]
@@ -151,7 +151,7 @@ def test_tenant_with_few_records_is_next_among_many() -> None:
 
 def test_full_line_of_a_tenant_refuses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "QUEUED_MAX", 2)
-    put = Calls(*TOPICS, clock_ms=lambda: 1)
+    put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
     put.begin(dict.fromkeys(TOPICS, 0))
     with ExitStack() as open_calls:
         for _ in range(2):

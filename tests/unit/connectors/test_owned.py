@@ -8,15 +8,15 @@ import pytest
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import MemoryEnds
 from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
-from recallflow.connectors.kafka.owned import BATCH_BYTES, IDLE_S, NOT_OURS, Given, OwnedSource, lane_at
-from recallflow.connectors.kafka.place import Reached
+from recallflow.connectors.kafka.owned import BATCH_BYTES, IDLE_S, NOT_OURS, BarrierProgress, OwnedSource, lane_at
+from recallflow.connectors.kafka.place import LogProgress
 from recallflow.records import Mark, Open, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 MEMORIES, QUERIES = "memories", "queries"
 MARK_S = 1.0
 TAILS = {"responses": {0: 7}}
-START = Reached(0)
+START = LogProgress(0)
 
 
 class Member:
@@ -35,7 +35,7 @@ class Member:
         )
         self.part = self.source.build()
 
-    def own(self, partition: int, memory: Reached = START, queries: Reached = START) -> tuple[Lane, Lane]:
+    def own(self, partition: int, memory: LogProgress = START, queries: LogProgress = START) -> tuple[Lane, Lane]:
         memories = lane_at(MEMORIES, partition, memory, self.kafka.end(MEMORIES, partition))
         asked = lane_at(QUERIES, partition, queries, self.kafka.end(QUERIES, partition))
         asked.queue = RoundRobinQueue(queries.ahead)
@@ -62,7 +62,7 @@ class Member:
     def records(self, count: int) -> list[Any]:
         return self.until(lambda found: len(values(found)) >= count)
 
-    def given(self, mark: Mark) -> Given:
+    def given(self, mark: Mark) -> BarrierProgress:
         found = self.source.given(mark.partition, mark.number)
         assert found is not None
         return found
@@ -117,7 +117,7 @@ def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Membe
 
 def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b c")
-    lane = lane_at(MEMORIES, 1, Reached(0), 3)
+    lane = lane_at(MEMORIES, 1, LogProgress(0), 3)
     lane.limit, lane.answered_from = 2, 2**63 - 1
     member.source.warm(1, lane)
     found = member.records(2)
@@ -133,13 +133,13 @@ def test_warm_partition_is_given_up_to_its_limit(kafka: FakeKafka, member: Membe
 
 def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b c")
-    warm = lane_at(MEMORIES, 1, Reached(0), 3)
+    warm = lane_at(MEMORIES, 1, LogProgress(0), 3)
     warm.limit, warm.answered_from = 2, 2**63 - 1
     member.source.warm(1, warm)
     member.records(2)
-    member.own(1, Reached(2))
+    member.own(1, LogProgress(2))
     member.source.cool(1)
-    member.source.warm(1, lane_at(MEMORIES, 1, Reached(0), 3))
+    member.source.warm(1, lane_at(MEMORIES, 1, LogProgress(0), 3))
     found = member.records(1)
     assert (signals(found), values(found), found[0].silent) == ([], ["c"], False)
     assert (member.source.kept_warm(), member.source.partitions()) == (frozenset(), frozenset({1}))
@@ -149,7 +149,7 @@ def test_owned_warm_partition_stays_open(kafka: FakeKafka, member: Member) -> No
 
 
 def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Member) -> None:
-    warm = lane_at(MEMORIES, 1, Reached(0), 1)
+    warm = lane_at(MEMORIES, 1, LogProgress(0), 1)
     member.source.warm(1, warm)
     mine, _ = member.own(0)
     assert member.batch() == [Open(1), Open(0)]
@@ -161,10 +161,10 @@ def test_own_partitions_precede_standby_partitions(kafka: FakeKafka, member: Mem
 
 def test_limit_of_a_cooled_partition_changes_nothing(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b")
-    lane = lane_at(MEMORIES, 1, Reached(0), 2)
+    lane = lane_at(MEMORIES, 1, LogProgress(0), 2)
     lane.limit = 1
     member.source.warm(1, lane)
-    member.source.warm(1, lane_at(MEMORIES, 1, Reached(0), 2))  # is so already
+    member.source.warm(1, lane_at(MEMORIES, 1, LogProgress(0), 2))  # is so already
     member.records(1)
     member.source.cool(1)
     member.source.cool(1)

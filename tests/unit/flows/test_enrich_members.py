@@ -16,7 +16,7 @@ import pytest
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import delivery, tails
-from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
+from recallflow.connectors.kafka.delivery import DeliverySink, EarlierOutputs, ToSend
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.owned import OwnedSource
@@ -172,7 +172,7 @@ class Member:
             queries_in_flight_max=20,
             settle=lambda: sink.settle(),
         )
-        known, ends = Sent(), FakeEnds(brokers)
+        known, ends = EarlierOutputs(), FakeEnds(brokers)
         self.ownership = Ownership(
             NOWHERE,
             (TOPICS.results, TOPICS.enrichment),

@@ -3,7 +3,7 @@
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.place import Reached
+from recallflow.connectors.kafka.place import LogProgress
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.flows import first_places
 from recallflow.flows.first_places import answered_requests
@@ -23,13 +23,13 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     return made
 
 
-def found() -> dict[int, Reached]:
+def found() -> dict[int, LogProgress]:
     return answered_requests(KafkaOptions("nowhere:1"), TOPICS)
 
 
 @pytest.mark.usefixtures("kafka")
 def test_requests_without_results_are_read_from_the_first() -> None:
-    assert found() == {0: Reached(0), 1: Reached(0)}
+    assert found() == {0: LogProgress(0), 1: LogProgress(0)}
 
 
 def test_requests_with_a_result_or_a_dead_letter_are_answered(kafka: FakeKafka) -> None:
@@ -39,14 +39,14 @@ def test_requests_with_a_result_or_a_dead_letter_are_answered(kafka: FakeKafka) 
     kafka.append_output("letters", 0, "memories:1:5")
     kafka.append_output("results", 0, "nonsense")
     kafka.append_output("results", 0, "requests:7:1")
-    assert found() == {0: Reached(10, open=(3, 4, 5, 6, 7, 8)), 1: Reached(5, open=(0, 1, 2, 3))}
+    assert found() == {0: LogProgress(10, open=(3, 4, 5, 6, 7, 8)), 1: LogProgress(5, open=(0, 1, 2, 3))}
 
 
 def test_requests_older_than_the_first_result_left_count_as_answered(kafka: FakeKafka) -> None:
     kafka.topics["results"][0].low = 5
     kafka.append("results", 0, b"{}", at=5, append_ms=110)
     # Those of 100 to 109 ms: five in each partition.
-    assert found() == {0: Reached(5), 1: Reached(5)}
+    assert found() == {0: LogProgress(5), 1: LogProgress(5)}
 
 
 def test_topics_without_requests_have_nothing_answered(kafka: FakeKafka) -> None:

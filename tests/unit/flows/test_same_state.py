@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.calls import Calls
+from recallflow.connectors.calls import LocalCalls
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config
@@ -95,13 +95,13 @@ def test_log_in_pieces_gives_the_same_state_and_answers(
 def test_callers_get_the_state_and_answers_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records that callers sent are applied again, with their times, several in a batch."""
     records: list[Record] = []
-    take = Calls.take
+    take = LocalCalls.take
 
-    def noted(self: Calls) -> list[Record]:
+    def noted(self: LocalCalls) -> list[Record]:
         records.extend(taken := take(self))
         return taken
 
-    monkeypatch.setattr(Calls, "take", noted)
+    monkeypatch.setattr(LocalCalls, "take", noted)
     answers = by_callers(tmp_path / "called", make_log(1, LINES, NAMELESS))
     with EmbeddedEngine.open(THREE, tmp_path / "batches") as embedded:
         loop = embedded.loop(embedded.rules(QUERY_TOPIC, input_ends=False))

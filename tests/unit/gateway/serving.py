@@ -32,7 +32,7 @@ from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
-from recallflow.service import RolloutShown, Stored
+from recallflow.service import RolloutShown, StoredEvent
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -59,14 +59,14 @@ class Engine:
         self.refuse(query)
         return self.answer(query)
 
-    async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+    async def store(self, event: MemoryEvent, headers: Headers) -> StoredEvent:
         await self._released()
         self.refuse(event)
         self.stored.append((event, headers))
-        return Stored(Position("memory", 0, len(self.stored) - 1))
+        return StoredEvent(Position("memory", 0, len(self.stored) - 1))
 
-    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:  # noqa: ARG002
-        return Stored((await self.store(event, headers)).position, self.receipt)
+    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:  # noqa: ARG002
+        return StoredEvent((await self.store(event, headers)).position, self.receipt)
 
     async def _released(self) -> None:
         self.under_way += 1

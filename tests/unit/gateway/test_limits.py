@@ -30,7 +30,7 @@ from recallflow.connectors.http.errors import (
     RefusalPace,
     status_of,
 )
-from recallflow.connectors.http.handler import Door, without_mappings
+from recallflow.connectors.http.handler import RequestHandler, without_mappings
 from recallflow.connectors.http.requests import Limits
 from recallflow.credentials import KEY_HEADER
 from recallflow.errors import FieldProblem, InvalidRecord
@@ -371,7 +371,7 @@ def test_delayed_refusals_are_few() -> None:
 
 def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
     evil, honest = ((KEY_HEADER, b"evil"),), ((KEY_HEADER, b"honest"),)
-    door = Door(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    door = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
     for share, most in ((door.batch_slot, 8), (door.body_slot, 16)):
         with ExitStack() as under_way:
             for _ in range(most):
@@ -384,7 +384,7 @@ def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
 
 
 def test_tenant_over_its_share_of_requests_is_refused_alone() -> None:
-    door = Door(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    door = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
     with ExitStack() as under_way:
         for _ in range(16):
             under_way.enter_context(door.slot("noisy"))

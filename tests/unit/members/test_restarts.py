@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from recallflow.members.member import BACKOFF_MAX_S, STEADY_S, USAGE, Member, Supervisor
+from recallflow.members.member import BACKOFF_MAX_S, STEADY_S, USAGE, MemberProcess, Supervisor
 
 FIRST_S = 0.5
 
@@ -45,7 +45,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 def supervise(monkeypatch: pytest.MonkeyPatch, *members: FakeMember) -> tuple[int, list[float]]:
     """Run a supervisor until no member has an end left; return its exit code and the waits before restarts."""
-    supervisor = Supervisor(cast(list[Member], members), FIRST_S)
+    supervisor = Supervisor(cast(list[MemberProcess], members), FIRST_S)
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:

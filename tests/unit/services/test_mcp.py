@@ -15,7 +15,7 @@ import pytest
 from mcp.client.client import Client
 from mcp_types import CallToolResult
 
-from recallflow.connectors.mcp.perform import Caller, Performer, Place
+from recallflow.connectors.mcp.perform import Caller, Performer, ServerScope
 from recallflow.connectors.mcp.server import build_server
 from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS
 from recallflow.credentials import ApiKeyText
@@ -26,7 +26,7 @@ from recallflow.flows.admission import read_control_file
 from recallflow.flows.config import ServeSettings
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
-from recallflow.service import Stored
+from recallflow.service import StoredEvent
 from tests.unit.gateway.serving import config_in, served_flow
 from tests.unit.services.mcp_calls import Recorded, call, over_http, over_stdio, run, text
 from tests.unit.services.mem0_clients import control_file
@@ -36,7 +36,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "mcp.md"
 KEY, ANNS_KEY = ApiKeyText.new(), ApiKeyText.new()
-PROD = Place("acme", "prod")
+PROD = ServerScope("acme", "prod")
 
 
 def embedded(folder: Path) -> list[str | Path]:
@@ -381,11 +381,11 @@ def test_a_stored_text_is_quoted_as_it_is_written() -> None:
 
 def test_unconfirmed_write_is_reported_as_not_applied() -> None:
     position = Position("memory.events", 0, 1)
-    late = called(lambda _: Stored(position), "add_memory", content="Tea.")
+    late = called(lambda _: StoredEvent(position), "add_memory", content="Tea.")
     assert late.structured_content["applied"] is False
     assert "do not add it again" in text(late)
     receipt = Receipt(id="f", position=str(position), outcome="unchanged")
-    unknown = called(lambda _: Stored(position, receipt), "forget_memory", memory_id="m")
+    unknown = called(lambda _: StoredEvent(position, receipt), "forget_memory", memory_id="m")
     assert unknown.is_error
     assert text(unknown).startswith("not_found: ")
 

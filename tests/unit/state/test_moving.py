@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from recallflow.cli import main
-from recallflow.connectors.kafka.place import Place, Reached, progress_of
+from recallflow.connectors.kafka.place import LogProgress, PartitionProgress, progress_of
 from recallflow.errors import (
     DiskFull,
     MasterKeyError,
@@ -45,7 +45,9 @@ def stop_member(
     with StateDirectory.existing(path, 2**20) as directory:
         for number in numbers:
             partition = directory.partition(number)
-            place = Place(Reached(known), Reached(0), PARTITIONS, deployment=name, generation=generation)
+            place = PartitionProgress(
+                LogProgress(known), LogProgress(0), PARTITIONS, deployment=name, generation=generation
+            )
             partition.stage_place(place.encode())
             partition.commit()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rocksdict import Checkpoint, Options, Rdict
 
-from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from tests.s3_server import S3Server
 
@@ -40,16 +40,18 @@ class Grown:
         (folder / "secret.json").write_text(f'{{"of": "{self._path.name}"}}')
         return folder
 
-    def about(self, created_ms: int = 0) -> About:
+    def about(self, created_ms: int = 0) -> CheckpointOrigin:
         return about(self.offset, created_ms, self._path.name)
 
     def close(self) -> None:
         self._db.close()
 
 
-def about(offset: int, created_ms: int = 0, run_id: str = "run") -> About:
+def about(offset: int, created_ms: int = 0, run_id: str = "run") -> CheckpointOrigin:
     applied = {SOURCE: offset} if offset >= 0 else {}
-    return About(8, 3, 16, SOURCE, applied, "acme", run_id, created_ms, {"embedder": "hash-384", "partitions": 16})
+    return CheckpointOrigin(
+        8, 3, 16, SOURCE, applied, "acme", run_id, created_ms, {"embedder": "hash-384", "partitions": 16}
+    )
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from rocksdict import Options, Rdict
 
-from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, About
-from recallflow.connectors.checkpoints.objects import Objects, Waiting, locate
+from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, CheckpointOrigin
+from recallflow.connectors.checkpoints.objects import Objects, StoreRetries, locate
 from recallflow.connectors.checkpoints.store import GRACE_S, CheckpointStore, Keeper
 from recallflow.connectors.checkpoints.transfer import THREADS
 from recallflow.errors import CheckpointError, UsageError
@@ -206,7 +206,7 @@ class Interrupted(Objects):
     """Before its n-th write, something else is done."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(locate(url), Waiting(threading.Event()))
+        super().__init__(locate(url), StoreRetries(threading.Event()))
         self.meanwhile = dict[int, Callable[[], object]]()
         self._written = 0
         self._one = threading.Lock()
@@ -332,7 +332,7 @@ def test_keeper_saves_checkpoints_and_prunes(url: str, grown: MakeGrown, tmp_pat
     keeper = Keeper(CheckpointStore.open(url), state_dir, keep=2)
     made = list[dict[str, str]]()
 
-    def make(folder: Path) -> About:
+    def make(folder: Path) -> CheckpointOrigin:
         assert folder.parent.parent == state_dir
         db.grow(10)
         db.folder().rename(folder)
@@ -350,7 +350,7 @@ def test_keeper_saves_checkpoints_and_prunes(url: str, grown: MakeGrown, tmp_pat
 def test_keeper_without_a_folder_leaves_nothing(url: str, tmp_path: Path) -> None:
     keeper = Keeper(CheckpointStore.open(url), tmp_path, keep=2)
 
-    def fail(folder: Path) -> About:
+    def fail(folder: Path) -> CheckpointOrigin:
         folder.mkdir()
         raise CheckpointError("the partition is gone")
 
@@ -422,6 +422,6 @@ class StoreLocation(NamedTuple):
 
 
 def test_folder_removed_during_a_listing_is_empty() -> None:
-    objects = Objects(StoreLocation(VanishingFolder()), Waiting(threading.Event()))  # type: ignore[arg-type]
+    objects = Objects(StoreLocation(VanishingFolder()), StoreRetries(threading.Event()))  # type: ignore[arg-type]
     assert objects.listing("p000/objects") == {}
     assert objects.folders() == []

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import orjson
 
-from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.model import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import InvalidRecord
@@ -46,9 +46,9 @@ class Read:
 def read(path: Path, **scope: Any) -> Read:
     """Read an export of a recognised format twice; both results must be equal."""
     logs, _ = Registry().logs_of(open_source(path))
-    given = Scope(**ANN | scope)
+    given = ImportScope(**ANN | scope)
     lines = [line for log in logs for line in log.read(given)]
-    again = Scope(**ANN | scope)
+    again = ImportScope(**ANN | scope)
     assert [line for log in logs for line in log.read(again)] == lines
     assert again.skipped == given.skipped
     events, refused = [], []

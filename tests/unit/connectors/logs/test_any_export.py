@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.logs.model import LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import ImportScope, LogFormat, LogSource
 from recallflow.connectors.logs.registry import FORMATS
 from recallflow.connectors.logs.tables import csv_format
 from recallflow.errors import InvalidRecord, UsageError
@@ -128,7 +128,7 @@ def changed(value: Any, path: tuple[Any, ...], strange: Any) -> Any:
 
 
 def check(log_format: LogFormat, source: Any) -> None:
-    scope = Scope(date_order="dmy")
+    scope = ImportScope(date_order="dmy")
     with suppress(UsageError):  # that it is told why nothing more is read is enough
         for line in log_format.read(source, scope):
             assert len(line) <= 1024 * 1024 + 1

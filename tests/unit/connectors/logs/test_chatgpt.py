@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.logs.assistants import chatgpt_events
 from recallflow.connectors.logs.building import branch
-from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.model import ImportScope
 from tests.unit.connectors.logs.reading import Kept, ms, read, times, zipped
 
 START = 1_736_209_412.345
@@ -186,7 +186,7 @@ def test_branch_follows_parents_in_any_tree(parents: dict[str, object], leaf: st
     assert all(parents[child] == parent for parent, child in pairwise(found))
     assert (found[-1:] == [leaf]) == (leaf in parents)
     mapping = {key: node(key, parent, "user", key) for key, parent in parents.items()}  # type: ignore[arg-type]
-    events = chatgpt_events({"mapping": mapping, "current_node": leaf}, Scope(), "ann", "here")
+    events = chatgpt_events({"mapping": mapping, "current_node": leaf}, ImportScope(), "ann", "here")
     said = [orjson.loads(event)["id"] for event in events]
     assert said == found or leaf not in parents
 

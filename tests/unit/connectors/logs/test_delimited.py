@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.model import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError
@@ -56,7 +56,7 @@ def test_named_columns_and_unknown_ones(tmp_path: Path) -> None:
         read(path)
     columns = {"content": "was", "user_id": "wer"}
     (log,), _ = Registry(columns=columns).logs_of(open_source(path))
-    assert (log.format.name, len([*log.read(Scope())])) == ("csv", 1)
+    assert (log.format.name, len([*log.read(ImportScope())])) == ("csv", 1)
 
 
 def test_columns_of_one_name_keep_their_values(tmp_path: Path) -> None:

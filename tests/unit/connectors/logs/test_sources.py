@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from recallflow.connectors.logs import documents, sources
-from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.model import ImportScope
 from recallflow.connectors.logs.registry import Log, Registry, log_name
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError
 
-SCOPE = Scope("acme", "ann", "test")
+SCOPE = ImportScope("acme", "ann", "test")
 MEGABYTE = 1024 * 1024
 
 
@@ -225,7 +225,7 @@ def test_standard_input_that_would_fill_the_disk_is_refused(monkeypatch: pytest.
         open_source("-")
 
 
-def named(path: Path | str, scope: Scope = SCOPE) -> str:
+def named(path: Path | str, scope: ImportScope = SCOPE) -> str:
     (log,) = logs_of(path)
     return log_name(log, scope)
 
@@ -243,9 +243,9 @@ def test_grown_lines_keep_their_name_and_grown_documents_do_not(write: Write) ->
 def test_log_without_owner_is_named_after_the_given_one(write: Write) -> None:
     chat = write("chat.jsonl", b'{"role":"user","content":"hello"}\n')
     assert named(chat) == named(chat)
-    assert named(chat, Scope("acme", "bob")) != named(chat, Scope("acme", "ann"))
+    assert named(chat, ImportScope("acme", "bob")) != named(chat, ImportScope("acme", "ann"))
     log = write("log.jsonl", LINES)
-    assert named(log, Scope("acme", "bob")) == named(log, Scope("acme", "ann"))
+    assert named(log, ImportScope("acme", "bob")) == named(log, ImportScope("acme", "ann"))
 
 
 def test_piped_log_is_named_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.model import ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError
 from recallflow.parsing import parse
 
-SCOPE = Scope("acme", "ann", "test")
+SCOPE = ImportScope("acme", "ann", "test")
 MOMENT = datetime(2024, 3, 1, 10, 0, 1, 123000, UTC)
 MS = 1_709_287_201_123
 
 
-def read(path: Path, scope: Scope = SCOPE, **columns: str) -> list[dict[str, Any]]:
+def read(path: Path, scope: ImportScope = SCOPE, **columns: str) -> list[dict[str, Any]]:
     (log,), _ = Registry(columns=columns).logs_of(open_source(path))
     return [orjson.loads(value) for value in log.read(scope)]
 
@@ -45,7 +45,7 @@ def test_columns_are_guessed_and_the_rest_is_metadata(tmp_path: Path) -> None:
         }
     )
     first, second, third, _ = read(
-        written(tmp_path / "t.parquet", table), Scope("acme", "ann", "test", user_given=True)
+        written(tmp_path / "t.parquet", table), ImportScope("acme", "ann", "test", user_given=True)
     )
     assert first == {
         "tenant_id": "acme", "user_id": "ann", "environment": "test", "type": "message", "session_id": "7",
@@ -87,7 +87,7 @@ def test_times_of_every_unit_and_zone_are_the_same_moment(tmp_path: Path, column
 def test_times_without_a_zone_use_the_given_zone(tmp_path: Path) -> None:
     naive = pa.array([datetime(2024, 7, 1, 12)])
     path = written(tmp_path / "t.parquet", pa.table({"content": ["x"], "time": naive}))
-    (event,) = read(path, Scope("acme", "ann", zone=ZoneInfo("Europe/Lisbon")))
+    (event,) = read(path, ImportScope("acme", "ann", zone=ZoneInfo("Europe/Lisbon")))
     assert event["timestamp"] == "2024-07-01T12:00:00+01:00"
 
 
@@ -132,7 +132,7 @@ def test_lines_and_documents_are_rows_where_columns_are_named(tmp_path: Path, co
 def test_columns_of_the_table_are_reported(tmp_path: Path) -> None:
     table = pa.table({"user": ["u1"], "conversation": ["c"], "text": ["x"], "created": [MOMENT], "score": [1]})
     (log,), _ = Registry().logs_of(open_source(written(tmp_path / "t.parquet", table)))
-    scope = Scope("acme", "ann")
+    scope = ImportScope("acme", "ann")
     (event,) = map(orjson.loads, log.read(scope))
     assert (event["user_id"], event["session_id"], parse(orjson.dumps(event)).timestamp) == ("u1", "c", MS)
     assert scope.columns == {
