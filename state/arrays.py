@@ -19,7 +19,7 @@ Column = npt.NDArray[np.floating[Any]]  # (n,): a value for each place, or (rows
 Mask = npt.NDArray[np.bool_]  # (n,)
 Chosen = Mask | Ints | slice  # of (n,)
 Codes = npt.NDArray[np.uint8]  # (rows, bytes of a row)
-Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors, 127 stands for 1
+Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors in units of 1/127
 
 
 _MUCH_BYTES = 4 * 1024 * 1024

@@ -49,7 +49,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
     The description is renamed into place last: without it, no command opens the folder. The folder itself is not
     renamed, because an empty folder is often a mount point. A restart after a crash begins again."""
     described = describe(source)
-    described.keyring(source, at_rest)  # another master key is told before anything is written
+    described.keyring(source, at_rest)  # detects another master key before any write
     _check_whole(source, described.fingerprint)
     here, there = source.resolve(), state_dir.resolve()
     if here in there.parents or there in here.parents:

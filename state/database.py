@@ -62,7 +62,7 @@ class Stored:
         # rocksdict's stubs have these two the wrong way.
         self._past_cache: Any = ReadOptions()
         self._past_cache.fill_cache(False)  # type: ignore
-        self._past_cache.set_verify_checksums(False)  # what is read so has a sum of its own
+        self._past_cache.set_verify_checksums(False)  # these values have their own checksum
 
     def read(self, wanted: bytes | list[bytes]) -> Any:
         try:

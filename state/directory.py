@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Description(NamedTuple):
-    """What a state directory says of itself: the settings that shaped it, and its secret as that is stored."""
+    """The description of a state directory: the settings of its creation, and its stored secret."""
 
     fingerprint: Fingerprint
     secret: StoredSecret
@@ -151,7 +151,7 @@ class StateDirectory:
                 opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
                 self._partitions[number] = opened
                 self._unopened_purges.pop(number, None)
-                self.clean(opened)  # what an earlier run left
+                self.clean(opened)  # leftovers of an earlier run
             return self._partitions[number]
 
     def _keyring_of(self, folder: Path) -> Keyring:
@@ -279,7 +279,7 @@ class StateDirectory:
 
     def sync(self) -> None:
         """Sync all commits of all partitions in parallel, and wait. Raise StorageError."""
-        with self._syncing:  # none of them is closed meanwhile
+        with self._syncing:  # prevents a concurrent close
             unsynced = [partition for partition in [*self._partitions.values()] if partition.unsynced]
             for _ in self._disk.map(Partition.sync, unsynced):
                 pass  # raises the error of a partition

@@ -121,8 +121,8 @@ class GraphCheck:
         return len(self._edges)
 
     def problems(self, remembered: Mapping[int, bytes]) -> Iterator[str]:
-        """All that does not fit. `remembered`: place → name of each memory that is not forgotten. One that is out of
-        step may lack anything; what is left of one that was forgotten while out of step counts as remembered."""
+        """Yield all inconsistencies. `remembered` maps places to names of current memories. An unsynced memory may lack
+        anything; remains of a memory forgotten while unsynced count as remembered."""
         names = {seq: self._keyring.name(self._owner, marker.id) for seq, marker in self._unsynced.items()}
         self._memories = {**names, **remembered}
         self._ends = {*self._memories.values(), *self._nodes}

@@ -75,8 +75,8 @@ class Columns(Mapping[str, Array]):
         return sum(column.nbytes for column in self._columns.values())
 
     def extend(self, values: Mapping[str, npt.ArrayLike], count: int, names: Ints | None = None) -> None:
-        """Appends what is known of so many memories, one value where all are equal. `names`: what the numbers of
-        strings in the values stand for, where that is not themselves."""
+        """Append columns of memories; a single value means all are equal. `names` maps string numbers in the values, if
+        they differ."""
         for name, column in self._columns.items():
             column.extend(values[name], count, names if name in NAMED else None)
 
@@ -238,7 +238,7 @@ class OwnerIndex:
     def __init__(
         self, model: str, dimension: int, read_vectors: Callable[[Ints], Sequence[Vectors | None]] | None = None
     ) -> None:
-        """`read_vectors`: those of current memories, by `seq`, as far as segments left them to be read."""
+        """`read_vectors` reads vectors of current memories by `seq`, as far as segments lack them."""
         self.projects: tuple[str, ...] | None = None  # those whose memories alone it holds, if it does not hold all
         self._model = model
         self._read_vectors = read_vectors
@@ -326,7 +326,7 @@ class OwnerIndex:
         self._changed()
 
     def _append_facts(self, entries: Sequence[Entry]) -> None:
-        """Appends what is known of the memories, column by column: of many, a third of the time."""
+        """Append the columns of memories; for many, this takes a third of the time."""
         fields: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
         columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in NAMED}
         columns["live"] = (True,) * len(entries)

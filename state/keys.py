@@ -10,13 +10,13 @@ read, or deleted, as one range and can never be reached from another owner's pre
        settled: source                        last offset of a replayed file whose outputs are all delivered, and
                                               a digest of the file up to there
        complete                               all folders of the directory were created, in one process's directory
-       place                                  how far the log is read and answered (whoever reads it says what)
+       place                                  how far the log is read and answered (encoded by the reader)
     01 owner(16) table(1) …                   one owner's
        H                                      head: who the owner is, next sequence number, ingestion clock,
                                               language
        C name(16)                             memory id → sequence number, version, content digest, forgotten or not
        R name(16) version(4)                  a memory's row, one per version: history is kept, not overwritten
-       E seq(8)                               index entry of the current version: what the hot indexes are built from
+       E seq(8)                               index entry of the current version: the source of the in-memory indexes
        V seq(8)                               vectors of the current version
        P seq(8) version(4)                    index entry of a version that an update replaced
        Q seq(8) version(4)                    its vectors
@@ -24,16 +24,16 @@ read, or deleted, as one range and can never be reached from another owner's pre
                                               another, packed
        W                                      how far segments reach
        Y seq(8)                               memories that changed since their segment was packed
-       X change(8)                            episode marks, what no entry holds of episodes: explicit ends, and
+       X change(8)                            episode marks, which no entry contains: explicit ends, and
                                               where forgotten messages stood
        B name(16) change(8)                   category summaries, every one there was
        S name(16) number(8)                   episodes, by session
-       e number(8)                            the summary that was told of an episode
-       d seq(8)                               what was made of a memory, and goes with it
+       e number(8)                            the summary of an episode
+       d seq(8)                               memories and summaries derived from a memory
        D name(16)                             ids of applied events that create no memory: each applies once
        N node(16)                             the graph (docs/internals/graph.md): a node
        L node(16) seq'(8)                     a memory's link to a node, newest first
-       M seq(8)                               all that a memory brought into the graph, so that it can be removed
+       M seq(8)                               a memory's contributions to the graph, so that it can be removed
        O name(16)                             an edge, by its ends and type
        A node(16) number'(8)                  names of the edges at a node, out of it and into it, newest first
        J seq(8)                               a memory's most similar ones
@@ -41,16 +41,16 @@ read, or deleted, as one range and can never be reached from another owner's pre
        T node(16)                             which other names an entity is joined to (state/unions.py)
        c                                      names in scripts without case (state/caseless.py)
        F seq(8)                               memories whose graph could not be written
-       m seq(8) version(4)                    what a version that an update replaced brought into the graph
+       m seq(8) version(4)                    the graph contributions of a replaced version
        l node(16) seq'(8)                     a memory's link to a node that it lost
-       o name(16) seq(8) part(1) change(8)    what was said of an edge and is not any more: by which memory, or all
+       o name(16) seq(8) part(1) change(8)    former statements on an edge: by which memory, or all
                                               ones; when it was deleted
        a node(16) number'(8)                  edges that were at a node
-       j seq(8) seq(8) change(8)              a memory's neighbour that is none any more, or is archived or was
-       i name(16) number(8)                   names that an edge joined, and does not any more
+       j seq(8) seq(8) change(8)              a former neighbour, or an earlier archive mark of one
+       i name(16) number(8)                   names that an edge joined formerly
        n node(16) change(8)                   a node before it was archived, put back or deleted
        U seq(8)                               what queries and feedback cause (usage): no part of the state hash
-       K session name(16)                     what was returned in a session, for its continuity
+       K session name(16)                     memories returned in a session, for its continuity
        I                                      ids of the owner's latest queries: one asked twice counts once
     02 source name(16) offset(8)              outbox: outputs not yet known to be delivered
     03 source name(16) offset(8)              queries whose effects are in: a query answered again has them once
@@ -60,7 +60,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
     07 user(16)                               up to which event time a user was erased, in all environments
     07 user(16) owner(16)                     the same, in one
     08 tenant(16)                             the tenant's key, wrapped
-    09 owner(16) user(16)                     an erased owner, of whom files may still hold something
+    09 owner(16) user(16)                     an erased owner whose data may still be in files
     0a original(16)                           a record that was forwarded here and is applied
 
 `owner`, `user`, `tenant`, `name` and `original` are keyed hashes: no key holds a user's own words. Integers are

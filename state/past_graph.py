@@ -291,7 +291,7 @@ class PastGraph(OwnerGraph):
     def _past_life(self, until_ms: int, stored: list[Any]) -> EdgeRow | None:
         """The bare row of an edge that is gone, if it was there then."""
         life = Life.of(stored)
-        # What an edit took away is still what the version before it says.
+        # The previous version still states the statements that an edit removed.
         there = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
         return EdgeRow(*life[:4], added_ms=life.added_ms) if there else None
 

@@ -24,7 +24,7 @@ from recallflow.state.rows import (
 from recallflow.state.usage import Usage, decode_seqs
 
 Fields = dict[str, Any]
-Shown = Iterator[tuple[str, Fields]]  # type of record, and what it says
+Shown = Iterator[tuple[str, Fields]]  # type of record, and its fields
 
 # Tables that repeat what others say, and those of hashes alone, by what is counted of them.
 REPEATING = frozenset((keys.SEGMENT, keys.REACH, keys.RENEWED))

@@ -237,7 +237,7 @@ class EpisodeMark(NamedTuple):
 
     @classmethod
     def of_member(cls, member: Entry, opened: Episode) -> "EpisodeMark":
-        """Of a member as it was created."""
+        """Return the mark of a member as it was created."""
         return cls(member.change, member.ingested_ms, member.session_id, None, opened, member.project_id)
 
     def encode(self) -> bytes:

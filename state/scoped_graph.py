@@ -39,7 +39,7 @@ class ScopedGraph(PastGraph):
     joins_anew = True
 
     def entities(self) -> Iterator[NodeKey]:
-        """What the newest of the memories are linked to."""
+        """Yield the entities that the newest of the memories are linked to."""
         seqs = {*self._index.conversation.facts["seq"].tolist()}
         for seq in sorted(seqs, reverse=True)[:NEWEST]:
             yield from (key for key, _ in self.links(seq)[1:])
@@ -140,7 +140,7 @@ class ScopedVersionGraph(ScopedGraph, VersionGraph):
 
 
 def _bare(given: Given, statements: tuple[Any, ...]) -> Given:
-    """What an event gave of an edge, without free text, since the memories say so."""
+    """Return the values of an edge given by an event, without free text, because the memories state it."""
     ingested_ms = min((one.ingested_ms for one in statements), default=given.ingested_ms)
     said_ms = min((one.said_ms for one in statements), default=given.said_ms)
     return given._replace(properties={}, ingested_ms=ingested_ms, said_ms=said_ms)

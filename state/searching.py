@@ -17,8 +17,8 @@ Numbers = set[int]  # of pieces
 
 
 class Known(NamedTuple):
-    """What is known of a database's records: whether one is another person's, by its key and its opened value; and its
-    value, opened where it is sealed with what outlives the person."""
+    """Functions about a database's records: whether a record is another person's, by its key and decrypted value; and
+    the decryption of a value, if its key outlives the person."""
 
     is_others: Callable[[bytes, bytes], bool] = lambda _, __: False
     opened: Callable[[bytes, bytes], bytes] = lambda _, value: value

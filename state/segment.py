@@ -16,7 +16,7 @@ import orjson
 
 from recallflow.state.arrays import Array, Codes
 
-# What is known of a memory, column by column. Strings are numbers, -1 for none.
+# Columns of a memory. Strings are numbers, -1 for none.
 FACTS = {
     "seq": np.int64,
     "version": np.int32,

@@ -13,7 +13,7 @@ from recallflow.embedder import Matrix
 from recallflow.state.arrays import Bytes, Column, GrowingArray, Ints, best_part, ranges
 
 NO_TOKENS: Bytes = np.zeros((0, 0), np.int8)
-ONE = 127  # the byte that stands for 1
+ONE = 127  # the byte of the number 1
 _ROWS = 2_048  # turned to floats at a time: they stay in the processor's cache
 # Multiplications that OpenBLAS leaves to one thread (see state/vectors.py).
 _ALONE = 200_000

@@ -59,8 +59,8 @@ class Traces:
 
 
 def _texts_of(value: Any, *, named: bool = False) -> Iterator[str]:
-    """Every text in a record, in whatever depth, but for what is no word of the person's. `named`: whether names of
-    fields are."""
+    """Yield every text in a record at any depth, except words that are not the person's. `named`: include field
+    names."""
     match value:
         case str() if value not in _OURS and _POSITION.fullmatch(value) is None:
             yield value

@@ -11,8 +11,8 @@ from recallflow.embedder import Matrix
 from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask, ranges
 from recallflow.state.segment import Rows, masked
 
-ONE = 127  # the byte that stands for a row's largest number
-_ZERO = 128  # what is stored for a 0
+ONE = 127  # the byte of a row's largest number
+_ZERO = 128  # the stored byte of 0
 # Multiplications that OpenBLAS leaves to one thread. Where other work holds the cores, threads that wait for each other
 # are slower than one: 100,000 rows of 384 floats took 17 ms (p95 150 ms) on two busy cores as a whole, 13 ms (p95 16
 # ms) in parts. Of a few rows, smaller parts are better still: what is turned to floats stays in the inner caches.

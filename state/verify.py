@@ -117,7 +117,7 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
         read = Counts(*(report.records[table] - before[table] for table in ("owners", "entries")))
         if read != partition.counts:
             report.problems.append(f"p{number:03d}: says it holds {partition.counts}, and holds {read}")
-    except (StateInUse, DiskFull):  # says nothing about what is stored
+    except (StateInUse, DiskFull):  # not a problem of stored data
         raise
     except (StateError, MasterKeyError) as error:  # a folder may have brought a secret along
         report.problems.append(f"p{number:03d}: {error}")
@@ -173,7 +173,7 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
 
 
 class _Indexed(NamedTuple):
-    """What an index entry says of other records."""
+    """The references of an index entry to other records."""
 
     name: bytes
     version: int
@@ -202,7 +202,7 @@ class _OwnerCheck:
         self._episodes: dict[int, Episode] = {}
         self._segments: dict[bytes, Segment] = {}
         self._renewed: set[int] = set()
-        self._summarised: set[int] = set()  # episodes of which a summary is stored
+        self._summarised: set[int] = set()  # episodes with a stored summary
 
     def problems(self, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
         """Everything that is wrong with the owner's records, which are counted by table."""

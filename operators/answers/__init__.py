@@ -1,1 +1,1 @@
-"""Queries: answered from what is applied, each in its turn, within what its topic takes."""
+"""Queries: their answers from applied records, in fair order, within the limits of their topics."""

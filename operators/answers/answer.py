@@ -1,4 +1,4 @@
-"""Queries → responses, from what is committed."""
+"""The response to a query, from committed records."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -64,7 +64,7 @@ HISTORY_EDGES = 100  # shown with a memory's versions: its newest, and those to 
 
 
 class Answerer:
-    """Answers the queries of one state partition."""
+    """The answers to queries of one state partition."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Answerer:
         expansions: Expansions,
         models: frozenset[Kind] = frozenset(),
     ) -> None:
-        """`models`: those that may be asked about a question."""
+        """`models` names the models that may be called for a query."""
         self._partition = partition
         self._owners = owners
         self._decisions = rules.decisions
@@ -85,15 +85,15 @@ class Answerer:
 
     @property
     def embedder(self) -> Embedder:
-        """The model for questions."""
+        """The model that embeds queries."""
         return self._engine.embedder
 
     def answer(
         self, ask: Ask, said: Said = NOTHING, found: Found | None = None, beside: Sequence[Found] = ()
     ) -> tuple[Response, Effects | None]:
-        """One query's response, and what it leaves behind. `said`: what models said of it; `found`: what was found
-        while they were asked, if it still holds, and `beside` of smaller questions. Raises InvalidRecord where there is
-        no answer to give."""
+        """Return one query's response and its effects. `said` holds the results of models, `found` the search results
+        from before the model calls if they are still valid, and `beside` those of subqueries. Raise InvalidRecord if
+        there is no answer."""
         if isinstance(ask.query, Recall):
             recalled = recall(self._engine, self._posed(ask.query, ask), said, found, beside)
             memories = [memory.id for memory in recalled.response.memories or ()]
@@ -105,7 +105,7 @@ class Answerer:
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
     def to_ask(self, ask: Ask, said: Said, found: Found | None) -> tuple[Wanted, Find]:
-        """What models are to be asked before a query is answered, and what finds meanwhile what can be found."""
+        """Return the model calls that precede an answer, and the search that runs meanwhile."""
         match query := ask.query:
             case Recall():
                 return to_ask(self._engine, self._posed(query, ask), said, found)
@@ -116,7 +116,7 @@ class Answerer:
         return Wanted(), find_nothing
 
     def receive(self, wanted: Wanted, answers: Answers) -> Received:
-        """What models gave, of which vectors and what calls cost are kept for questions to come."""
+        """Process the results of models. Vectors and costs are kept for later queries."""
         costs, questions = self._engine.shared.costs, self._engine.shared.questions
         if took_ms := [answers.ended[step].took_ms for step in wanted.prompts]:
             costs.add("llm", max(took_ms))
@@ -129,7 +129,7 @@ class Answerer:
         return Received(answers.ended, vectors, answers.scored)
 
     def still_holds(self, found: Found) -> bool:
-        """Whether what was found of an owner's memories is what would be found now."""
+        """Return whether earlier search results of an owner are still valid."""
         with suppress(DecryptionFailed):
             return self._owners.get(found.asked.hot.owner).next_change == found.change
         return False
@@ -210,8 +210,7 @@ class Answerer:
         raise TypeError(f"{query.type} is not answered here")
 
     def _versions(self, hot: HotOwner, memory_id: str, within: tuple[str, ...] | None) -> list[MemoryRow]:
-        """All versions of a memory, oldest first. Raises InvalidRecord where there is none, or none of the projects
-        that may be read."""
+        """Return all versions of a memory, oldest first. Raise InvalidRecord if there is none in a readable project."""
         name, current = hot.name(memory_id), hot.current(memory_id)
         if current is None or current.forgotten:
             raise lookups.missing(memory_id)
@@ -228,7 +227,7 @@ class Answerer:
         return [self._limited(hot, row, within) for row in found]
 
     def _limited(self, hot: HotOwner, row: MemoryRow, within: tuple[str, ...]) -> MemoryRow:
-        """A memory without what it says of those of other projects."""
+        """Return a memory without references to memories of other projects."""
 
         def is_shown(source: dict[str, Any]) -> bool:
             current = hot.current(source["memory_id"])
@@ -253,7 +252,7 @@ class Answerer:
         return Usage.decode(stored) if stored else Usage()
 
     def _rows(self, hot: HotOwner, index: OwnerIndex, slots: list[int]) -> list[MemoryRow | None]:
-        """The rows of an index's slots, each in its version; redacted where one cannot be opened."""
+        """Return the rows of slots, each in its version; unreadable ones are redacted."""
         versions = index.facts["version"][slots].tolist()
         wanted = [keys.row(hot.key, hot.name(index.ids[s]), v) for s, v in zip(slots, versions, strict=True)]
         rows = [
@@ -265,7 +264,7 @@ class Answerer:
         return [None if row is None else self._limited(hot, row, within) for row in rows]
 
     def _read(self, wanted: list[bytes]) -> list[MemoryRow | DecryptionFailed | None]:
-        """The rows under these keys, in batched reads; one by one where any of them cannot be opened."""
+        """Return the rows of keys, in batched reads; one by one if any is unreadable."""
         found: list[MemoryRow | DecryptionFailed | None] = []
         for start in range(0, len(wanted), ROWS_AT_ONCE):
             some = wanted[start : start + ROWS_AT_ONCE]
@@ -285,11 +284,11 @@ class Answerer:
         return None if value is None else MemoryRow.decode(value)
 
     def _index(self, ask: Ask) -> OwnerIndex:
-        """The index of what its sender may read, as of now."""
+        """Return the current index of the memories that the sender may read."""
         return self._engine.index_at(self._owners.get(ask.owner), Moment.now(ask.asked_ms, ask.projects))
 
     def _graph(self, ask: Ask) -> OwnerGraph:
-        """The graph of what its sender may read, as of now."""
+        """Return the current graph of the memories that the sender may read."""
         hot = self._owners.get(ask.owner)
         if ask.projects is None:
             return hot.graph
@@ -301,7 +300,7 @@ def _request(ask: Ask) -> Request:
 
 
 def _ranking(query: GraphTrace | GraphFacts) -> Recall | None:
-    """The recall query whose ranking a query shows something of, if it does."""
+    """Return the recall query whose ranking a query shows, if any."""
     return _traced(query) if isinstance(query, GraphTrace) else _searched(query)
 
 
@@ -322,7 +321,7 @@ def _searched(query: GraphFacts) -> Recall | None:
 
 
 def _recall(query: GraphTrace | GraphFacts, text: str, **asked: Any) -> Recall:
-    """The recall query that asks for the text at the same moment of the same owner."""
+    """Return the recall query for the same text, owner and moment."""
     return Recall(
         type="recall",
         tenant_id=query.tenant_id,

@@ -1,4 +1,4 @@
-"""Questions that are set aside until models have answered, or failed, and that are asked anew after a kill."""
+"""Parked queries: they wait for the results of models, and are asked again after a crash."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
@@ -35,13 +35,16 @@ class _Aside(NamedTuple):
 
 
 class Asides:
-    """The questions of one state partition that are with models."""
+    """The queries of one state partition that wait for models."""
 
     def __init__(
         self, models: Models, key: str, timer: Callable[[], float], receive: Callable[[Wanted, Answers], Received]
     ) -> None:
-        """`key`: under which the partition's inputs come. `timer`: seconds, from any start. `receive`: makes of what
-        models gave what an answer is made with."""
+        """Args:
+            key: The key of the partition in the dataflow.
+            timer: Returns seconds of any origin.
+            receive: Converts the results of models for an answer.
+        """
         self._models = models
         self._key = key
         self._timer = timer
@@ -53,8 +56,7 @@ class Asides:
         return [aside.question.ask for aside in self._asides.values()]
 
     def begin(self, question: Question, wanted: Wanted, find: Find) -> int:
-        """Has all that is wanted asked, and finds meanwhile what can be found; returns the number that the completion
-        will name."""
+        """Start all model calls of a query, and search meanwhile. Return the number of the completion."""
         number = next(numbers)
         job = Job(question.ask.owner.tenant_id, wanted, question.ask.record.position)
         call = AsyncCall(job, self._models.ask, CallCompletion(self._key, number))
@@ -66,17 +68,17 @@ class Asides:
         return number
 
     def give_up(self, owners: Collection[Owner]) -> list[Question]:
-        """Waits no more for what models are asked about questions of these owners; returns the questions."""
+        """Drop the queries of these owners, and return them."""
         numbers_ = [number for number, aside in self._asides.items() if aside.question.ask.owner in owners]
         return [self._asides.pop(number).question for number in numbers_]
 
     def wait(self, number: int) -> None:
-        """Blocks until the answers are there, or there will be none: for a log that ends, which no source wakes."""
+        """Block until all results are there, for a log that ends."""
         self._models.runtime.wait([self._asides[number].call])
         self._models.runtime.completions.pop_all()
 
     def end(self, finished: Iterable[int]) -> list[Question]:
-        """The questions that have been asked by now. A completion that nobody waits for is of an earlier run."""
+        """Return the queries of finished calls. Completions of an earlier run are ignored."""
         return [self._ended(self._asides.pop(number)) for number in finished if number in self._asides]
 
     def _ended(self, aside: _Aside) -> Question:

@@ -1,15 +1,12 @@
-"""What an answer leaves behind (step 12), exactly once: how often memories were returned, when, and in which session.
+"""Effects of an answer, applied exactly once: usage counts, times and sessions of returned memories. They are committed
+with the next event, or at the next sync: a query alone does not write to the disk.
 
-It is committed with the next event, or at the next sync: a query alone writes nothing to the disk.
+A query that is answered again after a crash has its effects already if its mark exists, because effects and mark are
+one atomic write. A repeated query id has no effects either; the owner's newest 64 ids are stored for that.
 
-A query that is answered again after a crash left its effects the first time, if its mark is there: effects and mark are
-one atomic write. Another query asked under an id that was counted leaves nothing either; an owner's newest 64 ids are
-kept for that.
-
-A query of a log that ends needs no mark: its position is stored with its effects. Other queries may wait, and are
-answered long after their offset. So their marks are deleted by generation: the second mark of the partition is the
-first sign that the one before is committed.
-"""
+A query of a log that ends needs no mark, because its position is stored with its effects. Other queries may be answered
+long after their offset. So marks are deleted by generation: the second barrier of the partition confirms that the
+previous one is committed."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -28,16 +25,16 @@ _ID_BYTES = 8
 
 
 class Marks:
-    """The queries of a state partition whose effects are in."""
+    """Marks of queries of a state partition whose effects are stored."""
 
     def __init__(self, partition: Partition) -> None:
-        """Those of an earlier run count as marked now: nobody knows any more how old they are."""
+        """Marks of an earlier run join the current generation, because their age is unknown."""
         self._partition = partition
         # By the marks of the partition between which they were stored, the oldest first.
         self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan_readable(keys.EFFECTS))])
 
     def mark(self, record: Record) -> Values | None:
-        """Marks the query; returns what is to be stored together with its effects, or None where they are in."""
+        """Mark the query. Return the record to store with its effects; None if they are stored already."""
         keyring, position = self._partition.keyring, record.position
         key = keys.effects(keyring.name(b"", position.source), position.offset)
         # By content too: lines that are fed anew may give a position to another query.
@@ -63,8 +60,8 @@ def stage_effects(
     effects: Effects,
     position: Position | None = None,
 ) -> None:
-    """Stage the effects of an answer unless they are in, with a `position` that becomes applied. `marks`: None where no
-    query comes again, or its position tells."""
+    """Stage the effects of an answer unless they are stored, with a `position` that becomes applied. `marks` is None if
+    queries cannot come again."""
     staged = {} if marks is None else marks.mark(ask.record)
     if staged is None:
         return
@@ -78,7 +75,7 @@ def stage_effects(
 
 
 def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) -> bool:
-    """Whether none of the owner's latest queries had this id, which then is one of them."""
+    """Return whether the query id is new among the owner's latest ones, and add it."""
     key, name = keys.asked(hot.key), hot.name(query_id)[:_ID_BYTES]
     known = partition.get(key) or b""
     if name in known:  # also across two ids: as unlikely as two that hash alike
@@ -88,6 +85,6 @@ def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) 
 
 
 def _latest_last(before: list[int], seqs: Sequence[int]) -> list[int]:
-    """The latest last, each once."""
+    """Return distinct values, the latest last."""
     again = set(seqs)
     return [*(seq for seq in before if seq not in again), *seqs][-RETURNED_MOST:]

@@ -1,10 +1,8 @@
-"""Answers that fit where they go: a topic takes records up to a size, and an answer beyond it is shortened, the largest
-text first.
+"""Answers within the size limit of their topic: a larger answer is shortened, the largest text first.
 
-What can be shortened is found by shape, not by name: each text, list or free-form value of a row (a memory, a version,
-a context item, an edge, …), and each text beside the rows. All that is larger than a common size is cut to it: the
-largest such size that makes the whole fit. So one giant is cut for itself, and what is smaller stands whole.
-"""
+Shortenable values are found by shape, not by name: texts, lists and free-form values of rows (memories, versions,
+context items, edges), and texts beside the rows. Values above a common size are cut to it: the largest size that makes
+the answer fit. So a single huge value is cut alone, and smaller ones stay whole."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -36,7 +34,7 @@ _MARK_BYTES = len(f',"{TRUNCATED}":true')
 
 
 def fitted(answer: Answer, most_bytes: int) -> Answer:
-    """The answer with a body of at most `most_bytes`: as it is, shortened, or else an error that says so."""
+    """Return the answer with a body of at most `most_bytes`: unchanged, shortened, or an error."""
     if len(answer.body) <= most_bytes:
         return answer
     size = f"the answer has {len(answer.body)} bytes, and its topic takes {most_bytes}"
@@ -44,7 +42,7 @@ def fitted(answer: Answer, most_bytes: int) -> Answer:
 
 
 def _way_out(answer: Answer) -> str:
-    """What to do about an answer that is too large: of what its query has a field for, ask for less."""
+    """Return the remedy for an oversized answer: the query field that reduces it."""
     document = from_json(answer.body)
     less = [how for part, how in _LESS.items() if document.get(part)]
     ask = f"ask for less, with {' or '.join(less)}, or " if less else ""
@@ -52,7 +50,7 @@ def _way_out(answer: Answer) -> str:
 
 
 def failed(answer: Answer, reason: str, most_bytes: int) -> Answer:
-    """An error in the place of an answer that cannot be sent; without `applied` where that alone is too much."""
+    """Return an error in place of an answer that cannot be sent; without `applied` if that alone is too large."""
     error = ErrorBody(code="too_large", message=reason, fields=[])
     failed_response = Response(query_id=answer.response.query_id, status="error", error=error)
     for response in (failed_response.model_copy(update={"applied": answer.response.applied}), failed_response):
@@ -63,7 +61,7 @@ def failed(answer: Answer, reason: str, most_bytes: int) -> Answer:
 
 
 def _shortened(answer: Answer, most_bytes: int) -> Answer | None:
-    """The answer with its largest texts cut, or None where that does not make it fit."""
+    """Return the answer with its largest texts cut; None if that is not sufficient."""
     warned = answer.response.warned([CUT])
     document = from_json(answer.body)
     document |= warned.model_dump(include={"status", "warnings"}, exclude_unset=True)
@@ -82,7 +80,7 @@ def _shortened(answer: Answer, most_bytes: int) -> Answer | None:
 
 
 class _Text(NamedTuple):
-    """Something that can be shortened: a text, list or free-form value under a name. `owner` is what says so."""
+    """A shortenable value under a name. `owner` records that it was shortened."""
 
     holder: dict[str, Any]
     name: str
@@ -91,7 +89,7 @@ class _Text(NamedTuple):
 
 
 def _texts(document: dict[str, Any]) -> Iterator[_Text]:
-    """Everything of a response that can be shortened. What stands at its top is the frame, and stays."""
+    """Yield all shortenable values of a response. Its top-level fields stay."""
     for value in document.values():
         if isinstance(value, dict):
             yield from _beside_rows(value, value)
@@ -121,8 +119,8 @@ def _is_rows(value: object) -> bool:
 
 
 def _common_size(sizes: list[int], over_bytes: int) -> int:
-    """The largest size such that cutting all that is larger to it saves `over_bytes` and what the marks take. `sizes`
-    come largest first. 0 where there is none."""
+    """Return the largest common size that saves `over_bytes` and the space of the marks; 0 if there is none. `sizes`
+    are in descending order."""
     total = 0
     for count, (size, following) in enumerate(zip(sizes, [*sizes[1:], 0], strict=True), 1):
         total += size
@@ -133,7 +131,7 @@ def _common_size(sizes: list[int], over_bytes: int) -> int:
 
 
 def _cut(value: Any, most_bytes: int) -> Any:
-    """The beginning of a text, or the first entries of a list or mapping, within so many bytes of JSON."""
+    """Return the beginning of a text, or the first entries of a list or mapping, within a limit of JSON bytes."""
     match value:
         case str():
             length = bisect_right(range(len(value)), most_bytes, key=lambda count: _size(value[:count]))
@@ -147,7 +145,7 @@ def _cut(value: Any, most_bytes: int) -> Any:
 
 
 def _entries(sizes: Iterator[int], most_bytes: int) -> int:
-    """How many entries fit, with brackets and commas."""
+    """Return how many entries fit, with brackets and commas."""
     left, count = most_bytes - 2, 0
     for size in sizes:
         left -= size + 1

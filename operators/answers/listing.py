@@ -1,4 +1,4 @@
-"""All memories of a user, page by page (`memories.list`)."""
+"""The list of a user's memories in pages (`memories.list`)."""
 
 from pydantic_core import to_json
 
@@ -21,7 +21,7 @@ from recallflow.state.rows import MemoryRow
 def memories(
     hot: HotOwner, index: OwnerIndex, graph: OwnerGraph, rows: RowsReader, query: MemoriesList, moment: Moment
 ) -> Response:
-    """A page, as of the moment; `rows`: by slot. Its response has no id yet."""
+    """Return a page, as of the moment. `rows` reads by slot. The response has no id yet."""
     linked = Linked(graph, index, moment)
     filtering = Filtering(index, linked)
     allowed = there(index, moment) & filtering.within(query.filters)

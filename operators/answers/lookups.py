@@ -1,4 +1,4 @@
-"""Queries that look something up instead of ranking: one memory, its versions, episodes, counts."""
+"""Lookups without ranking: a memory, its versions, episodes, counts."""
 
 from collections import Counter
 from typing import Any
@@ -22,8 +22,8 @@ from recallflow.state.usage import Usage
 
 
 def versions(query_id: str, rows: list[MemoryRow], projects: tuple[str, ...] | None = None) -> Response:
-    """The response of `memory.get` and `memory.history`. Who may read some `projects` alone is not told the memory's
-    number, which counts those of the others."""
+    """Return the response of `memory.get` and `memory.history`. Senders restricted to some `projects` do not see the
+    memory's number, which counts memories of other projects."""
     shown = [version(row) for row in rows]
     if projects is not None:
         shown = [{name: value for name, value in one.items() if name != "seq"} for one in shown]
@@ -32,7 +32,7 @@ def versions(query_id: str, rows: list[MemoryRow], projects: tuple[str, ...] | N
 
 
 def version(row: MemoryRow) -> dict[str, Any]:
-    """One version of a memory; of one that could not be opened, which one it is."""
+    """Return one version of a memory; of an unreadable one, only its identity."""
     if isinstance(row, Redacted):
         return {name: getattr(row, name) for name in ("id", "seq", "version", "content", "summary")}
     times = {"created_ms": "created_at", "updated_ms": "updated_at", "ingested_ms": "ingested_at"}
@@ -46,7 +46,7 @@ def version(row: MemoryRow) -> dict[str, Any]:
 
 
 def usage(used: Usage) -> MemoryUsage:
-    """A memory's usage as `memory.get` shows it."""
+    """Return a memory's usage for `memory.get`."""
     last = format_time(used.last_ms) if used.times else None
     return MemoryUsage(count=used.times, last_accessed_at=last, useful=used.useful, not_useful=used.not_useful)
 
@@ -58,7 +58,7 @@ def missing(memory_id: str) -> InvalidRecord:
 def episodes(
     hot: HotOwner, index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: int, gap_ms: int
 ) -> list[EpisodeInfo]:
-    """Episodes that still have members, newest first."""
+    """Return episodes with members, newest first."""
     members = _members(index)
     standing = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
     newest = sorted(standing, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
@@ -72,8 +72,8 @@ def episodes(
 
 
 def stats(index: OwnerIndex, held: Held | None, limits: UserLimits, now_ms: int) -> dict[str, Any]:
-    """Counts of one owner's current memories, and what the owner may hold; no limit is None. `held`: what the owner
-    holds in all projects, None for who may not read all of them."""
+    """Return counts of one owner's current memories, and its quotas (None: no limit). `held` are counts over all
+    projects; None for restricted senders."""
     facts = index.conversation.facts
     kinds = Counter(index.names.strings[kind] for kind in facts["kind"])
     return {
@@ -89,7 +89,7 @@ def stats(index: OwnerIndex, held: Held | None, limits: UserLimits, now_ms: int)
 
 
 def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Episode number → places of its members."""
+    """Return the places of members by episode number."""
     conversation = index.conversation
     numbers = conversation.facts["episode"]
     spans = zip(conversation.starts, conversation.ends, strict=True)

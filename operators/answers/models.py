@@ -1,10 +1,9 @@
-"""Asks models about questions on the loop thread of async calls, for all state partitions of a process: a language
-model, an embedding service, a reranker.
+"""Model calls for queries on the async loop, for all state partitions of a process: a language model, an embedding
+service, a reranker.
 
-Each call is tried once: who asks waits, and has an answer without it. All calls of a question begin at the same time,
-and come back together: a model that hangs costs its question one timeout, and others nothing. Where too many questions
-are with models already, a further one goes without.
-"""
+Each call has one attempt, because the query waits; without a result it is answered anyway. All calls of a query start
+and return together, so a hanging model costs its query one timeout, and others nothing. Over the capacity, further
+queries are answered without models."""
 
 import asyncio
 import logging
@@ -31,14 +30,14 @@ _log = logging.getLogger(__name__)
 
 
 class Within(NamedTuple, Generic[T]):
-    """A model, and how long a call may take."""
+    """A model with the time limit of a call."""
 
     model: T
     timeout_s: float
 
 
 class Job(NamedTuple):
-    """What is asked of models about one question, which stands at a position."""
+    """The model calls of one query, identified by its position."""
 
     tenant_id: str
     wanted: Wanted
@@ -46,7 +45,7 @@ class Job(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What came of it. `vectors`: of the texts, where there are any."""
+    """The results of a job. `vectors` are those of its texts, if any."""
 
     ended: Mapping[ModelStep, Ended]
     vectors: Matrix | ModelError = NO_FLOATS
@@ -54,7 +53,7 @@ class Answers(NamedTuple):
 
 
 class Models:
-    """One for a process; close it after the dataflow."""
+    """The models of a process. Close it after the dataflow."""
 
     def __init__(
         self,
@@ -64,8 +63,10 @@ class Models:
         now_s: Callable[[], float] = time.monotonic,
         around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
-        """`now_s`: seconds from any start, for what a call took, and how long a reranker is left alone. `around`: in
-        what the calls for the question at a position are made."""
+        """Args:
+            now_s: Returns seconds of any origin, for durations and the reranker's circuit breaker.
+            around: The context of the calls for the query at a position.
+        """
         self._around = around
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
         self._reranker = None if reranker is None else Within(Scorer(reranker.model, now_s), reranker.timeout_s)
@@ -83,12 +84,12 @@ class Models:
 
     @property
     def there(self) -> frozenset[Kind]:
-        """Which models there are."""
+        """The available models."""
         there: dict[Kind, object] = {"llm": self._language, "embed": self._embeddings, "rerank": self._reranker}
         return frozenset(kind for kind, within in there.items() if within is not None)
 
     def unanswered(self, wanted: Wanted) -> Answers:
-        """What comes of a question for which our own code failed."""
+        """Return the results of a query after an internal error."""
         error, count = ModelError("unavailable", "our own code failed"), len(wanted.candidates)
         steps: list[ModelStep] = [*wanted.prompts, "embed"]
         ended = {step: Ended("", 0.0, failure=error.code) for step in steps if step != "embed" or wanted.texts}
@@ -177,7 +178,7 @@ def _check_room(crowded: bool) -> None:
 
 
 def _model_error(step: ModelStep, error: Exception) -> ModelError:
-    """What went wrong, as models say it: never with a text, which may quote a memory."""
+    """Return an error description without texts, which may quote a memory."""
     if isinstance(error, ModelError):
         return error
     if isinstance(error, TimeoutError):

@@ -1,10 +1,8 @@
-"""Queries in their turn: answered at once, or when what they wait for is there.
+"""Scheduling of queries: answered at once, or once their conditions are met.
 
-A query reads what is applied; what its answer leaves behind joins the transaction. One that waits for a position is set
-aside until the position is applied or its time is up; one about the past of a large owner, until that is built; one
-that models are asked about, until they have answered or failed; one that smaller ones were made of, until each of them
-had its turn; one that finds nothing while the partition is catching up, until it has caught up or its time is up.
-"""
+A query reads applied records, and its effects join the transaction. It may wait for a position until its timeout, for
+the index of a past moment of a large owner, for models, for its subqueries, or, if it finds nothing during catch-up,
+until the partition has caught up or its timeout."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -51,9 +49,12 @@ class Queries:
         asides: Asides | None,
         rotation: Rotation,
     ) -> None:
-        """`now_ms`: epoch milliseconds, for the deadlines of waiting queries. `behind`: what of the log answers do not
-        know yet. `asides`: the questions that are with models, if there are any.
-        `rotation`: whose queries have the next step."""
+        """Args:
+            now_ms: Returns epoch milliseconds, for deadlines.
+            behind: Describes the records that answers lack.
+            asides: The queries that wait for models, if there are models.
+            rotation: The round robin of tenants.
+        """
         self._partition = partition
         self._owners = owners
         self._answerer = answerer
@@ -75,7 +76,7 @@ class Queries:
     # ------------------------------------------------------------------ turns
 
     def ask(self, ask: Ask) -> list[Output]:
-        """Answers a query, or sets it aside."""
+        """Answer a query, or park it."""
         if ask.record.silent:
             return []
         waiting = Waiting.of(ask)
@@ -88,8 +89,7 @@ class Queries:
         return []
 
     def advance(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
-        """Answers those whose turns are over, whose past is built, whose positions are applied, or whose time is up;
-        all of them at the `end` of the input."""
+        """Answer the queries whose conditions are met or whose time is up; all of them at the `end` of the input."""
         outputs: list[Output] = []
         if self._had_turn:
             self._had_turn = False
@@ -106,7 +106,7 @@ class Queries:
         return outputs
 
     def _end_waits(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
-        """Answers those whose positions are applied, or whose time is up."""
+        """Answer the queries whose positions are applied, or whose time is up."""
         outputs: list[Output] = []
         if not self._waiting:
             return outputs
@@ -124,7 +124,7 @@ class Queries:
         self._rotation.update(self._partition.number, {*self._lines.tenants(), *self._pasts.tenants()})
 
     def _step(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
-        """Takes one step for the tenant whose turn it is, if it has its turn here."""
+        """Take one step for the next tenant, if it has a query here."""
         if (tenant_id := self._rotation.take_turn(self._partition.number)) is None:
             return []
         outputs: list[Output] = []
@@ -142,8 +142,7 @@ class Queries:
         return outputs
 
     def finish(self, covers: Callable[[Owner], bool]) -> list[Output]:
-        """Answers those at once that are being answered about owners who have an event now: no answer is of two
-        states."""
+        """Finish the started answers of owners with a new event: an answer never mixes two states."""
         outputs: list[Output] = []
         for answering in [*self._lines.take(covers)] if self._lines else ():
             outputs += self._opened(partial(self._finished, answering), answering.question)
@@ -151,11 +150,11 @@ class Queries:
         return outputs
 
     def close(self) -> None:
-        """Leaves the turns to others: what is not answered is asked anew elsewhere."""
+        """Leave the round robin. Unanswered queries are read again by the next owner."""
         self._rotation.update(self._partition.number, set())
 
     def receive(self, calls: list[int], is_at_work: Callable[[Owner], bool]) -> list[Output]:
-        """Answers those that models were asked about in these calls."""
+        """Answer the queries of finished model calls."""
         if self._asides is not None:
             self._received += self._asides.end(calls)
         was_idle, outputs = not self._turns, self._answer_received(is_at_work)
@@ -163,8 +162,7 @@ class Queries:
         return outputs
 
     def begin_anew(self, owners: Collection[Owner]) -> None:
-        """Has the questions under way of these owners asked anew: nothing that was found for them counts, and nothing
-        that models said of it."""
+        """Restart the queries in progress of these owners, without earlier results."""
         given_up: list[Asked | Question] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
         given_up += [*self._lines.give_up(owners), *self._absences.give_up(owners)]
         if self._asides is not None:
@@ -174,7 +172,7 @@ class Queries:
         self._received += [Question(question.ask, question.warnings, NOTHING, None) for question in given_up]
 
     def due_ms(self) -> int | None:
-        """When `advance` has something to do, in epoch milliseconds; 0 is at once."""
+        """Return the time of the next `advance` in epoch milliseconds; 0 is immediately."""
         if self._turns or self._pasts or self._lines:
             return 0
         due_ms = [query.deadline_ms for query in self._waiting]
@@ -183,20 +181,19 @@ class Queries:
         return min(due_ms, default=None)
 
     def failure(self, refused: Refused) -> Answer:
-        """The answer to a query that was refused before it came here; its dead letter is the first output. Nothing says
-        that its sender may know how far the log is applied."""
+        """Return the answer to a query that was refused earlier; its dead letter is the first output. It does not
+        reveal the applied position."""
         response = Response(query_id=str(refused.query_id), status="error", error=ErrorBody.of(refused.error))
         return _output(refused.record.position, 1, key_of(refused), response, None)
 
     # ------------------------------------------------------------------ marks
 
     def waiting(self) -> list[Ask]:
-        """The queries that wait for a position."""
+        """Return the queries that wait for a position."""
         return [query.ask for query in self._waiting]
 
     def held(self) -> list[Ask]:
-        """The queries that wait for a past to be built, for models, for their turns, or for the log: they are asked
-        anew."""
+        """Return the queries that wait for something else than a position; they are read again after a crash."""
         received = [question.ask for question in self._received]
         with_models = self._asides.asked() if self._asides is not None else ()
         in_steps = [question.ask for question in self._lines.questions()]
@@ -204,18 +201,18 @@ class Queries:
         return [*self._pasts.asked(), *received, *with_models, *others, *in_steps]
 
     def forget_marks(self) -> None:
-        """Delete the marks of answers from before the last mark but one."""
+        """Delete the marks of answers from before the last barrier but one."""
         if self._marks is not None:
             self._partition.stage(self._marks.next_generation())
 
     # ------------------------------------------------------------------ answers
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
-        """Answers a query, or sets it aside."""
+        """Answer a query, or park it."""
         return self._opened(self._go_on, Question(ask, warnings, NOTHING, None))
 
     def _opened(self, step: Callable[[Question], list[Output]], question: Question) -> list[Output]:
-        """What a step gives for a question. Where more than texts cannot be opened, the answer that there is none."""
+        """Return the result of a step; if required data cannot be decrypted, the answer that there is none."""
         try:
             return step(question)
         except DecryptionFailed:
@@ -228,8 +225,8 @@ class Queries:
             return self._recorded(ask, self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to))
 
     def _go_on(self, question: Question) -> list[Output]:
-        """Answers a question; one about the past of a large owner is set aside until that is built, unless its line
-        waits for it."""
+        """Answer a query, or park it while the past of a large owner is built. In a log that ends it is built at
+        once."""
         if question.found is not None and not self._answerer.still_holds(question.found):
             question = question._replace(found=None)
         if question.found is None and not self._rules.input_ends:
@@ -240,8 +237,7 @@ class Queries:
         return self._ask_models(question)
 
     def _ask_models(self, question: Question) -> list[Output]:
-        """Answers a question, or sets it aside until models have said what they are asked, and until the smaller ones
-        that they made of it are answered, unless its line waits for it."""
+        """Answer a query, or park it until models and its subqueries have results. In a log that ends, it blocks."""
         while self._asides is not None:
             wanted, find = self._to_ask(question)
             if not wanted:
@@ -256,8 +252,8 @@ class Queries:
         return [] if ready is None else self._answer(ready)
 
     def _to_ask(self, question: Question) -> tuple[Wanted, Find]:
-        """What models are to be asked, and what finds meanwhile what can be found. Where our own code fails, the answer
-        says so."""
+        """Return the model calls of a query, and the search meanwhile. An internal error becomes a warning of the
+        answer."""
         position, found = question.ask.record.position, question.found
         wanted = Wanted()
         find: Find = find_nothing
@@ -272,7 +268,7 @@ class Queries:
         return wanted, find_if_we_can
 
     def _answer_received(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
-        """Answers those whose models have all answered; nobody sees half of an event."""
+        """Answer the queries whose model calls have all finished, unless an event of the owner is in steps."""
         outputs: list[Output] = []
         received, self._received = self._received, []
         for question in received:
@@ -283,7 +279,7 @@ class Queries:
         return outputs
 
     def _answer(self, question: Question) -> list[Output]:
-        """Answers a question, after those of its owner that are being answered."""
+        """Answer a query, after earlier ones of its owner."""
         if self._lines.has(question.ask.owner):
             self._lines.wait(question)
             return []
@@ -305,20 +301,20 @@ class Queries:
         return self._finished(answering) if self._rules.input_ends else self._continue(answering)
 
     def _finished(self, answering: Answering, _: Question | None = None) -> list[Output]:
-        """Take all the steps of an answer that are left."""
+        """Take all remaining steps of an answer."""
         while (outputs := self._answered(answering)) is None:
             pass
         return outputs
 
     def _continue(self, answering: Answering) -> list[Output]:
-        """Take one step of an answer, and hold it where there are more to come."""
+        """Take one step of an answer, and hold it if there are more."""
         if (outputs := self._answered(answering)) is None:
             self._lines.hold(answering)
             return []
         return outputs
 
     def _answered(self, answering: Answering) -> list[Output] | None:
-        """Take one step of an answer. Return None where there are more to come."""
+        """Take one step of an answer. Return None if there are more."""
         ask, reply_to, work = answering.question.ask, answering.reply_to, answering.work
         try:
             if not work.step():
@@ -343,7 +339,7 @@ class Queries:
         return self._recorded(ask, answer, *verdicts)
 
     def _absent(self, answering: Answering, behind: str) -> list[Output]:
-        """Set a question aside whose answer would claim absence, or answer that the partition is catching up."""
+        """Park a query whose answer would claim absence, or answer that the partition is catching up."""
         ask = answering.question.ask
         if self._absences.hold(answering.question, self._now_ms()):
             return []
@@ -351,7 +347,7 @@ class Queries:
         return self._recorded(ask, self._failure(ask, error, answering.reply_to, self._catching_up()))
 
     def _recorded(self, ask: Ask, answer: Answer, *beside: Output) -> list[Output]:
-        """An answer with what comes beside it, and what the access record says of it, if there is one."""
+        """Return an answer with its access log entry, if there is one."""
         self._absences.end(ask.record.position)
         if self._rules.input_ends:
             self._partition.stage({}, ask.record.position, can_wait=True)
@@ -363,7 +359,7 @@ class Queries:
         return self._output_of(question, response, reply_to), effects
 
     def _output_of(self, question: Question, response: Response, reply_to: ReplyTo | None) -> Answer:
-        """The answer to a question, with all that it is to warn of."""
+        """Return the answer with all its warnings."""
         if warnings := [*question.warnings, *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})
@@ -393,8 +389,8 @@ class Queries:
 
 
 def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:
-    """Where an answer is to go, if a query may say so: `known`, the reply topics with their partition counts. Raises
-    InvalidRecord."""
+    """Return the destination of an answer, if a query may choose it. `known` are the reply topics with their partition
+    counts. Raise InvalidRecord."""
     if wanted is None or known is None:
         return None
     if wanted.topic not in known:

@@ -1,6 +1,4 @@
-"""Asks a reranker for as long as it answers: after failures in a row it is left alone for a while. Where too many
-questions are with it already, a further one goes without.
-"""
+"""Calls of a reranker with a circuit breaker and a limit of concurrent queries."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,10 +10,10 @@ AT_ONCE = 16  # questions
 
 
 class Scorer:
-    """One for a process. All of it is called on the loop thread of async calls."""
+    """The reranker calls of a process, on the async loop thread."""
 
     def __init__(self, reranker: Reranker, now_s: Callable[[], float]) -> None:
-        """`now_s`: seconds from any start, for how long a reranker is left alone."""
+        """`now_s` returns seconds of any origin, for the circuit breaker."""
         self.model = reranker.name
         self._reranker = reranker
         self._breaker = Breaker(now_s)

@@ -1,4 +1,4 @@
-"""Queries that are being answered in steps, one of an owner at a time, and those of the owner that wait for it."""
+"""Queries that are answered in steps, one per owner at a time, and the queries that wait for them."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -30,7 +30,7 @@ class _OwnerQueue:
 
 
 class SteppedQueries:
-    """The queries of one state partition that take steps, by tenant and owner."""
+    """The queries in steps of one state partition, by tenant and owner."""
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[Owner, _OwnerQueue]] = {}  # by tenant; the owner whose turn it is comes first
@@ -42,7 +42,7 @@ class SteppedQueries:
         return self._lines.keys()
 
     def has(self, owner: Owner) -> bool:
-        """Whether a query of the owner takes steps."""
+        """Return whether a query of the owner is in steps."""
         return owner in self._lines.get(owner.tenant_id, ())
 
     def hold(self, answering: Answering) -> None:
@@ -50,11 +50,11 @@ class SteppedQueries:
         self._line(answering.question.ask.owner).answering = answering
 
     def wait(self, question: Question) -> None:
-        """Have a query answered after those of its owner that came before it."""
+        """Queue a query after earlier ones of its owner."""
         self._line(question.ask.owner).waiting.append(question)
 
     def next(self, tenant_id: str) -> Answering | Question | None:
-        """Take the query of a tenant that has the next step: one that is being answered, or one that waited."""
+        """Take the next query of a tenant: one in progress, or a waiting one."""
         owners = self._lines.get(tenant_id)
         if not owners:
             return None
@@ -68,7 +68,7 @@ class SteppedQueries:
         return taken
 
     def take(self, covers: Callable[[Owner], bool]) -> Iterator[Answering]:
-        """Take the queries that are being answered of some owners."""
+        """Take the queries in progress of some owners."""
         for owners in self._lines.values():
             for owner, line in owners.items():
                 if line.answering is not None and covers(owner):
@@ -76,7 +76,7 @@ class SteppedQueries:
                     yield answering
 
     def give_up(self, owners: Collection[Owner]) -> list[Question]:
-        """End the answering of these owners' queries; return the queries."""
+        """Drop the queries of these owners, and return them."""
         given_up: list[Question] = []
         for owner in owners:
             if self.has(owner):

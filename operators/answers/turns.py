@@ -1,10 +1,8 @@
-"""Questions that a language model made smaller ones of: each of those has a turn, between which others have theirs.
+"""Subqueries of a query, made by a language model, served in turns with other work.
 
-Each is looked up as the query's own question is, which for a large owner takes as long. The answer is of one state
-nevertheless: where the owner has had an event in between, all is looked up again, with one smaller question less. So
-an owner who is written to all the time has an answer after at most ten turns, and no write waits for one. What waits is
-in the snapshot, and is asked anew after a kill.
-"""
+A subquery takes as long as the query itself. The answer is still of one state: after an event of the owner, all are
+repeated with one subquery less. So a frequently changing owner has an answer after at most ten turns, and no write
+waits. Waiting queries are stored, and asked again after a crash."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -22,11 +20,11 @@ from recallflow.owner import Owner
 
 STEP = "state"
 WORDS_AT_ONCE = 50_000  # of all the memories of an owner: long texts take their time, however few they are
-KEPT = 16  # questions that wait for their turns, with what was found for them; a further one is asked as it is
+KEPT = 16  # parked queries with results; further ones are answered without subqueries
 
 
 class Turns:
-    """The questions of one state partition whose smaller ones are being answered, one after the other."""
+    """The queries of one state partition with unanswered subqueries."""
 
     def __init__(self, answerer: Answerer) -> None:
         self._answerer = answerer
@@ -40,8 +38,8 @@ class Turns:
         return [question.ask for question in self._questions]
 
     def begin(self, question: Question) -> Question | None:
-        """Sets a question aside until its smaller ones are answered. Returns one that can be answered now: it has none,
-        its owner has little to look through, or too many others wait."""
+        """Park a query until its subqueries are answered. Return a query that can be answered now: without subqueries,
+        of a small owner, or over the limit."""
         smaller = self._smaller(question)
         if question.found is None or not smaller or _is_of_little(question.found):
             return question
@@ -51,8 +49,8 @@ class Turns:
         return None
 
     def advance(self, is_at_work: Callable[[Owner], bool]) -> Question | None:
-        """Answers one smaller question. Returns a question that can be answered now, or one that is to be looked up
-        again: without what was found. `is_at_work`: whether steps of an owner's event are still to be done."""
+        """Answer one subquery. Return a query that can be answered now, or must be repeated. `is_at_work` returns
+        whether an owner's event has steps left."""
         question = self._questions.popleft()
         if is_at_work(question.ask.owner):
             self._questions.append(question)
@@ -72,7 +70,7 @@ class Turns:
         return None
 
     def give_up(self, owners: Collection[Owner]) -> list[Question]:
-        """Ends the turns of questions of these owners; returns the questions."""
+        """Drop the queries of these owners, and return them."""
         given_up = [question for question in self._questions if question.ask.owner in owners]
         self._questions = deque(question for question in self._questions if question.ask.owner not in owners)
         return given_up
@@ -82,12 +80,12 @@ class Turns:
 
 
 def _is_of_little(found: Found) -> bool:
-    """Whether there is so little to look through that all questions are answered at once."""
+    """Return whether the owner is so small that all subqueries are answered at once."""
     return found.change <= AT_ONCE and found.asked.index.words.lengths().sum() <= WORDS_AT_ONCE
 
 
 def _without(question: Question, count: int, code: str) -> Question:
-    """A question with fewer smaller ones, none of which is answered yet."""
+    """Return a query with fewer subqueries, all unanswered."""
     before = question.said.left_out
     left_out = LeftOut(count + (before.questions if before is not None else 0), code)
     return question._replace(said=replace(question.said, left_out=left_out), beside=())

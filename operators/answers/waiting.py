@@ -1,9 +1,8 @@
-"""Queries that wait, and hold up nobody: for a position, for the past of a large owner, or for the log to be applied
-before an answer claims absence.
+"""Queries that wait without blocking others: for a position, for the past of a large owner, or for the log before an
+answer claims absence.
 
-The past is that of the query's place in line: what is committed later is not in it. Its index is built in steps,
-between which others have their turn. What waits is asked anew by the next owner of the partition.
-"""
+The past is that of the query's offset: later commits are not in it. Its index is built in steps, interleaved with other
+work. The next owner of the partition reads waiting queries again."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -61,7 +60,7 @@ FOUND: Mapping[type[Query], Callable[[Response], object]] = MappingProxyType(
 
 
 class Waiting:
-    """One waiting query: what it waits for, and until when (epoch milliseconds)."""
+    """A query that waits for positions, until a time (epoch milliseconds)."""
 
     def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
         self.ask = ask
@@ -70,18 +69,18 @@ class Waiting:
 
     @classmethod
     def of(cls, ask: Ask) -> "Waiting | None":
-        """The query as a waiting one, if it names a position."""
+        """Return the query as a waiting one, if it names a position."""
         if not (given := ask.query.wait_for):
             return None
         targets = tuple(Position.parse(text) for text in ([given] if isinstance(given, str) else given))
         return cls(ask, targets, ask.query.wait_timeout_ms)
 
     def missing(self, applied: Mapping[str, int]) -> list[Position]:
-        """The positions that are not applied yet."""
+        """Return the positions that are not applied yet."""
         return [target for target in self._targets if applied.get(target.source, -1) < target.offset]
 
     def stale(self, applied: Mapping[str, int]) -> list[Warn]:
-        """The warning for an answer given before all was applied."""
+        """Return the warning of an answer from before all positions were applied."""
         behind = [
             f"{target} is {target.offset - applied.get(target.source, -1)} records ahead of what is applied"
             for target in self.missing(applied)
@@ -96,8 +95,8 @@ def unread_warning(record: Record) -> list[Warn]:
 
 
 class Asked(NamedTuple):
-    """A question, what its answer is to warn of, what models said of it, and the steps to what it is about, which began
-    as its owner had had so many changes."""
+    """A query with its warnings, the results of models, and the remaining steps. The steps are valid for a change
+    number of the owner."""
 
     ask: Ask
     warnings: list[Warn]
@@ -108,7 +107,7 @@ class Asked(NamedTuple):
 
 
 class Pasts:
-    """The questions of one state partition whose past is being built, one after the other."""
+    """The queries of one state partition whose past moments are being built, one by one."""
 
     def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
         self._owners = owners
@@ -125,11 +124,11 @@ class Pasts:
         return [asked.ask for line in self._asked.values() for asked in line]
 
     def tenants(self) -> Collection[str]:
-        """Tenants whose questions take steps."""
+        """Return the tenants whose queries are in steps."""
         return self._asked.keys()
 
     def begin(self, ask: Ask, warnings: list[Warn], said: Said) -> bool:
-        """Whether a question takes steps; then it is set aside until they are taken."""
+        """Return whether a query needs steps; then park it."""
         moment, hot = Moment.of_ask(ask), self._owners.get(ask.owner)
         if moment is None or hot.next_change <= AT_ONCE:
             return False
@@ -143,10 +142,8 @@ class Pasts:
         return True
 
     def advance(self, tenant_id: str) -> Asked | None:
-        """Takes one step of a tenant's first question.
-
-        The last one returns the question that can be answered now, its past at hand with the owner;
-        where our own code fails at a step, or something cannot be opened, without it: then its answer says so."""
+        """Take one step of a tenant's first query. After the last step, return the query, which can be answered now.
+        After an internal error or unreadable data, its answer has a warning."""
         asked, built = self._asked[tenant_id][0], self._built.pop(tenant_id, None)
         try:
             if built is None:
@@ -165,7 +162,7 @@ class Pasts:
         return asked
 
     def give_up(self, owners: Collection[Owner]) -> list[Asked]:
-        """Builds the past of these owners no further; returns their questions."""
+        """Drop the queries of these owners, and return them."""
         given_up: list[Asked] = []
         for tenant_id, line in [*self._asked.items()]:
             if line[0].ask.owner in owners:
@@ -184,14 +181,14 @@ class Pasts:
             self._built[asked.ask.owner.tenant_id] = ended.value
 
     def end(self, asked: Asked) -> None:
-        """The question is answered: nobody else asks about its past."""
+        """Drop the past of an answered query."""
         with suppress(DecryptionFailed):
             self._owners.get(asked.ask.owner).past = None
 
 
 class Absences:
-    """The questions of one state partition whose answers would claim absence while the partition is catching up. They
-    are answered once it has caught up, or when their `wait_timeout_ms` is over."""
+    """The queries of one state partition whose answers would claim absence while the partition is catching up. They are
+    answered once it has caught up, or after their `wait_timeout_ms`."""
 
     def __init__(self) -> None:
         self._held: list[Question] = []
@@ -200,7 +197,7 @@ class Absences:
         self._look_ms = 0  # when it is seen next whether the log is applied
 
     def hold(self, question: Question, now_ms: int) -> bool:
-        """Hold a question. Return False where its time is up, or too many are held."""
+        """Hold a query. Return False if its time is up, or too many are held."""
         ask = question.ask
         size = _size_of(ask)
         if self._held_bytes + size > ABSENT_BYTES_MOST:
@@ -214,20 +211,20 @@ class Absences:
         return True
 
     def release(self, now_ms: int, *, caught_up: bool) -> list[Question]:
-        """Return the questions that are to be answered now; they are no longer held."""
+        """Return the queries that are due, and release them."""
         self._look_ms = now_ms + LOOK_MS
         return self._take(lambda ask: caught_up or now_ms >= self._deadlines_ms[ask.record.position])
 
     def give_up(self, owners: Collection[Owner]) -> list[Question]:
-        """Return the questions of these owners; they are no longer held."""
+        """Drop the queries of these owners, and return them."""
         return self._take(lambda ask: ask.owner in owners)
 
     def end(self, position: Position) -> None:
-        """Forget the deadline of a question that is answered."""
+        """Forget the deadline of an answered query."""
         self._deadlines_ms.pop(position, None)
 
     def asked(self) -> list[Ask]:
-        """Return the questions that are held."""
+        """Return the held queries."""
         return [question.ask for question in self._held]
 
     def due_ms(self) -> int | None:
@@ -245,7 +242,7 @@ class Absences:
 
 
 def claims_absence(query: Query, response: Response) -> bool:
-    """Return whether an answer says that there is nothing of what was asked for."""
+    """Return whether an answer says that nothing was found."""
     return not FOUND[type(query)](response)
 
 
