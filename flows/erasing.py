@@ -30,7 +30,7 @@ from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.folders import numbers_in, partition_folder, read_secret
 from recallflow.state.keyring import Keyring
 from recallflow.state.person import Fields
-from recallflow.state.searching import Findings, Known, Pieces, search_folder
+from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
 from recallflow.state.traces import Traces
 
 SEARCH_INTERVAL_S = 1.0
@@ -165,7 +165,7 @@ def search(who: TraceSearch, folders: Sequence[Path], at_rest: AtRest, patience:
             del findings.found[path]
 
 
-def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> Known:
+def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> RecordFilter:
     """Return the functions that decrypt a record of the folder, and decide whether it is another owner's. They use the
     key of the directory, and the keys of partitions moved in from other directories."""
     keyrings = list[Keyring]()
@@ -174,7 +174,7 @@ def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> Known:
         for secret in {describe(folder).secret, *filter(None, brought)}:
             keyrings.append(Keyring.opened(secret, folder, at_rest))
     except StateError:  # no state directory, or another master key: any record may be the person's
-        return Known()
+        return RecordFilter()
     owners = [Owner(who.tenant_id, environment, who.user_id) for environment in who.environments]
     own = {keyring.owner(owner) for keyring in keyrings for owner in owners}
 
@@ -194,7 +194,7 @@ def _known(folder: Path, who: TraceSearch, at_rest: AtRest) -> Known:
             owner = outbox.owner_of(value.removeprefix(key))  # in a log file the key precedes the value
         return owner is not None and owner not in own
 
-    return Known(is_others, opened)
+    return RecordFilter(is_others, opened)
 
 
 def _in_empty_directory(pieces: Pieces) -> set[int]:
@@ -204,5 +204,5 @@ def _in_empty_directory(pieces: Pieces) -> set[int]:
         fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())
         with StateDirectory.open(Path(folder), fingerprint, CACHE_BYTES) as directory:
             directory.partitions()
-        search_folder(Path(folder), pieces, Known(), findings)
+        search_folder(Path(folder), pieces, RecordFilter(), findings)
     return {number for found in findings.found.values() for number in found}

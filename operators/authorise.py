@@ -21,7 +21,7 @@ from recallflow.operators.decode import refused
 from recallflow.operators.events import Ask, Decoded, Refused
 from recallflow.operators.grant import Grant, refusal
 from recallflow.operators.guard import twice
-from recallflow.operators.tokens import Issuer, Tokens
+from recallflow.operators.tokens import Issuer, TokenVerifier
 from recallflow.records import Record, Refusal
 
 STEP = "authorise"
@@ -52,7 +52,7 @@ class Authoriser:
         self._decisions = decisions
         self._mode = trust.mode
         self._api_keys = ApiKeys(decisions)
-        self._tokens = Tokens(decisions, trust.issuer, trust.secrets)
+        self._tokens = TokenVerifier(decisions, trust.issuer, trust.secrets)
         self._newest_ms = -1
         decisions.call(self._learn)
 

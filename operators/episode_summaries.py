@@ -8,12 +8,12 @@ from recallflow.operators.derived import sources_of
 from recallflow.operators.view import View
 from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner
-from recallflow.state.rows import Episode
+from recallflow.state.rows import EpisodeRow
 
 LATER_MEMBERS = 1_000  # members that are searched for messages newer than a summary
 
 
-def known_summary(hot: HotOwner, episode: Episode, by_ms: int | None = None) -> str | None:
+def known_summary(hot: HotOwner, episode: EpisodeRow, by_ms: int | None = None) -> str | None:
     """Return the summary of an episode, if there is one and it covers no message after a time."""
     if not episode.summarised or (by_ms is not None and by_ms < episode.last_ms):
         return None

@@ -20,7 +20,7 @@ import orjson
 
 from recallflow.events import Event, MemoryAdd, Message
 from recallflow.owner import Owner
-from recallflow.state.rows import Entry, Episode, MemoryRow
+from recallflow.state.rows import Entry, EpisodeRow, MemoryRow
 
 
 def joins_episode(event: Event) -> bool:
@@ -28,14 +28,14 @@ def joins_episode(event: Event) -> bool:
     return isinstance(event, Message) or (isinstance(event, MemoryAdd) and event.session_id is not None)
 
 
-class Joined(NamedTuple):
+class JoinedEpisode(NamedTuple):
     """The episode that a memory joined, and all episodes changed by it."""
 
-    episode: Episode
-    changed: list[Episode]
+    episode: EpisodeRow
+    changed: list[EpisodeRow]
 
 
-def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
+def join(episodes: Sequence[EpisodeRow], opened: EpisodeRow, gap_ms: int) -> JoinedEpisode:
     """Return the memory's episode among the session's current ones, sorted by time.
 
     `opened` is the episode that the memory would open: its event time as the span, and its own sequence number. It
@@ -45,7 +45,7 @@ def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
         return _join_fact(episodes, opened, gap_ms)
     if episodes and episodes[0].of_facts:  # the only episode of the session
         taken = episodes[0]._replace(start_ms=at_ms, last_ms=at_ms, logged=opened.logged, of_facts=False)
-        return Joined(taken, [taken])
+        return JoinedEpisode(taken, [taken])
     earlier, later = _around(episodes, at_ms, gap_ms)
     if earlier is not None and later is not None:
         first, second = sorted((_widen(earlier, opened), later), key=lambda e: e.number)
@@ -55,21 +55,21 @@ def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
             ended_ms=later.ended_ms,
             logged=first.logged and second.logged,
         )
-        return Joined(kept, [kept, second._replace(merged_into=kept.number)])
+        return JoinedEpisode(kept, [kept, second._replace(merged_into=kept.number)])
     found = earlier or later
     episode = opened if found is None else _widen(found, opened)
-    return Joined(episode, [episode])
+    return JoinedEpisode(episode, [episode])
 
 
-def _join_fact(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
+def _join_fact(episodes: Sequence[EpisodeRow], opened: EpisodeRow, gap_ms: int) -> JoinedEpisode:
     if not episodes or episodes[0].of_facts:
         waiting = _widen(episodes[0], opened) if episodes else opened
-        return Joined(waiting, [waiting])
+        return JoinedEpisode(waiting, [waiting])
     earlier, later = _around(episodes, opened.start_ms, gap_ms)
-    return Joined(earlier or later or episodes[max(_begun(episodes, opened.start_ms) - 1, 0)], [])
+    return JoinedEpisode(earlier or later or episodes[max(_begun(episodes, opened.start_ms) - 1, 0)], [])
 
 
-def end(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> Episode | None:
+def end(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> EpisodeRow | None:
     """Return the episode that an explicit end at `at_ms` closes, in its closed state; None if none is open then."""
     begun = (episodes[place] for place in range(_begun(episodes, at_ms) - 1, -1, -1))
     # Episodes do not overlap, so those before an ended one have ended too.
@@ -79,27 +79,27 @@ def end(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> Episode | None:
     return None
 
 
-def opening(owner: Owner, memory: Entry | MemoryRow) -> Episode:
+def opening(owner: Owner, memory: Entry | MemoryRow) -> EpisodeRow:
     """Return the episode that a memory opens if it joins none: the span is its event time."""
     return _moment(memory)._replace(id=episode_id(owner, memory.session_id, memory.id))
 
 
-def join_or_open(standing: Sequence[Episode], owner: Owner, memory: Entry | MemoryRow, gap_ms: int) -> Joined:
+def join_or_open(standing: Sequence[EpisodeRow], owner: Owner, memory: Entry | MemoryRow, gap_ms: int) -> JoinedEpisode:
     """Return the memory's episode among the session's current ones, or a new one."""
     joined = join(standing, _moment(memory), gap_ms)
     if joined.episode.number != memory.seq:
         return joined
     opened = opening(owner, memory)
-    return Joined(opened, [opened])
+    return JoinedEpisode(opened, [opened])
 
 
-def _moment(memory: Entry | MemoryRow) -> Episode:
+def _moment(memory: Entry | MemoryRow) -> EpisodeRow:
     """Return the episode of a memory's event time without an id, because few memories open an episode."""
     at_ms, of_facts = memory.created_ms, memory.role is None
-    return Episode(memory.seq, "", memory.session_id, at_ms, at_ms, logged=memory.created_logged, of_facts=of_facts)
+    return EpisodeRow(memory.seq, "", memory.session_id, at_ms, at_ms, logged=memory.created_logged, of_facts=of_facts)
 
 
-def is_open(episode: Episode, now_ms: int, gap_ms: int) -> bool:
+def is_open(episode: EpisodeRow, now_ms: int, gap_ms: int) -> bool:
     """Return whether a message at `now_ms` could still join the episode."""
     return episode.ended_ms is None and now_ms <= episode.last_ms + gap_ms
 
@@ -110,7 +110,7 @@ def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
     return "ep_" + hashlib.blake2b(named, digest_size=8).hexdigest()
 
 
-def _around(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> tuple[Episode | None, Episode | None]:
+def _around(episodes: Sequence[EpisodeRow], at_ms: int, gap_ms: int) -> tuple[EpisodeRow | None, EpisodeRow | None]:
     """Return the episode that contains or precedes the time, and the one that follows, within reach. Episodes of a
     session do not overlap."""
     place = _begun(episodes, at_ms)
@@ -121,19 +121,19 @@ def _around(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> tuple[Episo
     return earlier, None if earlier.ended_ms is not None else later
 
 
-def _begun(episodes: Sequence[Episode], at_ms: int) -> int:
+def _begun(episodes: Sequence[EpisodeRow], at_ms: int) -> int:
     """Return the number of episodes that had started at a time."""
     if not episodes or episodes[-1].start_ms <= at_ms:  # most messages come in order
         return len(episodes)
     return bisect_right(episodes, at_ms, key=attrgetter("start_ms"))
 
 
-def _accepts(episode: Episode, at_ms: int, gap_ms: int) -> bool:
+def _accepts(episode: EpisodeRow, at_ms: int, gap_ms: int) -> bool:
     return at_ms <= episode.last_ms + gap_ms and (episode.ended_ms is None or at_ms < episode.ended_ms)
 
 
-def _widen(episode: Episode, opened: Episode) -> Episode:
-    return Episode(  # a hot path; `_replace` takes 50 % longer
+def _widen(episode: EpisodeRow, opened: EpisodeRow) -> EpisodeRow:
+    return EpisodeRow(  # a hot path; `_replace` takes 50 % longer
         episode.number,
         episode.id,
         episode.session_id,

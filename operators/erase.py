@@ -26,7 +26,7 @@ from recallflow.state import keys
 from recallflow.state.erasure import erased_ms, tombstone
 from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.partition import Counts, Partition, Values
-from recallflow.state.rows import Head
+from recallflow.state.rows import OwnerHead
 
 Forget = Callable[[Collection[Owner]], None]  # drops all in-memory data of owners
 STEP = "state"
@@ -157,4 +157,4 @@ def _memories(partition: Partition, owner: bytes) -> int | None:
         stored = partition.get(keys.head(owner))
     except DecryptionFailed:
         return len(partition.first_keys(keys.table(owner, keys.ENTRY), _ALL))
-    return None if stored is None else Head.decode(stored).held.memories
+    return None if stored is None else OwnerHead.decode(stored).held.memories

@@ -83,7 +83,7 @@ class Ask(NamedTuple):
         return self.record.append_ms if self.query.timestamp is None else self.query.timestamp
 
 
-class Request(NamedTuple):
+class QueryContext(NamedTuple):
     """The context of a query: owner, log position, id of the answer, append time (epoch ms), and the projects that its
     sender may read (None: all)."""
 

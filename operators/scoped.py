@@ -7,7 +7,7 @@ from typing import NamedTuple
 from recallflow.operators.episodes import end, join, opening
 from recallflow.owner import Owner
 from recallflow.state.hot_owner import with_changes
-from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
+from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, Vectors
 from recallflow.state.scoped_index import ScopedIndex
 
 
@@ -46,7 +46,7 @@ def _episode_of(scoped: ScopedIndex, owner: Owner, entry: Entry) -> int:
     return joined.episode.number
 
 
-def _put(scoped: ScopedIndex, session_id: str | None, changed: list[Episode]) -> None:
+def _put(scoped: ScopedIndex, session_id: str | None, changed: list[EpisodeRow]) -> None:
     scoped.sessions[session_id] = with_changes(scoped.sessions.get(session_id, []), changed)
     for episode in changed:
         scoped.index.put_episode(episode)

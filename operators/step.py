@@ -29,7 +29,7 @@ from recallflow.operators.recall.said import Kind
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.routing import key_of_partition
 from recallflow.operators.rules import Rules
-from recallflow.operators.writes import Writes
+from recallflow.operators.writes import MemoryWrites
 from recallflow.outputs import Done, Marked, Moved, Output
 from recallflow.owner import Owner
 from recallflow.records import Mark, Position, Signal
@@ -78,7 +78,7 @@ class StateStep:
             self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, asides, shared.rotation
         )
         forget = partial(_forget, directory, self._partition, self._queries, shared)
-        self._writes = Writes(self._partition, owners, rules, expansions, forget)
+        self._writes = MemoryWrites(self._partition, owners, rules, expansions, forget)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
         self._received: dict[str, int] = {}
         # The completed offsets of each source at the last two barriers. Places of the older one are surely committed.

@@ -39,7 +39,7 @@ class Verified(NamedTuple):
     end_ms: int
 
 
-class Tokens:
+class TokenVerifier:
     """The verification of tokens, and their keys."""
 
     def __init__(self, decisions: History, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:

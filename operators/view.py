@@ -14,16 +14,16 @@ from recallflow.state import keys, segments
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Counts, Partition, Values
 from recallflow.state.rows import (
-    CategorySummary,
+    CategorySummaryRow,
     Current,
     Entry,
-    Episode,
     EpisodeMark,
-    EpisodeSummary,
-    Head,
+    EpisodeRow,
+    EpisodeSummaryRow,
     Held,
     Made,
     MemoryRow,
+    OwnerHead,
     Vectors,
 )
 from recallflow.state.usage import Usage
@@ -51,7 +51,7 @@ class View:
         self.touched: list[RememberedMemory | ForgottenMemory] = []
         self.unfit: str | None = None  # the reason why the event has no effect, if it does not match stored data
         self._graph: GraphChanges | None = None
-        self._episodes: dict[str | None, list[Episode]] = {}
+        self._episodes: dict[str | None, list[EpisodeRow]] = {}
         self._usage: dict[int, Usage] = {}
         self.ingested_ms, self.ingested_logged, self._clock_ms = _ingestion(write, hot.clock_ms)
 
@@ -149,7 +149,7 @@ class View:
         """Return whether the event has forgotten a memory."""
         return seq in self._removed
 
-    def episodes(self, session_id: str | None) -> list[Episode]:
+    def episodes(self, session_id: str | None) -> list[EpisodeRow]:
         return self._hot.episodes(session_id)
 
     def episode_id(self, session_id: str | None, number: int) -> str | None:
@@ -158,7 +158,7 @@ class View:
         return None if episode is None else episode.id
 
     @property
-    def changed_episodes(self) -> Mapping[str | None, Sequence[Episode]]:
+    def changed_episodes(self) -> Mapping[str | None, Sequence[EpisodeRow]]:
         """The episodes that the event opened or changed, by session. `episodes` returns their earlier states."""
         return self._episodes
 
@@ -174,7 +174,7 @@ class View:
         """Return the latest summary of a category."""
         prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
         stored = next((value for _, value in self._partition.scan_back(prefix)), None)
-        return None if stored is None else CategorySummary.decode(stored).summary
+        return None if stored is None else CategorySummaryRow.decode(stored).summary
 
     def digest(self, content: bytes) -> str:
         return self._partition.keyring.digest(self._hot.key, content).hex()
@@ -261,7 +261,7 @@ class View:
         self._staged[key] = usage.encode()
         self._usage[current.seq] = usage
 
-    def end_episode(self, session_id: str | None, at_ms: int, ended: Episode) -> None:
+    def end_episode(self, session_id: str | None, at_ms: int, ended: EpisodeRow) -> None:
         """Store an explicitly ended episode, and the position of its end."""
         self._ends.append(EpisodeMark(self.change, self.ingested_ms, session_id, at_ms, None))
         self._mark(self._ends[-1])
@@ -285,7 +285,7 @@ class View:
             for change in self._derived_summaries(category):
                 self.drop_summary(category, change)
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
-        self._staged[key] = CategorySummary(self.change, self.ingested_ms, category, summary, sources).encode()
+        self._staged[key] = CategorySummaryRow(self.change, self.ingested_ms, category, summary, sources).encode()
         for seq in sources:
             made = self.made(seq)
             self.put_made(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
@@ -297,13 +297,13 @@ class View:
         if stored is None:
             return
         self._staged[key] = None
-        for seq in CategorySummary.decode(stored).sources:
+        for seq in CategorySummaryRow.decode(stored).sources:
             made = self.made(seq)
             self.put_made(seq, made._replace(summaries=[one for one in made.summaries if one != (category, change)]))
 
-    def put_episode_summary(self, episode: Episode, summary: str) -> None:
+    def put_episode_summary(self, episode: EpisodeRow, summary: str) -> None:
         """Store the summary of an episode."""
-        kept = EpisodeSummary(self.change, self.ingested_ms, episode.number, summary)
+        kept = EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
         self._staged[keys.episode_summary(self._hot.key, episode.number)] = kept.encode()
         self.put_episodes(episode.session_id, [episode._replace(summarised=True)])
 
@@ -314,14 +314,14 @@ class View:
             others = [one for one in self._episodes.get(entry.session_id, []) if one.number != episode.number]
             self.grow_episodes(entry.session_id, [*others, episode])
 
-    def grow_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
+    def grow_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
         """Store episodes with new members, and delete their outdated summaries."""
         for episode in changed:
             if episode.summarised:
                 self._staged[keys.episode_summary(self._hot.key, episode.number)] = None
         self.put_episodes(session_id, [one._replace(summarised=False) if one.summarised else one for one in changed])
 
-    def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
+    def put_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
         session = self._hot.session_key(session_id)
         for episode in changed:
             self._staged[keys.episode(self._hot.key, session, episode.number)] = episode.encode()
@@ -344,7 +344,7 @@ class View:
             staged |= self._graph.staged.effects
         brought = self._held.memories - self._hot.held.memories
         if staged:
-            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language, self.held)
+            head = OwnerHead(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language, self.held)
             staged[keys.head(self._hot.key)] = head.encode()
         owners = int(self._hot.next_change == 0 and bool(staged))
         self._partition.stage(staged | beside if beside else staged, position, Counts(owners, brought))
@@ -393,7 +393,7 @@ class View:
     def _derived_summaries(self, category: str) -> list[int]:
         """Return the change numbers of a category's derived summaries."""
         prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
-        found = [CategorySummary.decode(value) for _, value in self._partition.scan(prefix)]
+        found = [CategorySummaryRow.decode(value) for _, value in self._partition.scan(prefix)]
         return [one.change for one in found if one.sources]
 
     def _versions(self, name: bytes, at_most: int) -> list[int]:
@@ -419,7 +419,7 @@ class View:
             raise KeyError(f"the first version of memory {entry.seq} is missing")
         return Entry.decode(stored)
 
-    def _standing(self, session_id: str | None, number: int) -> Episode | None:
+    def _standing(self, session_id: str | None, number: int) -> EpisodeRow | None:
         """Return the current episode of a member of episode `number`; None for -1."""
         changed = {episode.number: episode for episode in self._episodes.get(session_id, [])}
         into: int | None = number if number >= 0 else None
@@ -429,11 +429,11 @@ class View:
             into = episode.merged_into
         return episode
 
-    def _episode(self, session_id: str | None, number: int) -> Episode:
+    def _episode(self, session_id: str | None, number: int) -> EpisodeRow:
         stored = self._partition.get(keys.episode(self._hot.key, self._hot.session_key(session_id), number))
         if stored is None:
             raise KeyError(f"episode {number} of a current memory is missing")
-        return Episode.decode(stored)
+        return EpisodeRow.decode(stored)
 
     def _mark(self, mark: EpisodeMark) -> None:
         self._staged[keys.episode_log(self._hot.key, mark.change)] = mark.encode()

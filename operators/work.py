@@ -27,7 +27,7 @@ from recallflow.operators.view import View
 from recallflow.records import Position, Principal, Record, Refusal
 from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner
-from recallflow.state.rows import Entry, Episode
+from recallflow.state.rows import Entry, EpisodeRow
 
 # Limits of one step, which takes less than 100 ms on a busy core.
 LOOKED_AT = 4_000  # memories to read
@@ -206,7 +206,7 @@ def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
         return None
     at_ms, logged = event_time(write)
     session_id = write.event.session_id
-    moment = Episode(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
+    moment = EpisodeRow(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
     into, *merged = join(view.episodes(session_id), moment, gap_ms).changed
     return (merged[0].id, into.id) if merged else None
 

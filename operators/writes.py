@@ -35,7 +35,7 @@ from recallflow.state.partition import Partition, Values
 PASSING = ("internal_error", "skipped", "unauthenticated", "forbidden")
 
 
-class Writes:
+class MemoryWrites:
     """The memory events of one state partition."""
 
     def __init__(

@@ -53,7 +53,7 @@ class SharedMemory:
         return options
 
 
-class Stored:
+class StoredRecords:
     """The records of a database, as they are stored. Raises StorageError for what cannot be read."""
 
     def __init__(self, db: Any, number: int) -> None:

@@ -47,7 +47,7 @@ PURGE_AGAIN_S, PURGE_AGAIN_MOST_S = 0.5, 30.0
 _log = logging.getLogger(__name__)
 
 
-class Description(NamedTuple):
+class DirectoryDescription(NamedTuple):
     """The description of a state directory: the settings of its creation, and its stored secret."""
 
     fingerprint: Fingerprint
@@ -65,7 +65,7 @@ class StateDirectory:
     def __init__(
         self,
         path: Path,
-        description: Description,
+        description: DirectoryDescription,
         at_rest: AtRest,
         cache_bytes: int,
         lock_wait_s: float,
@@ -411,13 +411,13 @@ def kept_fingerprint(path: Path, chosen: Fingerprint) -> Fingerprint:
     return replace(chosen, partitions=describe(path).fingerprint.partitions)
 
 
-def describe(path: Path) -> Description:
+def describe(path: Path) -> DirectoryDescription:
     """Return the settings of a state directory's creation. It needs no key."""
     try:
         version = orjson.loads((path / DESCRIPTION).read_bytes())["format_version"]
         if version == keys.FORMAT_VERSION:
             stored = read_checked(path / DESCRIPTION)
-            return Description(Fingerprint(**stored["settings"]), StoredSecret.of(stored))
+            return DirectoryDescription(Fingerprint(**stored["settings"]), StoredSecret.of(stored))
     except (FileNotFoundError, NotADirectoryError):
         raise _no_directory(path) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -444,10 +444,10 @@ def _create(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:
     secret = StoredSecret.wrapped(new_secret(), at_rest.master_key)
     with using(path):
         _check_new(path)
-        write_description(path, Description(fingerprint, secret))
+        write_description(path, DirectoryDescription(fingerprint, secret))
 
 
-def write_description(path: Path, description: Description) -> None:
+def write_description(path: Path, description: DirectoryDescription) -> None:
     settings = asdict(description.fingerprint)
     fields = {"format_version": keys.FORMAT_VERSION, "settings": settings, **description.secret.fields()}
     write_checked(path / DESCRIPTION, fields)

@@ -27,9 +27,9 @@ from recallflow.state.graph_codec import (
     SYMMETRIC,
     EdgeRow,
     LinksRow,
-    Neighbour,
     NodeKey,
     NodeRow,
+    StoredNeighbour,
     Superseded,
     Unsynced,
     decode_neighbours,
@@ -39,7 +39,7 @@ from recallflow.state.graph_codec import (
 )
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current
-from recallflow.state.unions import Joined, Unions
+from recallflow.state.unions import NameJoin, Unions
 
 _SUPERSEDED_BYTES = 400
 _SEQ_BYTES = 150
@@ -170,7 +170,7 @@ class OwnerGraph:
             self._unions = Unions(value for _, value in self._scan(keys.JOINED))
         return self._unions
 
-    def publish(self, superseded: dict[int, list[Superseded]], joined: Mapping[str, Sequence[Joined]]) -> None:
+    def publish(self, superseded: dict[int, list[Superseded]], joined: Mapping[str, Sequence[NameJoin]]) -> None:
         """Apply the changes of an event."""
         self._has_stated = None
         self._seqs.clear()
@@ -444,7 +444,7 @@ def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
     )
 
 
-def similar_edge(source: NodeKey, neighbour: Neighbour) -> Edge:
+def similar_edge(source: NodeKey, neighbour: StoredNeighbour) -> Edge:
     """The edge from a memory to its neighbour."""
     target = NodeKey(neighbour.id, memory=True)
     return Edge(

@@ -11,9 +11,9 @@ from recallflow.state.graph_codec import (
     ENTITY_KIND,
     EdgeRow,
     LinksRow,
-    Neighbour,
     NodeKey,
     NodeRow,
+    StoredNeighbour,
     Superseded,
     Unsynced,
     decode_member,
@@ -23,7 +23,7 @@ from recallflow.state.graph_codec import (
 )
 from recallflow.state.keyring import Keyring
 from recallflow.state.past_edge import LIFE, Life
-from recallflow.state.unions import NAMES_MAX, Joined, decode_joined, names_of
+from recallflow.state.unions import NAMES_MAX, NameJoin, decode_joined, names_of
 
 # What each table is called, and the bytes of its keys behind the table's letter.
 TABLES = {
@@ -58,10 +58,10 @@ class GraphCheck:
         self._links: dict[int, LinksRow] = {}
         self._edges: dict[bytes, EdgeRow] = {}
         self._adjacent: dict[tuple[bytes, int], bytes] = {}
-        self._similar: dict[int, list[Neighbour]] = {}
+        self._similar: dict[int, list[StoredNeighbour]] = {}
         self._superseded: dict[int, list[Superseded]] = {}
         self._unsynced: dict[int, Unsynced] = {}
-        self._joined: dict[bytes, tuple[str, list[Joined]]] = {}
+        self._joined: dict[bytes, tuple[str, list[NameJoin]]] = {}
         self._past: dict[int, list[LinksRow]] = {}  # what replaced versions brought in
         self._past_members: set[tuple[bytes, int]] = set()
         self._past_neighbours: set[tuple[int, int, int]] = set()
@@ -217,7 +217,7 @@ class GraphCheck:
                 ends = (own, one.other) if one.leads else (one.other, own)
                 if (*ends, one.number) not in edges:
                     yield f"names joined to {name.hex()}: no edge of number {one.number} joins them"
-                if Joined(own, one.number, not one.leads) not in names.get(one.other, []):
+                if NameJoin(own, one.number, not one.leads) not in names.get(one.other, []):
                     yield f"names joined to {name.hex()}: edge number {one.number} joins one end only"
             if len(names_of(own, lambda key: names.get(key, []))) > NAMES_MAX:
                 yield f"names joined to {name.hex()}: more than {NAMES_MAX}"

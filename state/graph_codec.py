@@ -75,7 +75,7 @@ def nodes_called(text: str) -> list[NodeKey]:
     return [shared] if colon and kind in NODE_KINDS else [NodeKey(text, memory=True), shared]
 
 
-class Description(NamedTuple):
+class NodeDescription(NamedTuple):
     """How a memory describes a node that it belongs to: given with the memory, not read from its text."""
 
     urn: str | None
@@ -128,7 +128,7 @@ class NodeRow(NamedTuple):
         key, *rest = orjson.loads(data)
         return cls(NodeKey(*key), *rest)
 
-    def describe(self, description: Description | None, by: int | None) -> "NodeRow":
+    def describe(self, description: NodeDescription | None, by: int | None) -> "NodeRow":
         """The node with another description, or with none. A URN that is its name stays."""
         urn = self.name if self.urn == self.name else description and description.urn
         return self._replace(urn=urn, properties=description and description.properties, described_by=by)
@@ -153,7 +153,7 @@ class Statement(NamedTuple):
     derived: bool = False
 
 
-class Given(NamedTuple):
+class GivenEdge(NamedTuple):
     """The values of an edge given by an event. `stands`: given without evidence, so that they outlive all evidence.
     `said_ms`, `ingested_ms`: of the first such event."""
 
@@ -177,7 +177,7 @@ class EdgeRow(NamedTuple):
     target: NodeKey
     type: str
     number: int
-    given: Given | None = None
+    given: GivenEdge | None = None
     statements: tuple[Statement, ...] = ()
     archived: bool | None = None
     added_ms: int = EPOCH_MS_MIN
@@ -193,14 +193,14 @@ class EdgeRow(NamedTuple):
             NodeKey(*target),
             kind,
             number,
-            None if given is None else Given(*given),
+            None if given is None else GivenEdge(*given),
             tuple(Statement(*statement) for statement in statements),
             archived,
             added_ms,
         )
 
     @property
-    def word(self) -> "Given | Statement":
+    def word(self) -> "GivenEdge | Statement":
         """The weight and confidence in force: given by an event, or else stated by the newest memory."""
         return self.statements[-1] if self.given is None else self.given
 
@@ -243,11 +243,11 @@ class EdgeRow(NamedTuple):
         return min((at for at in ends if at is not None), default=None)
 
     @property
-    def _words(self) -> "list[Given | Statement]":
+    def _words(self) -> "list[GivenEdge | Statement]":
         return [*self.statements] if self.given is None else [*self.statements, self.given]
 
 
-class Neighbour(NamedTuple):
+class StoredNeighbour(NamedTuple):
     """A memory whose vector is close to another's. `weight` is their cosine, to 4 digits."""
 
     seq: int
@@ -292,14 +292,14 @@ class Superseded(NamedTuple):
         return (self.said_ms if self.valid_from_ms is None else self.valid_from_ms) <= by_ms
 
 
-def encode_rows(rows: Sequence[Neighbour] | Sequence[Superseded]) -> bytes:
+def encode_rows(rows: Sequence[StoredNeighbour] | Sequence[Superseded]) -> bytes:
     """Encode the similar memories of a memory, or the memories that supersede it."""
     return orjson.dumps([tuple(row) for row in rows])
 
 
-def decode_neighbours(data: bytes) -> list[Neighbour]:
+def decode_neighbours(data: bytes) -> list[StoredNeighbour]:
     """What `encode_rows` made of similar memories."""
-    return [Neighbour(*row) for row in orjson.loads(data)]
+    return [StoredNeighbour(*row) for row in orjson.loads(data)]
 
 
 def decode_superseded(data: bytes) -> list[Superseded]:
@@ -307,17 +307,17 @@ def decode_superseded(data: bytes) -> list[Superseded]:
     return [Superseded(*row) for row in orjson.loads(data)]
 
 
-def encode_member(role: str, description: Description | None) -> bytes:
+def encode_member(role: str, description: NodeDescription | None) -> bytes:
     """A link as the node has it: a role, and rarely more."""
     return role.encode() if description is None else orjson.dumps([role, *description])
 
 
-def decode_member(data: bytes) -> tuple[str, Description | None]:
+def decode_member(data: bytes) -> tuple[str, NodeDescription | None]:
     """What `encode_member` made."""
     if not data.startswith(b"["):  # no role does
         return data.decode(), None
     role, *description = orjson.loads(data)
-    return role, Description(*description)
+    return role, NodeDescription(*description)
 
 
 def node_key(kind: str, name: str) -> str:

@@ -11,8 +11,8 @@ from recallflow.state.caseless import decode_names
 from recallflow.state.graph_codec import (
     EdgeRow,
     LinksRow,
-    Neighbour,
     NodeRow,
+    StoredNeighbour,
     Unsynced,
     decode_member,
     decode_neighbours,
@@ -62,7 +62,7 @@ def _past_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any
         yield "past edge", [part.decode(), seq, keys.sequence(key), _timeless(content)]
     for key, value in partition.scan(keys.table(owner, keys.PAST_SIMILAR)):
         _, one = orjson.loads(value)
-        yield "past similar", [keys.sequence(key[:-16]), keys.sequence(key), _timeless(Neighbour(*one))]
+        yield "past similar", [keys.sequence(key[:-16]), keys.sequence(key), _timeless(StoredNeighbour(*one))]
     for key, value in partition.scan(keys.table(owner, keys.PAST_NODE)):
         yield "past node", [keys.sequence(key), orjson.loads(value)[1]]
 

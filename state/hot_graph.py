@@ -16,7 +16,7 @@ from recallflow.state.entity_names import NAMES_MOST, EntityNames
 from recallflow.state.graph_codec import NodeKey, NodeRow, Superseded, Unsynced, is_entity, sketch_of
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
-from recallflow.state.unions import Joined
+from recallflow.state.unions import NameJoin
 from recallflow.state.window import WINDOW, SketchWindow
 
 K = TypeVar("K")
@@ -48,7 +48,7 @@ class Staged:
     nodes: dict[str, bytes | None] = field(default_factory=dict)
     superseded: dict[int, list[Superseded]] = field(default_factory=dict)
     unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
-    joined: dict[str, list[Joined]] = field(default_factory=dict)
+    joined: dict[str, list[NameJoin]] = field(default_factory=dict)
     caseless: list[str] | None = None
     sketches: dict[int, bytes] = field(default_factory=dict)
     edges: int = 0

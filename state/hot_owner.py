@@ -16,7 +16,7 @@ from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.past_graph import PastGraph
-from recallflow.state.rows import Current, Episode, EpisodeSummary, Head
+from recallflow.state.rows import Current, EpisodeRow, EpisodeSummaryRow, OwnerHead
 from recallflow.state.scoped_graph import ScopedGraph, ScopedVersionGraph
 from recallflow.state.scoped_index import ScopedIndex
 from recallflow.state.segments import Segments
@@ -38,7 +38,7 @@ class HotOwner:
         stored = partition.get(keys.head(self.key))
         # An owner without a head has no records: what is stored of it later was in memory before.
         self._was_empty = stored is None
-        head = Head.decode(stored) if stored else Head(owner, 0, 0)
+        head = OwnerHead.decode(stored) if stored else OwnerHead(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
         self.language, self.held = head.language, head.held
         self.erased_ms = erased_ms(partition, owner, self.key)
@@ -49,7 +49,7 @@ class HotOwner:
         self.scoped: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # of memories of some projects alone
         self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None
-        self._sessions: dict[str | None, list[Episode]] = {}
+        self._sessions: dict[str | None, list[EpisodeRow]] = {}
         self._session_episodes = 0  # in all of these
 
     def name(self, text: str) -> bytes:
@@ -65,7 +65,7 @@ class HotOwner:
         """Messages without a session are one session of their own; no id can take its key, as ids are not empty."""
         return self.name(session_id or "")
 
-    def episodes(self, session_id: str | None) -> list[Episode]:
+    def episodes(self, session_id: str | None) -> list[EpisodeRow]:
         """The session's standing episodes, by time. Episodes of one session never overlap."""
         if session_id not in self._sessions and self._was_empty:
             self._sessions[session_id] = []
@@ -73,12 +73,12 @@ class HotOwner:
             # Nothing of this session is staged: whatever staged it would have loaded it here first, and what is staged
             # is committed before an owner leaves memory.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
-            stored = [Episode.decode(value) for _, value in self.partition.scan_committed(prefix)]
+            stored = [EpisodeRow.decode(value) for _, value in self.partition.scan_committed(prefix)]
             self._sessions[session_id] = _standing(stored)
             self._session_episodes += len(self._sessions[session_id])
         return self._sessions[session_id]
 
-    def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
+    def put_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
         """Applies the new state of some of the session's episodes."""
         before = self.episodes(session_id)
         self._session_episodes -= len(before)
@@ -91,7 +91,7 @@ class HotOwner:
     def episode_summary(self, number: int) -> str | None:
         """Return the summary of an episode. Raise DecryptionFailed."""
         stored = self.partition.get(keys.episode_summary(self.key, number))
-        return None if stored is None else EpisodeSummary.decode(stored).summary
+        return None if stored is None else EpisodeSummaryRow.decode(stored).summary
 
     def past_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
         """Return the owner's graph as known by a time, of events up to a time. `index` is of that moment."""
@@ -176,7 +176,7 @@ class HotOwner:
         return _OWNER_BYTES + episodes + index + hot_graph + usage + self.graph.size_bytes()
 
 
-def with_changes(standing: list[Episode], changed: list[Episode]) -> list[Episode]:
+def with_changes(standing: list[EpisodeRow], changed: list[EpisodeRow]) -> list[EpisodeRow]:
     """Return a session's current episodes after changes. It may change `standing` itself."""
     if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
         standing[-1] = changed[0]  # the usual case: the next message of the latest episode
@@ -191,7 +191,7 @@ def with_changes(standing: list[Episode], changed: list[Episode]) -> list[Episod
     return standing
 
 
-def _standing(episodes: Iterable[Episode]) -> list[Episode]:
+def _standing(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
     # Two may start at one moment: one that ended there, and one whose messages came after that end.
     return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.last_ms, e.number))
 

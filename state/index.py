@@ -18,7 +18,7 @@ from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.labels import Labels
 from recallflow.state.lexical import LexicalIndex
-from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, Episode, Vectors
+from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, EpisodeRow, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
 from recallflow.state.tokens import TokenIndex, Tokens
 from recallflow.state.vectors import Clusters, VectorIndex
@@ -55,7 +55,7 @@ def of_memories(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex"], T
     return worked_out
 
 
-class Columns(Mapping[str, Array]):
+class IndexColumns(Mapping[str, Array]):
     """Columns of `FACTS` by slot, dead ones included, each joined when it is first looked at."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Columns(Mapping[str, Array]):
             column.extend(values[name], count, names if name in NAMED else None)
 
 
-class Facts(dict[str, Array]):
+class IndexFacts(dict[str, Array]):
     """Columns of `FACTS` in conversation order, each put together when it is first asked for."""
 
     def __init__(self, columns: Mapping[str, Array], slots: Ints) -> None:
@@ -122,7 +122,7 @@ class Conversation:
         self.slots: Ints = live[order]
         self.places: Ints = np.full(len(facts["live"]), -1)
         self.places[self.slots] = np.arange(len(order))
-        self.facts = Facts(facts, self.slots)
+        self.facts = IndexFacts(facts, self.slots)
         ordered = episode[order]
         self.size = len(order)
         first = np.ones(self.size, np.bool_)
@@ -219,7 +219,7 @@ class Lengths(NamedTuple):
         return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
 
 
-class Standing(NamedTuple):
+class StemOccurrences(NamedTuple):
     """The occurrences of a stem: the place of each, grouped by memory, and the number of memories."""
 
     places: Places
@@ -242,7 +242,7 @@ class OwnerIndex:
         self.projects: tuple[str, ...] | None = None  # those whose memories alone it holds, if it does not hold all
         self._model = model
         self._read_vectors = read_vectors
-        self.facts = Columns()
+        self.facts = IndexColumns()
         self.ids = Texts()
         self.tags = Labels()
         self.metadata = Labels()
@@ -257,7 +257,7 @@ class OwnerIndex:
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
         self._merged: dict[int, int] = {}
-        self._episodes: dict[int, Episode | bytes] = {}  # stored ones until they are asked for
+        self._episodes: dict[int, EpisodeRow | bytes] = {}  # stored ones until they are asked for
 
     # ------------------------------------------------------------------ changes
 
@@ -346,7 +346,7 @@ class OwnerIndex:
             self.vectors.remove(*slots)
             self._changed()
 
-    def put_episode(self, episode: Episode) -> None:
+    def put_episode(self, episode: EpisodeRow) -> None:
         """Applies an episode's new state. Members of an episode that was merged into another one move there."""
         self._episodes[episode.number] = episode
         if episode.merged_into is not None:
@@ -360,7 +360,7 @@ class OwnerIndex:
     def load_episodes(self, stored: Mapping[int, bytes]) -> None:
         """Fills an empty index with all episodes, by number, as they are stored."""
         self._episodes.update(stored)
-        into = {number: to for number, data in stored.items() if (to := Episode.read_merged_into(data)) is not None}
+        into = {number: to for number, data in stored.items() if (to := EpisodeRow.read_merged_into(data)) is not None}
         for number in into:
             chain = [number]
             while (to := into.get(chain[-1])) is not None and chain[-1] not in self._merged:
@@ -370,7 +370,7 @@ class OwnerIndex:
 
     def load(
         self,
-        episodes: Iterable[Episode],
+        episodes: Iterable[EpisodeRow],
         entries: Sequence[Entry],
         vectors: Mapping[tuple[int, int], Vectors | None],
         *,
@@ -430,14 +430,14 @@ class OwnerIndex:
         return Conversation(self.facts)
 
     @cached_property
-    def standing(self) -> Kept[str, Standing]:
+    def standing(self) -> Kept[str, StemOccurrences]:
         """Return the occurrences of stems in `conversation`. A query needs its own several times."""
         budget_bytes = max(_STANDING_BYTES, _STANDING_BYTES_A_MEMORY * self.conversation.size)
         return Kept(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
 
-    def _standing(self, stem: str) -> Standing:
+    def _standing(self, stem: str) -> StemOccurrences:
         places = self.conversation.living(self.words.occurrences(stem))
-        return Standing(places, len(places) and 1 + int(np.count_nonzero(places[1:] != places[:-1])))
+        return StemOccurrences(places, len(places) and 1 + int(np.count_nonzero(places[1:] != places[:-1])))
 
     @cached_property
     def with_assistant(self) -> Mask:
@@ -495,13 +495,13 @@ class OwnerIndex:
         now = self.conversation
         return Clusters(self.vectors, now.slots, now.segment, now.starts, now.ends)
 
-    def episode(self, number: int) -> Episode | None:
+    def episode(self, number: int) -> EpisodeRow | None:
         found = self._episodes.get(int(number))
         if isinstance(found, bytes):
-            found = self._episodes[int(number)] = Episode.decode(found)
+            found = self._episodes[int(number)] = EpisodeRow.decode(found)
         return found
 
-    def episodes(self) -> list[Episode]:
+    def episodes(self) -> list[EpisodeRow]:
         """Return all current episodes."""
         every = [episode for number in self._episodes if (episode := self.episode(number)) is not None]
         return [episode for episode in every if episode.merged_into is None]

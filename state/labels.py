@@ -18,7 +18,7 @@ _LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # numbers of any size
 
 
-class Columns(NamedTuple):
+class LabelColumns(NamedTuple):
     """Labels of some slots: each label once, the slots, how many labels each has, and the numbers of these, slot by
     slot."""
 
@@ -52,7 +52,7 @@ class Columns(NamedTuple):
         return {slot: [*islice(flat, size)] for slot, size in sizes}
 
 
-class Listed(NamedTuple):
+class SlotLists(NamedTuple):
     """Slots by label: those of label n are `slots[ends[n - 1] : ends[n]]`."""
 
     numbers: dict[str, int]
@@ -60,7 +60,7 @@ class Listed(NamedTuple):
     ends: Ints
 
     @classmethod
-    def of(cls, parts: Iterable[Columns]) -> Self:
+    def of(cls, parts: Iterable[LabelColumns]) -> Self:
         """All slots of several parts, in their order."""
         known: dict[str, int] = defaultdict(count().__next__)
         numbers, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -86,7 +86,7 @@ class Labels:
     def __init__(self) -> None:
         self._of: dict[int, list[str]] = {}
         self._packed: list[tuple[int, bytes]] = []  # by the first slot of each
-        self._listed: Listed | None = None
+        self._listed: SlotLists | None = None
         self._added: dict[str, list[int]] = defaultdict(list)  # since then
 
     def __getitem__(self, slot: int) -> list[str]:
@@ -97,7 +97,7 @@ class Labels:
         """Adds the labels of the slots from `first` on."""
         added = {first + at: of_one for at, of_one in enumerate(labels) if of_one}
         if len(added) >= PACKED_FROM:
-            self.append(0, Columns.of(added).encode())
+            self.append(0, LabelColumns.of(added).encode())
             return
         self._of.update(added)
         if self._listed is not None:
@@ -112,13 +112,13 @@ class Labels:
 
     def packed(self) -> bytes:
         """All labels, as another one can append them."""
-        return Columns.of(self._opened()).encode()
+        return LabelColumns.of(self._opened()).encode()
 
     def slots(self, label: str) -> Ints:
         """The slots that have a label."""
         if self._listed is None:
-            packed = [Columns.decode(part, first) for first, part in self._packed]
-            self._listed = Listed.of([*packed, Columns.of(self._of)])
+            packed = [LabelColumns.decode(part, first) for first, part in self._packed]
+            self._listed = SlotLists.of([*packed, LabelColumns.of(self._of)])
             self._added.clear()
         found = self._listed.get(label)
         return np.append(found, self._added[label]) if label in self._added else found
@@ -132,7 +132,7 @@ class Labels:
     def _opened(self) -> dict[int, list[str]]:
         waiting, self._packed = self._packed, []
         for first, packed in waiting:
-            self._of |= Columns.decode(packed, first).by_slot()
+            self._of |= LabelColumns.decode(packed, first).by_slot()
         return self._of
 
 

@@ -13,7 +13,16 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.graph_logical import graph_records
 from recallflow.state.partition import Partition
-from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, EpisodeSummary, Head, Made, MemoryRow
+from recallflow.state.rows import (
+    CategorySummaryRow,
+    Entry,
+    EpisodeMark,
+    EpisodeRow,
+    EpisodeSummaryRow,
+    Made,
+    MemoryRow,
+    OwnerHead,
+)
 
 
 def state_hash(directory: StateDirectory) -> str:
@@ -28,12 +37,12 @@ def hash_of(partitions: Iterable[Partition]) -> str:
     return hashlib.sha256(b"".join(found)).hexdigest()
 
 
-def owners(partition: Partition) -> Iterator[tuple[bytes, Head]]:
+def owners(partition: Partition) -> Iterator[tuple[bytes, OwnerHead]]:
     """Owner key and head of everyone with memories in a partition."""
     for key, value in partition.scan(keys.OWNERS):
         owner, table, _ = keys.split(key)
         if table == keys.HEAD:
-            yield owner, Head.decode(value)
+            yield owner, OwnerHead.decode(value)
 
 
 def known_owners(partition: Partition) -> Iterator[Owner]:
@@ -44,7 +53,7 @@ def known_owners(partition: Partition) -> Iterator[Owner]:
     for key, _ in partition.scan_committed(keys.USERS):
         with suppress(DecryptionFailed):
             for _, value in partition.scan_committed(keys.head(key[-keys.OWNER_BYTES :])):
-                yield Head.decode(value).owner
+                yield OwnerHead.decode(value).owner
 
 
 def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
@@ -67,13 +76,13 @@ def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, 
         mark = EpisodeMark.decode(value)
         yield "episode mark", [mark.change, mark.session_id, mark.opened is None]
     for _, value in partition.scan(keys.table(owner, keys.CATEGORY_SUMMARY)):
-        summary = CategorySummary.decode(value)
+        summary = CategorySummaryRow.decode(value)
         yield "category summary", [summary.change, summary.category, summary.summary, summary.sources]
     for _, value in partition.scan(keys.table(owner, keys.EPISODE_SUMMARY)):
-        kept = EpisodeSummary.decode(value)
+        kept = EpisodeSummaryRow.decode(value)
         yield "episode summary", [kept.change, kept.number, kept.summary]
     for key, value in partition.scan(keys.table(owner, keys.MADE)):
         yield "made", [keys.sequence(key), *Made.decode(value)]
     for _, value in partition.scan(keys.table(owner, keys.EPISODE)):
-        yield "episode", Episode.decode(value).logical()
+        yield "episode", EpisodeRow.decode(value).logical()
     yield from graph_records(partition, owner)

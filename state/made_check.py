@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from recallflow.state.rows import CategorySummary, Made, MemoryRow
+from recallflow.state.rows import CategorySummaryRow, Made, MemoryRow
 
 
 class MadeCheck:
@@ -26,7 +26,7 @@ class MadeCheck:
         self._memories |= {(seq, one) for one in (*made.memories, *made.ended)}
         self._summaries |= {(seq, *one) for one in made.summaries}
 
-    def add_summary(self, summary: CategorySummary) -> None:
+    def add_summary(self, summary: CategorySummaryRow) -> None:
         """A summary of a category."""
         self._listed |= {(seq, summary.category, summary.change) for seq in summary.sources}
 

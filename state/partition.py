@@ -15,7 +15,7 @@ from recallflow.private_files import restrict_tree
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.cleaning import Cleaning
-from recallflow.state.database import SharedMemory, Stored, open_database, unlogged
+from recallflow.state.database import SharedMemory, StoredRecords, open_database, unlogged
 from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
 from recallflow.state.sealing import Sealed, Sealing, Unsealed
@@ -47,7 +47,7 @@ class Partition:
         self._owner_keys = OwnerKeys(keyring, self.get)
         self._sealing: Sealing = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
         self._db: Any = open_database(path, memory.options(), lock_wait_s)
-        self._stored = Stored(self._db, number)
+        self._stored = StoredRecords(self._db, number)
         self._pending: Values = {}
         self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
         self._stretched = 0

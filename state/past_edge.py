@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Self
 
-from recallflow.state.graph_codec import EdgeRow, Given, NodeKey, Statement
+from recallflow.state.graph_codec import EdgeRow, GivenEdge, NodeKey, Statement
 
 RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"
 
@@ -34,4 +34,4 @@ def edge_part(part: bytes, content: Any) -> Any:
         return content
     if part == LIFE:
         return Life.of(content)
-    return Given(*content) if part == GIVEN else Statement(*content)
+    return GivenEdge(*content) if part == GIVEN else Statement(*content)

@@ -23,9 +23,9 @@ from recallflow.state.graph_codec import (
     SUPERSEDES,
     EdgeRow,
     LinksRow,
-    Neighbour,
     NodeKey,
     NodeRow,
+    StoredNeighbour,
     Superseded,
     decode_neighbours,
     node_key,
@@ -34,7 +34,7 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.past_edge import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life, edge_part
 from recallflow.state.rows import Entry
-from recallflow.state.unions import NAMES_MAX, Joined, Unions, decode_joined, encode_joined, names_of
+from recallflow.state.unions import NAMES_MAX, NameJoin, Unions, decode_joined, encode_joined, names_of
 
 LOOKED_AT = 16  # links and edges that are looked at for each one that is wanted
 
@@ -108,12 +108,12 @@ class PastGraph(OwnerGraph):
     def unions(self) -> Unions:
         """Which entities were one thing."""
         if self._unions is None:
-            joined: dict[str, list[Joined]] = {}
+            joined: dict[str, list[NameJoin]] = {}
             for source, target, number in self._joins():
                 names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
                 if len(names) <= NAMES_MAX:
-                    joined.setdefault(source, []).append(Joined(target, number, True))
-                    joined.setdefault(target, []).append(Joined(source, number, False))
+                    joined.setdefault(source, []).append(NameJoin(target, number, True))
+                    joined.setdefault(target, []).append(NameJoin(source, number, False))
             self._unions = Unions(encode_joined(own, found) for own, found in joined.items())
         return self._unions
 
@@ -338,7 +338,7 @@ class PastGraph(OwnerGraph):
         replaced = set()
         for _, value in self._partition.scan(keys.past_similar_of(self._owner, seq)):
             until_ms, content = orjson.loads(value)
-            one = Neighbour(*content)
+            one = StoredNeighbour(*content)
             if until_ms > self._known_ms and one.seq not in replaced:
                 replaced.add(one.seq)
                 near[one.seq] = one

@@ -11,14 +11,14 @@ from typing import Any
 from recallflow.state import keys
 from recallflow.state.partition import Partition
 from recallflow.state.rows import (
-    CategorySummary,
+    CategorySummaryRow,
     Entry,
-    Episode,
     EpisodeMark,
-    EpisodeSummary,
-    Head,
+    EpisodeRow,
+    EpisodeSummaryRow,
     Made,
     MemoryRow,
+    OwnerHead,
     Vectors,
 )
 from recallflow.state.usage import Usage, decode_seqs
@@ -113,7 +113,7 @@ class Person:
 
 
 def _head(stored: bytes) -> Fields:
-    head = Head.decode(stored)
+    head = OwnerHead.decode(stored)
     return {
         "memories": head.held.memories,
         "memories_so_far": head.next_seq,
@@ -145,7 +145,7 @@ def _mark(_: Person, __: bytes, value: bytes) -> Fields:
 
 
 def _category_summary(person: Person, _: bytes, value: bytes) -> Fields:
-    found = CategorySummary.decode(value)
+    found = CategorySummaryRow.decode(value)
     return found._asdict() | {"sources": [*map(person.memory_id, found.sources)]}
 
 
@@ -153,9 +153,9 @@ def _category_summary(person: Person, _: bytes, value: bytes) -> Fields:
 READERS: dict[bytes, tuple[str, Callable[[Person, bytes, bytes], Fields]]] = {
     keys.USAGE: ("usage", _usage),
     keys.SESSION: ("session", _session),
-    keys.EPISODE: ("episode", lambda _, __, value: Episode.decode(value)._asdict()),
+    keys.EPISODE: ("episode", lambda _, __, value: EpisodeRow.decode(value)._asdict()),
     keys.EPISODE_LOG: ("episode_mark", _mark),
-    keys.EPISODE_SUMMARY: ("episode_summary", lambda _, __, value: EpisodeSummary.decode(value)._asdict()),
+    keys.EPISODE_SUMMARY: ("episode_summary", lambda _, __, value: EpisodeSummaryRow.decode(value)._asdict()),
     keys.CATEGORY_SUMMARY: ("category_summary", _category_summary),
     keys.MADE: ("made", _made),
 }

@@ -164,7 +164,7 @@ class Entry(NamedTuple):
         return [*map(cls._make, orjson.loads(b"[%b]" % b",".join(encoded)))]
 
 
-class Episode(NamedTuple):
+class EpisodeRow(NamedTuple):
     """The messages of one session up to an inactivity gap, and facts about them; the span is that of the messages.
 
     `of_facts`: a session with facts only. `ended_ms` is the time of an explicit end; without one, whether it is open
@@ -186,7 +186,7 @@ class Episode(NamedTuple):
         return orjson.dumps(tuple(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> "Episode":
+    def decode(cls, data: bytes) -> "EpisodeRow":
         return cls._make(orjson.loads(data))
 
     @classmethod
@@ -232,11 +232,11 @@ class EpisodeMark(NamedTuple):
     ingested_ms: int
     session_id: str | None
     ended_ms: int | None
-    opened: Episode | None
+    opened: EpisodeRow | None
     project_id: str | None = None
 
     @classmethod
-    def of_member(cls, member: Entry, opened: Episode) -> "EpisodeMark":
+    def of_member(cls, member: Entry, opened: EpisodeRow) -> "EpisodeMark":
         """Return the mark of a member as it was created."""
         return cls(member.change, member.ingested_ms, member.session_id, None, opened, member.project_id)
 
@@ -246,10 +246,10 @@ class EpisodeMark(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> "EpisodeMark":
         change, ingested_ms, session_id, ended_ms, opened, project_id = orjson.loads(data)
-        return cls(change, ingested_ms, session_id, ended_ms, Episode(*opened) if opened else None, project_id)
+        return cls(change, ingested_ms, session_id, ended_ms, EpisodeRow(*opened) if opened else None, project_id)
 
 
-class CategorySummary(NamedTuple):
+class CategorySummaryRow(NamedTuple):
     """One summary of a category. The latest holds; earlier ones are kept for questions about the past. `sources`: `seq`
     of the memories it was made of, where that was said."""
 
@@ -263,11 +263,11 @@ class CategorySummary(NamedTuple):
         return orjson.dumps(tuple(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> "CategorySummary":
+    def decode(cls, data: bytes) -> "CategorySummaryRow":
         return cls._make(orjson.loads(data))
 
 
-class EpisodeSummary(NamedTuple):
+class EpisodeSummaryRow(NamedTuple):
     """The summary of an episode."""
 
     change: int
@@ -279,7 +279,7 @@ class EpisodeSummary(NamedTuple):
         return orjson.dumps(tuple(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> "EpisodeSummary":
+    def decode(cls, data: bytes) -> "EpisodeSummaryRow":
         return cls._make(orjson.loads(data))
 
 
@@ -313,7 +313,7 @@ class Held(NamedTuple):
     edges: int = 0
 
 
-class Head(NamedTuple):
+class OwnerHead(NamedTuple):
     """The state of an owner: identity, next sequence number, next change number, ingestion clock (the latest logged
     time of a change, None before the first), the language of its last text with a certain language, and counts."""
 
@@ -329,7 +329,7 @@ class Head(NamedTuple):
         return orjson.dumps([*self.owner, *counted, *self.held])
 
     @classmethod
-    def decode(cls, data: bytes) -> "Head":
+    def decode(cls, data: bytes) -> "OwnerHead":
         tenant_id, environment, user_id, next_seq, next_change, clock_ms, language, *held = orjson.loads(data)
         owner = Owner(tenant_id, environment, user_id)
         return cls(owner, next_seq, next_change, clock_ms, language, Held(*held))

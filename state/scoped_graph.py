@@ -15,9 +15,9 @@ from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
     EPISODE_KIND,
-    Description,
     EdgeRow,
-    Given,
+    GivenEdge,
+    NodeDescription,
     NodeKey,
     NodeRow,
     Superseded,
@@ -103,7 +103,7 @@ class ScopedGraph(PastGraph):
             return row._replace(name=name, urn=urn, properties=None, described_by=None)
         return row._replace(name=name, urn=urn or described.urn, properties=described.properties, described_by=None)
 
-    def _description(self, key: NodeKey) -> Description | None:
+    def _description(self, key: NodeKey) -> NodeDescription | None:
         """How the first of the memories describes a node that does."""
         if not key.text.startswith(f"{ENTITY_KIND}:"):
             return None
@@ -139,7 +139,7 @@ class ScopedVersionGraph(ScopedGraph, VersionGraph):
     """The same, by all versions that the index holds."""
 
 
-def _bare(given: Given, statements: tuple[Any, ...]) -> Given:
+def _bare(given: GivenEdge, statements: tuple[Any, ...]) -> GivenEdge:
     """Return the values of an edge given by an event, without free text, because the memories state it."""
     ingested_ms = min((one.ingested_ms for one in statements), default=given.ingested_ms)
     said_ms = min((one.said_ms for one in statements), default=given.said_ms)

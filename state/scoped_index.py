@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Episode
+from recallflow.state.rows import EpisodeRow
 
 
 @dataclass(slots=True)
@@ -13,7 +13,7 @@ class ScopedIndex:
 
     index: OwnerIndex
     gap_ms: int
-    sessions: dict[str | None, list[Episode]] = field(default_factory=dict)
+    sessions: dict[str | None, list[EpisodeRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for episode in sorted(self.index.episodes(), key=lambda one: (one.start_ms, one.last_ms, one.number)):

@@ -16,7 +16,7 @@ RECORDS_AT_ONCE = 256
 Numbers = set[int]  # of pieces
 
 
-class Known(NamedTuple):
+class RecordFilter(NamedTuple):
     """Functions about a database's records: whether a record is another person's, by its key and decrypted value; and
     the decryption of a value, if its key outlives the person."""
 
@@ -71,7 +71,7 @@ class Findings:
         return {path: count for path, count in sorted(left.items()) if count}
 
 
-def search_folder(folder: Path, pieces: Pieces, known: Known, findings: Findings) -> None:
+def search_folder(folder: Path, pieces: Pieces, known: RecordFilter, findings: Findings) -> None:
     """Searches every file below a folder. A file that is gone meanwhile, as tables go that are merged, is none; what
     took its place is searched as well."""
     searched = set[Path]()
@@ -84,7 +84,7 @@ def search_folder(folder: Path, pieces: Pieces, known: Known, findings: Findings
                 findings.found.pop(path, None)
 
 
-def _search_file(path: Path, pieces: Pieces, known: Known, findings: Findings) -> None:
+def _search_file(path: Path, pieces: Pieces, known: RecordFilter, findings: Findings) -> None:
     found = pieces.along(_chunks(path))
     findings.sizes[path] = path.stat().st_size
     try:
@@ -99,7 +99,7 @@ def _search_file(path: Path, pieces: Pieces, known: Known, findings: Findings) -
         findings.found[path] = found
 
 
-def _search_records(records: Records, pieces: Pieces, known: Known, findings: Findings) -> Numbers:
+def _search_records(records: Records, pieces: Pieces, known: RecordFilter, findings: Findings) -> Numbers:
     found = Numbers()
     for of_others, values in _batched(records, known):
         numbers = pieces.within(b"\0".join(values))
@@ -110,7 +110,7 @@ def _search_records(records: Records, pieces: Pieces, known: Known, findings: Fi
     return found
 
 
-def _batched(records: Records, known: Known) -> Iterator[tuple[bool, list[bytes]]]:
+def _batched(records: Records, known: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
     """Values of others and of nobody else, many at a time: to search in one goes by the call, not by the byte."""
     while batch := [*islice(records, RECORDS_AT_ONCE)]:
         by_whose: dict[bool, list[bytes]] = {}

@@ -16,7 +16,7 @@ _URN = node_key(ENTITY_KIND, "urn:")
 _NAME_BYTES = 300
 
 
-class Joined(NamedTuple):
+class NameJoin(NamedTuple):
     """A name that an edge joins another to: the edge's number, and whether it leads to that name."""
 
     other: str
@@ -24,18 +24,18 @@ class Joined(NamedTuple):
     leads: bool
 
 
-JoinedOf = Callable[[str], Sequence[Joined]]
+JoinedOf = Callable[[str], Sequence[NameJoin]]
 
 
-def encode_joined(own: str, joined: Sequence[Joined]) -> bytes:
+def encode_joined(own: str, joined: Sequence[NameJoin]) -> bytes:
     """A name's record."""
     return orjson.dumps([own, [tuple(one) for one in joined]])
 
 
-def decode_joined(data: bytes) -> tuple[str, list[Joined]]:
+def decode_joined(data: bytes) -> tuple[str, list[NameJoin]]:
     """What `encode_joined` made."""
     own, joined = orjson.loads(data)
-    return own, [Joined(*one) for one in joined]
+    return own, [NameJoin(*one) for one in joined]
 
 
 def names_of(key: str, joined_of: JoinedOf) -> list[str]:
@@ -50,7 +50,7 @@ def names_of(key: str, joined_of: JoinedOf) -> list[str]:
     return sorted(found, key=lambda name: _order(name, found[name])) if len(found) > 1 else [key]
 
 
-def _order(name: str, joined: Iterable[Joined]) -> tuple[bool, int, bool, str]:
+def _order(name: str, joined: Iterable[NameJoin]) -> tuple[bool, int, bool, str]:
     """Sorts URNs behind names, then by the first edge at a name, and whether that leads to another."""
     # None are joined at one end only, unless the state is damaged.
     number, is_led_to = min(((one.number, not one.leads) for one in joined), default=(0, True))
@@ -77,14 +77,14 @@ class Unions:
             self._names |= {name.text: names for name in names}
         return self._names[key.text]
 
-    def _joined_to(self, name: str) -> list[Joined]:
-        return [Joined(*one) for one in self._joined.get(name, ())]
+    def _joined_to(self, name: str) -> list[NameJoin]:
+        return [NameJoin(*one) for one in self._joined.get(name, ())]
 
     def joins(self, key: NodeKey) -> int:
         """How many edges join a name to others."""
         return 0 if key.memory else len(self._joined.get(key.text, ()))
 
-    def publish(self, changed: Mapping[str, Sequence[Joined]]) -> None:
+    def publish(self, changed: Mapping[str, Sequence[NameJoin]]) -> None:
         """Apply the changes of an event. An empty list removes a name's connections."""
         if changed:
             self._names.clear()

@@ -22,16 +22,16 @@ from recallflow.state.graph_check import GraphCheck
 from recallflow.state.made_check import MadeCheck
 from recallflow.state.partition import Counts, Partition
 from recallflow.state.rows import (
-    CategorySummary,
+    CategorySummaryRow,
     Current,
     Entry,
-    Episode,
     EpisodeMark,
-    EpisodeSummary,
-    Head,
+    EpisodeRow,
+    EpisodeSummaryRow,
     Held,
     Made,
     MemoryRow,
+    OwnerHead,
     Vectors,
 )
 from recallflow.state.segment import Segment
@@ -192,14 +192,14 @@ class _OwnerCheck:
         self._key = partition.keyring.owner
         self._graph = GraphCheck(partition.keyring, owner)
         self._made = MadeCheck()
-        self._head: Head | None = None
+        self._head: OwnerHead | None = None
         self._currents: dict[bytes, Current] = {}
         self._versions: dict[bytes, set[int]] = {}
         self._text_bytes: Counter[bytes] = Counter()  # of all versions of a memory
         self._entries: dict[int, _Indexed] = {}
         self._vectors: set[int] = set()
         self._past: dict[tuple[int, int], bytes] = {}
-        self._episodes: dict[int, Episode] = {}
+        self._episodes: dict[int, EpisodeRow] = {}
         self._segments: dict[bytes, Segment] = {}
         self._renewed: set[int] = set()
         self._summarised: set[int] = set()  # episodes with a stored summary
@@ -233,7 +233,7 @@ class _OwnerCheck:
     def _read(self, table: bytes, rest: bytes, value: bytes) -> Iterator[str]:
         match table:
             case keys.HEAD:
-                yield from self._read_head(Head.decode(value))
+                yield from self._read_head(OwnerHead.decode(value))
             case keys.CURRENT:
                 self._currents[rest] = Current.decode(value)
             case keys.ROW:
@@ -264,22 +264,22 @@ class _OwnerCheck:
                 if (change := EpisodeMark.decode(value).change) != keys.sequence(rest):
                     yield f"says it is of change {change}"
             case keys.EPISODE:
-                yield from self._read_episode(rest, Episode.decode(value))
+                yield from self._read_episode(rest, EpisodeRow.decode(value))
             case keys.EPISODE_SUMMARY:
-                number = EpisodeSummary.decode(value).number
+                number = EpisodeSummaryRow.decode(value).number
                 self._summarised.add(keys.sequence(rest))
                 if number != keys.sequence(rest):
                     yield f"says it is of episode {number}"
             case keys.MADE:
                 self._made.add_made(keys.sequence(rest), Made.decode(value))
             case keys.CATEGORY_SUMMARY:
-                self._made.add_summary(CategorySummary.decode(value))
+                self._made.add_summary(CategorySummaryRow.decode(value))
             case _ if table in _DECODERS:
                 _DECODERS[table](value)
             case _ if table in graph_check.TABLES:
                 self._graph.add(table, rest, value)
 
-    def _read_head(self, head: Head) -> Iterator[str]:
+    def _read_head(self, head: OwnerHead) -> Iterator[str]:
         self._head = head
         if self._key(head.owner) != self._owner:
             yield "names an owner of another key"
@@ -304,7 +304,7 @@ class _OwnerCheck:
         if not np.isfinite(stored.matrix).all():
             yield "not all numbers are finite"
 
-    def _read_episode(self, rest: bytes, episode: Episode) -> Iterator[str]:
+    def _read_episode(self, rest: bytes, episode: EpisodeRow) -> Iterator[str]:
         self._episodes[keys.sequence(rest)] = episode
         if episode.number != keys.sequence(rest) or self._name(episode.session_id or "") != rest[:16]:
             yield f"says it is episode {episode.number} of another session"

@@ -14,7 +14,7 @@ from recallflow.operators import projects, redaction
 from recallflow.operators.answers import listing, lookups
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.erase import erasure_state
-from recallflow.operators.events import Ask, Request
+from recallflow.operators.events import Ask, QueryContext
 from recallflow.operators.graph import explore as explorer
 from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.facts import FactSearch
@@ -295,8 +295,8 @@ class Answerer:
         return graph_at(hot, self._index(ask), Moment.now(ask.asked_ms, ask.projects))
 
 
-def _request(ask: Ask) -> Request:
-    return Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms, ask.projects)
+def _request(ask: Ask) -> QueryContext:
+    return QueryContext(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms, ask.projects)
 
 
 def _ranking(query: GraphTrace | GraphFacts) -> Recall | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from recallflow.operators.answers.models import Answers, Job, Models
+from recallflow.operators.answers.models import Answers, ModelJob, Models
 from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.said import Received, Said, Wanted
@@ -14,7 +14,7 @@ from recallflow.responses import Warn
 KEPT = 16  # questions of a state partition whose answers are found while models are asked; others are looked up later
 
 
-class Question(NamedTuple):
+class ParkedQuery(NamedTuple):
     """A question on its way through rounds of calls: what its answer is to warn of, what models said so far, what was
     found meanwhile, and what was found of the smaller questions that it was made into."""
 
@@ -28,9 +28,9 @@ class Question(NamedTuple):
 class _Aside(NamedTuple):
     """A question that is set aside, for a call that began at so many seconds."""
 
-    question: Question
+    question: ParkedQuery
     wanted: Wanted
-    call: AsyncCall[Job, Answers]
+    call: AsyncCall[ModelJob, Answers]
     began_s: float
 
 
@@ -41,9 +41,9 @@ class Asides:
         self, models: Models, key: str, timer: Callable[[], float], receive: Callable[[Wanted, Answers], Received]
     ) -> None:
         """Args:
-            key: The key of the partition in the dataflow.
-            timer: Returns seconds of any origin.
-            receive: Converts the results of models for an answer.
+        key: The key of the partition in the dataflow.
+        timer: Returns seconds of any origin.
+        receive: Converts the results of models for an answer.
         """
         self._models = models
         self._key = key
@@ -55,10 +55,10 @@ class Asides:
         """Return the unanswered queries."""
         return [aside.question.ask for aside in self._asides.values()]
 
-    def begin(self, question: Question, wanted: Wanted, find: Find) -> int:
+    def begin(self, question: ParkedQuery, wanted: Wanted, find: Find) -> int:
         """Start all model calls of a query, and search meanwhile. Return the number of the completion."""
         number = next(numbers)
-        job = Job(question.ask.owner.tenant_id, wanted, question.ask.record.position)
+        job = ModelJob(question.ask.owner.tenant_id, wanted, question.ask.record.position)
         call = AsyncCall(job, self._models.ask, CallCompletion(self._key, number))
         began_s = self._timer()
         self._models.runtime.submit([call])
@@ -67,7 +67,7 @@ class Asides:
         self._asides[number] = _Aside(question, wanted, call, began_s)
         return number
 
-    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
         """Drop the queries of these owners, and return them."""
         numbers_ = [number for number, aside in self._asides.items() if aside.question.ask.owner in owners]
         return [self._asides.pop(number).question for number in numbers_]
@@ -77,11 +77,11 @@ class Asides:
         self._models.runtime.wait([self._asides[number].call])
         self._models.runtime.completions.pop_all()
 
-    def end(self, finished: Iterable[int]) -> list[Question]:
+    def end(self, finished: Iterable[int]) -> list[ParkedQuery]:
         """Return the queries of finished calls. Completions of an earlier run are ignored."""
         return [self._ended(self._asides.pop(number)) for number in finished if number in self._asides]
 
-    def _ended(self, aside: _Aside) -> Question:
+    def _ended(self, aside: _Aside) -> ParkedQuery:
         question, result = aside.question, aside.call.result
         answers = result.value if isinstance(result, Completed) else self._models.unanswered(aside.wanted)
         took_ms = (self._timer() - aside.began_s) * 1000

@@ -17,7 +17,7 @@ from recallflow.queries import EpisodesList
 from recallflow.responses import EpisodeInfo, MemoryUsage, Response
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Episode, Held, MemoryRow
+from recallflow.state.rows import EpisodeRow, Held, MemoryRow
 from recallflow.state.usage import Usage
 
 
@@ -96,7 +96,7 @@ def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]
     return {int(numbers[start]): np.arange(start, end) for start, end in spans if numbers[start] >= 0}
 
 
-def _describe(episode: Episode, messages: int, summary: str, is_open: bool) -> EpisodeInfo:
+def _describe(episode: EpisodeRow, messages: int, summary: str, is_open: bool) -> EpisodeInfo:
     return EpisodeInfo(
         id=episode.id,
         session_id=episode.session_id,

@@ -36,7 +36,7 @@ class Within(NamedTuple, Generic[T]):
     timeout_s: float
 
 
-class Job(NamedTuple):
+class ModelJob(NamedTuple):
     """The model calls of one query, identified by its position."""
 
     tenant_id: str
@@ -64,8 +64,8 @@ class Models:
         around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
         """Args:
-            now_s: Returns seconds of any origin, for durations and the reranker's circuit breaker.
-            around: The context of the calls for the query at a position.
+        now_s: Returns seconds of any origin, for durations and the reranker's circuit breaker.
+        around: The context of the calls for the query at a position.
         """
         self._around = around
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
@@ -97,7 +97,7 @@ class Models:
 
     # ── from here on, on the loop thread ──
 
-    async def ask(self, job: Job) -> Answers:
+    async def ask(self, job: ModelJob) -> Answers:
         """All that is wanted, asked at the same time. It never raises for what is wrong with a model."""
         self._under_way += 1
         # Decided here: by the time a call begins, later questions would count against this one.

@@ -11,7 +11,7 @@ from functools import partial
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer
-from recallflow.operators.answers.asides import Asides, Question
+from recallflow.operators.answers.asides import Asides, ParkedQuery
 from recallflow.operators.answers.effects import Marks, stage_effects
 from recallflow.operators.answers.stepped_queries import Answering, SteppedQueries
 from recallflow.operators.answers.turns import Turns
@@ -50,10 +50,10 @@ class Queries:
         rotation: Rotation,
     ) -> None:
         """Args:
-            now_ms: Returns epoch milliseconds, for deadlines.
-            behind: Describes the records that answers lack.
-            asides: The queries that wait for models, if there are models.
-            rotation: The round robin of tenants.
+        now_ms: Returns epoch milliseconds, for deadlines.
+        behind: Describes the records that answers lack.
+        asides: The queries that wait for models, if there are models.
+        rotation: The round robin of tenants.
         """
         self._partition = partition
         self._owners = owners
@@ -63,7 +63,7 @@ class Queries:
         self._now_ms = now_ms
         self._behind = behind
         self._asides = asides
-        self._received: list[Question] = []
+        self._received: list[ParkedQuery] = []
         self._marks = Marks(partition) if rules.comes_again and not rules.input_ends else None
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
         self._turns = Turns(answerer)
@@ -131,13 +131,13 @@ class Queries:
         match taken := self._lines.next(tenant_id):
             case Answering():
                 outputs += self._opened(lambda _: self._continue(taken), taken.question)
-            case Question() if is_at_work(taken.ask.owner):
+            case ParkedQuery() if is_at_work(taken.ask.owner):
                 self._lines.wait(taken)
-            case Question():
+            case ParkedQuery():
                 outputs += self._opened(self._begin_answer, taken)
         self._lines.prune()
         if tenant_id in self._pasts.tenants() and (asked := self._pasts.advance(tenant_id)) is not None:
-            outputs += self._opened(self._ask_models, Question(asked.ask, asked.warnings, asked.said, None))
+            outputs += self._opened(self._ask_models, ParkedQuery(asked.ask, asked.warnings, asked.said, None))
             self._pasts.end(asked)
         return outputs
 
@@ -163,13 +163,13 @@ class Queries:
 
     def begin_anew(self, owners: Collection[Owner]) -> None:
         """Restart the queries in progress of these owners, without earlier results."""
-        given_up: list[Asked | Question] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
+        given_up: list[Asked | ParkedQuery] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
         given_up += [*self._lines.give_up(owners), *self._absences.give_up(owners)]
         if self._asides is not None:
             given_up += self._asides.give_up(owners)
         given_up += [question for question in self._received if question.ask.owner in owners]
         self._received = [question for question in self._received if question.ask.owner not in owners]
-        self._received += [Question(question.ask, question.warnings, NOTHING, None) for question in given_up]
+        self._received += [ParkedQuery(question.ask, question.warnings, NOTHING, None) for question in given_up]
 
     def due_ms(self) -> int | None:
         """Return the time of the next `advance` in epoch milliseconds; 0 is immediately."""
@@ -209,9 +209,9 @@ class Queries:
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         """Answer a query, or park it."""
-        return self._opened(self._go_on, Question(ask, warnings, NOTHING, None))
+        return self._opened(self._go_on, ParkedQuery(ask, warnings, NOTHING, None))
 
-    def _opened(self, step: Callable[[Question], list[Output]], question: Question) -> list[Output]:
+    def _opened(self, step: Callable[[ParkedQuery], list[Output]], question: ParkedQuery) -> list[Output]:
         """Return the result of a step; if required data cannot be decrypted, the answer that there is none."""
         try:
             return step(question)
@@ -224,7 +224,7 @@ class Queries:
                 return self._recorded(ask, self._failure(ask, error, None, self._catching_up()))
             return self._recorded(ask, self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to))
 
-    def _go_on(self, question: Question) -> list[Output]:
+    def _go_on(self, question: ParkedQuery) -> list[Output]:
         """Answer a query, or park it while the past of a large owner is built. In a log that ends it is built at
         once."""
         if question.found is not None and not self._answerer.still_holds(question.found):
@@ -236,7 +236,7 @@ class Queries:
                     return []
         return self._ask_models(question)
 
-    def _ask_models(self, question: Question) -> list[Output]:
+    def _ask_models(self, question: ParkedQuery) -> list[Output]:
         """Answer a query, or park it until models and its subqueries have results. In a log that ends, it blocks."""
         while self._asides is not None:
             wanted, find = self._to_ask(question)
@@ -251,7 +251,7 @@ class Queries:
         ready = question if self._rules.input_ends else self._turns.begin(question)
         return [] if ready is None else self._answer(ready)
 
-    def _to_ask(self, question: Question) -> tuple[Wanted, Find]:
+    def _to_ask(self, question: ParkedQuery) -> tuple[Wanted, Find]:
         """Return the model calls of a query, and the search meanwhile. An internal error becomes a warning of the
         answer."""
         position, found = question.ask.record.position, question.found
@@ -278,14 +278,14 @@ class Queries:
                 outputs += self._opened(self._go_on, question)
         return outputs
 
-    def _answer(self, question: Question) -> list[Output]:
+    def _answer(self, question: ParkedQuery) -> list[Output]:
         """Answer a query, after earlier ones of its owner."""
         if self._lines.has(question.ask.owner):
             self._lines.wait(question)
             return []
         return self._begin_answer(question)
 
-    def _begin_answer(self, question: Question) -> list[Output]:
+    def _begin_answer(self, question: ParkedQuery) -> list[Output]:
         ask = question.ask
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
@@ -300,7 +300,7 @@ class Queries:
         answering = Answering(question, reply_to, SteppedWork(respond))
         return self._finished(answering) if self._rules.input_ends else self._continue(answering)
 
-    def _finished(self, answering: Answering, _: Question | None = None) -> list[Output]:
+    def _finished(self, answering: Answering, _: ParkedQuery | None = None) -> list[Output]:
         """Take all remaining steps of an answer."""
         while (outputs := self._answered(answering)) is None:
             pass
@@ -354,11 +354,11 @@ class Queries:
         said = [audit.answered(ask, answer.response)] if self._rules.audited else []
         return [answer, *beside, *said]
 
-    def _respond(self, question: Question, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
+    def _respond(self, question: ParkedQuery, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
         response, effects = self._answerer.answer(question.ask, question.said, question.found, question.beside)
         return self._output_of(question, response, reply_to), effects
 
-    def _output_of(self, question: Question, response: Response, reply_to: ReplyTo | None) -> Answer:
+    def _output_of(self, question: ParkedQuery, response: Response, reply_to: ReplyTo | None) -> Answer:
         """Return the answer with all its warnings."""
         if warnings := [*question.warnings, *self._catching_up()]:
             response = response.warned(warnings)

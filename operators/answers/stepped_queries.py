@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recallflow.operators.answers.asides import Question
+from recallflow.operators.answers.asides import ParkedQuery
 from recallflow.operators.recall.stages import Effects
 from recallflow.outputs import Answer
 from recallflow.owner import Owner
@@ -18,7 +18,7 @@ Outcome = tuple[Answer, Effects | None]
 class Answering(NamedTuple):
     """A query whose answer is being made."""
 
-    question: Question
+    question: ParkedQuery
     reply_to: ReplyTo | None
     work: SteppedWork[Outcome]
 
@@ -26,7 +26,7 @@ class Answering(NamedTuple):
 @dataclass(slots=True)
 class _OwnerQueue:
     answering: Answering | None = None
-    waiting: deque[Question] = field(default_factory=deque)
+    waiting: deque[ParkedQuery] = field(default_factory=deque)
 
 
 class SteppedQueries:
@@ -49,18 +49,18 @@ class SteppedQueries:
         """Keep a query until its next step."""
         self._line(answering.question.ask.owner).answering = answering
 
-    def wait(self, question: Question) -> None:
+    def wait(self, question: ParkedQuery) -> None:
         """Queue a query after earlier ones of its owner."""
         self._line(question.ask.owner).waiting.append(question)
 
-    def next(self, tenant_id: str) -> Answering | Question | None:
+    def next(self, tenant_id: str) -> Answering | ParkedQuery | None:
         """Take the next query of a tenant: one in progress, or a waiting one."""
         owners = self._lines.get(tenant_id)
         if not owners:
             return None
         owner = next(iter(owners))
         line = owners.pop(owner)
-        taken: Answering | Question | None = line.answering
+        taken: Answering | ParkedQuery | None = line.answering
         line.answering = None
         if taken is None:
             taken = line.waiting.popleft()
@@ -75,16 +75,16 @@ class SteppedQueries:
                     answering, line.answering = line.answering, None
                     yield answering
 
-    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
         """Drop the queries of these owners, and return them."""
-        given_up: list[Question] = []
+        given_up: list[ParkedQuery] = []
         for owner in owners:
             if self.has(owner):
                 given_up += self._questions(self._lines[owner.tenant_id].pop(owner))
         self.prune()
         return given_up
 
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[ParkedQuery]:
         """Return all unanswered queries."""
         return [one for owners in self._lines.values() for line in owners.values() for one in self._questions(line)]
 
@@ -101,6 +101,6 @@ class SteppedQueries:
         return self._lines.setdefault(owner.tenant_id, {}).setdefault(owner, _OwnerQueue())
 
     @staticmethod
-    def _questions(line: _OwnerQueue) -> list[Question]:
+    def _questions(line: _OwnerQueue) -> list[ParkedQuery]:
         own = [] if line.answering is None else [line.answering.question]
         return [*own, *line.waiting]

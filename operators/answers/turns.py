@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
-from recallflow.operators.answers.asides import Question
+from recallflow.operators.answers.asides import ParkedQuery
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE
@@ -28,7 +28,7 @@ class Turns:
 
     def __init__(self, answerer: Answerer) -> None:
         self._answerer = answerer
-        self._questions: deque[Question] = deque()
+        self._questions: deque[ParkedQuery] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._questions)
@@ -37,7 +37,7 @@ class Turns:
         """Return the unanswered queries."""
         return [question.ask for question in self._questions]
 
-    def begin(self, question: Question) -> Question | None:
+    def begin(self, question: ParkedQuery) -> ParkedQuery | None:
         """Park a query until its subqueries are answered. Return a query that can be answered now: without subqueries,
         of a small owner, or over the limit."""
         smaller = self._smaller(question)
@@ -48,7 +48,7 @@ class Turns:
         self._questions.append(question)
         return None
 
-    def advance(self, is_at_work: Callable[[Owner], bool]) -> Question | None:
+    def advance(self, is_at_work: Callable[[Owner], bool]) -> ParkedQuery | None:
         """Answer one subquery. Return a query that can be answered now, or must be repeated. `is_at_work` returns
         whether an owner's event has steps left."""
         question = self._questions.popleft()
@@ -69,13 +69,13 @@ class Turns:
         self._questions.appendleft(question._replace(beside=(*question.beside, beside)))
         return None
 
-    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
         """Drop the queries of these owners, and return them."""
         given_up = [question for question in self._questions if question.ask.owner in owners]
         self._questions = deque(question for question in self._questions if question.ask.owner not in owners)
         return given_up
 
-    def _smaller(self, question: Question) -> Sequence[str]:
+    def _smaller(self, question: ParkedQuery) -> Sequence[str]:
         return () if question.found is None else self._answerer.smaller_questions(question.found, question.said)
 
 
@@ -84,7 +84,7 @@ def _is_of_little(found: Found) -> bool:
     return found.change <= AT_ONCE and found.asked.index.words.lengths().sum() <= WORDS_AT_ONCE
 
 
-def _without(question: Question, count: int, code: str) -> Question:
+def _without(question: ParkedQuery, count: int, code: str) -> ParkedQuery:
     """Return a query with fewer subqueries, all unanswered."""
     before = question.said.left_out
     left_out = LeftOut(count + (before.questions if before is not None else 0), code)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
-from recallflow.operators.answers.asides import Question
+from recallflow.operators.answers.asides import ParkedQuery
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
@@ -191,12 +191,12 @@ class Absences:
     answered once it has caught up, or after their `wait_timeout_ms`."""
 
     def __init__(self) -> None:
-        self._held: list[Question] = []
+        self._held: list[ParkedQuery] = []
         self._held_bytes = 0
         self._deadlines_ms: dict[Position, int] = {}  # of all that were ever held and are not answered
         self._look_ms = 0  # when it is seen next whether the log is applied
 
-    def hold(self, question: Question, now_ms: int) -> bool:
+    def hold(self, question: ParkedQuery, now_ms: int) -> bool:
         """Hold a query. Return False if its time is up, or too many are held."""
         ask = question.ask
         size = _size_of(ask)
@@ -210,12 +210,12 @@ class Absences:
         self._held_bytes += size
         return True
 
-    def release(self, now_ms: int, *, caught_up: bool) -> list[Question]:
+    def release(self, now_ms: int, *, caught_up: bool) -> list[ParkedQuery]:
         """Return the queries that are due, and release them."""
         self._look_ms = now_ms + LOOK_MS
         return self._take(lambda ask: caught_up or now_ms >= self._deadlines_ms[ask.record.position])
 
-    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+    def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
         """Drop the queries of these owners, and return them."""
         return self._take(lambda ask: ask.owner in owners)
 
@@ -232,8 +232,8 @@ class Absences:
         deadlines_ms = [self._deadlines_ms[question.ask.record.position] for question in self._held]
         return min(self._look_ms, *deadlines_ms) if deadlines_ms else None
 
-    def _take(self, is_wanted: Callable[[Ask], bool]) -> list[Question]:
-        taken, held = list[Question](), list[Question]()
+    def _take(self, is_wanted: Callable[[Ask], bool]) -> list[ParkedQuery]:
+        taken, held = list[ParkedQuery](), list[ParkedQuery]()
         for question in self._held:
             (taken if is_wanted(question.ask) else held).append(question)
         self._held = held

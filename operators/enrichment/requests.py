@@ -23,7 +23,7 @@ from recallflow.operators.rules import EnrichmentTasks
 from recallflow.operators.view import View
 from recallflow.outputs import Requested
 from recallflow.state.graph_codec import EPISODE_KIND, NodeKey, is_entity, node_key
-from recallflow.state.rows import Entry, Episode, MemoryRow, Vectors
+from recallflow.state.rows import Entry, EpisodeRow, MemoryRow, Vectors
 from recallflow.state.window import most_different
 
 OWN_CHARACTERS = 8_000  # of the memory of a request
@@ -171,7 +171,7 @@ CATEGORY_MEMORIES = 40  # the newest memories of a category
 GROWN = (5, 10, 20, 40)
 
 
-def ended_episode(view: View, event: Event) -> Episode | None:
+def ended_episode(view: View, event: Event) -> EpisodeRow | None:
     """Return the episode that an event ended, either explicitly or by starting the next one of its session."""
     for session_id, (changed, *_) in view.changed_episodes.items():
         if isinstance(event, EpisodeEnd):
@@ -183,7 +183,7 @@ def ended_episode(view: View, event: Event) -> Episode | None:
     return None
 
 
-def messages(view: View, episode: Episode) -> list[ShownMemory]:
+def messages(view: View, episode: EpisodeRow) -> list[ShownMemory]:
     """Return the newest messages of an episode in order, within limits; none if there are too few."""
     seqs = view.graph.members(node_key(EPISODE_KIND, episode.id), 2 * EPISODE_MESSAGES)
     spoken = [entry for entry in view.entries_of(seqs) if entry.role is not None]

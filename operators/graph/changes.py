@@ -14,12 +14,12 @@ from recallflow.state import caseless, keys, unions
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
     SAME_AS,
-    Description,
     EdgeRow,
     LinksRow,
-    Neighbour,
+    NodeDescription,
     NodeKey,
     NodeRow,
+    StoredNeighbour,
     Unsynced,
     decode_member,
     decode_neighbours,
@@ -31,7 +31,7 @@ from recallflow.state.graph_codec import (
 from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
-from recallflow.state.unions import Joined
+from recallflow.state.unions import NameJoin
 
 Nodes = dict[bytes, NodeKey]  # by stored name
 
@@ -54,7 +54,7 @@ def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, u
             for prefix in (keys.members(owner, name), keys.adjacency_of(owner, name))
         )
 
-    def oldest_description(name: bytes) -> tuple[int | None, Description | None]:
+    def oldest_description(name: bytes) -> tuple[int | None, NodeDescription | None]:
         prefix = keys.members(owner, name)
         left = (member for member in partition.scan_back(prefix) if member[0] not in staged.effects)
         members = (sorted(added.get(prefix, []), reverse=True), islice(left, DESCRIBERS_MAX))
@@ -72,7 +72,7 @@ def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, u
     return [detached[name] for name in orphans]
 
 
-def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, Description] | None:
+def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, NodeDescription] | None:
     described = ((stored, decode_member(value)[1]) for stored, value in members)
     return next(((keys.reversed_sequence(stored), found) for stored, found in described if found is not None), None)
 
@@ -249,7 +249,7 @@ class GraphChanges:
             return [*map(keys.reversed_sequence, self._partition.first_keys(prefix, at_most))]
         return [keys.reversed_sequence(member) for member, _ in self._partition.scan(prefix)]
 
-    def _describe(self, key: NodeKey, seq: int, description: Description) -> None:
+    def _describe(self, key: NodeKey, seq: int, description: NodeDescription) -> None:
         row = self.node(key)
         if row is not None and row.described_by in (None, seq):
             self.put_node(row.describe(description, seq))
@@ -261,12 +261,12 @@ class GraphChanges:
 
     # ------------------------------------------------------------------ similar memories
 
-    def neighbours(self, seq: int) -> list[Neighbour]:
+    def neighbours(self, seq: int) -> list[StoredNeighbour]:
         """Return the similar memories of a memory, closest first."""
         stored = self.get(keys.similar(self._owner, seq))
         return decode_neighbours(stored) if stored else []
 
-    def put_neighbours(self, seq: int, neighbours: list[Neighbour]) -> None:
+    def put_neighbours(self, seq: int, neighbours: list[StoredNeighbour]) -> None:
         """Write the similar memories of a memory, closest first."""
         self.put(keys.similar(self._owner, seq), encode_rows(neighbours) if neighbours else None)
 
@@ -329,22 +329,22 @@ class NameChanges:
         if not joins:
             self._changes.past.keep_joined(row.source, row.target, row.number)
         source, target = row.source.text, row.target.text
-        one = Joined(target, row.number, True)
+        one = NameJoin(target, row.number, True)
         if joins == (one in self._joined(source)):
             return
         if joins:
             names = {*unions.names_of(source, self._joined), *unions.names_of(target, self._joined)}
             if len(names) > unions.NAMES_MAX:
                 return
-        for key, other in ((source, one), (target, Joined(source, row.number, False))):
+        for key, other in ((source, one), (target, NameJoin(source, row.number, False))):
             rest = [found for found in self._joined(key) if found.number != row.number]
             self._put_joined(key, [*rest, other] if joins else rest)
 
-    def _joined(self, key: str) -> list[Joined]:
+    def _joined(self, key: str) -> list[NameJoin]:
         stored = self._changes.get(keys.joined(self._owner, self._changes.name(NodeKey(key))))
         return [] if stored is None else unions.decode_joined(stored)[1]
 
-    def _put_joined(self, key: str, joined: list[Joined]) -> None:
+    def _put_joined(self, key: str, joined: list[NameJoin]) -> None:
         stored = keys.joined(self._owner, self._changes.name(NodeKey(key)))
         self._changes.put(stored, unions.encode_joined(key, joined) if joined else None)
         self._changes.staged.joined[key] = joined

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from recallflow.caching import Kept
 from recallflow.operators.graph.names import TextNames
-from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, SAME_AS, Description, NodeKey, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, SAME_AS, NodeDescription, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 
@@ -16,7 +16,7 @@ class Link(NamedTuple):
     kind: str
     name: str
     role: str
-    description: Description | None = None
+    description: NodeDescription | None = None
     is_urn: bool = False  # the name is a URN
 
 
@@ -79,11 +79,11 @@ def _given_entities(row: MemoryRow) -> Iterator[Link]:
     for entity in row.entities:
         name, urn = entity["name"], entity.get("urn")
         properties = {field: value for field, value in entity.items() if field not in ("name", "urn", "aliases")}
-        description = Description(urn, properties) if urn is not None or properties else None
+        description = NodeDescription(urn, properties) if urn is not None or properties else None
         yield _link(ENTITY_KIND, name)._replace(description=description)
         if urn is not None:
             yield _link(ENTITY_KIND, urn, is_urn=True)._replace(
-                description=Description(urn, {"name": name, **properties})
+                description=NodeDescription(urn, {"name": name, **properties})
             )
         for alias in entity.get("aliases", ()):
             yield _link(ENTITY_KIND, alias)

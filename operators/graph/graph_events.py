@@ -18,7 +18,7 @@ from recallflow.state.graph_codec import (
     NODE_KINDS,
     SIMILAR_TO,
     EdgeRow,
-    Given,
+    GivenEdge,
     LinksRow,
     NodeKey,
     NodeRow,
@@ -166,7 +166,7 @@ def _with_found(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
     if row.archived is not None or (row.given is not None and row.given.stands):
         return row
     times = (statement.ingested_ms, False, edge.valid_from, edge.valid_to, statement.said_ms)
-    given = Given(edge.weight, edge.confidence, edge.expires_at, edge.archived, {}, *times)
+    given = GivenEdge(edge.weight, edge.confidence, edge.expires_at, edge.archived, {}, *times)
     return row._replace(given=given)
 
 
@@ -174,7 +174,7 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: in
     """Return the edge with the given values. Evidence that is not a memory id becomes a property."""
     properties = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
     before = row.given
-    given = Given(
+    given = GivenEdge(
         edge.weight,
         edge.confidence,
         edge.expires_at,

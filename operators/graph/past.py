@@ -17,11 +17,11 @@ from recallflow.state.graph_codec import (
     SAME_AS,
     SUPERSEDES,
     EdgeRow,
-    Given,
+    GivenEdge,
     LinksRow,
-    Neighbour,
     NodeKey,
     NodeRow,
+    StoredNeighbour,
     Superseded,
     decode_superseded,
     encode_rows,
@@ -80,7 +80,7 @@ class GraphHistory:
         for end in (row.source, row.target):
             self._put(keys.past_adjacency(self._owner, self._changes.name(end), row.number), stored)
 
-    def keep_neighbour(self, seq: int, neighbour: Neighbour) -> None:
+    def keep_neighbour(self, seq: int, neighbour: StoredNeighbour) -> None:
         """Keep a neighbour of a memory with its earlier archive mark. The first state within the event counts."""
         key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
         if self._changes.get(key) is None:
@@ -111,7 +111,7 @@ class GraphHistory:
         """Return whether the record under a key is sufficient for an edge to exist."""
         part, _ = keys.edge_part(key)
         if part == GIVEN:
-            return Given(*orjson.loads(self._changes.get(key) or b"")[1]).stands
+            return GivenEdge(*orjson.loads(self._changes.get(key) or b"")[1]).stands
         return part in (RELATION, EVIDENCE)
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from recallflow.errors import InvalidRecord
 from recallflow.graphs import Trace, TracedMemory, TracedStep
-from recallflow.operators.events import Request
+from recallflow.operators.events import QueryContext
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.entities import EntityContext
 from recallflow.operators.graph.neighbourhood import Vertex
@@ -142,7 +142,7 @@ class QueryGraph:
     permitted: Places
     now_ms: int
     expansions: Expansions
-    request: Request
+    request: QueryContext
     warnings: list[Warn] = field(default_factory=list)
     ran: bool = False
     _entities: list[NodeKey] | None = None

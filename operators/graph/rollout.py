@@ -13,7 +13,7 @@ from recallflow.decisions import Decision, History
 from recallflow.errors import InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
-from recallflow.operators.events import Request
+from recallflow.operators.events import QueryContext
 from recallflow.operators.graph.paths import Expansion, Related
 from recallflow.operators.graph.quality_gate import (
     BaselineComparison,
@@ -72,7 +72,7 @@ class Expansions:
 
     def run(
         self,
-        request: Request,
+        request: QueryContext,
         expand: Callable[[], tuple[Expansion, BaselineComparison | None]],
         no_time: bool = False,
         is_late: Callable[[], bool] = lambda: False,
@@ -110,7 +110,7 @@ class Expansions:
         self._gates.observe(tenant_id, ExpansionOutcome(at_ms, outcome, compared), blocked, failure)
         return applied if held_back is None else AppliedExpansion((), held_back)
 
-    def answered(self, request: Request, ranked: Sequence[str], added: Sequence[str]) -> None:
+    def answered(self, request: QueryContext, ranked: Sequence[str], added: Sequence[str]) -> None:
         """Expect feedback on the memories of an answer, by id. With the rollout `off`, there is no comparison."""
         if not self.is_on(request.owner.tenant_id, request.at_ms):
             return

@@ -17,7 +17,15 @@ from recallflow.operators.graph.changes import GraphChanges
 from recallflow.operators.graph.extract import Link, StatedRelation, links, relations
 from recallflow.operators.graph.names import TextNames, read_names, with_known
 from recallflow.operators.graph.past import EDGE_WEIGHT, STATED_WEIGHT
-from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, Neighbour, NodeKey, Statement, node_key
+from recallflow.state.graph_codec import (
+    ENTITY_KIND,
+    EPISODE_KIND,
+    LinksRow,
+    NodeKey,
+    Statement,
+    StoredNeighbour,
+    node_key,
+)
 from recallflow.state.rows import MemoryRow, Vectors
 from recallflow.state.window import most_different, sketches
 
@@ -39,7 +47,7 @@ def link_similar(
     changes: GraphChanges, row: MemoryRow, vectors: Vectors, sketch: bytes, newest: int, limits: Similarity
 ) -> None:
     """Link a memory without neighbours to the closest of its owner's newest memories."""
-    own: list[Neighbour] = []
+    own: list[StoredNeighbour] = []
     most = most_different(limits.threshold - _ROUNDED_UP)  # the least cosine that rounds up to the threshold
     near = changes.hot_graph.window(newest).near(sketch, most, newest)
     others = [seq for seq in near if seq != row.seq][: limits.max_k]
@@ -48,9 +56,11 @@ def link_similar(
     for weight, seq in _closest(changes, vectors, others, limits.threshold):
         if len(own) == limits.max_per_memory:
             break
-        memory_id = _accepted(changes, seq, Neighbour(row.seq, row.id, weight, row.ingested_ms), limits.max_per_memory)
+        memory_id = _accepted(
+            changes, seq, StoredNeighbour(row.seq, row.id, weight, row.ingested_ms), limits.max_per_memory
+        )
         if memory_id is not None:
-            own.append(Neighbour(seq, memory_id, weight, row.ingested_ms))
+            own.append(StoredNeighbour(seq, memory_id, weight, row.ingested_ms))
     if own:
         changes.put_neighbours(row.seq, own)
 
@@ -90,7 +100,7 @@ def cosines(vector: Matrix, others: Matrix) -> list[float]:
     return found
 
 
-def _accepted(changes: GraphChanges, seq: int, newcomer: Neighbour, at_most: int) -> str | None:
+def _accepted(changes: GraphChanges, seq: int, newcomer: StoredNeighbour, at_most: int) -> str | None:
     """Return the memory's id if it accepts the newcomer as a neighbour."""
     neighbours = changes.neighbours(seq)
     full = len(neighbours) >= at_most

@@ -31,7 +31,7 @@ from recallflow.state import keys
 from recallflow.state.arrays import Places
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import CategorySummary, MemoryRow
+from recallflow.state.rows import CategorySummaryRow, MemoryRow
 
 SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # shares of the budget up to which each section may fill it
 RULE, WORKING, LONG_TERM = "rule", "working", "long_term"
@@ -255,7 +255,7 @@ def latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
     by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=None)
     latest: dict[str, str] = {}
     for _, value in hot.scan(keys.CATEGORY_SUMMARY):  # by category, the oldest first
-        stored = CategorySummary.decode(value)
+        stored = CategorySummaryRow.decode(value)
         if by_ms is None or stored.ingested_ms <= by_ms:
             latest[stored.category] = stored.summary
     return latest

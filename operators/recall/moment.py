@@ -23,7 +23,7 @@ from recallflow.state import keys
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
+from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, Vectors
 from recallflow.state.scoped_index import ScopedIndex
 
 AT_ONCE = 1_000  # records of one step: some 10 ms
@@ -289,15 +289,15 @@ def _parts(items: Iterable[T]) -> Iterator[list[T]]:
 
 def _episodes(
     owner: Owner, tables: Mapping[bytes, Records], moment: Moment, versions: list[Entry], gap_ms: int
-) -> Steps[tuple[list[Episode], dict[int, int]]]:
+) -> Steps[tuple[list[EpisodeRow], dict[int, int]]]:
     """All episodes of the moment, and the number of each memory's episode: those that are stored, or, as of an earlier
     knowledge or of some projects, those that messages join in the order of the log."""
     episode_of = {entry.seq: entry.episode for entry in versions}
     if moment.known_by_ms is None and moment.projects is None:
-        return (yield from _read(tables[keys.EPISODE], lambda _, value: Episode.decode(value))), episode_of
+        return (yield from _read(tables[keys.EPISODE], lambda _, value: EpisodeRow.decode(value))), episode_of
     marks: list[EpisodeMark] = []
-    standing: dict[str | None, list[Episode]] = {}
-    episodes: dict[int, Episode] = {}
+    standing: dict[str | None, list[EpisodeRow]] = {}
+    episodes: dict[int, EpisodeRow] = {}
     for some in _parts(versions):
         openers = (entry for entry in some if entry.version == 0 and entry.episode >= 0)
         marks += [EpisodeMark.of_member(e, opening(owner, e)) for e in openers]
@@ -309,7 +309,7 @@ def _episodes(
         if number % AT_ONCE == 0:
             yield
         session = standing.setdefault(mark.session_id, [])
-        changed: list[Episode] = []
+        changed: list[EpisodeRow] = []
         if mark.opened is not None:
             found = join(session, mark.opened, gap_ms)
             changed = found.changed

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.language import Intent
-from recallflow.operators.events import Request
+from recallflow.operators.events import QueryContext
 from recallflow.operators.graph.entities import EntityContext
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
@@ -82,7 +82,7 @@ class Posed(NamedTuple):
 
     hot: HotOwner
     query: Recall
-    request: Request
+    request: QueryContext
     asked_ms: int
     tenant: RecallSettings
     categories: Mapping[str, str]
@@ -111,7 +111,7 @@ class Asked:
         return self.posed.hot
 
     @property
-    def request(self) -> Request:
+    def request(self) -> QueryContext:
         return self.posed.request
 
     @property

@@ -20,7 +20,7 @@ from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
-from recallflow.state.searching import Findings, Known, Pieces, search_folder
+from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
 from tests.kafka.harness import (
     FLOW_FLAGS,
     SESSION_S,
@@ -153,7 +153,7 @@ def test_open_requests_are_asked_again_unless_retention_took_them(
         process.send_signal(signal.SIGKILL)
         process.wait()
     findings, texts = Findings(), Pieces([b"I moved to town", b"user_id", b'"acme"', b"acme/u"])
-    search_folder(enrichment.state_dir, texts, Known(), findings)
+    search_folder(enrichment.state_dir, texts, RecordFilter(), findings)
     assert findings.sizes
     assert findings.telling() == {}
     llm_server.heal()

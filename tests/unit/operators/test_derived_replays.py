@@ -14,7 +14,7 @@ from recallflow.operators.episodes import episode_id
 from recallflow.operators.rules import EnrichmentTasks
 from recallflow.owner import Owner
 from recallflow.state import keys
-from recallflow.state.rows import CategorySummary, Current, Entry, EpisodeSummary, MemoryRow
+from recallflow.state.rows import CategorySummaryRow, Current, Entry, EpisodeSummaryRow, MemoryRow
 from recallflow.state.verify import verify
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness
@@ -125,10 +125,10 @@ def _nothing_is_left_of_what_is_gone(engine: Harness) -> None:
             if row.valid_to_ms is None:
                 assert all(content_hash(now[one["memory_id"]].content) == one["content_hash"] for one in said)
     remembered = {row.seq for row in now.values()}
-    summaries = [CategorySummary.decode(value) for value in engine.table(keys.CATEGORY_SUMMARY)]
+    summaries = [CategorySummaryRow.decode(value) for value in engine.table(keys.CATEGORY_SUMMARY)]
     assert all(remembered.issuperset(summary.sources) for summary in summaries)
     assert remembered == {Entry.decode(value).seq for value in engine.table(keys.ENTRY)}
     current = map(Current.decode, engine.table(keys.CURRENT))
     assert remembered == {one.seq for one in current if not one.forgotten}
     members = {Entry.decode(value).episode for value in engine.table(keys.ENTRY)}
-    assert {EpisodeSummary.decode(value).number for value in engine.table(keys.EPISODE_SUMMARY)} <= members
+    assert {EpisodeSummaryRow.decode(value).number for value in engine.table(keys.EPISODE_SUMMARY)} <= members

@@ -17,7 +17,7 @@ from recallflow.state.database import SharedMemory
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Episode, Head
+from recallflow.state.rows import EpisodeRow, OwnerHead
 from tests.groups import share
 from tests.unit.operators.harness import make_event, run_flow
 
@@ -26,13 +26,13 @@ OWNER = Owner("acme", "prod", "ann")
 MINUTE_MS = 60_000
 
 
-def moment(number: int, at_ms: int, logged: bool = True) -> Episode:
+def moment(number: int, at_ms: int, logged: bool = True) -> EpisodeRow:
     """The episode that a message would open."""
-    return Episode(number, f"ep_{number}", "s", at_ms, at_ms, logged=logged)
+    return EpisodeRow(number, f"ep_{number}", "s", at_ms, at_ms, logged=logged)
 
 
-def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None, of_facts: bool = False) -> Episode:
-    return Episode(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms, of_facts=of_facts)
+def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None, of_facts: bool = False) -> EpisodeRow:
+    return EpisodeRow(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms, of_facts=of_facts)
 
 
 @pytest.mark.parametrize(("at_ms", "number"), [(300, 0), (301, 9), (0, 0), (-1, 9)])
@@ -76,7 +76,9 @@ ENDED = span(0, 0, 100, ended_ms=150)
     ],
     ids=["at the end", "late, before the end", "late, at the end", "before the start", "no bridge", "no bridge back"],
 )
-def test_message_around_an_explicit_end_joins_its_side(standing: list[Episode], at_ms: int, changed: Episode) -> None:
+def test_message_around_an_explicit_end_joins_its_side(
+    standing: list[EpisodeRow], at_ms: int, changed: EpisodeRow
+) -> None:
     assert join(standing, moment(9, at_ms), GAP).changed == [changed]
 
 
@@ -93,7 +95,9 @@ def test_message_around_an_explicit_end_joins_its_side(standing: list[Episode], 
         ([], 120, None),
     ],
 )
-def test_end_closes_the_episode_that_is_open_then(standing: list[Episode], at_ms: int, closed: Episode | None) -> None:
+def test_end_closes_the_episode_that_is_open_then(
+    standing: list[EpisodeRow], at_ms: int, closed: EpisodeRow | None
+) -> None:
     assert end(standing, at_ms, GAP) == closed
 
 
@@ -124,16 +128,16 @@ class Chat:
     def __init__(self, partition: Partition, owner: Owner) -> None:
         self._partition, self._owner = partition, owner
         # Nothing is read of an owner without a head.
-        partition.stage({keys.head(partition.keyring.owner(owner)): Head(owner, 0, 0).encode()})
+        partition.stage({keys.head(partition.keyring.owner(owner)): OwnerHead(owner, 0, 0).encode()})
         self._hot = HotOwner(partition, owner)
-        self._records: dict[int, Episode] = {}
+        self._records: dict[int, EpisodeRow] = {}
         self.said: list[tuple[str | None, int]] = []
         self._joined: list[int] = []
 
     def say(self, session: str | None, at_ms: int) -> None:
         number = len(self.said)
         name = episode_id(self._owner, session, f"m{number}")
-        joined = join(self.standing(session), Episode(number, name, session, at_ms, at_ms), GAP)
+        joined = join(self.standing(session), EpisodeRow(number, name, session, at_ms, at_ms), GAP)
         self.said.append((session, at_ms))
         self._joined.append(joined.episode.number)
         self._keep(session, joined.changed)
@@ -143,15 +147,15 @@ class Chat:
         if ended is not None:
             self._keep(session, [ended])
 
-    def standing(self, session: str | None) -> list[Episode]:
+    def standing(self, session: str | None) -> list[EpisodeRow]:
         return list(self._hot.episodes(session))
 
-    def reread(self, session: str | None) -> list[Episode]:
+    def reread(self, session: str | None) -> list[EpisodeRow]:
         """The standing episodes as a process that starts now would find them."""
         self._partition.commit()
         return HotOwner(self._partition, self._owner).episodes(session)
 
-    def episode_of(self, number: int) -> Episode:
+    def episode_of(self, number: int) -> EpisodeRow:
         """The episode in which a message has ended up."""
         episode = self._records[self._joined[number]]
         while episode.merged_into is not None:
@@ -164,7 +168,7 @@ class Chat:
             groups[self.episode_of(number).id].add(number)
         return groups
 
-    def _keep(self, session: str | None, changed: list[Episode]) -> None:
+    def _keep(self, session: str | None, changed: list[EpisodeRow]) -> None:
         owner, name = self._hot.key, self._hot.session_key(session)
         self._records |= {episode.number: episode for episode in changed}
         self._partition.stage({keys.episode(owner, name, e.number): e.encode() for e in changed})
@@ -345,16 +349,16 @@ def test_message_sorts_only_changed_episodes(
     sorted_at_once: list[int] = []
     sort = hot_owner._standing
 
-    def watched(found: Iterable[Episode]) -> list[Episode]:
+    def watched(found: Iterable[EpisodeRow]) -> list[EpisodeRow]:
         some = [*found]
         sorted_at_once.append(len(some))
         return sort(some)
 
     monkeypatch.setattr(hot_owner, "_standing", watched)
-    hour_ms, count, standing = 3_600_000, 500, list[Episode]()
+    hour_ms, count, standing = 3_600_000, 500, list[EpisodeRow]()
     hours = [*range(0, count, 2), *range(count - 1, 0, -2)]  # every other one comes late
     for number, hour in enumerate(hours):
-        opened = Episode(number, f"e{number}", None, hour * hour_ms, hour * hour_ms)
+        opened = EpisodeRow(number, f"e{number}", None, hour * hour_ms, hour * hour_ms)
         standing = hot_owner.with_changes(standing, join(standing, opened, 60_000).changed)
     assert [episode.start_ms for episode in standing] == [hour * hour_ms for hour in range(count)]
     assert max(sorted_at_once) <= 2

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recallflow.operators.episodes import end, join
-from recallflow.state.rows import Episode
+from recallflow.state.rows import EpisodeRow
 from tests.groups import share
 from tests.unit.operators.harness import make_event, run_flow
 from tests.unit.operators.test_episodes import GAP, span
@@ -17,7 +17,7 @@ GAP_MINUTES = GAP / 60_000
 LATER_MS = 5_000
 
 
-def fact(number: int, at_ms: int) -> Episode:
+def fact(number: int, at_ms: int) -> EpisodeRow:
     """The episode that a fact would open."""
     return span(number, at_ms, at_ms, of_facts=True)
 
@@ -36,7 +36,7 @@ ENDED = [span(0, 100, 200, ended_ms=210)]
         ([*ENDED, span(5, 240, 300)], 230, 5),
     ],
 )
-def test_fact_joins_an_episode_and_changes_none(standing: list[Episode], at_ms: int, number: int) -> None:
+def test_fact_joins_an_episode_and_changes_none(standing: list[EpisodeRow], at_ms: int, number: int) -> None:
     joined = join(standing, fact(9, at_ms), GAP)
     assert (joined.episode.number, joined.changed) == (number, [])
 

@@ -13,7 +13,7 @@ from recallflow.errors import ModelFailure
 from recallflow.llm import Prompt
 from recallflow.operators.answers import asides
 from recallflow.operators.answers import models as asking
-from recallflow.operators.answers.models import Job, Models, Within
+from recallflow.operators.answers.models import ModelJob, Models, Within
 from recallflow.operators.recall.llm_steps import CONTEXT_TOKENS
 from recallflow.operators.recall.respond import finish
 from recallflow.operators.recall.said import Said, Wanted
@@ -281,7 +281,7 @@ def test_first_of_two_concurrent_queries_is_within_the_limit(monkeypatch: pytest
 
     async def both(models: Models) -> list[str | None]:
         wanted = Wanted({"select_categories": prompt})
-        jobs = [Job("acme", wanted, Position(QUERIES, 0, number)) for number in range(2)]
+        jobs = [ModelJob("acme", wanted, Position(QUERIES, 0, number)) for number in range(2)]
         answered = await asyncio.gather(*(models.ask(job) for job in jobs))
         return [one.ended["select_categories"].failure for one in answered]
 

@@ -14,7 +14,7 @@ from recallflow.decisions import History
 from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
 from recallflow.outputs import Output
 from recallflow.state import keys
-from recallflow.state.rows import Head, Held
+from recallflow.state.rows import Held, OwnerHead
 from recallflow.state.verify import verify
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
@@ -50,7 +50,7 @@ class Limited(Harness):
 
     def held(self) -> Held:
         (head,) = self.table(keys.HEAD)
-        return Head.decode(head).held
+        return OwnerHead.decode(head).held
 
     def refused(self, *events: dict[str, Any]) -> list[tuple[str, str]]:
         return [(one.error.code, str(one.error)) for one in letters(self.run(MEMORIES, *events))]

@@ -12,14 +12,14 @@ from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.graph_codec import (
-    Description,
     EdgeRow,
-    Given,
+    GivenEdge,
     LinksRow,
-    Neighbour,
+    NodeDescription,
     NodeKey,
     NodeRow,
     Statement,
+    StoredNeighbour,
     Superseded,
     Unsynced,
     decode_member,
@@ -40,12 +40,12 @@ TIME = st.integers(-(2**40), 2**40)
 SHARE = st.floats(0, 1)
 OBJECT = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers(0, 9) | TEXT, max_size=2)
 NODE_KEYS = st.builds(NodeKey, TEXT, st.booleans())
-DESCRIPTIONS = st.builds(Description, st.none() | TEXT, OBJECT)
+DESCRIPTIONS = st.builds(NodeDescription, st.none() | TEXT, OBJECT)
 HELD = (st.none() | TIME, st.none() | TIME, TIME)
 STATEMENTS = st.builds(
     Statement, TEXT, SEQ, TIME, st.booleans(), st.booleans(), st.none() | OBJECT, SHARE, SHARE, *HELD
 )
-GIVEN = st.builds(Given, SHARE, SHARE, st.none() | TIME, st.booleans(), OBJECT, TIME, st.booleans(), *HELD)
+GIVEN = st.builds(GivenEdge, SHARE, SHARE, st.none() | TIME, st.booleans(), OBJECT, TIME, st.booleans(), *HELD)
 RECORDS = st.one_of(
     st.builds(NodeRow, NODE_KEYS, TEXT, TEXT, st.none() | TEXT, st.none() | OBJECT, st.booleans(), st.none() | SEQ),
     st.builds(
@@ -74,12 +74,12 @@ def test_a_record_round_trips(record: Any) -> None:
 
 
 @given(role=st.sampled_from(["tag", "entity"]), description=st.none() | DESCRIPTIONS)
-def test_a_link_round_trips(role: str, description: Description | None) -> None:
+def test_a_link_round_trips(role: str, description: NodeDescription | None) -> None:
     assert decode_member(encode_member(role, description)) == (role, description)
 
 
-@given(near=st.lists(st.builds(Neighbour, SEQ, TEXT, SHARE, TIME, st.booleans()), max_size=3))
-def test_similar_memories_round_trip(near: list[Neighbour]) -> None:
+@given(near=st.lists(st.builds(StoredNeighbour, SEQ, TEXT, SHARE, TIME, st.booleans()), max_size=3))
+def test_similar_memories_round_trip(near: list[StoredNeighbour]) -> None:
     assert decode_neighbours(encode_rows(near)) == near
 
 

@@ -16,7 +16,7 @@ from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.state.index import REACH, WINDOW, OwnerIndex, of_memories
-from recallflow.state.rows import Entry, Episode, Vectors
+from recallflow.state.rows import Entry, EpisodeRow, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
 from tests.unit.operators.harness import make_entry
@@ -94,7 +94,7 @@ class World:
     index: OwnerIndex = field(default_factory=lambda: OwnerIndex(MODEL, DIMENSION))
     entries: dict[int, Entry] = field(default_factory=dict)
     vectors: dict[tuple[int, int], Vectors | None] = field(default_factory=dict)
-    episodes: dict[int, Episode] = field(default_factory=dict)
+    episodes: dict[int, EpisodeRow] = field(default_factory=dict)
     seq: int = 0
 
     def add(self, said: dict[str, Any], vectors: Vectors | None, pick: int) -> None:
@@ -103,7 +103,7 @@ class World:
         standing = [e.number for e in self.episodes.values() if e.merged_into is None]
         episode = [-1, seq, *standing][pick % (2 + len(standing))]
         if episode == seq:
-            self._put(Episode(seq, f"ep_{seq}", "s", 0, 0))
+            self._put(EpisodeRow(seq, f"ep_{seq}", "s", 0, 0))
         self._store(make_entry(seq, **said | {"episode": episode}), vectors)
 
     def update(self, said: dict[str, Any], vectors: Vectors | None, pick: int) -> None:
@@ -169,7 +169,7 @@ class World:
     def _read(self, seqs: npt.NDArray[np.int64]) -> list[Vectors | None]:
         return [self.vectors[seq, self.entries[seq].version] for seq in seqs.tolist()]
 
-    def _put(self, episode: Episode) -> None:
+    def _put(self, episode: EpisodeRow) -> None:
         self.episodes[episode.number] = episode
         self.index.put_episode(episode)
 
@@ -330,10 +330,10 @@ def test_a_memory_joins_the_episode_that_took_its_own_in() -> None:
     # Chains: 5 went into 3, then 3 into 1; what is added later still carries the number it was stored with.
     index = OwnerIndex(MODEL, DIMENSION)
     for number in (1, 3, 5):
-        index.put_episode(Episode(number, f"ep_{number}", "s", 0, 0))
-    index.put_episode(Episode(5, "ep_5", "s", 0, 0, merged_into=3))
+        index.put_episode(EpisodeRow(number, f"ep_{number}", "s", 0, 0))
+    index.put_episode(EpisodeRow(5, "ep_5", "s", 0, 0, merged_into=3))
     index.add([make_entry(5, episode=5)], {})
-    index.put_episode(Episode(3, "ep_3", "s", 0, 0, merged_into=1))
+    index.put_episode(EpisodeRow(3, "ep_3", "s", 0, 0, merged_into=1))
     index.add([make_entry(7, episode=5), make_entry(8, episode=3)], {})
     assert index.conversation.facts["episode"].tolist() == [1, 1, 1]
     assert [episode.number for episode in index.episodes()] == [1]

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from recallflow.fields import EPOCH_MS_MAX, EPOCH_MS_MIN
 from recallflow.owner import Owner
 from recallflow.state.rows import (
-    CategorySummary,
+    CategorySummaryRow,
     Current,
     Entry,
-    Episode,
     EpisodeMark,
-    EpisodeSummary,
-    Head,
+    EpisodeRow,
+    EpisodeSummaryRow,
     Held,
     Made,
     MemoryRow,
+    OwnerHead,
     Vectors,
 )
 
@@ -94,13 +94,13 @@ EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 ROW_FIELDS |= {"derived_from": st.none() | OBJECT, "filled": st.lists(TEXT, max_size=3)}
 ROWS = st.builds(MemoryRow, **ROW_FIELDS)
-EPISODES = st.builds(Episode, **EPISODE_FIELDS)
+EPISODES = st.builds(EpisodeRow, **EPISODE_FIELDS)
 
 
 def test_the_properties_below_vary_every_field() -> None:
     assert ROW_FIELDS.keys() == {f.name for f in fields(MemoryRow)}
     assert ENTRY_FIELDS.keys() == set(Entry._fields)
-    assert EPISODE_FIELDS.keys() == set(Episode._fields)
+    assert EPISODE_FIELDS.keys() == set(EpisodeRow._fields)
 
 
 SEQS = st.lists(SEQ, max_size=3)
@@ -109,9 +109,9 @@ RECORDS: list[st.SearchStrategy[Any]] = [
     st.builds(Entry, **ENTRY_FIELDS),
     EPISODES,
     st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES),
-    st.builds(EpisodeSummary, SEQ, TIME, SEQ, TEXT),
+    st.builds(EpisodeSummaryRow, SEQ, TIME, SEQ, TEXT),
     st.builds(Made, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS),
-    st.builds(CategorySummary, SEQ, TIME, TEXT, TEXT, SEQS),
+    st.builds(CategorySummaryRow, SEQ, TIME, TEXT, TEXT, SEQS),
     st.builds(Current, SEQ, VERSION, TEXT, st.booleans(), SEQ),
 ]
 
@@ -129,7 +129,7 @@ def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data:
 
 @given(
     head=st.builds(
-        Head,
+        OwnerHead,
         st.builds(Owner, TEXT, TEXT, TEXT),
         SEQ,
         SEQ,
@@ -138,8 +138,8 @@ def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data:
         st.builds(Held, SEQ, SEQ, SEQ),
     )
 )
-def test_an_owner_head_round_trips(head: Head) -> None:
-    decoded = Head.decode(head.encode())
+def test_an_owner_head_round_trips(head: OwnerHead) -> None:
+    decoded = OwnerHead.decode(head.encode())
     assert decoded == head
     assert isinstance(decoded.owner, Owner)
 
@@ -239,7 +239,7 @@ def test_unlogged_times_stay_out_of_the_hash(row: MemoryRow, created: int, inges
 
 
 @given(episode=EPISODES, at_ms=TIME)
-def test_episode_with_an_unlogged_time_is_hashed_without_span(episode: Episode, at_ms: int) -> None:
+def test_episode_with_an_unlogged_time_is_hashed_without_span(episode: EpisodeRow, at_ms: int) -> None:
     moved = episode._replace(start_ms=at_ms, last_ms=at_ms, ended_ms=at_ms)
     span = {"start_ms", "last_ms", "ended_ms"}
     assert episode.logical().keys() & span == (span if episode.logged else set())

@@ -15,17 +15,17 @@ from rocksdict import DBCompressionType, Options, Rdict
 
 from recallflow.state import searching
 from recallflow.state.database_files import log_records, table_records
-from recallflow.state.searching import Findings, Known, Pieces, search_folder
+from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
 from recallflow.state.traces import LEAST_BYTES, PIECE_BYTES, Traces, pieces_of
 
 SECRET = 'the "secret" garden of Zo\u00eb'
 PIECE = SECRET.encode()
 
 
-NOTHING = Known()
+NOTHING = RecordFilter()
 
 
-def searched(folder: Path, *pieces: bytes, known: Known = NOTHING) -> dict[str, int]:
+def searched(folder: Path, *pieces: bytes, known: RecordFilter = NOTHING) -> dict[str, int]:
     """Which files have how many of the pieces."""
     findings = Findings()
     search_folder(folder, Pieces(pieces), known, findings)
@@ -167,15 +167,15 @@ def test_text_of_other_users_is_no_finding(tmp_path: Path) -> None:
         db.put(b"others", b"a common saying")
         db.put(b"theirs", b"a common saying, and " + PIECE)
         db.flush()
-    found = searched(tmp_path, b"a common saying", PIECE, known=Known(lambda key, _: key == b"others"))
+    found = searched(tmp_path, b"a common saying", PIECE, known=RecordFilter(lambda key, _: key == b"others"))
     assert [*found.values()] == [1]
-    assert [*searched(tmp_path, b"a common saying", known=Known(lambda key, _: key == b"others")).values()] == []
+    assert [*searched(tmp_path, b"a common saying", known=RecordFilter(lambda key, _: key == b"others")).values()] == []
 
 
 def test_unreadable_table_is_searched_bytewise_and_reported(tmp_path: Path) -> None:
     (tmp_path / "000001.sst").write_bytes(b"no table at all, but " + PIECE)
     findings = Findings()
-    search_folder(tmp_path, Pieces([PIECE]), Known(), findings)
+    search_folder(tmp_path, Pieces([PIECE]), RecordFilter(), findings)
     assert [*findings.telling()] == [tmp_path / "000001.sst"]
     assert findings.unread == {tmp_path / "000001.sst"}
 

@@ -10,7 +10,7 @@ from recallflow.operators.graph.extract import Link, links, relations
 from recallflow.operators.graph.names import read_names, with_known
 from recallflow.operators.graph.write import Similarity
 from recallflow.state.caseless import is_caseless
-from recallflow.state.graph_codec import NODE_KINDS, SAME_AS, SYMMETRIC, Description, NodeKey, node_key
+from recallflow.state.graph_codec import NODE_KINDS, SAME_AS, SYMMETRIC, NodeDescription, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 Ends = tuple[NodeKey, NodeKey, str]
@@ -23,11 +23,11 @@ class ModelNode:
     kind: str
     name: str
     own_urn: str | None
-    description: Description | None = None
+    description: NodeDescription | None = None
     described_by: int | None = None
     archived: bool = False
 
-    def describe(self, description: Description, by: int) -> None:
+    def describe(self, description: NodeDescription, by: int) -> None:
         self.description, self.described_by = description, by
         if description.urn == self.name:
             self.own_urn = self.name

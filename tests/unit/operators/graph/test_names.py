@@ -20,7 +20,7 @@ from recallflow.operators.graph.names import (
     with_known,
 )
 from recallflow.state.caseless import is_caseless
-from recallflow.state.graph_codec import Description, NodeKey, node_key
+from recallflow.state.graph_codec import NodeDescription, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 
@@ -252,14 +252,14 @@ def test_a_blank_name_is_no_node() -> None:
 def test_role_of_the_author_precedes_a_mention() -> None:
     memory = row("then Ann spoke", name="ANN", entities=[{"name": "Ann", "type": "person"}])
     link = links(memory, None, read_names(memory.content))["entity:ann"]
-    assert (link.role, link.name, link.description) == ("author", "Ann", Description(None, {"type": "person"}))
+    assert (link.role, link.name, link.description) == ("author", "Ann", NodeDescription(None, {"type": "person"}))
 
 
 def test_a_urn_is_a_node_beside_its_name() -> None:
     memory = row(entities=[{"name": "Churn model", "type": "model", "urn": "urn:x:churn"}])
     found = links(memory, None, TextNames())
-    assert found["entity:churn model"].description == Description("urn:x:churn", {"type": "model"})
-    assert found["entity:urn:x:churn"].description == Description(
+    assert found["entity:churn model"].description == NodeDescription("urn:x:churn", {"type": "model"})
+    assert found["entity:urn:x:churn"].description == NodeDescription(
         "urn:x:churn", {"name": "Churn model", "type": "model"}
     )
 

@@ -8,7 +8,7 @@ import pytest
 from recallflow.control import DEFAULT, GateVerdict, Rollout
 from recallflow.decisions import History
 from recallflow.errors import StorageError
-from recallflow.operators.events import Request
+from recallflow.operators.events import QueryContext
 from recallflow.operators.graph import rollout
 from recallflow.operators.graph.paths import Expansion, Related
 from recallflow.operators.graph.quality_gate import REPEAT_MS, BaselineComparison, QualityGates, Window
@@ -38,8 +38,8 @@ def expansions_of(history: History, gates: QualityGates | None = None, *, enable
     return Expansions(history, gates or QualityGates(WINDOW), enabled=enabled)
 
 
-def request(at_ms: int = 0, tenant_id: str = TENANT, user_id: str = "ann") -> Request:
-    return Request(Owner(tenant_id, "prod", user_id), Position("q", 0, at_ms), f"q{at_ms}", at_ms)
+def request(at_ms: int = 0, tenant_id: str = TENANT, user_id: str = "ann") -> QueryContext:
+    return QueryContext(Owner(tenant_id, "prod", user_id), Position("q", 0, at_ms), f"q{at_ms}", at_ms)
 
 
 def found(caps: Caps | None = None) -> Callable[[], Expansion]:

@@ -194,7 +194,7 @@ def test_one_sided_and_missing_unions_are_reported(tmp_path: Path) -> None:
     graph, partition = engine.graph, engine.directory.partition(0)
     owner = partition.keyring.owner(ANN)
     ann, cleo, dee = (keys.joined(owner, graph.name(entity(name))) for name in ("ann", "cleo", "dee"))
-    made_up = unions.encode_joined("entity:cleo", [unions.Joined("entity:dee", 77, True)])
+    made_up = unions.encode_joined("entity:cleo", [unions.NameJoin("entity:dee", 77, True)])
     nobody = caseless.encode_names(["王小明"])
     partition.stage({ann: None, cleo: made_up, dee: None, keys.caseless(owner): nobody})
     partition.commit()
