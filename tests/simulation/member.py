@@ -162,10 +162,10 @@ class _Parts(main_flow.MainFlowMember):
 def patch_members(patches: Patches) -> None:
     """Let members run in the simulation: on the loop without Bytewax, without signals, and watched."""
     patches.replace(main_flow, "run", run_loop)
-    patches.replace(main_flow, "Metrics", lambda _: SimpleNamespace(watch=lambda *_: None))
+    patches.replace(main_flow, "MainFlowMetrics", lambda _: SimpleNamespace(watch=lambda *_: None))
     patches.replace(main_flow, "stop_on_signals", lambda _: None)
     patches.replace(main_flow, "sys", SimpleNamespace(setswitchinterval=lambda _: None))
-    patches.replace(main_flow, "Member", _Parts)
+    patches.replace(main_flow, "MainFlowMember", _Parts)
     real_gain: Callable[..., None] = Ownership.gain
     real_sync: Callable[..., None] = Partition.sync
 

@@ -528,33 +528,33 @@ _REPLACED = {
 @contextlib.contextmanager
 def simulating() -> Iterator[None]:
     patches = simulated.Patches(_REPLACED)
-    patches.apply()
-    # Waits that an event ends anyway; polling more seldom costs the model no behaviour.
-    patches.replace(hub, "WAIT_S", 0.3)
-    patches.replace(hub, "POLL_S", 0.4)
-    patches.replace(membership, "POLL_S", 0.2)
-    patches.replace(ownership, "PAUSE_S", 0.05)
-    patches.replace(group_consumer, "REQUEST_S", 2.0)  # shorter than the session, as by default
-    patches.replace(SharedMemory, "options", _quick_options(SharedMemory.options))
-    patch_members(patches)
-    patches.replace(control, "POLL_S", 1.0)
-    for module, name in (
-        (connection, "ASK_EVERY_S"),
-        (connection, "LOOK_S"),
-        (standby, "RELEASED_INTERVAL_S"),
-        (tails, "ASK_EVERY_S"),
-    ):
-        patches.replace(module, name, 3 * getattr(module, name))
-    logging.disable(logging.CRITICAL)
-    gc.freeze()  # what is there by now is not looked through again
-    gc.disable()
     try:
+        patches.apply()
+        # Waits that an event ends anyway; polling more seldom costs the model no behaviour.
+        patches.replace(hub, "WAIT_S", 0.3)
+        patches.replace(hub, "POLL_S", 0.4)
+        patches.replace(membership, "POLL_S", 0.2)
+        patches.replace(ownership, "PAUSE_S", 0.05)
+        patches.replace(group_consumer, "REQUEST_S", 2.0)  # shorter than the session, as by default
+        patches.replace(SharedMemory, "options", _quick_options(SharedMemory.options))
+        patch_members(patches)
+        patches.replace(control, "POLL_S", 1.0)
+        for module, name in (
+            (connection, "ASK_EVERY_S"),
+            (connection, "LOOK_S"),
+            (standby, "RELEASED_INTERVAL_S"),
+            (tails, "ASK_EVERY_S"),
+        ):
+            patches.replace(module, name, 3 * getattr(module, name))
+        logging.disable(logging.CRITICAL)
+        gc.freeze()  # what is there by now is not looked through again
+        gc.disable()
         yield
     finally:
         gc.enable()
         gc.unfreeze()
         logging.disable(logging.NOTSET)
-        patches.undo()
+        patches.undo()  # also where a name is missing: other tests share the process
 
 
 def _quick_options(real: Callable[[SharedMemory], Any]) -> Callable[[SharedMemory], Any]:
