@@ -27,8 +27,8 @@ _SPARE = 8  # what comes at once leaves room for an eighth more: memory that nob
 
 
 def _unwritten(count: int, dtype: np.dtype[Any]) -> Array:
-    """Memory for so many values. For much of it NumPy asks for huge pages, and where none is at hand the kernel looks
-    for them as they are written: 40 MB take 3 to 95 ms, by chance. Small pages take 15."""
+    """Allocate memory for values. For large blocks NumPy requests huge pages; if none is free, the kernel searches
+    during the writes: 40 MB take 3 to 95 ms. Small pages take 15 ms."""
     if (size := count * dtype.itemsize) < _MUCH_BYTES:
         return np.empty(count, dtype)
     return np.frombuffer(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype, count)
@@ -108,8 +108,7 @@ class JoinedArray:
         return self._joined.nbytes + sum(values.nbytes for values, _, _ in self._waiting)
 
     def extend(self, values: npt.ArrayLike, count: int, meanings: Array | None = None) -> None:
-        """Appends `count` values, or one so many times; where `meanings` are given, those that the values number. The
-        values are copied."""
+        """Append copies of `count` values, or one value repeated. `meanings` are given if the values number them."""
         if len(self._waiting) == self.WAITING:
             self._join()
         self._waiting.append((np.array(values, getattr(values, "dtype", self._dtype)), count, meanings))
@@ -144,8 +143,10 @@ def mean(rows: Matrix) -> Matrix:
 
 
 def best_part(values: Array, weights: Column, counts: Ints) -> Array:
-    """(rows, parts) values of things that have so many parts each, 1 at least, one thing after the other → (rows,
-    things): those of each thing's best part, the first with the highest weighted sum. `weights`: (rows,)."""
+    """Return the values of each item's best part: the first with the highest weighted sum.
+
+    `(rows, parts)` values of items with at least one part each, item after item, become (rows, items). `weights` is
+    (rows,)."""
     if len(counts) == values.shape[1]:
         return values
     sums, firsts = weights.astype(values.dtype) @ values, counts.cumsum() - counts

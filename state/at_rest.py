@@ -1,4 +1,4 @@
-"""Whether a state directory is encrypted, and how its secret is stored."""
+"""The encryption state of a directory, and the stored form of its secret."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,7 +7,7 @@ import numpy as np
 from recallflow.state.arrays import Array, Mask
 from recallflow.state.interner import Interner
 
-MACHINES = ("assistant", "system", "tool")  # roles of what is no person
+MACHINES = ("assistant", "system", "tool")  # roles of non-persons
 
 
 def people(facts: Mapping[str, Array], names: Interner) -> Mask:

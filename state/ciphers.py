@@ -7,10 +7,10 @@ from recallflow.errors import DecryptionFailed
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-_BEGIN = 1 + NONCE_BYTES  # where behind the mark and the nonce what was encrypted begins
+_BEGIN = 1 + NONCE_BYTES  # the start of the ciphertext, after the mark and the nonce
 # How a value begins.
 PLAIN = b"\x00"  # stored as it is, among others that are sealed
-SEALED = b"\x01"  # sealed with AES-256-GCM: nonce, then what was encrypted and its tag
+SEALED = b"\x01"  # sealed with AES-256-GCM: nonce, ciphertext, tag
 
 
 def new_key() -> bytes:

@@ -281,8 +281,8 @@ class OwnerGraph:
         return row.number, edge_of(row, row.source)
 
     def _edge_of_things(self, name: bytes) -> tuple[Edge | NodeKey | None, int]:
-        """The edge between what the ends of a stored one stand for, or that one thing, and how many pairs of names were
-        looked at for it. Where several are one edge, the first name has it."""
+        """Return the edge between the entities of a stored edge's ends, or the entity if both are the same; and the
+        number of name pairs examined. Of several equal edges, the one of the first names counts."""
         found = self._edge_called(name)
         if found is None:
             return None, 1

@@ -176,7 +176,7 @@ class HotGraph:
             self.has_all_nodes = False
         if len(self.absent) > KNOWN_NODES:
             self.absent.clear()
-        self.absent.difference_update(staged.nodes)  # `-=` would copy all that are absent
+        self.absent.difference_update(staged.nodes)  # `-=` would copy the whole set
         for key, name in staged.nodes.items():
             _put(self.nodes, key, name)
         if self._names is not None:

@@ -244,7 +244,7 @@ class HotOwners:
         work. The rest waits for the owner's next use."""
         packed = 0
         for owner in self._touched:
-            with suppress(DecryptionFailed):  # whoever asks is told
+            with suppress(DecryptionFailed):  # the caller receives it
                 while packed < PACKED_MOST and (memories := self._owners[owner].keep_segment(model, dimension)):
                     packed += memories
 

@@ -177,8 +177,8 @@ class Conversation:
         return places[places >= 0] if len(self.places) > self.size else places
 
     def around(self, values: Array, reaches: Iterable[int]) -> Array:
-        """For each place, the sum of the values within so many places to both sides of it in its episode, and of such
-        sums where there are several reaches."""
+        """Return for each place the sum of values within a reach on both sides in its episode, and the total over
+        several reaches."""
         up_to, summed = np.concatenate([[0.0], np.cumsum(values)]), np.zeros(self.size)
         for low, high in map(self.window, reaches):
             summed += up_to.take(high) - up_to.take(low) - values

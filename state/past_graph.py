@@ -47,7 +47,7 @@ class PastGraph(OwnerGraph):
     """The graph as known at `known_by_ms`, of events up to `happened_by_ms` (None: all). `index` has the memories of
     that time."""
 
-    joins_anew = False  # whether the index has episodes of its own, whatever is known
+    joins_anew = False  # whether the index has its own episodes
 
     def __init__(
         self,

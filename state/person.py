@@ -26,7 +26,7 @@ from recallflow.state.usage import Usage, decode_seqs
 Fields = dict[str, Any]
 Shown = Iterator[tuple[str, Fields]]  # type of record, and its fields
 
-# Tables that repeat what others say, and those of hashes alone, by what is counted of them.
+# Tables with copies of other records, and tables of hashes only, by the counted content.
 REPEATING = frozenset((keys.SEGMENT, keys.REACH, keys.RENEWED))
 HASHES = {keys.CURRENT: "memory_ids", keys.EVENT_ID: "event_ids"}
 _QUERY_ID_BYTES = 8

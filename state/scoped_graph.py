@@ -74,7 +74,7 @@ class ScopedGraph(PastGraph):
         return ((*ends, number) for number, ends in enumerate(ordered))
 
     def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
-        """By what a memory is superseded, as their edges say."""
+        """Return the memories that supersede a memory, by the edges of these memories."""
         if self._slot(seq) is None:
             return []
         ids = dict.fromkeys(one.by for one in by)

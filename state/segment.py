@@ -73,10 +73,11 @@ class Rows(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A stretch of an owner's memories by sequence number, all of them live. `end`: the number before which they are;
-    `size`: how many they are. `facts`: by column of `FACTS`, (size,) or (1,) where all are equal; `names`: what their
-    numbers stand for. `ids`: the bytes of all, `id_ends`: where each one ends. `tags`, `metadata`: as `Labels` packs
-    them. `token_dimension`: numbers per token vector, 0 where no memory has any."""
+    """A range of an owner's live memories by sequence number.
+
+    `end` is the number after the last; `size` the count. `facts`: by column of `FACTS`, (size,) or (1,) if all are
+    equal; `names` maps their numbers to strings. `ids` holds the bytes of all ids, and `id_ends` the end of each.
+    `tags`, `metadata`: packed by `Labels`. `token_dimension`: numbers per token vector, 0 without any."""
 
     end: int
     size: int

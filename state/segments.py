@@ -59,7 +59,7 @@ class Segments:
 
     @cached_property
     def _end(self) -> int:
-        """The sequence number up to which segments were made; of some there may be none any more."""
+        """Return the sequence number up to which segments were made; some may have been deleted."""
         stored = self._partition.get(keys.reach(self._owner))
         version, of_model, end = orjson.loads(stored) if stored else (VERSION, self._model, 0)
         return end if (version, of_model) == (VERSION, self._model) else 0

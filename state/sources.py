@@ -5,7 +5,7 @@ from pathlib import Path
 from recallflow.state.files import read_checked, write_checked
 
 CALLERS_LOG, ONE_RUNS_LOG = "local", "lines"  # as positions name what callers put, and the lines of one command
-TOPICS = "topics.json"  # what a state directory knows of the topics that it reads, from before the first record on
+TOPICS = "topics.json"  # the registry of input topics, written before the first record
 MOVED = "moved.json"  # in directories between which partitions were moved
 
 

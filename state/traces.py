@@ -103,7 +103,7 @@ def forms_of(piece: bytes) -> set[bytes]:
 
 
 def _in_base64(piece: bytes, before: int) -> bytes:
-    """What base64 makes of a piece behind so many other bytes, without the characters that these have part in, nor what
-    comes behind."""
+    """Return the base64 form of a piece after a number of other bytes, without the characters that other bytes
+    affect."""
     encoded = base64.b64encode(bytes(before) + piece)
     return encoded[-(-before * 8 // 6) : (before + len(piece)) * 8 // 6]

@@ -121,7 +121,7 @@ class Models:
         return Answers(ended | embedded, vectors, scored)
 
     async def _complete(self, tenant_id: str, step: LlmStep, prompt: Prompt, crowded: bool) -> Ended:
-        assert self._language is not None  # noqa: S101 nobody wants an answer to a prompt where there is no model
+        assert self._language is not None  # noqa: S101 prompts need a model
         (model, timeout_s), began_s = self._language, self._now_s()
         failure, tokens, said = None, 0, None
         try:
@@ -129,7 +129,7 @@ class Models:
                 _check_room(crowded)
                 said, (_, prompt_tokens, completion_tokens) = await model.complete(tenant_id, prompt)
             tokens = prompt_tokens + completion_tokens
-        except Exception as error:  # noqa: BLE001 whatever is wrong with a model, its question is answered
+        except Exception as error:  # noqa: BLE001 the query is answered after any error of a model
             failed = _model_error(step, error)
             failure, (_, prompt_tokens, completion_tokens) = failed.code, failed.spent
             tokens = prompt_tokens + completion_tokens
@@ -140,7 +140,7 @@ class Models:
     ) -> tuple[dict[ModelStep, Ended], Matrix | ModelError]:
         if not texts:
             return {}, NO_FLOATS
-        assert self._embeddings is not None  # noqa: S101 nobody wants vectors where there is no service
+        assert self._embeddings is not None  # noqa: S101 vectors need a service
         (service, timeout_s), began_s = self._embeddings, self._now_s()
         try:
             async with asyncio.timeout(timeout_s):
@@ -155,7 +155,7 @@ class Models:
     async def _score(self, question: str, candidates: Sequence[Text]) -> Scored | None:
         if not candidates:
             return None
-        assert self._reranker is not None  # noqa: S101 nobody wants scores without a reranker
+        assert self._reranker is not None  # noqa: S101 scores need a reranker
         (scorer, timeout_s), began_s = self._reranker, self._now_s()
         problem, scores = None, dict[str, float]()
         try:

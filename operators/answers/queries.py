@@ -15,7 +15,7 @@ from recallflow.operators.answers.asides import Asides, ParkedQuery
 from recallflow.operators.answers.effects import Marks, stage_effects
 from recallflow.operators.answers.stepped_queries import Answering, SteppedQueries
 from recallflow.operators.answers.turns import Turns
-from recallflow.operators.answers.waiting import Absences, Asked, Pasts, Waiting, claims_absence, unread_warning
+from recallflow.operators.answers.waiting import Absences, PastQuery, Pasts, Waiting, claims_absence, unread_warning
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
@@ -83,7 +83,7 @@ class Queries:
         if waiting is None or not waiting.missing(self._partition.applied):
             # An engine that catches up says so in any case.
             return self._begin(ask, [] if self._behind() else unread_warning(ask.record))
-        if self._rules.input_ends:  # line by line: what is not applied at its turn is behind it, or nowhere
+        if self._rules.input_ends:  # no later record is applied before this query
             return self._begin(ask, waiting.stale(self._partition.applied))
         self._waiting.append(waiting)
         return []
@@ -163,7 +163,7 @@ class Queries:
 
     def begin_anew(self, owners: Collection[Owner]) -> None:
         """Restart the queries in progress of these owners, without earlier results."""
-        given_up: list[Asked | ParkedQuery] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
+        given_up: list[PastQuery | ParkedQuery] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
         given_up += [*self._lines.give_up(owners), *self._absences.give_up(owners)]
         if self._asides is not None:
             given_up += self._asides.give_up(owners)
@@ -330,7 +330,7 @@ class Queries:
             return self._absent(answering, behind)
         if effects is not None:
             drop = partial(self._owners.drop, ask.owner)
-            with suppress(InvalidRecord, DecryptionFailed):  # it is answered, whatever becomes of its effects
+            with suppress(InvalidRecord, DecryptionFailed):  # a failure of its effects does not affect the answer
                 once(STEP, ask.record.position, self._stage_effects, ask, effects, undo=drop)
         if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
             return self._recorded(ask, answer)

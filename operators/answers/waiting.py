@@ -39,10 +39,10 @@ from recallflow.state.index import OwnerIndex
 
 STEP = "state"
 ABSENT_BYTES_MOST = 8 * 1024 * 1024  # of questions that wait for the log, in a state partition
-ABSENT_BYTES_EACH = 2_048  # beside the record's value
+ABSENT_BYTES_EACH = 2_048  # in addition to the record's value
 LOOK_MS = 50  # how often it is seen that the log is applied, where no batch comes
 
-# What an answer found, by the type of its query.
+# The result of an answer, by the type of its query.
 FOUND: Mapping[type[Query], Callable[[Response], object]] = MappingProxyType(
     {
         Recall: lambda response: response.memories or response.episodes,
@@ -94,7 +94,7 @@ def unread_warning(record: Record) -> list[Warn]:
     return [Warn(code="stale_read", detail=detail)] if record.unread else []
 
 
-class Asked(NamedTuple):
+class PastQuery(NamedTuple):
     """A query with its warnings, the results of models, and the remaining steps. The steps are valid for a change
     number of the owner."""
 
@@ -113,7 +113,7 @@ class Pasts:
         self._owners = owners
         self._embedder = embedder
         self._episode_gap_ms = episode_gap_ms
-        self._asked: dict[str, deque[Asked]] = {}  # by tenant
+        self._asked: dict[str, deque[PastQuery]] = {}  # by tenant
         self._built: dict[str, OwnerIndex] = {}  # by tenant: the past of its first question
 
     def __bool__(self) -> bool:
@@ -138,10 +138,10 @@ class Pasts:
         steps = build(hot, moment, model, dimension, self._episode_gap_ms)
         next(steps)  # from here on it is of now
         line = self._asked.setdefault(ask.owner.tenant_id, deque())
-        line.append(Asked(ask, warnings, said, moment, steps, hot.next_change))
+        line.append(PastQuery(ask, warnings, said, moment, steps, hot.next_change))
         return True
 
-    def advance(self, tenant_id: str) -> Asked | None:
+    def advance(self, tenant_id: str) -> PastQuery | None:
         """Take one step of a tenant's first query. After the last step, return the query, which can be answered now.
         After an internal error or unreadable data, its answer has a warning."""
         asked, built = self._asked[tenant_id][0], self._built.pop(tenant_id, None)
@@ -149,7 +149,7 @@ class Pasts:
             if built is None:
                 once(STEP, asked.ask.record.position, self._step, asked)
                 return None
-            # To answer takes long enough for a turn of its own.
+            # Answering takes long enough for a separate step.
             hot = self._owners.get(asked.ask.owner)
             hot.past = asked.moment, built
             if hot.next_change == asked.change:
@@ -161,9 +161,9 @@ class Pasts:
             del self._asked[tenant_id]
         return asked
 
-    def give_up(self, owners: Collection[Owner]) -> list[Asked]:
+    def give_up(self, owners: Collection[Owner]) -> list[PastQuery]:
         """Drop the queries of these owners, and return them."""
-        given_up: list[Asked] = []
+        given_up: list[PastQuery] = []
         for tenant_id, line in [*self._asked.items()]:
             if line[0].ask.owner in owners:
                 self._built.pop(tenant_id, None)
@@ -174,13 +174,13 @@ class Pasts:
                 del self._asked[tenant_id]
         return given_up
 
-    def _step(self, asked: Asked) -> None:
+    def _step(self, asked: PastQuery) -> None:
         try:
             next(asked.steps)
         except StopIteration as ended:
             self._built[asked.ask.owner.tenant_id] = ended.value
 
-    def end(self, asked: Asked) -> None:
+    def end(self, asked: PastQuery) -> None:
         """Drop the past of an answered query."""
         with suppress(DecryptionFailed):
             self._owners.get(asked.ask.owner).past = None
@@ -193,7 +193,7 @@ class Absences:
     def __init__(self) -> None:
         self._held: list[ParkedQuery] = []
         self._held_bytes = 0
-        self._deadlines_ms: dict[Position, int] = {}  # of all that were ever held and are not answered
+        self._deadlines_ms: dict[Position, int] = {}  # of all unanswered queries that were held
         self._look_ms = 0  # when it is seen next whether the log is applied
 
     def hold(self, question: ParkedQuery, now_ms: int) -> bool:
