@@ -1,7 +1,7 @@
-"""What is kept of a text, and what is looked up for a question.
+"""Analysis of texts and questions.
 
-A text is read in its own language; a question in its own, in each language that the owner's memories are in, and in
-English, which is what a text is read in that does not tell.
+A text is analysed in its own language. A question is analysed in its own language, in those of the owner's memories,
+and in English, which is the language of texts that do not show theirs.
 """
 
 import re
@@ -173,7 +173,7 @@ def _others(word: str, tried: Sequence[int]) -> Iterable[str]:
 
 
 def name_stem(word: str, table: Table) -> str:
-    """What of a word, or of a name, is the same however it is bent in this language."""
+    """Return the part of a word or name that is common to its inflected forms in this language."""
     word = normalised(word).lower()
     if script_of(word) not in ("latin", ""):
         return stemming.of_script[word]
@@ -183,7 +183,7 @@ def name_stem(word: str, table: Table) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """The text's sentences, without blanks around them; none for a blank text."""
+    """Return the text's sentences, stripped; an empty list for a blank text."""
     return [part for start, end in pairwise([0, *sentence_ends(text)]) if (part := text[start:end].strip())]
 
 

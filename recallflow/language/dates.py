@@ -56,15 +56,15 @@ def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]
 
 
 def _months(text: str, table: Table) -> Iterator[tuple[int, int | None]]:
-    """Each month that is named, and the day beside it."""
+    """Yield each named month, and the day next to it."""
     for word in table.month.finditer(text):
         if (month := _month(text, word, table)) is not None:
             yield month, _day(text, word, table)
 
 
 def _month(text: str, word: regex.Match[str], table: Table) -> int | None:
-    """The month a word names. Short forms need a capital. A doubtful one needs a day or a word that goes before months
-    beside it, or a capital that no sentence's start explains."""
+    """Return the month of a word. Short forms need a capital. An ambiguous one needs an adjacent day, a preceding
+    word for months, or a capital inside a sentence."""
     lowered, capital = word[0].lower(), word[0][0].isupper()
     if lowered in table.doubtful_months:
         beside = text[max(word.start() - _BESIDE, 0) : word.start()]
@@ -80,7 +80,7 @@ def _month(text: str, word: regex.Match[str], table: Table) -> int | None:
 
 
 def _day(text: str, month: regex.Match[str], table: Table) -> int | None:
-    """The day of the month beside a month's name: 8 May, May 8th, the 8th of May."""
+    """Return the day next to a month's name: 8 May, May 8th, the 8th of May."""
     before, after = text[max(month.start() - _BESIDE, 0) : month.start()], text[month.end() : month.end() + _BESIDE]
     found = table.day_before.search(before) or table.day_after.search(after)
     return int(found[1]) if found and 1 <= int(found[1]) <= 31 else None

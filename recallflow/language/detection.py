@@ -1,6 +1,7 @@
-"""The language of a text. Scripts tell most; among those in Latin script, function words, common words and letters do.
+"""Language detection. Scripts identify most languages; among those in Latin script, function words, common words and
+letters do.
 
-A word that n languages have tells each of them an nth. What is not clear is what the caller assumes.
+A word of n languages counts one nth for each of them. The caller's assumption decides unclear cases.
 """
 
 import re
@@ -14,7 +15,7 @@ from recallflow.language.scripts import BEYOND_LATIN, UNSPACED, normalised
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import LATIN_WORD, unspaced_table
 
-WHOLE = 420  # what a word tells that one language has: in whole numbers, sums are the same in any order
+WHOLE = 420  # weight of a word of one language; whole numbers give equal sums in any order
 LEAST = 1.2 * WHOLE  # more than one such word: names and slips are such
 MARGIN = 1.3  # by which the best is ahead of the next
 

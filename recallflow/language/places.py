@@ -1,4 +1,4 @@
-"""Where in a text the words stand that have certain stems, by the same analysis that finds the stems."""
+"""Positions of words with given stems in a text, by the analysis that finds the stems."""
 
 import sys
 from array import array
@@ -27,8 +27,7 @@ _start = itemgetter(1)
 
 
 class Found(NamedTuple):
-    """A word in a text: what it has in common with others like it (its stem; without blanks, its characters), and where
-    it stands, in characters of the text."""
+    """A word in a text: its stem (without spaces, its characters), and its range of characters."""
 
     kind: str
     start: int
@@ -187,7 +186,7 @@ def _joined(found: Iterator[tuple[Found, bool]], lowered: str) -> list[Found]:
 
 
 def _moved(text: str, lowered: str, found: list[Found], language: int) -> list[Found]:
-    """The places in the text as it was written; none where its characters cannot be told apart."""
+    """Return the ranges in the original text; an empty list where its characters cannot be aligned."""
     origins: list[tuple[int, int]] = []
     for cluster in _CLUSTER.finditer(text):
         start, end = cluster.span()

@@ -1,4 +1,4 @@
-"""Characters: which script they are of, and how one is written that may be written in several ways."""
+"""Characters: their scripts, and their normal forms."""
 
 import re
 import unicodedata
@@ -36,7 +36,7 @@ _SIGNS = str.maketrans(dict.fromkeys("™℠®©", " "))  # their compatibility 
 _LATIN_FORMS = str.maketrans({"ß": "ss", "ı": "i", "ø": "o", "ł": "l", "đ": "d", "œ": "oe", "æ": "ae"})
 _ARABIC_FORMS = str.maketrans(dict.fromkeys("أإآٱ", "ا") | {"ؤ": "و", "ئ": "ي", "ک": "ك", "ی": "ي"})
 _ARABIC_MARKS = re.compile("[\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0640]")
-_FINAL_HA = re.compile(r"ه\b")  # what a final ta marbuta is often written as
+_FINAL_HA = re.compile(r"ه\b")  # frequent spelling of a final ta marbuta
 _NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")  # may be written as a dot
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
@@ -49,7 +49,7 @@ _DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "�
 
 
 def normalised(text: str) -> str:
-    """The text with one way to write each character (NFKC), and without what is not seen."""
+    """Return the text with one form of each character (NFKC), and without invisible ones."""
     if text.isascii():
         return text
     text = _STACKED.sub("", _UNSEEN.sub("", text))

@@ -1,7 +1,6 @@
-"""What a statement tells beside its words: whether something changed, ended or was corrected, of whom it speaks, and
-which numbers it gives.
+"""Reading of statements: changes, ends and corrections, their subjects, and their numbers.
 
-The cues of each language stand in `cues/*.toml`: lists of words and phrases, plain data that a native can correct.
+The cues of each language are in `cues/*.toml`: lists of words and phrases, which a native speaker can correct.
 """
 
 import tomllib
@@ -26,7 +25,7 @@ Cue = Literal["change", "ended", "corrected", "restored", "added", "past", "othe
 CUES: tuple[Cue, ...] = get_args(Cue)
 _FOLDER = resources.files("recallflow.language") / "cues"
 _NUMBER = regex.compile(r"\d[\d.,:/-]*\d|\d")
-_POSSESSED_WITHIN = 3  # words from "my" to the person whose it tells
+_POSSESSED_WITHIN = 3  # maximum number of words from "my" to the person
 _WITHIN_WORDS = ("zh", "ja", "ko")  # no blanks between words; Korean words carry particles
 _JOINING = " 的の"
 _SOMEBODY = -1  # a person that a cue tells, without a row

@@ -1,4 +1,4 @@
-"""Stems, word by word: Snowball's where it knows the language, in the spelling without accents."""
+"""Stems of words: Snowball's where it supports the language, without accents."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ _LOOKS = 3  # endings stand one behind the other
 
 
 def _snowball(algorithm: str) -> Callable[[str], str]:
-    stem: Callable[[str], str] = Stemmer.Stemmer(algorithm, 0).stemWord  # no cache of its own: ours are bounded
+    stem: Callable[[str], str] = Stemmer.Stemmer(algorithm, 0).stemWord  # without Snowball's unbounded cache
     return stem
 
 

@@ -173,7 +173,7 @@ class Table:
         return {intent: self._whole(self._given["intents"].get(intent, ())) for intent in get_args(Intent)}
 
     def _whole(self, patterns: Iterable[str]) -> Pattern:
-        """Compile patterns of whole words, whatever their case."""
+        """Compile patterns of whole words, case-insensitively."""
         if not (joined := "|".join(patterns)):
             return _NEVER
         whole = rf"(?<!\w)(?:{joined})(?!\w)" if self.blanks else f"(?:{joined})"
@@ -193,7 +193,7 @@ def _longest_first(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(words), key=lambda word: (-len(word), word)))
 
 
-# In this order they are numbered in what is stored: new ones go to the end, eight at most.
+# Order of the stored language numbers: add new ones at the end, eight at most.
 LATIN = tuple(map(Table.load, ("en", "de", "fr", "es", "pt", "it", "tr")))
 ENGLISH = LATIN[0]
 RUSSIAN, ARABIC, HINDI, CHINESE, JAPANESE, KOREAN = map(Table.load, ("ru", "ar", "hi", "zh", "ja", "ko"))

@@ -1,4 +1,4 @@
-"""Words by Unicode's rules; of a script without blanks, each two characters of what stands between function words."""
+"""Words by Unicode's rules; in scripts without spaces, pairs of characters between function words."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def ascii_blanked(text: str) -> str:
 
 
 def ascii_words(text: str) -> list[str]:
-    """The words of an ASCII text in lower case, single letters among them: what a pattern finds, in a third of its
+    """Return the lower-case words of an ASCII text, single letters included: equal to the pattern, in a third of its
     time."""
     return ascii_blanked(text).split()
 
@@ -43,8 +43,8 @@ def runs(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def pairs(run: str, table: Table) -> Iterator[str]:
-    """What stands between the function words of a run without blanks: each two neighbouring characters of a kind, and a
-    character that stands alone, unless it carries grammar."""
+    """Yield each two adjacent characters of one kind between the function words of a run without spaces, and single
+    characters that carry no grammar."""
     for part in _SEPARATORS[table.code].split(run):
         for found in _KINDS.finditer(part):
             characters = regex.findall(r"\X", found[0]) if found["other"] else found[0]
@@ -77,7 +77,7 @@ def placed_pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
 
 
 def _separator(table: Table) -> regex.Pattern[str]:
-    """Parts function words from what stands between them, and leaves words whole that merely hold their characters."""
+    """Return the pattern that separates function words, except inside longer words."""
     whole, parting = (
         "|".join(map(regex.escape, sorted(words, key=lambda word: (-len(word), word))))
         for words in (table.whole_words, table.function_words)
