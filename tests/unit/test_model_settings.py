@@ -91,7 +91,7 @@ def test_the_graph_names_of_old_still_hold() -> None:
 def test_question_is_tried_once(
     llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch, asker: Asker, calls: int
 ) -> None:
-    monkeypatch.setattr("recallflow.connectors.llm.calls.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("recallflow.connectors.llm.policy.FIRST_WAIT_S", 0.0)
     settings = LlmSettings("m", base_url=llm_server.url, attempts=3)
     llm_server.fail(Fault("status"), times=None)
 
