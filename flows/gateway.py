@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client.registry import Collector
 
-from recallflow.brokers.exchange import Inbox
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
@@ -124,7 +123,8 @@ def open_behind_kafka(config: Config, decisions: History) -> Iterator[KafkaBacke
 
 
 def service_topics(config: Config) -> "ServiceTopics":
-    from recallflow.connectors.kafka.service import ServiceTopics  # the Kafka client is optional
+    from recallflow.brokers.exchange import Inbox  # the Kafka client is optional
+    from recallflow.connectors.kafka.service import ServiceTopics
 
     topics, chosen = config.topics, config.serve
     replies = Inbox(chosen.reply_topic, True, chosen.reply_partition) if chosen.reply_topic is not None else None
