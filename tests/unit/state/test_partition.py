@@ -17,7 +17,7 @@ from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition
 
 KEYS = [keys.OWNERS + b"%04d" % number for number in range(1_000)]
-BLOCK_BYTES = 8_192  # more than the first block, which is read when the database is opened
+BLOCK_BYTES = 20_480  # more than the first block, which is read when the database is opened
 
 
 @pytest.fixture
