@@ -154,7 +154,7 @@ def test_sufficient_summaries_are_the_answer(ask_model: Ask, llm_server: LlmServ
 
 
 def test_memory_names_the_subquery_that_found_it(ask_model: Ask) -> None:
-    assert "asked beside: Who repaired the kettle?" in " ".join(ask_model("--rewrite").split())
+    assert "subquery: Who repaired the kettle?" in " ".join(ask_model("--rewrite").split())
 
 
 def test_rewrite_without_a_language_model_gives_a_warning(run: Run) -> None:

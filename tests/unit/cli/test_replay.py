@@ -188,7 +188,10 @@ def test_second_replay_adds_nothing(cli: Cli, replay: Replay, log: Path, rejects
     log.write_bytes(jsonl(HELLO, b"{", event("message", content="b")))
     replay(log)
     before, done = state(), replay(log)
-    assert (done.returncode, done.stdout.startswith("log.jsonl: 0 events, 3 before")) == (0, True)
+    assert (done.returncode, done.stdout.startswith("log.jsonl: 0 events, 3 were stored by an earlier run")) == (
+        0,
+        True,
+    )
     assert state() == before
 
 
@@ -203,7 +206,7 @@ def test_grown_log_continues_at_its_end(
     log.write_bytes(line * 2 + b"{\n" + line)
     done = replay(log)
     assert info(cli, tmp_path)["memories"] == 3
-    assert done.stdout.startswith("log.jsonl: 2 events, 1 before")
+    assert done.stdout.startswith("log.jsonl: 2 events, 1 were stored by an earlier run")
     assert refused_lines(rejects) == [3]
 
 
