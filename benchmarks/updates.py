@@ -67,7 +67,7 @@ def ask(settings: Settings, every: Sequence[Case], mode: str, *, updating: bool 
         looked_at.append(looks(*given))
         return looked_at[-1]
 
-    def record(question: StatementReading, told: updates.Told) -> Any:
+    def record(question: StatementReading, told: updates.UpdateCandidates) -> Any:
         recorded.append((looked_at[-1], updates.features(question, told)))
         return likely(question, told) if updating else np.zeros((len(told), len(told)))
 

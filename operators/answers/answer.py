@@ -32,7 +32,7 @@ from recallflow.operators.recall.pipeline import (
 )
 from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
 from recallflow.operators.recall.shared import QuestionVector, Shared
-from recallflow.operators.recall.stages import Effects, Engine, Find, Found, Posed, find_nothing
+from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, Posed, find_nothing
 from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.operators.rules import Rules
 from recallflow.operators.user_limits import UserLimits
@@ -89,7 +89,7 @@ class Answerer:
         return self._engine.embedder
 
     def answer(
-        self, ask: Ask, said: Said = NOTHING, found: Found | None = None, beside: Sequence[Found] = ()
+        self, ask: Ask, said: Said = NOTHING, found: ComposedAnswer | None = None, beside: Sequence[ComposedAnswer] = ()
     ) -> tuple[Response, Effects | None]:
         """Return one query's response and its effects. `said` holds the results of models, `found` the search results
         from before the model calls if they are still valid, and `beside` those of subqueries. Raise InvalidRecord if
@@ -104,7 +104,7 @@ class Answerer:
         response, warnings = self._look_up(ask, said), unread(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
-    def to_ask(self, ask: Ask, said: Said, found: Found | None) -> tuple[Wanted, Find]:
+    def to_ask(self, ask: Ask, said: Said, found: ComposedAnswer | None) -> tuple[Wanted, Find]:
         """Return the model calls that precede an answer, and the search that runs meanwhile."""
         match query := ask.query:
             case Recall():
@@ -128,7 +128,7 @@ class Answerer:
             vectors[text] = questions.receive(text, given, answers.ended["embed"].took_ms)
         return Received(answers.ended, vectors, answers.scored)
 
-    def still_holds(self, found: Found) -> bool:
+    def still_holds(self, found: ComposedAnswer) -> bool:
         """Return whether earlier search results of an owner are still valid."""
         with suppress(DecryptionFailed):
             return self._owners.get(found.asked.hot.owner).next_change == found.change

@@ -7,7 +7,7 @@ from recallflow.operators.answers.models import Answers, ModelJob, Models
 from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.said import Received, Said, Wanted
-from recallflow.operators.recall.stages import Find, Found
+from recallflow.operators.recall.stages import ComposedAnswer, Find
 from recallflow.owner import Owner
 from recallflow.responses import Warn
 
@@ -21,8 +21,8 @@ class ParkedQuery(NamedTuple):
     ask: Ask
     warnings: list[Warn]
     said: Said
-    found: Found | None
-    beside: tuple[Found, ...] = ()
+    found: ComposedAnswer | None
+    beside: tuple[ComposedAnswer, ...] = ()
 
 
 class _Aside(NamedTuple):

@@ -20,7 +20,7 @@ from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.recall.said import NOTHING, Wanted
-from recallflow.operators.recall.stages import Effects, Find, Found, find_nothing
+from recallflow.operators.recall.stages import ComposedAnswer, Effects, Find, find_nothing
 from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
@@ -260,7 +260,7 @@ class Queries:
         with suppress(InvalidRecord):
             wanted, find = once(STEP, position, self._answerer.to_ask, question.ask, question.said, found)
 
-        def find_if_we_can() -> Found | None:
+        def find_if_we_can() -> ComposedAnswer | None:
             with suppress(InvalidRecord, DecryptionFailed):
                 return once(STEP, position, find)
             return None

@@ -15,7 +15,7 @@ from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE
 from recallflow.operators.recall.said import LeftOut
-from recallflow.operators.recall.stages import Found
+from recallflow.operators.recall.stages import ComposedAnswer
 from recallflow.owner import Owner
 
 STEP = "state"
@@ -79,7 +79,7 @@ class Turns:
         return () if question.found is None else self._answerer.smaller_questions(question.found, question.said)
 
 
-def _is_of_little(found: Found) -> bool:
+def _is_of_little(found: ComposedAnswer) -> bool:
     """Return whether the owner is so small that all subqueries are answered at once."""
     return found.change <= AT_ONCE and found.asked.index.words.lengths().sum() <= WORDS_AT_ONCE
 

@@ -1,1 +1,1 @@
-"""From a query to an answer."""
+"""Recall: ranks an owner's memories for a query and composes the response."""

@@ -1,13 +1,13 @@
 """BM25 of each memory, of each memory and its neighbours as one text, and of each episode as one text.
 
-The formula is Lucene's: idf = ln(1 + (n - df + 0.5) / (df + 0.5)), and a word's part is
-idf · tf / (tf + k1·(1 - b + b·len/avg)), with k1 = 1.2. A score s stands as s / (s + 5), which is all but spent on a
-long question, or as ln(1 + 2.2·s), which never is.
+The formula is Lucene's: idf = ln(1 + (n - df + 0.5) / (df + 0.5)), and a word contributes idf · tf / (tf + k1·(1 - b +
+b·len/avg)), with k1 = 1.2. A score s enters the signal as s / (s + 5), which saturates for long questions, or as ln(1 +
+2.2·s), which does not.
 
-| text | of | b | stands as |
+| text | extent | b | enters the signal as |
 |---|---|---|---|
 | OWN | a memory | 0.75 | both |
-| WINDOW | a memory and the two to each side of it in its episode | 0.3 | s / (s + 5) |
+| WINDOW | a memory and two on each side in its episode | 0.3 | s / (s + 5) |
 | NEAR | the same, without participants' names | 0.75 | ln(1 + 2.2·s) |
 | EPISODE | all its episode | 0.75 | ln(1 + 2.2·s) |
 """
@@ -30,13 +30,18 @@ K1 = 1.2
 LENIENT_B, B = 0.3, 0.75
 SQUASH = 5.0
 NOWHERE: Places = np.zeros(0, np.int64)
-COUNTS_A_READ = 1_000  # counts that cost as much as to read a record
-_AT_ONCE = 1 << 19  # counts, of some words in all texts that hold any
+COUNTS_A_READ = 1_000  # counts with the same cost as reading a record
+_AT_ONCE = 1 << 19  # counts per batch, of some words in all texts that hold any
 
 
 class Scores(NamedTuple):
-    """BM25 by the text that is scored. `own`, `window`, `near`: at `places` (rising), 0 elsewhere; `episode`: of each
-    episode. `worth`: the sum of the idf of the question's words among memories, each counted once."""
+    """BM25 scores by text.
+
+    Attributes:
+        places: positions of `own`, `window` and `near`, ascending; the scores are 0 elsewhere.
+        episode: one score per episode.
+        worth: the sum of the idf of the question's distinct words among memories.
+    """
 
     places: Places
     own: Column
@@ -47,27 +52,30 @@ class Scores(NamedTuple):
 
 
 def squashed(scores: Column) -> Column:
-    """0 to 1."""
+    """Map scores to 0 to 1."""
     found: Column = scores / (scores + SQUASH)
     return found
 
 
 def logarithm(scores: Column) -> Column:
-    """0 and above."""
+    """Map scores to 0 and above."""
     found: Column = np.log1p((K1 + 1) * scores)
     return found
 
 
 def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) -> Scores:
-    """BM25 of each text. `bare`: the stems that are of no participant's name. In a window, a word that is asked for
-    twice counts twice."""
+    """Return BM25 of each text. A repeated question word counts repeatedly in a window.
+
+    Args:
+        bare: the stems that belong to no participant's name.
+    """
     conversation, times = index.conversation, Counter(stems)
-    asked = sorted(times, key=lambda stem: stem not in bare)  # names last: they have no part in `near`
+    asked = sorted(times, key=lambda stem: stem not in bare)  # names last: `near` excludes them
     standing = [index.standing[stem] for stem in asked]
     held = [found.places for found in standing]
-    near = conversation.near(np.concatenate([NOWHERE, *held]), WINDOW)  # no other place has a score
+    near = conversation.near(np.concatenate([NOWHERE, *held]), WINDOW)  # no other position has a score
     places: Places = near.nonzero()[0]
-    before = np.zeros(conversation.size + 1, np.int64)  # how many of `places` are before a place
+    before = np.zeros(conversation.size + 1, np.int64)  # number of `places` before each position
     near.cumsum(out=before[1:])
     repeats = np.array([times[stem] for stem in asked], np.float64)
     nameless = sum(stem in bare for stem in asked)
@@ -88,7 +96,7 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
         rows = np.repeat(np.arange(len(some)) * width + 1, [len(where) for where in some])
         rows += before.take(np.concatenate(some))
         counts = np.bincount(rows, minlength=len(some) * width)
-        # How often each word stands at each of `places`, and before it, (words, places).
+        # Occurrences of each word up to and including each of `places`, (words, places).
         up_to = counts.cumsum(dtype=np.int32).reshape(-1, width)
         own += bm25(counts.reshape(-1, width)[:, 1:], rarities[these], norm)
         around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
@@ -103,12 +111,16 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
 
 
 def _holders(counts: npt.NDArray[np.int32]) -> list[int]:
-    """How many texts hold each word. `counts`: (words, texts)."""
+    """Return the document frequency of each word.
+
+    Args:
+        counts: (words, texts).
+    """
     return [int(np.count_nonzero(row)) for row in counts > 0]
 
 
 def _norms(lengths: Lengths, texts: Ints, b: float = B) -> Column:
-    """What counts of words in some of the texts are compared with, k1·(1 - b + b·len/avg)."""
+    """Return the length norm of each text, k1·(1 - b + b·len/avg)."""
     norms: Column = lengths.words.take(texts)
     norms *= K1 * b / lengths.mean
     norms += K1 * (1 - b)
@@ -116,16 +128,24 @@ def _norms(lengths: Lengths, texts: Ints, b: float = B) -> Column:
 
 
 def bm25(counts: npt.NDArray[np.integer[Any]], worths: Column, norms: Column) -> Column:
-    """BM25 of texts. `counts`: (words, texts); `worths`: (words,) the idf of each among such texts, as often as it
-    counts; `norms`: (texts,)."""
+    """Return BM25 of texts.
+
+    Args:
+        counts: (words, texts).
+        worths: (words,) the idf of each word, times its repetitions in the question.
+        norms: (texts,).
+    """
     parts = counts + norms
     scores: Column = worths @ np.divide(counts, parts, out=parts)
     return scores
 
 
 def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -> Scattered:
-    """(n,) Σ ln(1 + n / memories that hold it) / worth, over the pairs of neighbouring stems of the question that stand
-    side by side in the memory. `worth`: 0 counts as 1."""
+    """Return (n,) Σ ln(1 + n / df) / worth over the question's adjacent pairs of stems that are adjacent in the memory.
+
+    Args:
+        worth: 0 counts as 1.
+    """
     conversation = index.conversation
     found = [conversation.living(distinct(index.words.adjoining(*pair))) for pair in dict.fromkeys(pairwise(stems))]
     found = [holding for holding in found if len(holding)]
@@ -137,18 +157,27 @@ def phrase_column(index: OwnerIndex, stems: Sequence[str], worth: float = 1.0) -
 
 
 def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
-    """How often each word stands at each of `places`, (words, places), out of `size` places. `held`: the place of each
-    of its occurrences."""
-    width, number = len(places) + 1, np.full(size, len(places))  # the last one stands for all other places
+    """Return term frequencies at each of `places`, (words, places).
+
+    Args:
+        held: the position of each occurrence, by word.
+        size: the number of all positions.
+    """
+    width, number = len(places) + 1, np.full(size, len(places))  # the last column collects all other positions
     number[places] = np.arange(len(places))
     rows = np.repeat(np.arange(len(held)) * width, [*map(len, held)])
     rows += number.take(np.concatenate([NOWHERE, *held]))
     counts = np.bincount(rows, minlength=len(held) * width).reshape(len(held), width)
-    found: Ints = counts.take(number.take(places), axis=1)  # a place may be there several times
+    found: Ints = counts.take(number.take(places), axis=1)  # `places` may repeat a position
     return found
 
 
 def idf(held: npt.ArrayLike, texts: int) -> Column:
-    """Of words that so many of the texts hold."""
+    """Return the idf of words.
+
+    Args:
+        held: the document frequency of each word.
+        texts: the number of texts.
+    """
     holding = np.asarray(held, np.float64)
     return np.log1p((texts - holding + 0.5) / (holding + 0.5))

@@ -1,11 +1,11 @@
-"""Budgets of tokens, and what counts them."""
+"""Token budgets and token counters."""
 
 import re
 
 from recallflow.embedder import Embedder, TokenCounter
 
 CHARACTERS_PER_TOKEN = 4
-# Han, kana, Hangul and their punctuation: about a token each, as no encoding has words of them.
+# Han, kana, Hangul and their punctuation: about one token per character, because encodings hold no whole words of them.
 _CJK = re.compile(
     "[\u1100-\u11ff\u3000-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\uff00-\uffef\U00020000-\U0003134f]"
@@ -13,7 +13,7 @@ _CJK = re.compile(
 
 
 class Estimate:
-    """A token for every four characters, rounded up, and for every character of Chinese, Japanese and Korean."""
+    """Estimates one token per four characters, rounded up, and one per Chinese, Japanese or Korean character."""
 
     counted_by = "estimate"
 
@@ -23,14 +23,14 @@ class Estimate:
 
 
 def token_counter(exact: TokenCounter | None, embedder: Embedder) -> TokenCounter:
-    """The best there is: the exact encoding, the embedder's own tokenizer, or an estimate."""
+    """Return the most exact counter: the exact encoding, else the embedder's tokenizer, else an estimate."""
     if exact is not None:
         return exact
     return embedder if isinstance(embedder, TokenCounter) else Estimate()
 
 
 class Budget:
-    """The tokens that a context may have, and those that it has."""
+    """The token budget of a context, and the tokens spent so far."""
 
     def __init__(self, max_tokens: int, counter: TokenCounter) -> None:
         self.spent = 0
@@ -38,8 +38,11 @@ class Budget:
         self._counter = counter
 
     def spend(self, text: str, end: float) -> bool:
-        """Spends a text's tokens if the whole text fits below this share of the budget, and returns whether it does. A
-        text without tokens says nothing, and does not fit."""
+        """Spend a text's tokens if the whole text fits, and return whether it does. A text without tokens does not fit.
+
+        Args:
+            end: share of the budget, 0 to 1, up to which the text may fill it.
+        """
         tokens = self._counter.count_tokens(text)
         if not tokens or self.spent + tokens > self._max * end:
             return False
@@ -47,5 +50,5 @@ class Budget:
         return True
 
     def is_open(self, end: float) -> bool:
-        """Whether the shortest text would still fit."""
+        """Return whether a text of one token fits."""
         return self.spent + 1 <= self._max * end

@@ -1,8 +1,9 @@
-"""Extractive summaries of categories that nobody told one of: of memories that have the category, or get it by rules.
+"""Extractive summaries of categories that have no stored summary, from memories that have the category or get it by
+rules.
 
-A memory without a category is of the first of its topics, tags and kind that is called like a category of the tenant's.
-Without one it is of its first topic, or else its first tag, or else of its kind, where that is more than `message` or
-`fact`. What is plainly said is of none. The layers `rule` and `working` stay out: a context has their memories whole.
+The category of a memory without one is the first of its topics, tags and kind that names a configured category.
+Otherwise it is its first topic, else its first tag, else its kind. The kinds `message` and `fact` give no category. The
+layers `rule` and `working` are skipped, because a context includes their memories whole.
 """
 
 from collections import defaultdict
@@ -16,15 +17,18 @@ from recallflow.state.arrays import Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
-CATEGORIES = 16  # of one context
-UNCATEGORISED = 200  # memories that rules are tried on: the newest
+CATEGORIES = 16  # per context
+UNCATEGORISED = 200  # number of the newest memories without a category to which rules apply
 PLAIN = ("message", "fact")
 SUMMARISED_LAYER = "long_term"
 
 
 def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
-    """The category that a memory was given, or that rules give it. `configured`: the tenant's, by their names in small
-    letters."""
+    """Return the category that a memory has, or that rules give it.
+
+    Args:
+        configured: the tenant's categories by case-folded name.
+    """
     if row.category is not None:
         return row.category
     said = [*row.topics, *row.tags, *([] if row.kind in PLAIN else [row.kind])]
@@ -40,8 +44,13 @@ def summed_up(
     wanted: Sequence[str] | None,
     configured: Iterable[str],
 ) -> dict[str, str]:
-    """Category → summary, by name: of the categories wanted, or of all, without those `besides`; of the permitted
-    memories of the long-term layer. `configured`: names of the tenant's categories."""
+    """Return an extractive summary per category, by name, of the permitted memories of the long-term layer.
+
+    Args:
+        besides: categories to skip.
+        wanted: categories to summarise; None for all.
+        configured: names of the tenant's categories.
+    """
     by_name = {name.casefold(): name for name in configured}
     summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
     permitted = permitted[facts["layer"][permitted] == index.names.known(SUMMARISED_LAYER)]
@@ -58,7 +67,7 @@ def summed_up(
             continue
         if len(groups.get(found, ())) < MEMORIES and (found in groups or len(groups) < CATEGORIES):
             groups[found].append((row, language))
-    # Facts stand in no conversation: they are told by their time.
+    # Facts have no position in a conversation, so that the summary orders memories by time.
     for group in groups.values():
         group.sort(key=lambda read: (read[0].created_ms, read[0].seq))
     found_texts = {name: summaries.of_rows(groups[name]) for name in sorted(groups)}
@@ -66,7 +75,7 @@ def summed_up(
 
 
 def _uncategorised(index: OwnerIndex, places: Places) -> Places:
-    """The newest of these places that rules may find a category for: messages have neither topics nor tags."""
+    """Return the newest positions whose memory may have topics or tags. Messages have neither."""
     noted = places[index.conversation.facts["role"][places] < 0]
     newest = np.argsort(-index.conversation.facts["seq"][noted], kind="stable")[:UNCATEGORISED]
     return noted[np.sort(newest)]

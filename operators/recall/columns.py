@@ -1,30 +1,30 @@
-"""The semantic signal: a weighted sum of columns, each one value per memory.
+"""The semantic signal: a weighted sum of columns, each with one value per memory.
 
-All arrays are in conversation order (see `Conversation`), one place per live memory. z() is the z-score over the
-owner's memories, so that one set of weights serves owners and embedders alike; OWN, WINDOW, NEAR and EPISODE are BM25
-of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
+All arrays are in conversation order (see `Conversation`), with one position per live memory. z() is the z-score over
+the owner's memories, so that one set of weights serves all owners and embedders. OWN, WINDOW, NEAR and EPISODE are the
+BM25 scores of `bm25.py`, as s/(s + 5) or a logarithm of s.
 
-| column | what |
+| column | value |
 |---|---|
-| dense | z(cosine); participants' names in the question stand as I and my before it is embedded |
+| dense | z(cosine); I and my replace participants' names in the question before it is embedded |
 | word, word_before | late interaction (`words.py`) with the memory, and with it and the four before it |
-| reply | z(cosine) of the memory after it in its episode, which takes up what it says |
+| reply | z(cosine) of the next memory in its episode, which is often a reply |
 | own, near, episode | logarithms of OWN, NEAR, EPISODE |
 | window | WINDOW/(WINDOW + 5) |
-| around | the sum of `own` over the two to each side of it in its episode, and again over the four |
-| phrase | neighbouring words of the question that are neighbours in it (`phrase_column`), by what its words are worth |
-| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, if another asks there |
-| borrowed | what `own` of the memory before is above its own, if another asks there; less if it has many words |
-| length | logarithm of how many words it has, less its mean |
-| speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
-| speaker_of_two | the question names one and it is theirs, in chats between just two people, who tell of themselves |
-| subject | the question names several, and it is by the one it names first |
-| assistant | an assistant said it, not the person whose chat it is |
-| date, when | it fits a date in the question; the question asks when, and the memory names a time |
-| opens | first message of the episode |
+| around | the sum of `own` over two memories on each side in its episode, plus the sum over four |
+| phrase | adjacent question words that are adjacent in the memory, by idf (`phrase_column`) |
+| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the previous memory, if it is another author's question |
+| borrowed | the excess of the previous memory's `own`, if it is another author's question; less for long memories |
+| length | logarithm of the number of words, minus its mean |
+| speaker, speaker_asks | 1 if the memory belongs to the only named participant; and if it also ends in a question |
+| speaker_of_two | `speaker` in chats between two people, who mostly write about themselves |
+| subject | 1 if the question names several participants and the memory belongs to the first |
+| assistant | 1 if an assistant wrote it in a user's chat |
+| date, when | fit to a date in the question; 1 if the question asks when and the memory names a time |
+| opens | 1 for the first message of the episode |
 
-Whose a memory is, `people.py` tells. What a memory outside any episode (a fact of no session) cannot have, `answers`,
-`borrowed`, `around` and `opens`, stands at its mean: it counts neither for nor against it.
+`people.py` attributes memories to participants. A memory outside any episode (a fact without a session) has the
+column's mean in `answers`, `borrowed`, `around` and `opens`, which is neutral.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -49,30 +49,40 @@ from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
-AROUND = (2, 4)  # places
-STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
+AROUND = (2, 4)  # positions
+STANDS_IN = 0.5  # weight of the cosine, relative to late interaction, in the selection of its candidates
 NEAR_DAYS = 2
-BRIEF = 10  # words of an answer that rests on the question alone
-SAME_DATE = 2.0  # what the date column is at most
+BRIEF = 10  # words of an answer that is understood only with its question
+SAME_DATE = 2.0  # maximum of the date column
 NEAR_DATE = 1.5
 
 
 class Cut(NamedTuple):
-    """Late interaction is what a large owner's signal costs most. Of an owner with more than `above` memories it is
-    worked out for the `best` of the permitted ones by the other columns, and stands at its mean, 0, for the rest."""
+    """The bound of late interaction, the costliest part of a large owner's signal.
+
+    Attributes:
+        above: owners with at most this many memories have no bound.
+        best: the number of permitted memories, by the other columns, with late interaction; the rest have the mean, 0.
+    """
 
     above: int
     best: int
 
 
-CUT = Cut(above=2_000, best=200)  # in every kind of chat, answers are those of all columns
+CUT = Cut(above=2_000, best=200)  # verified for every kind of chat: the answers equal those without the bound
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Column name → (n,) values, and the weights of their sum: a number each, or (n,) each where memories are of
-    several kinds. `complete`: whether they are the same whatever is permitted; `first`: the number of the first
-    columns, and their sum, where that is known; `standards`: what the z-scores among them were made with."""
+    """The columns of a question, and the weights of their sum.
+
+    Attributes:
+        values: (n,) by column name.
+        weights: a number per column, or (n,) per column if memories are of several kinds.
+        complete: whether the columns are independent of the permitted memories.
+        first: the number of the first columns and their sum, if known.
+        standards: mean and deviation of the columns of z-scores.
+    """
 
     values: Mapping[str, AnyColumn]
     weights: Weights
@@ -85,12 +95,12 @@ class Columns:
         return sum(column.nbytes for column in self.values.values())
 
     def one(self, name: str, places: Places, absent: float) -> Column:
-        """A column's values at these places; `absent` where there is no such column."""
+        """Return a column's values at these positions, or `absent` without such a column."""
         column = self.values.get(name)
         return np.full(len(places), absent) if column is None else column.take(places)
 
     def absolute(self, name: str, places: Places) -> Column:
-        """What a column of z-scores was made of, at these places; 0 where there is no such column."""
+        """Return a column's values before the z-score at these positions, or 0 without such a column."""
         made = self.standards.get(name)
         if made is None:
             return np.zeros(len(places))
@@ -98,7 +108,7 @@ class Columns:
         return found
 
     def score(self) -> Column:
-        """(n,) weighted sum, in log-odds of being evidence."""
+        """Return the weighted sum (n,), in log-odds of being evidence."""
         if self.complete and not isinstance(next(iter(self.weights.values())), np.ndarray):
             weights = np.array([self.weights[name] for name in self.values], np.float64)
             summed: Column = weights @ np.array([np.asarray(column) for column in self.values.values()])
@@ -110,18 +120,18 @@ class Columns:
         return total
 
     def contributions(self, places: Places) -> Column:
-        """What each column adds to the scores at these places, (columns, places)."""
+        """Return each column's contribution to the scores at these positions, (columns, places)."""
         return np.array([[weight * value for weight, value in self.at(name, places)] for name in self.values])
 
     def at(self, name: str, places: Places) -> Iterator[tuple[float, float]]:
-        """What a column weighs at each of these places, and its value there."""
+        """Return a column's weight and value at each of these positions."""
         weight = self.weights[name]
         weights = weight.take(places).tolist() if isinstance(weight, np.ndarray) else repeat(weight, len(places))
         return zip(weights, self.values[name].take(places).tolist(), strict=True)
 
 
 def known(index: OwnerIndex, question: Question) -> Columns:
-    """The columns that rest on neither words nor vectors, for what they say: nothing is ranked by them."""
+    """Return the columns that need neither words nor vectors. They have no weights."""
     return Columns(_facts(index, question), {})
 
 
@@ -133,8 +143,12 @@ def compute(
     permitted: Places | None = None,
     cut: Cut = CUT,
 ) -> Columns:
-    """All columns that `weights` names. `query`: of the question's own words. `permitted`: places that may be in the
-    answer (default: all)."""
+    """Return all columns that `weights` names.
+
+    Args:
+        query: vectors of the question's own words.
+        permitted: positions that may be in the answer (default: all).
+    """
     conversation = index.conversation
     columns: dict[str, AnyColumn] = {**_facts(index, question)}
     words.spend_scan(index)
@@ -145,11 +159,12 @@ def compute(
     words.spend_scan(index)
     complete = conversation.size <= cut.above
     columns = {name: column for name, column in columns.items() if name in weights}
-    if complete:  # of few memories, whole columns are the fastest
+    if complete:  # dense arrays are fastest for few memories
         columns = {name: np.asarray(column) for name, column in columns.items()}
     found = Columns(columns, weights, complete)
     chosen = np.arange(conversation.size) if complete or permitted is None else permitted
-    if not complete and len(chosen) > cut.best:  # the best by the others, with the cosine for late interaction
+    # late interaction for the best memories by the other columns and the cosine
+    if not complete and len(chosen) > cut.best:
         found = replace(found, first=(len(found.values), found.score()))
         late = sum(weights.get(name, 0.0) for name in words.NAMES)
         score = -found.score() - STANDS_IN * late * dense
@@ -163,8 +178,8 @@ def compute(
 
 
 def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Container[str]) -> dict[str, AnyColumn]:
-    """The columns that rest on the question's words as they are. What people's chats need, or what an assistant's need,
-    is worked out where it is wanted."""
+    """Return the columns of the question's literal words. Columns for one kind of chat are computed only if `wanted`
+    holds them."""
     conversation = index.conversation
     scores, size = bm25_scores(index, question.stems, frozenset(question.bare_stems)), conversation.size
     own, able = Scattered(scores.places, logarithm(scores.own), size), in_episode(index)
@@ -183,7 +198,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
         answers = Neighbouring(base, index.answering, -1)
         columns["answers"] = answers if able is None else people.filled(np.asarray(answers), able)
     if "borrowed" in wanted:
-        # Who says much to an assistant says it in words of their own.
+        # A long message to an assistant does not depend on the words of the previous one.
         held = np.asarray(own)
         borrowed = np.where(index.answering, _brevity(index) * np.maximum(conversation.before(held) - held, 0.0), 0.0)
         columns["borrowed"] = people.filled(borrowed, able)
@@ -191,12 +206,13 @@ def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Contain
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]:
-    """Z-scores of the cosines over the memories that have a vector, and their mean and deviation; the others stand at
+    """Return z-scores of the cosines over the memories with a vector, and their mean and deviation. Other memories have
     the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
     column, places = np.zeros(index.conversation.size), index.conversation.places.take(slots)
     column[places] = cosines
-    # Summed up by place: rows stand in another order where the index was loaded anew, and sums of floats would differ.
+    # Summed in conversation order. The order of rows changes when the index is loaded again, and float sums would
+    # differ.
     if len(places) == len(column):
         return words.standard(column, column)
     there = np.sort(places)
@@ -204,11 +220,11 @@ def _dense(index: OwnerIndex, query: TextVectors) -> tuple[Column, float, float]
     return column, mean, deviation
 
 
-# ---------------------------------------------------------------------- who, when, and where it stands
+# ---------------------------------------------------------------------- author, time and position
 
 
 def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
-    """The columns that rest on what is known of a memory beside its text, as far as the question asks for them."""
+    """Return the columns of a memory's facts that the question uses."""
     facts, columns = index.conversation.facts, dict[str, Column](_same_of_all_questions(index))
     if (speaker := _speaker(index, question)) is not None:
         columns["speaker"] = speaker
@@ -227,7 +243,7 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
 
 @of_memories
 def _days(index: OwnerIndex) -> tuple[Ints, Ints]:
-    """Return the beginnings of the days (UTC, epoch ms) that memories are of, and which of them each place's is."""
+    """Return the starts of all days (UTC, epoch ms) with memories, and the index of each position's day."""
     return np.unique(index.conversation.facts["created_ms"] // DAY_MS * DAY_MS, return_inverse=True)
 
 
@@ -242,20 +258,20 @@ def _same_of_all_questions(index: OwnerIndex) -> Mapping[str, Column]:
 
 @of_memories
 def in_episode(index: OwnerIndex) -> Mask | None:
-    """(n,) whether each place's memory is in an episode; None where all are."""
+    """Return a mask (n,) of the memories in an episode; None if all are."""
     found: Mask = index.conversation.facts["episode"] >= 0
     return None if found.all() else found
 
 
 @of_memories
 def _brevity(index: OwnerIndex) -> Column:
-    """(n,) how near each place's text is to be brief: 1 where it is."""
+    """Return (n,) 1 for each text of up to `BRIEF` words, and less for longer ones."""
     found: Column = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
     return found
 
 
 def _speaker(index: OwnerIndex, question: Question) -> Column | None:
-    """Whose memories the question is about, where it is about one's alone."""
+    """Return the attribution to the one participant the question is about, or None if it is not exactly one."""
     about = people.asked_about(index, question)
     if len(about) != 1:
         return None
@@ -265,8 +281,8 @@ def _speaker(index: OwnerIndex, question: Question) -> Column | None:
 
 
 def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...]) -> Column:
-    """How well each event time (UTC) fits the best of the dates: 2 for the day, 1.5 for the month and within 2 days,
-    which is when people tell of a day, 1 for the month, 0.3 for a year alone."""
+    """Return how well each event time (UTC) fits the best of the dates: 2 for the day, 1.5 for the month and within 2
+    days, because people often write about a day soon after, 1 for the month, 0.3 for a year alone."""
     days = created_ms.astype("datetime64[ms]").astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     year = months.astype("datetime64[Y]").astype(np.int64) + 1970

@@ -1,4 +1,4 @@
-"""What a response shows of ranked places and their rows."""
+"""Builds response memories and warnings from ranked positions and their rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,13 +21,13 @@ from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
-EDGES_MOST = 64  # looked at per memory for contradictions: its newest, and those to similar memories
+EDGES_MOST = 64  # edges read per memory for contradictions: its newest, and those to similar memories
 
 Rows = Sequence[MemoryRow | None]
 
 
 class Particulars(NamedTuple):
-    """What is told of a memory beside its row."""
+    """Response fields of a memory that are not in its row."""
 
     episode_id: str | None
     excerpt: Span | None
@@ -44,7 +44,8 @@ def particulars(
     current: Sequence[bool],
     reasons: Sequence[list[Reason]],
 ) -> list[Particulars]:
-    """What is told of the memory at each place; all but the index in the order of `places`."""
+    """Return the particulars of the memory at each position. All arguments but the index are in the order of
+    `places`."""
     parts = zip(_episode_ids(index, places), excerpts, relevance.round(6).tolist(), current, reasons, strict=True)
     return [*map(Particulars._make, parts)]
 
@@ -56,9 +57,8 @@ def ranked(
     explained: Sequence[dict[str, Any]],
     rerank_scores: Mapping[str, float],
 ) -> list[RecalledMemory]:
-    """The ranked memories, each with what is told of it, how its score came about, if that is asked for, and what a
-    reranker gave it; those whose text could not be opened come last, and one whose row is gone (a deletion in flight)
-    is left out."""
+    """Return response memories in rank order. Memories whose text cannot be decrypted sort last. Rows deleted since
+    ranking are skipped."""
     found: list[RecalledMemory] = []
     parts = zip(rows, ranking.scores.tolist(), particulars, explained, strict=True)
     for row, score, of_it, more in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
@@ -73,8 +73,12 @@ def ranked(
 def added(
     items: Sequence[Related], rows: Rows, particulars: Sequence[Particulars], behind: int
 ) -> list[RecalledMemory]:
-    """What the graph adds, ranked behind so many memories; one whose row is gone is left out. Its score is that of the
-    path which its reason tells."""
+    """Return response memories for graph expansion, with the score of their path. Rows deleted since ranking are
+    skipped.
+
+    Args:
+        behind: the number of ranked memories before them.
+    """
     found: list[RecalledMemory] = []
     for row, item, of_it in zip(rows, items, particulars, strict=True):
         if row is not None:
@@ -83,7 +87,7 @@ def added(
 
 
 def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
-    """The id of each memory's episode, if it is in one."""
+    """Return the id of each memory's episode, or None."""
     numbers = index.conversation.facts["episode"].take(places).tolist()
     return [None if (episode := index.episode(number)) is None else episode.id for number in numbers]
 
@@ -121,7 +125,7 @@ def _memory(row: MemoryRow, about: Particulars, score: float, rank: int, more: d
 
 
 def relevance_warnings(scene: Scene, judged: Judged, answered: int) -> list[Warn]:
-    """A warning where what may be in the answer has nothing to do with the question, as far as is known."""
+    """Return a warning if the permitted memories are most likely irrelevant to the question."""
     least, permitted = scene.query.min_relevance, len(scene.allowed)
     if least is not None and permitted and not answered:
         detail = f"none of {permitted} memories has a relevance of {least:g}"
@@ -133,7 +137,7 @@ def relevance_warnings(scene: Scene, judged: Judged, answered: int) -> list[Warn
 
 
 def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Moment) -> list[RecalledMemory]:
-    """The memories, each with the ids of those that contradict it, if any does at the moment."""
+    """Return the memories with the ids of live contradicting memories in `conflicts_with`."""
     if not graph.has_stated():
         return memories
     found = []
@@ -150,7 +154,11 @@ def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Mo
 def with_updates(
     memories: list[RecalledMemory], index: OwnerIndex, found: Mapping[int, Replacement]
 ) -> list[RecalledMemory]:
-    """Return the memories, each with the one that updates it. `found`: by place."""
+    """Return the memories with their update in `updated_by`.
+
+    Args:
+        found: updates by position.
+    """
     if not found:
         return memories
     slots, created_ms = index.conversation.slots, index.conversation.facts["created_ms"]
@@ -168,7 +176,7 @@ def with_updates(
 
 
 def warnings(scene: Scene, ranking: Ranking, rows: Rows) -> list[Warn]:
-    """Warnings of what the memory, the question or the graph has too little of, and of what became of the rows."""
+    """Return warnings about missing memories, question words or graph, future event times, and unreadable rows."""
     conversation, tuning = scene.index.conversation, scene.tuning
     known, permitted = conversation.size, len(scene.allowed)
     found: list[Warn] = []

@@ -1,8 +1,7 @@
-"""An assembled context: what a prompt may hold of an answer, within a budget of tokens.
+"""Context assembly: selects the parts of an answer that fit into a prompt's token budget.
 
-Category summaries come first, up to half of the budget; then memories, up to four fifths; then what the graph knows of
-entities, up to the whole. Of a long memory that does not fit its best passage may; any other entry that does not fit is
-left out whole, and the next one is tried.
+Category summaries come first, up to half of the budget; then memories, up to four fifths; then entities of the graph,
+up to the whole. If a long memory does not fit, its best passage is tried. Any other entry that does not fit is skipped.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from recallflow.operators.recall.budget import Budget
 from recallflow.operators.recall.category_summaries import summed_up
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.phrases import written_date
-from recallflow.operators.recall.stages import Permitted, Told
+from recallflow.operators.recall.stages import CategorySummaries, Permitted
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
 from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Warn
@@ -33,7 +32,7 @@ from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import CategorySummaryRow, MemoryRow
 
-SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # shares of the budget up to which each section may fill it
+SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # share of the budget up to which each section may fill it
 RULE, WORKING, LONG_TERM = "rule", "working", "long_term"
 WORKING_MOST = 16  # unranked memories of the working layer: more would leave no room for the answer
 ROWS_AT_ONCE = 64
@@ -41,8 +40,14 @@ ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a context is of: the memories of an owner that an answer may hold, the answer, every category's summary, and
-    what the graph knows of entities."""
+    """The sources of a context.
+
+    Attributes:
+        permitted: the memories that the answer may hold.
+        memories: the answer.
+        summaries: all category summaries.
+        graph: the graph's entities.
+    """
 
     index: OwnerIndex
     filters: Filters
@@ -60,9 +65,12 @@ def read_summaries(
     filters: Filters,
     rows: RowsReader,
     configured: Iterable[str],
-) -> Told:
-    """Every category's summary there was by the moment, told or extractive, and those that the filters want.
-    `configured`: names of the tenant's categories."""
+) -> CategorySummaries:
+    """Return all category summaries as of the moment, stored or extractive, and those that pass the filters.
+
+    Args:
+        configured: names of the tenant's categories.
+    """
     warnings = []
     try:
         every = latest_summaries(hot, moment)
@@ -70,14 +78,17 @@ def read_summaries(
         every = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
     every = summed_up(index, permitted, rows, [*every], filters.categories, configured) | every
-    return Told(every, summaries(every, filters.categories, ()), warnings)
+    return CategorySummaries(every, summaries(every, filters.categories, ()), warnings)
 
 
 def context(
     about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, selected: Sequence[str] | None
 ) -> tuple[Context, list[Warn]]:
-    """The assembled context of an answer, and what could not be opened for it. `selected`: the categories whose
-    summaries are wanted, if somebody selected some."""
+    """Return the assembled context of an answer, and a warning if memories could not be decrypted.
+
+    Args:
+        selected: the selected categories; None without a selection.
+    """
     unread = 0
 
     def readable(slots: list[int]) -> list[MemoryRow]:
@@ -105,8 +116,13 @@ def context(
 def summaries_alone(
     about: About, max_tokens: int, counter: TokenCounter, enough: Mapping[str, str], selected: Sequence[str] | None
 ) -> Context | None:
-    """A context of nothing but summaries that are enough of an answer, those selected of them; None where none is, or
-    where the budget does not take them all."""
+    """Return a context of sufficient summaries alone, or None if there are none or the budget does not hold all of
+    them.
+
+    Args:
+        enough: the sufficient summaries by category.
+        selected: the selected categories; None without a selection.
+    """
     chosen = {name: enough[name] for name in (enough if selected is None else selected) if name in enough}
     assembled = assemble(max_tokens, counter, chosen, (), summaries_end=GRAPH_END)
     if not chosen or len(assembled.summaries) < len(chosen):
@@ -133,8 +149,8 @@ def assemble(
     graph: Sequence[dict[str, Any]] = (),
     summaries_end: float = SUMMARIES_END,
 ) -> Context:
-    """The context of summaries by category, memories and entities, each in the order given. `items` is read only as far
-    as there is room."""
+    """Return the context of summaries, memories and entities, each in the given order. `items` is read only while the
+    budget has room."""
     budget = Budget(max_tokens, counter)
     return Context(
         summaries={category: text for category, text in summaries.items() if budget.spend(text, summaries_end)},
@@ -151,7 +167,7 @@ def assemble(
 
 
 def _fitting(item: ContextItem, budget: Budget) -> ContextItem | None:
-    """The memory whole, or else its best passage, or its summary, or nothing: what there is room for."""
+    """Return the first that fits of the whole memory, its best passage, and its summary; None if none fits."""
     if budget.spend(item.content, ITEMS_END):
         return item if item.excerpt is None else item.model_copy(update={"excerpt": None})
     if item.excerpt is not None:
@@ -163,7 +179,7 @@ def _fitting(item: ContextItem, budget: Budget) -> ContextItem | None:
     return None
 
 
-# ---------------------------------------------------------------------- its sections
+# ---------------------------------------------------------------------- sections
 
 
 def layered(
@@ -175,7 +191,10 @@ def layered(
     """Yield the context items in reading order.
 
     First all permitted rules, the most important first, then by id; then the working layer: the ranked memories by rank
-    and the unranked ones, the newest first; then the other ranked memories. `readable`: the readable rows of slots.
+    and the unranked ones, the newest first; then the other ranked memories.
+
+    Args:
+        readable: returns the readable rows of slots.
     """
     scores = {(memory.id, memory.version): memory.score for memory in ranked}
 
@@ -240,7 +259,7 @@ def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: s
 
 
 def _until(item: ContextItem, replaced_at: str) -> ContextItem:
-    """Return the item with the time (RFC 3339) until which it was true; said in its text too, unless that is to be cut
+    """Return the item with the time (RFC 3339) until which it was true. The text states it too, unless it will be cut
     to an excerpt."""
     day = written_date(datetime.fromisoformat(replaced_at))
     content = item.content if item.excerpt else f"until {day}: {item.content}"
@@ -248,8 +267,12 @@ def _until(item: ContextItem, replaced_at: str) -> ContextItem:
 
 
 def latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
-    """Category → the latest summary there was by the moment: none for who may read some projects alone, as nobody knows
-    what else it was made of. Raises DecryptionFailed."""
+    """Return the latest summary of each category as of the moment. A sender with access to some projects only gets
+    none, because a summary's source projects are unknown.
+
+    Raises:
+        DecryptionFailed: a summary cannot be decrypted.
+    """
     if moment.projects is not None:
         return {}
     by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=None)
@@ -264,8 +287,8 @@ def latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
 def summaries(
     latest: Mapping[str, str], wanted: Sequence[str] | None, ranked: Sequence[RecalledMemory]
 ) -> dict[str, str]:
-    """The summaries of the categories wanted, in that order; of all where none are, those of the ranked memories first,
-    the others by name."""
+    """Return the summaries of the wanted categories, in their order. If `wanted` is None, return all: first the
+    categories of the ranked memories, then the others by name."""
     if wanted is None:
         wanted = [*(memory.category for memory in ranked if memory.category is not None), *sorted(latest)]
     return {category: latest[category] for category in dict.fromkeys(wanted) if category in latest}

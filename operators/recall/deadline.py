@@ -1,4 +1,4 @@
-"""How long the steps of a query last, and which optional ones a query close to its deadline omits."""
+"""Step durations of a query, and the selection of optional steps to omit close to its deadline."""
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -6,24 +6,28 @@ from typing import Literal
 
 from recallflow.responses import Tier
 
-# Of the graph: `proximity` is how near memories are to entities, `boosts` what edges between candidates add, and
-# `graph` the expansion.
+# Steps on the graph: `proximity` computes hops from memories to entities, `boosts` weighs edges between candidates, and
+# `graph` expands the answer.
 Step = Literal["dense", "proximity", "boosts", "graph", "rerank", "llm"]
 
-# What the costliest step that ran makes of an answer; without any of them it is `fast`.
+# The tier of the costliest step that ran. An answer without any of them is `fast`.
 TIER_OF: Mapping[Step, Tier] = MappingProxyType(
     {"dense": "standard", "proximity": "graph", "boosts": "graph", "graph": "graph", "rerank": "llm", "llm": "llm"}
 )
 TARGET_MS: Mapping[Tier, float] = MappingProxyType({"fast": 10.0, "standard": 50.0, "graph": 100.0, "llm": 1_500.0})
-# What is missed least for what it costs.
+# Steps in the order of omission: least loss of quality per cost first.
 DROPPED_FIRST: tuple[Step, ...] = ("llm", "rerank", "graph", "boosts", "proximity", "dense")
-REST = "rest"  # the cost of all that runs after a query is understood, beside the optional steps
-NEWEST = 0.2  # weight of the latest run in a mean
-FORGIVEN = 0.9  # what is left of a mean after a drop
+REST = "rest"  # key of the cost of all steps after understanding the query, except the optional ones
+NEWEST = 0.2  # weight of the newest run in a mean
+FORGIVEN = 0.9  # factor applied to a mean after a drop
 
 
 class Laps:
-    """Milliseconds by step, in the order in which the steps ended. `timer`: seconds, from any start."""
+    """Durations in ms by step, in the order in which the steps ended.
+
+    Args:
+        timer: returns seconds from any origin.
+    """
 
     def __init__(self, timer: Callable[[], float]) -> None:
         self.stages_ms: dict[str, float] = {}
@@ -32,46 +36,45 @@ class Laps:
         self._began_s = self._last_s = timer()
 
     def lap(self, step: str) -> float:
-        """Ends the step that ran since the last call; returns its duration in ms."""
+        """End the step that ran since the last call, and return its duration in ms."""
         now_s = self._timer()
         took_ms = self.stages_ms[step] = round((now_s - self._last_s) * 1000, 3)
         self._last_s = now_s
         return took_ms
 
     def wait(self, step: str) -> None:
-        """Ends a time since the last step in which others had their turn; there may be several."""
+        """End a wait in which other queries ran. Several waits of one step add up."""
         before = self.stages_ms.get(step, 0.0)
         self.waited_ms += self.lap(step)
         self.stages_ms[step] += before
 
     def add(self, step: str, took_ms: float) -> None:
-        """Counts in a step that ran before the beginning."""
+        """Add a step that ran before this timer started."""
         self.stages_ms[step] = round(took_ms, 3)
         self._began_s -= took_ms / 1000
 
     def elapsed_ms(self) -> float:
-        """The time since the beginning."""
+        """Return the time since the start."""
         return (self._timer() - self._began_s) * 1000
 
 
 class Costs:
-    """The running mean of what each step took, in ms: a process's own experience, no part of the state. Only queries
-    that give a target read it."""
+    """Running means of step durations in ms, of this process. They are not part of the state: only queries with a
+    target time read them."""
 
     def __init__(self) -> None:
         self._mean_ms: dict[str, float] = {}
 
     def add(self, step: str, ms: float) -> None:
-        """Counts one run in."""
         before = self._mean_ms.get(step, ms)
         self._mean_ms[step] = before + NEWEST * (ms - before)
 
     def expected_ms(self, step: str) -> float:
-        """The running mean; 0 for a step that never ran."""
+        """Return the running mean, or 0 for a step that never ran."""
         return self._mean_ms.get(step, 0.0)
 
     def drop(self, ahead: Collection[Step], left_ms: float) -> list[Step]:
-        """Chooses which of the optional steps ahead to omit, so that the others and the rest end in time."""
+        """Return the optional steps to omit so that the remaining steps end in time."""
         kept = {step: self.expected_ms(step) for step in ahead}
         dropped: list[Step] = []
         for step in DROPPED_FIRST:
@@ -79,11 +82,11 @@ class Costs:
                 del kept[step]
                 dropped.append(step)
                 if step in self._mean_ms:
-                    # A step that is not run is not measured either: otherwise one slow run would drop it for good.
+                    # An omitted step is not measured. Without this decay one slow run would omit it permanently.
                     self._mean_ms[step] *= FORGIVEN
         return dropped
 
 
 def tier_of(ran: Collection[Step]) -> Tier:
-    """The tier of an answer for which these steps ran."""
+    """Return the tier of an answer for which these steps ran."""
     return next((TIER_OF[step] for step in DROPPED_FIRST if step in ran), "fast")

@@ -1,5 +1,4 @@
-"""The episodes of an answer in the mode `episode`: which they are, what they are about, and how much of each is in the
-answer."""
+"""The response field `episodes` of the mode `episode`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,8 +24,12 @@ def listed(
     memories: Sequence[RecalledMemory],
     rows: RowsReader,
 ) -> list[RecalledEpisode]:
-    """The episodes of the ranked places, in the order of the answer. `memories`: those of the answer; `rows`: by slot.
-    What belongs to no episode is in none of them."""
+    """Return the episodes of the ranked memories in the order of the answer. Memories without an episode are skipped.
+
+    Args:
+        memories: the memories of the answer.
+        rows: reads rows by slot.
+    """
     conversation, returned = index.conversation, Counter(memory.episode_id for memory in memories)
     relevance = dict[int, float]()
     for segment, value in zip(conversation.segment[ranking.places].tolist(), ranking.factors["relevance"], strict=True):

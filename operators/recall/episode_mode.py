@@ -1,17 +1,17 @@
-"""The mode `episode`: whole conversations, the most relevant first, each in the order it was said.
+"""The mode `episode`: whole conversations, the most relevant first, each in conversation order.
 
-| factor | of an episode |
+| factor | value of an episode |
 |---|---|
-| relevance | the relevance of the memory that fits best of all, times the episode's share of all evidence |
-| mentions | n / (1 + n), where n of its members mention entities that are asked for or named |
+| relevance | the relevance of the best memory overall, times the episode's share of all evidence |
+| mentions | n / (1 + n), where n members mention requested or named entities |
 
-An episode's share is exp(odds - log Σ exp(odds of all)), where odds = log Σ exp(signal) over its members, the log-odds
-that any of them is evidence, plus a quarter of the z-score of the cosine between question and centroid, 0 where no
-member has a vector yet. Centroids alone find too little: on LoCoMo (hash embedder) the best three episodes hold some
-evidence for .49 of the questions, by their members for .90.
+An episode's share is exp(odds - log Σ exp(odds of all)). Its odds are log Σ exp(signal) over its members, the log-odds
+that any of them is evidence, plus a quarter of the z-score of the cosine between question and centroid. The cosine term
+is 0 if no member has a vector. Centroids alone have too little recall: on LoCoMo (hash embedder) the best three
+episodes hold evidence for .49 of the questions by centroid, and for .90 by members.
 
-A memory's score is its episode's: in between, and among equal episodes, the event time decides. A memory outside any
-episode is one of its own.
+A memory's score is its episode's score. Episodes with equal scores, and members of an episode, are ordered by event
+time. A memory outside any episode is an episode by itself.
 """
 
 from typing import NamedTuple
@@ -22,28 +22,33 @@ from recallflow.operators.recall.people import filled
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.state.arrays import Column, Ints, Mask, Places
 
-SPREAD = 3  # episodes that share the room, where the best do not fit whole
+SPREAD = 3  # episodes that share the remaining slots if they do not fit whole
 CENTROID_WEIGHT = 0.25
-BEST = 50  # memories by the signal, among which the most relevant one is looked for
-NAMED = 0.2  # of what mentions weigh, where no entity is given
-MENTIONED = 1.0  # the nearness of a memory that mentions an entity itself
+BEST = 50  # memories with the highest signal, of which the most relevant one is taken
+NAMED = 0.2  # share of the weight of mentions if no entity is requested
+MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
 
 
 class _Episodes(NamedTuple):
-    """The episodes that have members which may be in the answer: `members`, their places in conversation order; where
-    each episode's begin; and how many it has."""
+    """The episodes with members that may be in the answer.
+
+    Attributes:
+        members: positions of the members in conversation order.
+        first: index of each episode's first member in `members`.
+        sizes: number of members of each episode.
+    """
 
     members: Places
     first: Ints
     sizes: Ints
 
     def of(self, number: int) -> Places:
-        """The members of one of them."""
+        """Return the members of one episode."""
         return self.members[self.first[number] : self.first[number] + self.sizes[number]]
 
 
 def episode(scene: Scene) -> Ranking:
-    """The memories of the best episodes."""
+    """Rank the memories of the best episodes."""
     found = _grouped(scene)
     factors = {"relevance": _relevance(scene, found), "mentions": _mentions(scene, found)}
     weights = _weights(scene)
@@ -56,8 +61,8 @@ def episode(scene: Scene) -> Ranking:
 
 
 def _weights(scene: Scene) -> dict[str, float]:
-    """Entities that are given count whole, those that the question names a little: they are words of it, as the signal
-    knows, and participants it names are nothing else."""
+    """Return the weights of the factors. Requested entities have full weight; entities that the question names have
+    little, because the signal already counts their words. Named participants have none."""
     weights, query = dict(scene.tuning.weights), scene.query
     if not query.entity_urns and "mentions" not in (query.weights or {}):
         weights["mentions"] *= 0.0 if scene.question.named else NAMED
@@ -93,8 +98,8 @@ def _mentions(scene: Scene, found: _Episodes) -> Column:
 
 
 def _answered(scene: Scene, found: _Episodes, order: Ints) -> list[Places]:
-    """The places of each answered episode, best first: whole ones as long as there is room. Those that do not fit share
-    what is left of it: of their members, those that fit best."""
+    """Return the positions of each answered episode, best first. Episodes are included whole while they fit; the next
+    ones share the remaining slots by their best members."""
     tuning = scene.tuning
     room = tuning.most
     best = [found.of(number) for number in order[: tuning.max_episodes or tuning.k].tolist()]

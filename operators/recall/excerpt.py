@@ -1,5 +1,5 @@
-"""Which passage of a long memory an answer shows first: the one that holds most of what is asked for, by how rare the
-words are; among equals the one closest to the question's vector, then the first."""
+"""Excerpts: selects the passage of a long memory that a response shows. The passage that covers most of the question
+wins, weighted by idf. Ties go to the highest cosine with the question's vector, then to the first passage."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from recallflow.state.rows import MemoryRow
 def excerpts(
     index: OwnerIndex, question: Question, vector: Matrix | None, places: Places, rows: Sequence[MemoryRow | None]
 ) -> list[Span | None]:
-    """For each place, where its best passage stands in the text of its row; None for a text of one passage."""
+    """Return the span of the best passage of each row's text; None for a text of one passage."""
     found: list[Span | None] = [None] * len(rows)
     if not index.words.divided:
         return found
@@ -40,7 +40,7 @@ def excerpts(
 
 
 def _covered(index: OwnerIndex, question: Question, parts: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How much of the question each of these parts holds: the sum of what its words weigh."""
+    """Return the sum of the idf of the question's words in each part."""
     covered = np.zeros(len(parts))
     for stem in dict.fromkeys(question.bare_stems):
         holding = index.words.part_occurrences(stem)

@@ -1,4 +1,4 @@
-"""How each memory's score came about."""
+"""Score explanations: the factors, weights and boosts of each ranked memory."""
 
 import numpy as np
 

@@ -36,11 +36,11 @@ from recallflow.state.arrays import Column, Mask, Places
 from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.usage import Records
 
-LEAST_SPREAD = 1.0  # log-odds: best candidates that span less of the signal are not stretched to 0..1
+LEAST_SPREAD = 1.0  # log-odds: best candidates with a smaller span are not stretched to 0..1
 LEAST_OLDEST_DAYS = 365.0  # candidates that are all newer span less than 0..1: within a week none is old
 USAGE_DAYS = 30.0
 DECAY_DAYS = 30.0
-CONFIDENCE_VOICES = 2.0  # how many voices of feedback count as much as the confidence given
+CONFIDENCE_VOICES = 2.0  # number of feedback votes that weigh as much as the stated confidence
 LIKED_MOST = 100
 
 # ---------------------------------------------------------------------- factors
@@ -75,8 +75,8 @@ def log_recency(age_days: Column) -> Column:
 
 
 def recency(age_days: Column, decay: Decay) -> Column:
-    """exponential exp(-t/τ), linear max(0, 1 - t/max_age), logarithmic 1/(1 + ln(1 + t)), step 1 below the threshold
-    else 0, hyperbolic 1/(1 + t/decay)."""
+    """Return exponential exp(-t/τ), linear max(0, 1 - t/max_age), logarithmic 1/(1 + ln(1 + t)), hyperbolic 1/(1 +
+    t/decay), or step: 1 below the threshold, else 0."""
     match decay.function:
         case "exponential":
             factor: Column = np.exp(-age_days / decay.tau_days)
@@ -92,7 +92,7 @@ def recency(age_days: Column, decay: Decay) -> Column:
 
 
 def hyperbolic(age_days: Column, decay_days: float) -> Column:
-    """1/(1 + age/decay_days)."""
+    """Return 1/(1 + age/decay_days)."""
     factor: Column = 1 / (1 + age_days / decay_days)
     return factor
 
@@ -106,14 +106,15 @@ def usage(used: Records, now_ms: int) -> Column:
 
 
 def quality(confidence: npt.NDArray[np.float64], used: Records) -> Column:
-    """The mean of a Beta distribution that begins at the confidence given, and that each voice of feedback moves."""
+    """Return the mean of a Beta distribution that starts at the stated confidence and that each feedback vote
+    updates."""
     voices = used["useful"] + used["not_useful"].astype(np.float64)
     factor: Column = (CONFIDENCE_VOICES * confidence + used["useful"]) / (CONFIDENCE_VOICES + voices)
     return factor
 
 
 def proximity(scene: Scene, places: Places) -> Column:
-    """Zeros without a graph."""
+    """Return the proximity of each position, or zeros without a graph."""
     return np.zeros(len(places)) if scene.proximity is None else scene.proximity[places]
 
 
@@ -132,7 +133,7 @@ def semantic(scene: Scene, places: Places, best: Places) -> tuple[Column, float]
 
 
 def boosts(scene: Scene, places: Places, spread: float) -> dict[str, Column]:
-    """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without a reason.
+    """Return weight · value of each boost in the unit of scores, without boosts of weight 0 or without data.
 
     Args:
         spread: the log-odds that the semantic factor spans, which are worth its default weight.
@@ -165,7 +166,7 @@ def _returned(scene: Scene, places: Places) -> Column | None:
 
 
 def _embedded(scene: Scene, places: Places) -> Mask | None:
-    """Return whether each place's memory has a vector; None where all memories have one."""
+    """Return whether each position's memory has a vector; None if all memories have one."""
     found = _with_vectors(scene.index)
     return None if found is None else found.take(places)
 
@@ -177,8 +178,8 @@ def _with_vectors(index: OwnerIndex) -> Mask | None:
 
 
 def _taste(scene: Scene) -> Column | None:
-    """The mean vector, (dimension,) of length 1, of the newest memories that were more often said to be useful than
-    not."""
+    """Return the mean vector, (dimension,) of length 1, of the newest memories with more useful than not useful
+    votes."""
     liked = () if scene.usage is None else scene.usage.liked()
     known = (slot for seq in liked if (slot := scene.index.slot(seq)) is not None)
     slots = [*islice(known, LIKED_MOST)][::-1]
@@ -186,4 +187,4 @@ def _taste(scene: Scene) -> Column | None:
         return None
     mean = scene.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)
     norm = np.linalg.norm(mean)
-    return mean / norm if norm else None  # 0 where none of them has a vector
+    return mean / norm if norm else None  # 0 if none of them has a vector

@@ -1,4 +1,4 @@
-"""Which memories may be in an answer: a mask over all places, applied before any cut."""
+"""Filters: computes a mask over all positions of the memories that may be in an answer, before any cut to k."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from recallflow.state.labels import Labels, metadata_label
 from recallflow.state.rows import BLANK
 from recallflow.state.version_graph import VersionGraph
 
-# Columns that a list of names is compared with.
+# Columns compared with a list of names.
 _COLUMNS = {
     "categories": "category",
     "kinds": "kind",
@@ -33,7 +33,7 @@ _COLUMNS = {
 def valid(index: OwnerIndex, moment: Moment) -> Mask:
     """Return a mask (n,) in conversation order of the memories that may be in an answer at the moment.
 
-    They have a text, are valid and not expired, unless history is asked for, and happened by then.
+    They have a text and happened by then. Unless the query requests history, they are also valid and not expired.
     """
     facts, now_ms = index.conversation.facts, moment.now_ms
     mask: Mask = np.ones(index.conversation.size, np.bool_)
@@ -48,8 +48,11 @@ def valid(index: OwnerIndex, moment: Moment) -> Mask:
 
 @dataclass(slots=True)
 class Filtering:
-    """One owner's memories, by what a query's filters ask of them. `linked`: the places of those that are linked to
-    what is called so. What is asked for again is found again."""
+    """Filter evaluation for one owner's memories, with a cache per label and entity.
+
+    Attributes:
+        linked: returns the positions of the memories linked to the entity of a name.
+    """
 
     index: OwnerIndex
     linked: Callable[[str], Ints]
@@ -57,7 +60,7 @@ class Filtering:
     _linked: dict[str, Mask] = field(default_factory=dict)
 
     def within(self, filters: Filters) -> Mask:
-        """(n,) in conversation order: which memories are within every filter given."""
+        """Return a mask (n,) in conversation order of the memories that pass all filters."""
         mask = self._by_facts(filters) & self._by_labels(filters)
         for one in filters.all or ():
             mask &= self.within(one)
@@ -106,7 +109,7 @@ class Filtering:
         return found
 
     def _has(self, labels: Labels, label: str) -> Mask:
-        """Which memories have a label."""
+        """Return a mask of the memories with a label."""
         key = id(labels), label
         if key not in self._labelled:
             self._labelled[key] = self.index.conversation.living(labels.slots(label))
@@ -115,7 +118,7 @@ class Filtering:
         return mask
 
     def _about(self, entity: str) -> Mask:
-        """Which memories are linked to an entity."""
+        """Return a mask of the memories linked to an entity."""
         if entity not in self._linked:
             mask = self._linked[entity] = np.zeros(self.index.conversation.size, np.bool_)
             mask[self.linked(entity)] = True
@@ -123,8 +126,13 @@ class Filtering:
 
 
 class Linked:
-    """The places of memories of what is called so in a graph, the newest of it, so that no question reads more than a
-    bound allows. `unknown`: what is asked for and nothing is called; `cut`: what has more memories."""
+    """Looks up the positions of memories linked to a named entity in a graph. The number of memories read per query is
+    bounded; the newest come first.
+
+    Attributes:
+        unknown: names without an entity.
+        cut: names of entities with more memories than the bound.
+    """
 
     def __init__(self, graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> None:
         self.unknown: list[str] = []
@@ -147,7 +155,7 @@ class Linked:
         return np.concatenate([np.zeros(0, np.int64), *found])
 
     def _places(self, node: NodeKey, members: list[int]) -> Ints:
-        """The places of memories of a node; of several versions of one, of those that were linked to it."""
+        """Return the positions of a node's memories. Of several versions, return those that were linked to the node."""
         places = np.flatnonzero(np.isin(self._facts["seq"], members))
         graph = self._graph
         if not isinstance(graph, VersionGraph):
@@ -156,7 +164,7 @@ class Linked:
         return places[[graph.was_linked(seq, version, node) for seq, version in versions]]
 
     def warnings(self) -> list[Warn]:
-        """What the answer must say of it."""
+        """Return warnings about unknown and truncated entities."""
         found = []
         if self.unknown:
             found.append(Warn(code="unknown_entity", detail=f"filters: nobody knows {', '.join(self.unknown)}"))
@@ -167,8 +175,7 @@ class Linked:
 
 
 def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | None:
-    """(n,) in conversation order: which memories a newer one had superseded by the moment; None where there are
-    none."""
+    """Return a mask (n,) in conversation order of the memories superseded by the moment, or None if there are none."""
     if moment.history or not graph.superseded():
         return None
     seqs = refined(graph, moment.now_ms)

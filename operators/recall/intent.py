@@ -1,5 +1,5 @@
-"""What kind of answer a question wants, by the wordings of its language (`language/tables`), and the ranking mode that
-`auto` takes for it. What none of them fits is a plain question for a fact."""
+"""Query intents, matched by the wordings of the question's language (`language/tables`), and the mode that `auto`
+selects for each. A question that matches no wording is `factual`."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,7 +8,7 @@ from recallflow.language import ENGLISH, Intent, plain
 from recallflow.operators.recall.question import Question
 from recallflow.queries import Mode
 
-# What a question asks to be done comes before what it merely mentions.
+# Tasks that a question asks for precede topics that it only mentions.
 _ORDER: tuple[Intent, ...] = ("summary", "procedural", "temporal", "preference", "entity")
 
 # The mode that `auto` takes for each intent (docs/internals/decisions/09).
@@ -25,7 +25,7 @@ MODES: Mapping[Intent, Mode] = MappingProxyType(
 
 
 def intent_of(question: Question) -> Intent:
-    """The first intent whose wordings the question has; factual where it has none of any."""
+    """Return the first intent with a matching wording, or `factual`."""
     text = question.text if question.table is ENGLISH else plain(question.text)
     for intent in _ORDER:
         if intent == "temporal" and (question.asks_when or question.dates):
@@ -36,5 +36,5 @@ def intent_of(question: Question) -> Intent:
 
 
 def mode_for(asked: Mode, intent: Intent) -> Mode:
-    """The mode that answers a query: the one it asks for, or by intent where it asks for `auto`."""
+    """Return the mode of a query. `auto` is resolved by intent."""
     return MODES[intent] if asked == "auto" else asked

@@ -1,8 +1,7 @@
-"""The steps of an answer that a language model is asked for: which categories to load, whether summaries are enough,
-and which smaller questions a question is made of.
+"""LLM steps of a recall query: category selection, sufficiency of summaries, and subqueries.
 
-None of them may lose anything where the model fails: then all categories are loaded, the memories stay, and the
-question is answered as it was asked.
+A failed step loses nothing: all categories are loaded, the memories stay in the answer, and the original question is
+asked alone.
 """
 
 from collections.abc import Mapping
@@ -13,8 +12,8 @@ from recallflow.operators.recall.said import LLM_STEPS, LlmStep, Said
 from recallflow.queries import Mode, Recall
 from recallflow.responses import Warn
 
-CONTEXT_TOKENS = 2_000  # of a context that nobody gave a budget
-# Whose answer has another order than one by fit, which answers to several questions cannot be merged into.
+CONTEXT_TOKENS = 2_000  # default budget of a context
+# Modes that order by something other than fit. Answers to several subqueries cannot be merged into such an order.
 NEVER_REWRITTEN: frozenset[Mode] = frozenset({"recency", "episode"})
 _INSTEAD: Mapping[LlmStep, str] = {
     "select_categories": "all categories were loaded",
@@ -24,21 +23,26 @@ _INSTEAD: Mapping[LlmStep, str] = {
 
 
 def context_tokens(query: Recall) -> int | None:
-    """The budget of the query's context, if there is to be one: what deals with summaries needs a place for them."""
+    """Return the token budget of the query's context, or None without a context. Steps that select or judge summaries
+    require one."""
     deals = query.select_categories or query.check_sufficiency
     return CONTEXT_TOKENS if query.max_tokens is None and deals else query.max_tokens
 
 
 def steps(query: Recall) -> list[LlmStep]:
-    """The steps that a query wants."""
+    """Return the LLM steps that a query requests."""
     return [step for step in LLM_STEPS if getattr(query, step)]
 
 
 def prompts(
     query: Recall, mode: Mode, question: str, categories: Mapping[str, str], summaries: Mapping[str, str]
 ) -> dict[LlmStep, Prompt]:
-    """What a language model is asked for a query; nothing where it would have nothing to say. `categories`: the
-    tenant's; `summaries`: those at hand."""
+    """Return the prompts of a query's LLM steps. A step without content to judge has no prompt.
+
+    Args:
+        categories: the tenant's categories.
+        summaries: the available summaries by category.
+    """
     found: dict[LlmStep, Prompt] = {}
     if query.select_categories and (offered := _offered(categories, summaries)):
         found["select_categories"] = questions.select_categories(question, offered)
@@ -50,27 +54,28 @@ def prompts(
 
 
 def selected(said: Said, categories: Mapping[str, str], summaries: Mapping[str, str]) -> list[str] | None:
-    """The categories that the model selected, in its order; None where it did not."""
+    """Return the categories that the model selected, in its order, or None if it selected none."""
     answer = said.answer("select_categories")
     return None if answer is None else questions.read_selected(answer, _offered(categories, summaries))
 
 
 def judged_sufficient(said: Said, question: str, summaries: Mapping[str, str]) -> dict[str, str]:
-    """The summaries that the model found to be enough; none where it did not, or where they are others by now."""
+    """Return the summaries that the model judged sufficient. Return none if it did not, or if the summaries have
+    changed since."""
     judged = questions.fitting(summaries)
     answer = said.answer("check_sufficiency", questions.check_sufficiency(question, judged))
     return judged if answer is not None and questions.read_sufficient(answer) else {}
 
 
 def sub_questions(said: Said, question: str) -> list[str]:
-    """The smaller questions that the model made of a question, but for those left out, the last ones."""
+    """Return the subqueries of a question, without the last ones that were left out."""
     answer = said.answer("rewrite")
     made = [] if answer is None else questions.read_rewritten(answer, question)
     return made if said.left_out is None else made[: max(len(made) - said.left_out.questions, 0)]
 
 
 def warnings(query: Recall, said: Said, *, has_model: bool, has_time: bool) -> list[Warn]:
-    """What a query wanted of a language model and did not get; where there was no time, another warning says so."""
+    """Return warnings about requested LLM steps without a result. A query without time for them has its own warning."""
     wanted = steps(query)
     if not wanted or not has_time:
         return []
@@ -89,7 +94,6 @@ def warnings(query: Recall, said: Said, *, has_model: bool, has_time: bool) -> l
 
 
 def _offered(categories: Mapping[str, str], summaries: Mapping[str, str]) -> dict[str, str]:
-    """The categories to choose from: those of the tenant that there is a summary of; where none of them has one, all
-    that have one, which then say themselves what they are about."""
+    """Return the categories to choose from: the tenant's categories that have a summary, else all summaries."""
     known = {name: about for name, about in categories.items() if name in summaries}
     return questions.offer(known or summaries)

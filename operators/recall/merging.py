@@ -1,10 +1,9 @@
-"""The answers to several questions as one: to a query's own, and to the smaller ones that a model made of it.
+"""Merges the answers to a query's question and to the subqueries that a model made of it.
 
-A memory's place is the best it has in any of the answers; at equal places the query's own question comes first, then
-the others in their order. So what the query's own question has first stays first, and each question has its best
-memory among the first ones, whatever the chat, the mode and the model: places mean the same in every answer, scores do
-not, as they are stretched over what each question finds. All that is told of a memory is told of the question that put
-it there, and `question` says which, unless it is the query's own.
+A memory's rank is its best rank in any answer. At equal ranks the query's own question precedes the subqueries, which
+keep their order. Ranks are comparable between answers; scores are not, because each answer scales its own scores. A
+memory's fields come from the answer with its best rank. `question` names the subquery of that answer, and is absent for
+the query's own question.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -12,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
-from recallflow.operators.recall.stages import Found
+from recallflow.operators.recall.stages import ComposedAnswer
 from recallflow.operators.redaction import REDACTED
 from recallflow.responses import WARNINGS, RecalledMemory
 
@@ -21,12 +20,12 @@ NOTHING_RELEVANT = "nothing_relevant"
 T = TypeVar("T")
 
 
-def merged(own: Found, others: Sequence[Found]) -> Found:
-    """What a query's own question found, with what others did."""
+def merged(own: ComposedAnswer, others: Sequence[ComposedAnswer]) -> ComposedAnswer:
+    """Return the query's answer, merged with the answers to its subqueries."""
     ranked = [memory for memory in own.memories if memory.id not in own.added]
     answers = [ranked, *(_of(found) for found in others)]
     best = best_first(answers, lambda memory: (memory.id, memory.version))[: own.understood.tuning.k]
-    # What could not be opened comes last.
+    # Memories whose text cannot be decrypted sort last.
     best.sort(key=lambda memory: memory.content == REDACTED)
     there = {memory.id for memory in best}
     every = [*best, *(memory for memory in own.memories if memory.id in own.added and memory.id not in there)]
@@ -49,13 +48,13 @@ def merged(own: Found, others: Sequence[Found]) -> Found:
     )
 
 
-def _of(found: Found) -> list[RecalledMemory]:
+def _of(found: ComposedAnswer) -> list[RecalledMemory]:
     question = found.understood.question.text
     return [memory.model_copy(update={"question": question}) for memory in found.memories]
 
 
 def best_first(answers: Sequence[Sequence[T]], key: Callable[[T], Hashable]) -> list[T]:
-    """All that is in any of the answers, each once, by its best place; at equal places the earlier answer first."""
+    """Return the distinct items of all answers by their best rank. At equal ranks the earlier answer comes first."""
     found: dict[Hashable, T] = {}
     for at in range(max(map(len, answers))):
         for answer in answers:

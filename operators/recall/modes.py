@@ -1,4 +1,4 @@
-"""Ranking modes: from the semantic signal and the other factors to an order."""
+"""Ranking modes: combine the semantic signal with other factors into an order."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,27 +19,27 @@ from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.queries import K_MAX, Mode
 from recallflow.state.arrays import Column, Places
 
-TIE_FLOOR = 0.02  # scores that deviate less, of a range of 1, are ordered by the tie-break chain
-CANDIDATES = 4 * K_MAX  # that each way of finding them brings, so that no score depends on k
+TIE_FLOOR = 0.02  # the tie-break chain orders scores with a smaller deviation, for a range of 1
+CANDIDATES = 4 * K_MAX  # per source of candidates, so that no score depends on k
 DECAYED_CONFIDENCE = 0.6
 
 
 def rank(scene: Scene) -> Ranking:
-    """The answer's order in the scene's mode."""
+    """Rank the memories in the scene's mode."""
     return MODES[scene.tuning.mode](scene)
 
 
 def relevance(scene: Scene) -> Ranking:
-    """By the semantic signal alone."""
+    """Rank by the semantic signal alone."""
     best = scene.best(CANDIDATES)
     factor, spread = semantic(scene, places := best[: scene.tuning.k], best)
     return Ranking(places, factor, {"semantic": factor}, {"semantic": 1.0}, unit=1 / spread)
 
 
 def by_recency(scene: Scene) -> Ranking:
-    """By a decay function of age; what was said last comes first."""
+    """Rank by a decay function of age, the newest first."""
     scores = recency(scene.age_days(scene.allowed), scene.tuning.decay)
-    # A step, or ages beyond a float's reach, make ties: the event time decides, then the order of arrival.
+    # A step function, or ages beyond float precision, produce ties. Event time orders them, then arrival.
     created_ms, seq = scene.fact("created_ms", scene.allowed), scene.fact("seq", scene.allowed)
     order = np.lexsort((-seq, -created_ms, -scores))[: scene.tuning.k]
     return Ranking(scene.allowed[order], scores[order], {"recency": scores[order]}, {"recency": 1.0})
@@ -61,8 +61,8 @@ def hybrid(scene: Scene) -> Ranking:
 
 
 def balanced(scene: Scene) -> Ranking:
-    """Recency, meaning and nearness to entities, each for what it is worth by itself: the freshest and the nearest
-    memories are looked at beside those that fit best."""
+    """Rank by recency, meaning and proximity to entities. Candidates are the best memories by signal, the newest, and
+    the nearest in the graph."""
     best = scene.best(CANDIDATES)
     by_age = np.argsort(-scene.fact("created_ms", scene.allowed), kind="stable")
     places = _joined(scene, best, scene.allowed[by_age[: len(best)]], _near(scene))
@@ -76,7 +76,7 @@ def balanced(scene: Scene) -> Ranking:
 
 
 def entity_focused(scene: Scene) -> Ranking:
-    """The memories nearest to the entities, and among those equally near the ones that fit best."""
+    """Rank by proximity to the entities, and by meaning at equal proximity."""
     best = scene.best(CANDIDATES)
     places = _joined(scene, best, _near(scene))
     meaning, spread = semantic(scene, places, best)
@@ -85,8 +85,8 @@ def entity_focused(scene: Scene) -> Ranking:
 
 
 def decayed(scene: Scene) -> Ranking:
-    """confidence · 1/(1 + age/decay_days) · similarity, of memories trusted enough. The similarity is a memory's
-    relevance: what has nothing to do with the question has next to none, whatever else is remembered."""
+    """Rank memories of sufficient confidence by confidence · 1/(1 + age/decay_days) · similarity. The similarity is a
+    memory's relevance, which is absolute: an unrelated memory has nearly none."""
     given = scene.query.filters.min_confidence
     least = DECAYED_CONFIDENCE if given is None else given
     places = scene.allowed[scene.fact("confidence", scene.allowed) >= least]
@@ -118,7 +118,7 @@ MODES: Mapping[Mode, Callable[[Scene], Ranking]] = MappingProxyType(
 
 
 def _near(scene: Scene) -> Places:
-    """The memories nearest to the entities asked for, where they are asked for."""
+    """Return the memories nearest to the requested entities, or none if the mode does not use proximity."""
     if scene.proximity is None or not scene.tuning.wants_proximity:
         return scene.allowed[:0]
     near = scene.allowed[scene.proximity[scene.allowed] > 0]
@@ -126,7 +126,7 @@ def _near(scene: Scene) -> Places:
 
 
 def _joined(scene: Scene, *found: Places) -> Places:
-    """All candidates found, and the allowed ones that edges lead to: once each, in conversation order."""
+    """Return the union of all candidates and the allowed positions with edges from them, in conversation order."""
     if not scene.relationship and not any(map(len, found[1:])):
         return np.sort(found[0])
     joined = np.zeros(scene.index.conversation.size, np.bool_)
@@ -149,9 +149,14 @@ def _weighed(
     extra: dict[str, Column],
     spread: float,
 ) -> Ranking:
-    """Best first by Σ weight · factor + Σ boosts. Where the sums before the boosts hardly differ they count as equal:
-    then by boosts, semantic, importance, recency, score and id, all descending. `spread`: the signal's, to which the
-    semantic factor is stretched."""
+    """Rank by Σ weight · factor + Σ boosts.
+
+    If the sums before the boosts hardly differ, they count as equal. Boosts then decide, then the semantic factor,
+    importance, recency, score and id, all descending.
+
+    Args:
+        spread: the log-odds that the semantic factor spans.
+    """
     values = np.array([*factors.values()])
     scores: Column = np.array([weights[name] for name in factors]) @ values
     boost: Column = sum(extra.values(), np.zeros(len(places)))
@@ -177,7 +182,7 @@ def _weighed(
 
 
 def _by_id(scene: Scene, places: Places) -> Places:
-    """Each place's rank by memory id."""
+    """Return each position's rank by memory id."""
     ids = [scene.index.ids[slot] for slot in scene.index.conversation.slots[places].tolist()]
     ranks = np.empty(len(ids), np.int64)
     ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))

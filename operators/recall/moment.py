@@ -1,9 +1,9 @@
-"""Points in time: from which moment a question is answered, and the index an owner had then.
+"""Moments: the point in time that a query is about, and the owner's index as of that time.
 
-What the engine knew at a moment is built from the versions that were in by then, with the code that builds the present:
-word statistics, centroids and neighbours are all of then. So is what had happened by a moment, where a memory has been
-edited since: an update is of its own event time, and the version of then is shown. Episodes are joined anew in the
-order of the log, since a later message may have widened or merged what stood then. Forgotten memories are in no past.
+The index as of an ingestion time is built from the versions stored by then, with the code of the present index. Word
+statistics, centroids and neighbours are therefore those of that time. The same holds for an event time if a memory was
+edited later: an update has its own event time, and the answer shows the version of then. Episodes are joined again in
+log order, because later messages may have extended or merged them. Deleted memories are in no past index.
 """
 
 import gc
@@ -26,12 +26,12 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, Vectors
 from recallflow.state.scoped_index import ScopedIndex
 
-AT_ONCE = 1_000  # records of one step: some 10 ms
-SCOPES_KEPT = 2  # indexes of an owner's projects, each for senders who may read nothing else
+AT_ONCE = 1_000  # records per step: some 10 ms
+SCOPES_KEPT = 2  # indexes of project subsets per owner
 
-# Queries that may be about another moment than now.
+# Queries that may be about a past moment.
 OfMoment = Recall | MemoriesList | GraphTrace | GraphExplore | GraphFacts
-OfIndex = OfMoment | EpisodesList | UserStats  # queries that are answered out of an index
+OfIndex = OfMoment | EpisodesList | UserStats  # queries that an index answers
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -40,9 +40,15 @@ Records = Iterator[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """All times in epoch milliseconds. `now_ms`: when ages and validity are judged; `happened_by_ms`: nothing later is
-    in the answer; `known_by_ms`: nothing that came in later is; `history`: what was replaced, superseded or expired is
-    in the answer too. `projects`: nothing else is there than memories of these, None where all is."""
+    """The point in time that a query is about. All times are in epoch milliseconds.
+
+    Attributes:
+        now_ms: the time for ages and validity.
+        happened_by_ms: latest event time in the answer; None without a bound.
+        known_by_ms: latest ingestion time in the answer; None without a bound.
+        history: whether replaced, superseded and expired memories are included.
+        projects: the readable projects; None for all.
+    """
 
     now_ms: int
     happened_by_ms: int | None
@@ -52,8 +58,11 @@ class Moment:
 
     @classmethod
     def of(cls, query: OfMoment, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
-        """The moment a query is about. Of two given, validity is judged at the event time. `projects`: those that its
-        sender may read."""
+        """Return the moment of a query. If it has both times, the event time decides validity.
+
+        Args:
+            projects: the projects that the sender may read.
+        """
         history = isinstance(query, Recall) and query.include_history
         if query.as_of is None:
             return cls(asked_ms, None, None, history, projects)
@@ -63,7 +72,7 @@ class Moment:
 
     @classmethod
     def of_ask(cls, ask: Ask) -> Self | None:
-        """The moment that a query is about; None for one that no index answers."""
+        """Return the moment of a query, or None if no index answers it."""
         if isinstance(ask.query, OfMoment):
             return cls.of(ask.query, ask.asked_ms, ask.projects)
         is_of_index = isinstance(ask.query, OfIndex) or (
@@ -73,39 +82,39 @@ class Moment:
 
     @classmethod
     def now(cls, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
-        """The moment of asking."""
+        """Return the moment of the query itself."""
         return cls(asked_ms, None, None, history=False, projects=projects)
 
     @property
     def is_now(self) -> bool:
-        """Whether the present index serves, with what use and feedback added to it."""
+        """Return whether the moment is the present, so that usage and feedback apply."""
         return self.happened_by_ms is None and self.is_of_present
 
     @property
     def is_of_present(self) -> bool:
-        """Whether it is about what is known now."""
+        """Return whether the moment has the present knowledge."""
         return self.known_by_ms is None and not self.history
 
     def saw(self, updated_ms: int) -> bool:
-        """Whether a version of this event time was there by then."""
+        """Return whether a version with this event time had happened by the moment."""
         return self.happened_by_ms is None or updated_ms <= self.happened_by_ms
 
     def is_within(self, project_id: str | None) -> bool:
-        """Whether what belongs to a project is there at all."""
+        """Return whether memories of a project are readable."""
         return self.projects is None or project_id in self.projects
 
     def is_of(self, mark: EpisodeMark) -> bool:
-        """Whether what shaped episodes is there: an end always, a member that is forgotten where its project is."""
+        """Return whether an episode mark applies: an end always, a deleted member if its project is readable."""
         return mark.opened is None or self.is_within(mark.project_id)
 
     def knows(self, ingested_ms: int) -> bool:
-        """Whether what came in then is known."""
+        """Return whether a record with this ingestion time is known."""
         return self.known_by_ms is None or ingested_ms <= self.known_by_ms
 
 
 def present_index(hot: HotOwner, moment: Moment, model: str, dimension: int) -> OwnerIndex | None:
-    """The owner's present index, if it serves: unless something that had happened has been edited since. That of some
-    projects alone, where it has been built."""
+    """Return the owner's present index if it serves the moment, else None. It does not if a memory of the moment was
+    edited later, or if the index of the projects has not been built."""
     if not moment.is_of_present:
         return None
     if moment.projects is None:
@@ -123,7 +132,7 @@ def present_index(hot: HotOwner, moment: Moment, model: str, dimension: int) -> 
 
 
 def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> OwnerIndex:
-    """The owner's index as of the moment; built anew unless the present one serves, or one was built in steps."""
+    """Return the owner's index as of the moment: the present one, one built in steps before, or a new one."""
     if (index := present_index(hot, moment, model, dimension)) is not None:
         return index
     if hot.past is not None and hot.past[0] == moment:
@@ -139,7 +148,7 @@ def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: 
 
 
 def keep(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms: int) -> None:
-    """Keeps the index of some projects for the questions to come, if it is of now; each event keeps it so."""
+    """Cache the index of a project subset if it is of the present. Events keep it up to date."""
     if moment.projects is not None and moment.is_now:
         hot.scoped[moment.projects] = ScopedIndex(index, gap_ms)
         while len(hot.scoped) > SCOPES_KEPT:
@@ -147,7 +156,11 @@ def keep(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms: int) -> None:
 
 
 def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
-    """The owner's graph as of the moment; `index`: the owner's index of then."""
+    """Return the owner's graph as of the moment.
+
+    Args:
+        index: the owner's index as of the moment.
+    """
     if moment.projects is not None:
         return hot.scoped_graph(index, moment.known_by_ms, moment.happened_by_ms)
     if moment.known_by_ms is None and moment.happened_by_ms is None:
@@ -156,14 +169,14 @@ def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
 
 
 def newest(index: OwnerIndex, moment: Moment) -> list[int]:
-    """`seq` of the memories that had happened by the moment, newest first."""
+    """Return `seq` of the memories that had happened by the moment, the newest first."""
     facts = index.conversation.facts
     seqs = facts["seq"] if moment.happened_by_ms is None else facts["seq"][facts["created_ms"] <= moment.happened_by_ms]
     return sorted({*seqs.tolist()}, reverse=True)
 
 
 def filtered_graph(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
-    """The graph by which memories are filtered: with history, by the links of each version."""
+    """Return the graph for filters. With history it has the links of each version."""
     if moment.history and moment.projects is not None:
         return hot.scoped_version_graph(index, moment.known_by_ms, moment.happened_by_ms)
     if moment.history:
@@ -172,7 +185,8 @@ def filtered_graph(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGra
 
 
 def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> Steps[OwnerIndex]:
-    """Builds the index of a past moment in steps of some thousand records, of what is committed at the first one."""
+    """Build the index of a past moment in steps of about a thousand records. It reads the state committed before the
+    first step."""
     tables = {
         table: _opened(hot.scan(table))
         for table in (keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.EPISODE, keys.EPISODE_LOG)
@@ -185,8 +199,8 @@ def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int
 def _built(
     owner: Owner, tables: Mapping[bytes, Records], moment: Moment, model: str, dimension: int, gap_ms: int
 ) -> Steps[OwnerIndex]:
-    """The index, out of records. A function of its own, so that all it read is freed before the search for cycles is on
-    again: that would look through 100,000 entries at once."""
+    """Build the index from records. This is a separate function so that its records are freed before cyclic garbage
+    collection resumes, which would traverse 100,000 entries at once."""
     known = yield from _known(tables, moment)
     episodes, episode_of = yield from _episodes(owner, tables, moment, known.versions, gap_ms)
     index = OwnerIndex(model, dimension)
@@ -220,8 +234,13 @@ def _built(
 
 
 class _Known(NamedTuple):
-    """What was known at a moment. `versions`: of memories in their order; `latest`: of each memory the version of then,
-    and `current`: the number of the version of now."""
+    """The versions known at a moment.
+
+    Attributes:
+        versions: in the order of `seq`.
+        latest: each memory's version as of the moment.
+        current: each memory's present version number.
+    """
 
     versions: list[Entry]
     latest: dict[int, Entry]
@@ -229,39 +248,39 @@ class _Known(NamedTuple):
 
 
 def _known(tables: Mapping[bytes, Records], moment: Moment) -> Steps[_Known]:
-    """Reads entries, and sorts out those of the moment."""
+    """Read entries, and select those of the moment."""
     now = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
     past = yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value))
     found, seen = _Known([], {}, {}), dict[int, Entry]()
-    for some in _parts(merge(past, now, key=attrgetter("seq"))):  # of each memory the past versions first
+    for some in _parts(merge(past, now, key=attrgetter("seq"))):  # each memory's past versions come first
         known = [one for one in some if moment.knows(one.ingested_ms) and moment.is_within(one.project_id)]
         found.versions.extend(known)
         found.latest.update((entry.seq, entry) for entry in known)
         found.current.update((entry.seq, entry.version) for entry in some)
         seen.update((entry.seq, entry) for entry in known if moment.saw(entry.updated_ms))
         yield
-    # What had not happened by then stays in, and out of answers, as it does in the present index.
+    # Memories that had not happened by then stay in the index, and filters exclude them, as in the present index.
     found.latest.update(seen)
     yield from _let_go(past, now)
     return found
 
 
 class _InOrder:
-    """Records by sequence number, asked for in its order, each once: not all of them are held at a time."""
+    """A reader of records in the order of `seq`, each once, without holding all of them."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
         self._next = next(records, None)
 
     def up_to(self, seq: int) -> Records:
-        """Those that come next, up to a sequence number."""
+        """Yield the next records up to a sequence number."""
         while self._next is not None and keys.sequence(self._next[0]) <= seq:
             yield self._next
             self._next = next(self._records, None)
 
 
 def _let_go(*lists: list[Any]) -> Steps[None]:
-    """Empties lists in steps: to free so many objects takes as long as to read them."""
+    """Empty lists in steps, because freeing many objects takes as long as reading them."""
     for one in lists:
         while one:
             del one[-AT_ONCE:]
@@ -269,7 +288,7 @@ def _let_go(*lists: list[Any]) -> Steps[None]:
 
 
 def _opened(records: Records) -> Records:
-    """Records as they are now, whatever is committed until they are read."""
+    """Return the records of the present snapshot, whatever is committed until they are read."""
     return chain([*islice(records, 1)], records)
 
 
@@ -290,8 +309,8 @@ def _parts(items: Iterable[T]) -> Iterator[list[T]]:
 def _episodes(
     owner: Owner, tables: Mapping[bytes, Records], moment: Moment, versions: list[Entry], gap_ms: int
 ) -> Steps[tuple[list[EpisodeRow], dict[int, int]]]:
-    """All episodes of the moment, and the number of each memory's episode: those that are stored, or, as of an earlier
-    knowledge or of some projects, those that messages join in the order of the log."""
+    """Return all episodes of the moment, and each memory's episode number. They are the stored ones, or, for an earlier
+    ingestion time or a project subset, those that messages form in log order."""
     episode_of = {entry.seq: entry.episode for entry in versions}
     if moment.known_by_ms is None and moment.projects is None:
         return (yield from _read(tables[keys.EPISODE], lambda _, value: EpisodeRow.decode(value))), episode_of
@@ -324,11 +343,11 @@ def _episodes(
 
 
 class Unswept:
-    """Turns Python's search for cycles off within any `with` of it, in whatever thread; what holds no cycle is freed as
-    ever.
+    """Suspends Python's cyclic garbage collection within any `with` block, in any thread. Reference counting still
+    frees objects without cycles.
 
-    The search looks at all objects each time a quarter has been added: 100,000 entries and what is in them kept a
-    worker for up to 400 ms at once, between steps of 30.
+    A full collection runs whenever the number of objects has grown by a quarter. With 100,000 entries it blocked a
+    worker for up to 400 ms, between steps of 30 ms.
     """
 
     def __init__(self) -> None:

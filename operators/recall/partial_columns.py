@@ -1,7 +1,7 @@
-"""Columns of the signal that need no value for every memory: where they stand, they are added to scores.
+"""Sparse columns of the signal, which are added to scores without a value per memory.
 
-Of an owner with many memories most columns are 0 nearly everywhere, or follow from another one. An array of all
-memories for each would cost more than what is worked out for the few.
+For an owner with many memories most columns are 0 nearly everywhere, or derive from another column. A dense array per
+column would cost more than the computation of its few values.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,11 @@ from recallflow.state.arrays import Array, Column, Ints, Mask, Places
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Values at some places, rising, and 0 elsewhere. `size`: of all places."""
+    """Values at some positions, ascending, and 0 elsewhere.
+
+    Attributes:
+        size: the number of all positions.
+    """
 
     places: Places
     values: Column
@@ -28,7 +32,7 @@ class Scattered:
         return self.places.nbytes + self.values.nbytes
 
     def take(self, places: Places) -> Column:
-        """Return the values at these places."""
+        """Return the values at these positions."""
         if not len(self.places):
             return np.zeros(len(places))
         at = self.places.searchsorted(places)
@@ -45,7 +49,11 @@ class Scattered:
 
 @dataclass(frozen=True, slots=True)
 class ByEpisode:
-    """A value for each episode. `segment`: the episode of each place."""
+    """One value per episode.
+
+    Attributes:
+        segment: the episode of each position.
+    """
 
     values: Column
     segment: Ints
@@ -58,7 +66,7 @@ class ByEpisode:
         return self.values.nbytes
 
     def take(self, places: Places) -> Column:
-        """Return the values at these places."""
+        """Return the values at these positions."""
         return self.values.take(self.segment.take(places))
 
     def add_to(self, total: Column, weight: float | Column) -> None:
@@ -74,8 +82,8 @@ class ByEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Neighbouring:
-    """The value of the memory before (`step` -1) or after (1) each place, where `mask` holds, and 0 elsewhere. The mask
-    does not hold where there is no such memory."""
+    """The value of the previous (`step` -1) or next (1) memory of each position where `mask` is set, 0 elsewhere. The
+    mask is not set at positions without such a memory."""
 
     values: Column
     mask: Mask
@@ -89,7 +97,7 @@ class Neighbouring:
         return self.values.nbytes
 
     def take(self, places: Places) -> Column:
-        """Return the values at these places."""
+        """Return the values at these positions."""
         found: Column = self.values.take(places + self.step, mode="clip") * self.mask.take(places)
         return found
 
@@ -116,7 +124,7 @@ def add_weighted(total: Column, column: AnyColumn, weight: float | Column) -> No
 
 
 def _whole(column: Scattered | ByEpisode | Neighbouring) -> Column:
-    """Return a value for every place."""
+    """Return a value for every position."""
     total = np.zeros(len(column))
     column.add_to(total, 1.0)
     return total

@@ -1,4 +1,4 @@
-"""Whose a memory is, or whom it is about: its author's, or, where nobody said it, theirs whom its words name."""
+"""Attribution of memories to participants: by author, or, for a memory without an author, by the names in its text."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,8 +13,8 @@ from recallflow.state.rows import language_in
 
 
 def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
-    """Whom a question is about: the participants it names; or, where it names none and says I, the one user of a chat
-    with an assistant."""
+    """Return the participants a question is about: those it names, else the one user of an assistant chat if it is in
+    the first person."""
     if question.named or not question.first_person:
         return question.named
     written, said = index.conversation.facts["author"], users(index)
@@ -25,33 +25,39 @@ def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
 
 
 def users(index: OwnerIndex) -> Mask:
-    """(n,) whether a user said it."""
+    """Return a mask (n,) of the memories written by users."""
     mask: Mask = index.conversation.facts["role"] == index.names.known("user")
     return mask
 
 
 def said_by(index: OwnerIndex, name: str) -> Mask:
-    """(n,) whether this participant wrote the memory."""
+    """Return a mask (n,) of the memories that this participant wrote."""
     mask: Mask = index.conversation.facts["author"] == index.names.known(name)
     return mask
 
 
 def theirs(index: OwnerIndex, said: Mask, name: str) -> Column:
-    """(n,) 1 where a memory is the participant's, who said some of them: 0 where it is another's. A memory without an
-    author (a fact, a preference, a rule) is theirs if it names them; if it names nobody, it cannot be told, and counts
-    as memories with an author do on average."""
+    """Return (n,) 1 for memories attributed to the participant and 0 for memories of others.
+
+    A memory without an author (a fact, a preference, a rule) belongs to a participant it names. If it names none, it
+    counts as the mean of the memories with an author.
+
+    Args:
+        said: mask of the memories that the participant wrote.
+    """
     column, authored = said * 1.0, _authored(index)
     if authored is None:
         return column
     column = filled(column, authored)
     participants = _participants(index)
-    for one in sorted({*participants, name}, key=lambda other: other == name):  # theirs is the last word
+    # the participant's own name is applied last, and takes precedence
+    for one in sorted({*participants, name}, key=lambda other: other == name):
         column[~authored & _naming(index, one, participants)] = one == name
     return column
 
 
 def whose(index: OwnerIndex, names: Sequence[str], author: str | None, text: str, language: int) -> str | None:
-    """Which of the participants wrote a memory; or, where nobody did, which of them its text names first."""
+    """Return the one of `names` who wrote a memory or, if it has no author, whom its text names first."""
     if author is not None:
         return author if author in names else None
     known = named_in(text, {*_participants(index), *names}, table_of(text, [language]))
@@ -59,8 +65,8 @@ def whose(index: OwnerIndex, names: Sequence[str], author: str | None, text: str
 
 
 def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Column:
-    """(n,) the nearness that the graph tells, and 1 for a memory without an author that names one of the participants:
-    facts begin with a name, where the graph takes none for one."""
+    """Return (n,) the graph's proximity, and 1 for a memory without an author that names one of the participants. The
+    graph does not detect a name at the beginning of a fact."""
     authored = _authored(index)
     if not names or authored is None:
         return proximity
@@ -71,14 +77,17 @@ def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Colu
 
 @of_memories
 def _authored(index: OwnerIndex) -> Mask | None:
-    """(n,) whether somebody wrote each place's memory; None where somebody wrote all."""
+    """Return a mask (n,) of the memories with an author; None if all have one."""
     found: Mask = index.conversation.facts["author"] >= 0
     return None if found.all() else found
 
 
 def filled(column: Column, able: Mask | None) -> Column:
-    """The column, with its mean over memories that can have it in place of what the others cannot have; `able`: None
-    where all can."""
+    """Return the column with the mean of its known values in place of unknown ones.
+
+    Args:
+        able: mask of the known values; None if all are known.
+    """
     if able is None or able.all() or not able.any():
         return column
     return np.where(able, column, column[able].mean())
@@ -89,7 +98,7 @@ def _participants(index: OwnerIndex) -> list[str]:
 
 
 def _naming(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
-    """(n,) whether the memory's words hold the name, or the first one of it where no other participant bears that."""
+    """Return a mask (n,) of the memories that hold the name, or its first name if that is unique among participants."""
     firsts = {other: _first(other) for other in participants}
     alone = all(other == name or first != _first(name) for other, first in firsts.items())
     facts = index.conversation.facts
@@ -102,7 +111,8 @@ def _first(name: str) -> str:
 
 
 def _holding(index: OwnerIndex, words: Sequence[Iterable[str]]) -> Mask:
-    """(n,) whether the memory holds all of some words, each in any of its stems; of no words, none does."""
+    """Return a mask (n,) of the memories that hold every word, each in any of its stems. The mask is empty without
+    words."""
     mask = np.full(index.conversation.size, bool(words))
     for stems in words:
         any_of = np.zeros_like(mask)

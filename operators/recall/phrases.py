@@ -1,4 +1,4 @@
-"""Reasons in words for people: one English phrase each, and what it rests on."""
+"""Phrases of reasons in English, with the data that supports them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,10 +10,10 @@ from recallflow.operators.graph.paths import SHARED_NODE
 from recallflow.responses import Matched, Neighbour, Reason, Span
 from recallflow.state.rows import MemoryRow
 
-WORDS_MOST, PLACES_MOST = 6, 5  # of a reason, and of a word
+WORDS_MOST, PLACES_MOST = 6, 5  # words per reason, and occurrences per word
 QUOTE_CHARACTERS = 80
-_LEAD_CHARACTERS = 30  # of a long sentence, before the word it is quoted for
-_READ_CHARACTERS = 2_000  # of a neighbour's text, around what is quoted
+_LEAD_CHARACTERS = 30  # of a long sentence, before the quoted word
+_READ_CHARACTERS = 2_000  # of a neighbour's text, around the quotation
 _ASKS = ("?", "？", "؟")
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -31,7 +31,7 @@ _EDGES: Mapping[str, str] = MappingProxyType(
         "conditional_on": "is conditional on",
     }
 )
-# What rests on nothing that could be shown.
+# Reasons without supporting data.
 PLAIN: Mapping[str, str] = MappingProxyType(
     {
         "meaning": "similar meaning",
@@ -55,18 +55,22 @@ PLAIN: Mapping[str, str] = MappingProxyType(
 
 
 def plain(code: str) -> Reason:
-    """A reason that its code says all of."""
+    """Return a reason that its code describes fully."""
     return {"code": code, "text": PLAIN[code]}
 
 
 def words(content: str, places: Mapping[str, Sequence[tuple[int, int]]]) -> Reason:
-    """Words of the question that stand in the memory."""
+    """Return the reason: the memory contains words of the question."""
     found = [_matched(content, spans) for spans in [*places.values()][:WORDS_MOST]]
     return {"code": "words", "text": f"says {_listed([one['word'] for one in found])}", "words": found}
 
 
 def nearby(offset: int, neighbour: MemoryRow | None, span: tuple[int, int]) -> Reason:
-    """A word of the question stands there in a neighbour. That is None where it cannot be quoted."""
+    """Return the reason: a neighbour contains a word of the question.
+
+    Args:
+        neighbour: None if it cannot be quoted.
+    """
     if offset < 0:
         where = "right after" if offset == -1 else "soon after"
     else:
@@ -78,7 +82,11 @@ def nearby(offset: int, neighbour: MemoryRow | None, span: tuple[int, int]) -> R
 
 
 def answers(neighbour: MemoryRow | None) -> Reason:
-    """The message before asks something like the question. It is None where it cannot be quoted."""
+    """Return the reason: the previous message asks something similar to the question.
+
+    Args:
+        neighbour: the previous message; None if it cannot be quoted.
+    """
     if neighbour is None:
         return {"code": "answers", "text": "answers a question like it"}
     asked = [one for one in sentences(neighbour.content[:_READ_CHARACTERS]) if one.endswith(_ASKS)]
@@ -87,20 +95,21 @@ def answers(neighbour: MemoryRow | None) -> Reason:
 
 
 def person(row: MemoryRow, who: str, *, asks: bool) -> Reason:
-    """It is theirs, said by them or, where nobody said it, about them: whom the question names, or who asks it."""
+    """Return the reason: the memory is by or about a participant whom the question names, or by or about the asking
+    user."""
     whose = "the one who asks" if asks else who
     said = row.name or "the one who asks" if asks and row.author else who
     return {"code": "person", "text": f"said by {whose}" if row.author else f"about {whose}", "person": said}
 
 
 def date(at_ms: int) -> Reason:
-    """It is of the date that is asked about."""
+    """Return the reason: the memory has the date in the question."""
     day = day_of(at_ms)
     return {"code": "date", "text": f"from {written_date(day)}", "date": day.date().isoformat()}
 
 
 def near_date(at_ms: int) -> Reason:
-    """It is of the same month as a day that is asked about."""
+    """Return the reason: the memory has the month of a day in the question."""
     day = day_of(at_ms)
     return {
         "code": "near_date",
@@ -110,7 +119,7 @@ def near_date(at_ms: int) -> Reason:
 
 
 def newest(rank: int, row: MemoryRow | None) -> Reason:
-    """Its place by age is all that counts."""
+    """Return the reason of the mode `recency`: rank by age."""
     text = "the newest" if rank == 1 else f"the {_ordinal(rank)} newest"
     if row is None:
         return {"code": "newest", "text": text}
@@ -119,25 +128,29 @@ def newest(rank: int, row: MemoryRow | None) -> Reason:
 
 
 def entity(names: Sequence[str], hops: int) -> Reason:
-    """It is linked to these entities that are asked about, or so many steps from one of these."""
+    """Return the reason: the memory is linked to these entities, or is `hops` steps from one of them."""
     steps = "one step" if hops == 1 else f"{hops} steps"
     which = _listed(names, "or" if hops else "and") if names else "what is asked about"
     return {"code": "entity", "text": f"{steps} from {which} in the graph" if hops else f"linked to {which}"}
 
 
 def reranked(model: str, rank: int, before: int) -> Reason:
-    """A reranker put it further up."""
+    """Return the reason: a reranker raised the memory's rank."""
     return {"code": "reranked", "text": f"{model} puts it {_ordinal(rank)}, not {_ordinal(before)}"}
 
 
 def updates(older: MemoryRow) -> Reason:
-    """It replaces what an older memory says."""
+    """Return the reason: the memory replaces an older statement."""
     quoted: Neighbour = {"id": older.id, "quote": short(older.content)}
     return {"code": "updates", "text": f"updates: “{quoted['quote']}”", "neighbour": quoted}
 
 
 def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reason:
-    """The graph leads to it from a memory of the answer. That is None where it cannot be quoted."""
+    """Return the reason: a graph path leads to the memory from a memory of the answer.
+
+    Args:
+        seed: the start of the path; None if it cannot be quoted.
+    """
     edge = {name: part for name, part in path.items() if name != "reason"}
     start = f"“{short(seed.content)}”" if seed is not None else f"memory {path['from']}"
     said = _EDGES.get(path["edge_type"], f"is linked ({path['edge_type']}) to")
@@ -159,9 +172,9 @@ def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reas
 
 
 def short(text: str, start: int = 0, end: int = 0) -> str:
-    """As much of the text as a quotation holds: of the sentence in which a word stands, with that, or of the first."""
+    """Return a quotation of bounded length: from the sentence around a span, or from the first sentence."""
     first = max(start - _READ_CHARACTERS // 2, 0)
-    # Blanks go: what is before the word tells where it stands then.
+    # Whitespace is collapsed, so that the length of the prefix gives the word's new offset.
     before = " ".join(f"{text[first:start]}|".split())[:-1]
     word = " ".join(text[start:end].split())
     whole = before + " ".join(f"{text[start : first + _READ_CHARACTERS]}".split())

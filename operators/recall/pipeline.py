@@ -1,7 +1,7 @@
-"""The steps of a recall query, from top to bottom. The numbers are those of docs/internals/recall.md.
+"""The steps of a recall query, in order. The numbers are those of docs/internals/recall.md.
 
-What each step gives is in `stages.py`. Step 1 (validate) only warns, and is part of composing. Step 2 (authorise)
-belongs before the state: everything here is about an owner whom the query may ask.
+`stages.py` defines the result of each step. Step 1 (validate) only adds warnings, and is part of composing. Step 2
+(authorise) precedes this module: every query here is authorised for its owner.
 """
 
 from collections.abc import Sequence
@@ -25,18 +25,18 @@ from recallflow.operators.recall.respond import compose_answer, finish
 from recallflow.operators.recall.said import LLM_STEPS, NOTHING, LlmStep, Said, Wanted
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.stages import (
-    NOTHING_TOLD,
+    NO_SUMMARIES,
     Asked,
     Candidates,
+    CategorySummaries,
+    ComposedAnswer,
     Engine,
     Expanded,
     Find,
-    Found,
     Permitted,
     Posed,
     Ranked,
     Recalled,
-    Told,
     Understood,
     find_nothing,
 )
@@ -46,15 +46,26 @@ from recallflow.queries import HOPS_MIN, Filters
 from recallflow.state.index import OwnerIndex, of_memories
 from recallflow.state.rows import language_in
 
-RARE_LANGUAGE = 50  # of so many memories, one in a language is a slip, or a quotation
+RARE_LANGUAGE = 50  # a language with a smaller share of the memories, 1 in this many, is noise such as a quotation
 
 
 def recall(
-    engine: Engine, posed: Posed, said: Said = NOTHING, found: Found | None = None, beside: Sequence[Found] = ()
+    engine: Engine,
+    posed: Posed,
+    said: Said = NOTHING,
+    found: ComposedAnswer | None = None,
+    beside: Sequence[ComposedAnswer] = (),
 ) -> Recalled:
-    """One query's answer, ranked as the tenant and the query have it. `said`: what models said of it; `found`: what was
-    found of it while they were asked, if it still holds, and `beside` of smaller questions. Raises InvalidRecord for
-    what cannot be answered."""
+    """Return a query's answer.
+
+    Args:
+        said: the model results so far.
+        found: the answer composed while models were called, if it is still valid.
+        beside: the answers of subqueries, composed likewise.
+
+    Raises:
+        InvalidRecord: the query cannot be answered.
+    """
     if found is None:
         asked = _ask(engine, posed, said)
         found = _find_all(asked, _understand(asked))
@@ -64,13 +75,13 @@ def recall(
     return finish(found, said, rewritten)
 
 
-def smaller_questions(found: Found, said: Said) -> list[str]:
-    """What is asked beside a query's own question."""
+def smaller_questions(found: ComposedAnswer, said: Said) -> list[str]:
+    """Return the subqueries of a query's own question."""
     return llm_steps.sub_questions(said, found.understood.question.text)
 
 
-def find_beside(found: Found, said: Said, question: str) -> Found:
-    """What is found of another question, asked in the place of a query's own, with nothing around it."""
+def find_beside(found: ComposedAnswer, said: Said, question: str) -> ComposedAnswer:
+    """Return the answer to a subquery, without context and LLM steps."""
     asked, understood = found.asked, found.understood
     plain = {"query": question, "mode": understood.tuning.mode, "strategy": "baseline", "max_tokens": None}
     query = asked.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
@@ -82,15 +93,15 @@ def find_beside(found: Found, said: Said, question: str) -> Found:
 
 
 def ranked_only(engine: Engine, posed: Posed, said: Said = NOTHING) -> Ranked:
-    """What a query ranks, and in which order, for who shows something else of that than memories."""
+    """Return a query's ranking, for callers that do not need memories."""
     asked = _ask(engine, posed, said)
     understood = _understand(asked)
     return rank_candidates(asked, understood, _read_signal(asked, understood, _permit(asked)))
 
 
-def to_ask(engine: Engine, posed: Posed, said: Said, found: Found | None) -> tuple[Wanted, Find]:
-    """What models are to be asked before a query is answered, beside what they said already, and what finds meanwhile
-    what can be found. Where nothing is to be asked, it finds all."""
+def to_ask(engine: Engine, posed: Posed, said: Said, found: ComposedAnswer | None) -> tuple[Wanted, Find]:
+    """Return the model requests before a query can be answered, and a function that composes the answer meanwhile.
+    Without requests the function composes the whole answer."""
     if found is not None:
         return Wanted(texts=_texts(found.asked, found.understood, said)), lambda: found
     asked = _ask(engine, posed, said)
@@ -106,22 +117,22 @@ def to_ask(engine: Engine, posed: Posed, said: Said, found: Found | None) -> tup
         best = rerank.texts(asked.rows(asked.index.conversation.slots[ranked.ranking.places].tolist()))
         if len(best) > 1:
             return wanted._replace(question=posed.query.query.strip(), candidates=best), find_nothing
-    # What expansion adds is shown to the quality gate, once.
+    # Expansion adds memories that the quality gate must see only once.
     if wanted and posed.query.strategy == "hybrid_graph":
         return wanted, find_nothing
     return wanted, lambda: _find(asked, understood, permitted, summaries)
 
 
 def to_embed(engine: Engine, posed: Posed, said: Said) -> Wanted:
-    """The question, where `ranked_only` needs its vector and a service has to be asked for it."""
+    """Return the embedding request of `ranked_only`, if the question needs one."""
     asked = _ask(engine, posed, said)
     return Wanted(texts=_texts(asked, _understand(asked), said))
 
 
-# ---------------------------------------------------------------------- what is asked of models
+# ---------------------------------------------------------------------- model requests
 
 
-def _prompts(asked: Asked, understood: Understood, summaries: Told) -> dict[LlmStep, Prompt]:
+def _prompts(asked: Asked, understood: Understood, summaries: CategorySummaries) -> dict[LlmStep, Prompt]:
     if "llm" in understood.dropped or "llm" not in asked.engine.models:
         return {}
     mode, question = understood.tuning.mode, understood.question.text
@@ -130,8 +141,8 @@ def _prompts(asked: Asked, understood: Understood, summaries: Told) -> dict[LlmS
 
 
 def _texts(asked: Asked, understood: Understood, said: Said) -> list[str]:
-    """What a service is to be asked for the vectors of: the question and those it was made into, unless their vectors
-    are at hand, or were asked for."""
+    """Return the texts for the embedding service: the question and its subqueries, unless they have cached or received
+    vectors."""
     if "embed" not in asked.engine.models or understood.tuning.mode == "recency" or "dense" in understood.dropped:
         return []
     rewritten = llm_steps.sub_questions(said, understood.question.text)
@@ -142,12 +153,12 @@ def _texts(asked: Asked, understood: Understood, said: Said) -> list[str]:
 
 
 def _is_reranked(asked: Asked, understood: Understood) -> bool:
-    """Whether a reranker is still to read what fits best."""
+    """Return whether the query still needs reranker scores."""
     wanted = understood.tuning.mode in rerank.MODES and "rerank" not in understood.dropped
     return wanted and "rerank" in asked.engine.models and asked.said.scored is None
 
 
-# ---------------------------------------------------------------------- the steps
+# ---------------------------------------------------------------------- steps
 
 
 def _ask(engine: Engine, posed: Posed, said: Said) -> Asked:
@@ -160,7 +171,7 @@ def _ask(engine: Engine, posed: Posed, said: Said) -> Asked:
 
 
 def _read(asked: Asked, text: str) -> Question:
-    """A question, read with what is known of the owner."""
+    """Analyse a question with the owner's participants and vocabulary."""
     return understand(text, participants(asked.index), vocabulary(asked.index))
 
 
@@ -179,7 +190,7 @@ def _understand(asked: Asked) -> Understood:
             ahead.append("boosts")
         if tuning.wants_proximity:
             ahead.append("proximity")
-        # A vector that is at hand costs no time.
+        # A cached vector costs no time.
         if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
             ahead.append("dense")
         if "rerank" in asked.engine.models and asked.said.scored is None and tuning.mode in rerank.MODES:
@@ -193,11 +204,11 @@ def _understand(asked: Asked) -> Understood:
     return Understood(question, intent, tuning, dropped, asked.laps.elapsed_ms())
 
 
-def _find(asked: Asked, understood: Understood, permitted: Permitted, summaries: Told) -> Found:
+def _find(asked: Asked, understood: Understood, permitted: Permitted, summaries: CategorySummaries) -> ComposedAnswer:
     return _compose(asked, understood, permitted, _read_signal(asked, understood, permitted), summaries)
 
 
-def _find_all(asked: Asked, understood: Understood) -> Found:
+def _find_all(asked: Asked, understood: Understood) -> ComposedAnswer:
     permitted = _permit(asked)
     return _find(asked, understood, permitted, _summaries(asked, permitted))
 
@@ -219,9 +230,9 @@ def _permit(asked: Asked) -> Permitted:
     return Permitted(places, linked.warnings(), int(standing.sum()) - len(places))
 
 
-def _summaries(asked: Asked, permitted: Permitted) -> Told:
+def _summaries(asked: Asked, permitted: Permitted) -> CategorySummaries:
     if llm_steps.context_tokens(asked.query) is None:
-        return NOTHING_TOLD
+        return NO_SUMMARIES
     filters, configured = asked.query.filters, asked.posed.categories
     found = read_summaries(asked.hot, asked.moment, asked.index, permitted.places, filters, asked.rows, configured)
     asked.laps.lap("summaries")
@@ -237,7 +248,7 @@ def _read_signal(asked: Asked, understood: Understood, permitted: Permitted) -> 
     else:
         received = asked.said.vectors.get(question.own_words)
         found = signal.read(shared, index, question, permitted.places, asked.rows, received)
-        if received is not None:  # it took its time before
+        if received is not None:  # its time is counted in "models"
             found = found._replace(took_ms=0.0)
     asked.laps.lap("candidates")
     spend_scan(index)
@@ -245,8 +256,8 @@ def _read_signal(asked: Asked, understood: Understood, permitted: Permitted) -> 
 
 
 def _compose(
-    asked: Asked, understood: Understood, permitted: Permitted, candidates: Candidates, summaries: Told
-) -> Found:
+    asked: Asked, understood: Understood, permitted: Permitted, candidates: Candidates, summaries: CategorySummaries
+) -> ComposedAnswer:
     ranked = rank_candidates(asked, understood, candidates)
     spend_scan(asked.index)
     expanded = _expand(asked, understood, ranked)
@@ -274,13 +285,13 @@ def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
 
 
 def _is_late(asked: Asked) -> bool:
-    """Whether the time that the query gave is over."""
+    """Return whether the query's target time has passed."""
     target_ms = asked.query.sla_target_ms
     return target_ms is not None and asked.laps.elapsed_ms() > target_ms
 
 
 def vocabulary(index: OwnerIndex) -> Vocabulary:
-    """Return the languages that at least one in fifty current memories is in, and whether memories hold a stem."""
+    """Return the languages of at least one in fifty current memories, and a test for stems that memories hold."""
     return Vocabulary(_languages(index), lambda stem: index.standing[stem].holders > 0)
 
 
@@ -293,7 +304,7 @@ def _languages(index: OwnerIndex) -> list[int]:
 
 @of_memories
 def participants(index: OwnerIndex) -> list[str]:
-    """Everyone who wrote a current memory; of very many, those who wrote the most."""
+    """Return the authors of current memories, at most those with the most memories."""
     now = index.conversation
     authors = now.authors[now.authors >= 0]
     if len(authors) > PARTICIPANTS_MAX:

@@ -1,4 +1,4 @@
-"""What a question says, by rules: whom it names, which dates, what it asks for."""
+"""Rule-based analysis of a question: participants, dates, stems and wordings."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,12 @@ from recallflow.language import (
 
 
 class Vocabulary(NamedTuple):
-    """What a question may meet in an owner's memories: the languages they are in, by their places in `language.LATIN`,
-    the commonest first, and whether any memory holds a stem."""
+    """The languages and stems of an owner's memories.
+
+    Attributes:
+        languages: indices in `language.LATIN`, the most frequent first.
+        holds: returns whether any memory holds a stem.
+    """
 
     languages: Sequence[int] = (0,)
     holds: Callable[[str], bool] = bool
@@ -32,16 +36,21 @@ class Vocabulary(NamedTuple):
 
 ANYTHING = Vocabulary()
 
-_LETTER = rf"[^\W{ADJOINING}]"  # beside which no name begins or ends
+_LETTER = rf"[^\W{ADJOINING}]"  # a name neither begins nor ends next to a letter
 _OF_WORD = regex.compile(_LETTER)
 _WORD = regex.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, understood. `own_words` is what to embed: participants' names in it stand as I and my, since a
-    model fixates on a name, and their messages say I. `named`: participants, in the order in which it names them;
-    `table`: its language."""
+    """An analysed question.
+
+    Attributes:
+        table: its language.
+        own_words: the text to embed. I and my replace participants' names, because a model overweights names and
+            participants' messages use I.
+        named: participants in the order of mention.
+    """
 
     text: str
     table: Table
@@ -55,7 +64,7 @@ class Question:
 
 
 def understand(text: str, participants: Iterable[str], vocabulary: Vocabulary = ANYTHING) -> Question:
-    """Reads a question about conversations between `participants`."""
+    """Analyse a question about conversations between `participants`."""
     table = table_of(text, vocabulary.languages)
     named = named_in(text, participants, table)
     own_words = bare = text
@@ -78,22 +87,21 @@ def understand(text: str, participants: Iterable[str], vocabulary: Vocabulary = 
 
 
 def _looked_up(text: str, table: Table, vocabulary: Vocabulary) -> list[str]:
-    """The stems of a text's first content words. Each one costs a look through all memories."""
+    """Return the stems of a text's first content words. Each one costs a lookup in all memories."""
     found = [stem for stems in read_question(text, table, vocabulary.languages) for stem in _held(stems, vocabulary)]
     wanted = set(islice(dict.fromkeys(found), limits.QUERY_WORDS))
     return [stem for stem in found if stem in wanted]
 
 
 def _held(alternatives: tuple[str, ...], vocabulary: Vocabulary) -> Sequence[str]:
-    """Of the stems that a word may have, those that memories hold, or else the first."""
+    """Return the stems of a word that memories hold, or else the first."""
     if len(alternatives) == 1:
         return alternatives
     return [stem for stem in alternatives if vocabulary.holds(stem)] or alternatives[:1]
 
 
 def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, str]:
-    """Participant → the spelling found in the text: the full name, or the first one where only one bears it. In the
-    order in which they are named."""
+    """Return the spelling in the text by participant, in the order of mention. A first name counts if it is unique."""
     spellings: dict[str, list[str]] = {}
     first_names: dict[str, int] = {}
     for participant in participants:
@@ -102,7 +110,7 @@ def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, 
         first_names[first.lower()] = first_names.get(first.lower(), 0) + 1
     found: dict[str, tuple[int, str]] = {}
     lowered, bent = text.lower(), _bent(text, table)
-    # Longest first, and what was found is blanked out: "Ann Smith" does not name Ann as well.
+    # Longest first, and matches are blanked out: "Ann Smith" does not also mention Ann.
     for participant in sorted(spellings, key=lambda name: (-len(name), name)):
         for form in spellings[participant]:
             shared = form != participant and first_names[form.lower()] > 1
@@ -124,15 +132,15 @@ def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, 
 
 
 def _bent(text: str, table: Table) -> dict[str, str]:
-    """The words with a capital by their stems: most languages bend names (Анна, Анне)."""
+    """Return the capitalised words by stem. Most languages inflect names (Анна, Анне)."""
     if table is ENGLISH:
         return {}
     return {name_stem(word, table): word for word in _WORD.findall(text) if word[0].isupper()}
 
 
 def _stands_in(name: str, text: str) -> bool:
-    """Whether the name is in the text as a word of its own. For most participants it is not, and to find that out
-    without a pattern is a thousand times faster than to make one."""
+    """Return whether the text holds the name as a separate word. Most participants are absent, and a string search
+    rules them out a thousand times faster than a compiled pattern."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -147,7 +155,7 @@ def _is_of_word(character: str) -> bool:
 
 
 def _spelled(name: str, text: str, table: Table) -> str | None:
-    """The name as the text writes it. An ordinary word is a name only with a capital (a Will is not every will)."""
+    """Return the name as spelt in the text. An ordinary word is a name only if capitalised (Will and will)."""
     ordinary = table.blanks and (name.lower() in table.function_words or name.lower() in table.months)
     found = [match[0] for match in _whole(name, flags=regex.IGNORECASE).finditer(text)]
     if ordinary:
@@ -156,7 +164,7 @@ def _spelled(name: str, text: str, table: Table) -> str | None:
 
 
 def _whole(name: str, behind: str = "", flags: int = 0) -> regex.Pattern[str]:
-    """A pattern for the name as a word of its own, whatever characters it begins and ends with, and what is behind."""
+    """Return a pattern of the name as a separate word, followed by `behind`."""
     return _patterns[name, behind, flags]
 
 
@@ -165,4 +173,4 @@ def _pattern(wanted: tuple[str, str, int]) -> regex.Pattern[str]:
     return regex.compile(rf"(?<!{_LETTER}){regex.escape(name)}(?!{_LETTER}){behind}", flags)
 
 
-_patterns = Kept(_pattern, 4 * 1024 * 1024)  # the same names are asked about over and over
+_patterns = Kept(_pattern, 4 * 1024 * 1024)  # the same names recur in many questions

@@ -1,4 +1,4 @@
-"""Ranks what may be in the answer, with the graph's part in scores, and judges how relevant it is (steps 6, 7, 9)."""
+"""Ranks the permitted memories with the graph's contribution, and computes their relevance (steps 6, 7, 9)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,18 +22,22 @@ from recallflow.operators.redaction import is_readable
 from recallflow.queries import HOPS_MIN
 from recallflow.state.arrays import Column, Places
 
-STATEMENTS_HELD = 4_096  # of an owner
-READ_CHARACTERS = 500  # of a memory: what replaces a fact says so at its beginning
+STATEMENTS_HELD = 4_096  # per owner
+READ_CHARACTERS = 500  # per memory: a memory that replaces a fact says so at its beginning
 
 
 def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
-    """Ranks `at_least` so many; the query's k, where a reranker has not ordered them anew."""
+    """Rank the candidates.
+
+    Args:
+        at_least: the minimum number of ranked memories. 0 ranks the query's k, or more if a reranker has scored them.
+    """
     query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
     scores = {} if asked.said.scored is None else asked.said.scored.scores
-    # An episode's members are no more where some of them are left out.
+    # An episode must keep all its members.
     judged_first = query.min_relevance is not None and tuning.mode != "episode"
-    settles = tuning.mode in updates.MODES and not at_least  # what a reranker is to read is chosen by fit alone
+    settles = tuning.mode in updates.MODES and not at_least  # a reranker's candidates are chosen by fit alone
     most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if judged_first else 0)
     if settles:
         most = CANDIDATES
@@ -81,7 +85,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
         ranking, before, changed = _settled(asked, scene, ranking, before)
     asked.laps.lap("rank")
     cut = slice(max(at_least, tuning.most))
-    if query.min_relevance is None:  # nothing else needs the relevance of more than is answered
+    if query.min_relevance is None:  # only the answered memories need a relevance
         ranking, before = ranking.only(cut), before[cut]
     judged = _judged(judge, scene, ranking)
     if (least := query.min_relevance) is not None:
@@ -95,13 +99,13 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
 def _settled(
     asked: Asked, scene: Scene, ranking: Ranking, before: list[int]
 ) -> tuple[Ranking, list[int], Mapping[int, Replacement]]:
-    """Put what is true now before what it replaced, among the best. Return the new ranking, the ranks before the
-    reranker in its order, and by place which memory updates which."""
+    """Move current statements before the statements that they replace, among the best memories. Return the new ranking,
+    the ranks before the reranker in its order, and by position which memory updates which."""
     ranks = _looked_at(scene, ranking.places)
     places = ranking.places[ranks]
     slots = asked.index.conversation.slots[places].tolist()
     question, statements = _statements(asked, scene.question.text, slots)
-    told = updates.Told(
+    told = updates.UpdateCandidates(
         statements=statements,
         author=scene.fact("author", places),
         place=places,
@@ -116,16 +120,16 @@ def _settled(
     at = ranking.places.tolist()
     changed = {at[rank]: one._replace(by=at[one.by]) for rank, one in found.items()}
     order = updates.settled(ranks, likely, len(at), about_past=question.has("past"))
-    if not before:  # a reranker's order has no scores to lift
+    if not before:  # a reranker's order has no scores to raise
         gains = updates.lifts(ranking.scores, order)
         ranking = replace(ranking, scores=ranking.scores + gains, boosts=ranking.boosts | {updates.BOOST: gains})
-        ranking.tiebreak_applied = False  # the scores tell the order now
+        ranking.tiebreak_applied = False  # the scores now define the order
     return ranking.only(np.array(order)), [before[rank] for rank in order] if before else before, changed
 
 
 def _looked_at(scene: Scene, places: Places) -> list[int]:
-    """Return the ranks of the memories among which updates are looked for: the best, and what follows the very best in
-    their conversations."""
+    """Return the ranks of the memories to compare for updates: the best ones, and the next messages after the very
+    best."""
     best, follows = min(updates.BEST, len(places)), scene.index.conversation.follows
     behind = places[: updates.FOLLOWED] + 1
     behind = behind[behind < len(follows)]
@@ -134,7 +138,7 @@ def _looked_at(scene: Scene, places: Places) -> list[int]:
 
 
 def _statements(asked: Asked, question: str, slots: list[int]) -> tuple[StatementReading, list[StatementReading]]:
-    """Return the question, read, and the statements of memories, read when they are first among the best."""
+    """Return the analysed question, and the analysed statements of memories. The owner's index caches statements."""
     held = asked.index.statements
     if len(held) > STATEMENTS_HELD:
         held.clear()
@@ -147,8 +151,8 @@ def _statements(asked: Asked, question: str, slots: list[int]) -> tuple[Statemen
 
 
 def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judge:
-    """Who tells how relevant memories are. Without the question's vector, words alone were compared, whatever the
-    model; in the mode `recency`, nothing was."""
+    """Return the judge of relevance. Without the question's vector its basis is words alone, whatever the model. The
+    mode `recency` compares nothing, so that only facts are available."""
     found, question = candidates.signal, understood.question
     basis: Basis = asked.engine.embedder.kind if found.vector is not None else "words"
     columns = found.columns if found.columns.values else known(asked.index, question)
@@ -156,7 +160,7 @@ def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judg
 
 
 def _judged(judge: Judge, scene: Scene, ranking: Ranking) -> Judged:
-    """How relevant the ranked memories are, and whether those permitted hold an answer."""
+    """Return the relevance of the ranked memories, and the probability that the permitted ones hold an answer."""
     if scene.tuning.mode == "recency":
         return Judged(judge, None, judge.at(ranking.places))
     if not len(scene.allowed):
@@ -170,8 +174,8 @@ def _judged(judge: Judge, scene: Scene, ranking: Ranking) -> Judged:
 
 
 def _proximity(asked: Asked, graph: QueryGraph, understood: Understood) -> Column | None:
-    """How near memories are to the entities asked for or named, where the ranking asks and the graph can tell; none is
-    near any where there is no time to look."""
+    """Return the proximity of memories to the requested or named entities, or None without a graph or if the ranking
+    does not use it. Return zeros if the step is dropped for lack of time."""
     if not understood.tuning.wants_proximity:
         return None
     if "proximity" in understood.dropped:
@@ -183,7 +187,7 @@ def _proximity(asked: Asked, graph: QueryGraph, understood: Understood) -> Colum
 
 
 def _relationship(asked: Asked, graph: QueryGraph, understood: Understood) -> Mapping[int, float]:
-    """Return the strength of edges between candidates, by place, if the ranking weighs it and there is time."""
+    """Return the strength of edges between candidates, by position, if the ranking uses it and there is time."""
     hops = asked.query.traversal_depth
     if hops <= HOPS_MIN or "boosts" in understood.dropped or not understood.tuning.wants_neighbours:
         return {}
@@ -193,5 +197,5 @@ def _relationship(asked: Asked, graph: QueryGraph, understood: Understood) -> Ma
 
 
 def _took(asked: Asked, step: Step) -> None:
-    """Notes what an optional step of the graph took."""
+    """Record the duration of an optional step of the graph."""
     asked.engine.shared.costs.add(step, asked.laps.lap(step))

@@ -1,9 +1,8 @@
-"""How much each reason speaks for a memory: out of the columns of the signal, the factors and the boosts.
+"""Strengths of the reasons for each memory, computed from the columns of the signal, the factors and the boosts.
 
-A column speaks for a memory where it has a value above 0, which for a z-score is the owner's mean, and a weight above
-0; a factor where its value is above the middle of all that was looked at, for it lifts nobody whom it lifts with all
-others. All of it is counted in the unit of the ranking's scores. What the reasons rest on, and how they are said, is in
-`why.py`.
+A column counts if its value and its weight are above 0; the 0 of a z-score is the owner's mean. A factor counts by its
+excess over the median of all candidates, because a value that all candidates share does not change their order. All
+strengths have the unit of the ranking's scores. `why.py` selects and phrases the reasons.
 """
 
 from collections.abc import Mapping
@@ -12,8 +11,8 @@ from types import MappingProxyType
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.scene import Ranking
 
-# What a column says: words of the memory itself, or of it and its neighbours; likeness to the memory itself, or to it
-# and those before it; or the code of a reason. None: of no interest to a person.
+# Reason of a column: words of the memory, or of the memory and its neighbours; similarity to the memory, or to it and
+# its predecessors; or a reason code. None: not shown to users.
 WORDS, WORDS_NEAR, ALIKE, ALIKE_NEAR = "words", "words_near", "alike", "alike_near"
 COLUMNS: Mapping[str, str | None] = MappingProxyType(
     {
@@ -42,7 +41,7 @@ COLUMNS: Mapping[str, str | None] = MappingProxyType(
 )
 FACTORS: Mapping[str, str | None] = MappingProxyType(
     {
-        "semantic": None,  # the columns say why
+        "semantic": None,  # the columns give the reasons
         "cluster": "typical",
         "recency": "recent",
         "decay": "recent",
@@ -50,9 +49,9 @@ FACTORS: Mapping[str, str | None] = MappingProxyType(
         "usage": "recalled",
         "quality": "trusted",
         "proximity": "entity",
-        "relevance": None,  # of the episode, as its mentions are: they say nothing of a member
+        "relevance": None,  # of the episode, as mentions are: not specific to a member
         "mentions": None,
-        "confidence": None,  # what the product of `decayed` is made of has no weights
+        "confidence": None,  # factors of the product of `decayed` have no weights
         "similarity": None,
     }
 )
@@ -61,23 +60,24 @@ BOOSTS: Mapping[str, str | None] = MappingProxyType(
         "relationship": "related",
         "personalisation": "liked",
         "session_continuity": "session",
-        "update": None,  # `why.say_updates` tells it
+        "update": None,  # `why.say_updates` adds this reason
     }
 )
-COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has some of it
+COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has a value of these
 
 Strengths = dict[str, float]
-"""By what speaks for a memory, in the unit of the scores; 0 or less where it does not."""
+"""Strength by reason, in the unit of the scores. A reason counts above 0."""
 
 
 def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
-    """How much each thing speaks for each ranked memory. They are few: plain numbers cost less than arrays of them."""
+    """Return the strengths of each ranked memory's reasons. Ranked memories are few, so that plain numbers are faster
+    than arrays."""
     found: list[Strengths] = [{} for _ in ranking.places]
     for name in columns.values:
         says, weight = COLUMNS[name], columns.weights[name]
         if says is None or (isinstance(weight, float) and weight <= 0):
             continue
-        # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
+        # A memory without a known author has the column's mean, which is no reason.
         least = 1.0 if says == "person" else 0.0
         for own, (weight, value) in zip(found, columns.at(name, ranking.places), strict=True):
             if weight > 0 and value >= least:

@@ -1,35 +1,35 @@
-"""How relevant each memory is by itself, and whether the memories hold an answer at all.
+"""Relevance of each memory, and the probability that the memories hold an answer.
 
-The signal compares an owner's memories with each other: its best one is the best of what there is, be it ever so far
-from the question. What is here is absolute: a figure is made of the question and of one memory with its neighbours
-alone. So a `relevance` depends on neither k, nor the query beside it. Other memories bear on it only by how many hold a
-word of the question, by whose names they bring, and by what kind of chat they are of. What `answerable` is made of are
-the figures of the memories that fit best, and how many there were to choose from.
+The signal compares an owner's memories with each other, so that its best memory may still be unrelated to the question.
+The values here are absolute: a figure depends on the question and on one memory with its neighbours. `relevance`
+therefore depends neither on k nor on other parameters of the query. Other memories influence it only by document
+frequencies, participants' names and the kind of chat. `answerable` uses the figures of the best memories, and the
+number of candidates.
 
-A content word of the question, participants' names apart, is worth its rarity, in nats: longer words are rarer, as far
-as is known before a memory is read, and a word is the less rare, the more memories hold it beside a first one.
+A content word of the question, other than a participant's name, has a rarity in nats. The prior grows with the word's
+length. Memories that hold the word lower it, from the second one on.
 
     rarity   min(4 + letters / 2, 7.5, -ln((holders - 1) / (memories + 20)))
 
-| figure of a memory | what |
+| figure of a memory | value |
 |---|---|
-| covered | the share of the question's rarity that is in the words it holds |
-| around | the same of it and the two memories to each side of it in its episode, as one text |
+| covered | the share of the question's rarity in the words that the memory holds |
+| around | the same of the memory and two on each side in its episode, as one text |
 | match | its BM25 / the question's rarity, with rarity for idf, k1 = 1.2, b = 0.75 and a mean length of 30 words |
-| alike, lent | late interaction (`words.py`) of tokens with it, and with it and the four before it; 0 without any |
-| cosine | of the question's vector and its own |
-| said | 1 where it is theirs whom the question is about, -1 where it is not, 0 where it names nobody |
-| dated | how well its time fits a date in the question, 0 to 1 |
-| length, user | ln(1 + words); 1 for what a user said to an assistant |
+| alike, lent | late interaction (`words.py`) of tokens with it, and with it and the four before it; 0 without tokens |
+| cosine | of the question's vector and the memory's |
+| said | 1 if it belongs to the participant the question is about, -1 if not, 0 if the question names none |
+| dated | fit of its time to a date in the question, 0 to 1 |
+| length, user | ln(1 + words); 1 for a user's message to an assistant |
 
-Of a long text `covered`, `match` and `length` are those of its best passage: the one that covers most, and among equals
-matches best. What stands beside it in the text makes an answer no worse.
+For a long text, `covered`, `match` and `length` are those of its best passage: the highest `covered`, then the highest
+`match`. Unrelated passages of the text therefore do not lower its relevance.
 
-A logit is Σ weight · figure · setting, where settings are what of the question and its owner bears on the figures'
-worth, and a probability is 1 / (1 + exp(-logit)). The weights differ by what was compared (`Basis`), and by whether
-people talk to each other, a user to an assistant, or one person to nobody (notes), or in a script whose words are read
-as pairs of characters, which meet by chance (`Talk`). They come from logistic regression over stores of 1 to 1,000
-memories, which half of the questions have no answer in (`benchmarks/answerable.py`).
+A logit is Σ weight · figure · setting. Settings are properties of the question and its owner that change the weight of
+a figure. The probability is 1 / (1 + exp(-logit)). The weights differ by the basis of comparison (`Basis`) and by the
+participants (`Talk`): several people, a user and an assistant, one person (notes), or a script whose words are read as
+pairs of characters, which match by chance. They come from logistic regression over stores of 1 to 1,000 memories; half
+of the questions have no answer in them (`benchmarks/answerable.py`).
 """
 
 import math
@@ -51,30 +51,30 @@ RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
 LEARNT_AFTER = 20  # memories
 SEVERAL = 3  # people in a chat
 MATCH_B, MEAN_LENGTH = 0.75, 30.0
-NEAREST = 50  # memories that `answerable` looks at
+NEAREST = 50  # memories that `answerable` uses
 EVIDENCE_BETWEEN_THEM = 6.0  # a smaller factor costs AUC (docs/internals/decisions/11)
-EVEN = 0.5  # answers that hold from here on are not warned of
+EVEN = 0.5  # at or above this probability there is no warning
 UNANSWERABLE = 0.2  # the warning `nothing_relevant` begins below it
-SEVERAL_WORDS = 3  # of which memories that tell of it would hold one
-TWO_WORDS = 2  # one of which they would hold, or one spelt a little like it
+SEVERAL_WORDS = 3  # question words: a relevant memory would hold one of them
+TWO_WORDS = 2  # question words: a relevant memory would hold one of them, or a similar spelling
 SPELT_ALIKE = 0.4
-UNLIKE = 0.15  # a cosine of texts that have nothing in common, of models where such texts stand apart
-TOGETHER = 5  # of them, which may hold the answer between them
+UNLIKE = 0.15  # cosine of unrelated texts, for models that separate them
+TOGETHER = 5  # number of memories that may hold the answer jointly
 
 FIGURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
-# Of the figures of the nearest memories: the highest of each, those of the very nearest, the share of the question's
-# rarity that the best few cover together, the share that no memory at all holds, and 1 where none of them, nor what
-# stands beside it, has a word of the question.
+# Figures of the nearest memories: the maximum of each; those of the nearest one; the share of the question's rarity
+# that the best few cover jointly; the share that no memory holds; and 1 if neither they nor their neighbours hold a
+# word of the question.
 HIGHEST = ("covered", "around", "match", "alike", "lent", "cosine", "said", "dated")
 FIRST = ("covered", "match", "lent", "cosine")
 EVIDENCE = ("one", *HIGHEST, *(f"first {name}" for name in FIRST), "together", "unheard", "apart")
-# What figures are worth differs: where several people talk; by how many words the question has, what they tell, and
-# without any; by how many memories there are, and with few.
+# Settings by which the weight of a figure differs: several people in the chat; the question's number of words, their
+# rarity, and 1 without any; the number of memories, and its inverse.
 SETTINGS = ("one", "several", "words", "rarity", "wordless", "memories", "few")
 
 
 def _matrices(table: Table, figures: Sequence[str]) -> dict[Ground, Floats]:
-    """The weights on each ground, (settings, figures)."""
+    """Return the weights of each ground, (settings, figures)."""
     found = np.zeros((len(GROUNDS), len(SETTINGS), len(figures)))
     for name, weights in table.items():
         figure, _, setting = name.partition(" · ")
@@ -89,27 +89,38 @@ _HIGHEST, _FIRST = ([FIGURES.index(name) for name in names] for names in (HIGHES
 
 
 class Figures(NamedTuple):
-    """Of some memories: `values`, (figures, memories) in the order of `FIGURES`, and which stems each of them holds,
-    (stems, memories)."""
+    """Figures of some memories.
+
+    Attributes:
+        values: (figures, memories) in the order of `FIGURES`.
+        holds: which memory holds which stem, (stems, memories).
+    """
 
     values: Floats
     holds: Mask
 
     def of(self, name: str) -> Column:
-        """One figure of all of them."""
+        """Return one figure of all memories."""
         column: Column = self.values[FIGURES.index(name)]
         return column
 
     def only(self, some: slice) -> "Figures":
-        """Those of some of the memories."""
+        """Return the figures of some of the memories."""
         return Figures(self.values[:, some], self.holds[:, some])
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """One question to an owner's memories. `ground`: whose weights count. `stems`, `rarities`: of its content words;
-    `holding`: the places that hold each, as often as they do; `settings`: in the order of `SETTINGS`; `shares`: what
-    each stem is of the question's rarity."""
+    """Computes relevance for one question and one owner.
+
+    Attributes:
+        ground: selects the weights.
+        stems: stems of the question's content words.
+        rarities: rarity of each stem.
+        holding: the position of each occurrence, by stem.
+        settings: in the order of `SETTINGS`.
+        shares: each stem's share of the question's rarity.
+    """
 
     index: OwnerIndex
     columns: Columns
@@ -122,7 +133,11 @@ class Judge:
 
     @classmethod
     def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
-        """`permitted`: how many memories may be in the answer."""
+        """Create the judge of a question.
+
+        Args:
+            permitted: the number of memories that may be in the answer.
+        """
         conversation, standing = index.conversation, {stem: index.standing[stem] for stem in question.bare_stems}
         rarities = np.array([rarity(stem, found.holders, conversation.size) for stem, found in standing.items()])
         settings = {
@@ -135,7 +150,7 @@ class Judge:
             "few": 1 / max(permitted, 1),
         }
         if basis in ("static", "contextual") and not index.tokens.dimension:
-            basis = "words"  # weights of vectors are beside those of tokens
+            basis = "words"  # the weights for these vectors require token vectors
         return cls(
             index,
             columns,
@@ -148,13 +163,13 @@ class Judge:
         )
 
     def figures(self, places: Places) -> Figures:
-        """Of the memories at these places."""
+        """Return the figures of the memories at these positions."""
         conversation, columns = self.index.conversation, self.columns
         counts, around = self._counts(places)
         words = self.index.words.lengths()[conversation.slots[places]]
         held, length = self._best_passages(places, counts, words)
         covered, match = self._covered(held, length)
-        # By spelling, units weigh what the owner's other memories make of them.
+        # For spelling, late interaction depends on the owner's other memories, and is not absolute.
         by_token = float(self.ground[0] in ("static", "contextual"))
         users = conversation.facts["role"][places] == self.index.names.known("user")
         values = {
@@ -173,13 +188,22 @@ class Judge:
         return Figures(np.array([values[name] for name in FIGURES]), counts > 0)
 
     def _covered(self, counts: Ints, words: Ints) -> tuple[Column, Column]:
-        """`covered` and `match` of texts with so many words, which hold each stem so often: (stems, texts)."""
+        """Return `covered` and `match` of texts.
+
+        Args:
+            counts: term frequencies, (stems, texts).
+            words: the length of each text.
+        """
         norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
         return self.shares @ (counts > 0), self.shares @ (counts * (K1 + 1) / (counts + norms))
 
     def _best_passages(self, places: Places, counts: Ints, words: Ints) -> tuple[Ints, Ints]:
-        """How often each stem stands in the best passage at each place, and how many words that has. `counts`,
-        `words`: of the whole texts."""
+        """Return term frequencies and length of the best passage at each position.
+
+        Args:
+            counts: term frequencies of the whole texts.
+            words: lengths of the whole texts.
+        """
         index = self.index
         slots = index.conversation.slots[places]
         if not index.words.divided or not len(self.rarities):
@@ -201,7 +225,8 @@ class Judge:
         return counts, words
 
     def _counts(self, places: Places) -> tuple[Ints, Mask]:
-        """How often each stem stands at each place; whether it stands there or beside it. (stems, places) both."""
+        """Return term frequencies at each position, and whether it or a neighbour holds each stem, both (stems,
+        places)."""
         conversation = self.index.conversation
         low, high = conversation.window(WINDOW, places)
         is_near = np.zeros(conversation.size, np.bool_)
@@ -215,8 +240,11 @@ class Judge:
         return counts.take(near.searchsorted(places), axis=1), around
 
     def evidence(self, nearest: Figures) -> Floats:
-        """What tells whether the memories hold an answer, in the order of `EVIDENCE`. `nearest`: by the signal, the
-        nearest first."""
+        """Return the evidence for `answerable`, in the order of `EVIDENCE`.
+
+        Args:
+            nearest: figures of the best memories by signal, the best first.
+        """
         best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
         unheard = np.array([not len(held) for held in self.holding], np.bool_)
         values = nearest.values
@@ -226,20 +254,21 @@ class Judge:
         )
 
     def relevance(self, figures: Figures) -> Column:
-        """The probability of each memory to be evidence for the question."""
+        """Return each memory's probability of being evidence for the question."""
         likely: Column = probability(self.settings @ _RELEVANCE[self.ground] @ figures.values)
         return likely
 
     def at(self, places: Places) -> Column:
-        """The relevance of the memories at these places."""
+        """Return the relevance of the memories at these positions."""
         return self.relevance(self.figures(places))
 
     def hopeless(self, nearest: Figures, answerable: float) -> bool:
         """Return whether to warn that most likely no memory answers.
 
-        That is so where an answer is hardly probable. It is also so where it is less probable than not, none of the
-        question's two or more words occurs near the nearest memories, nobody whom it names said any, and words alone
-        can tell or it is like none of them. A question of a single word is often answered in other words.
+        That is so if the probability of an answer is very low. It is also so if the probability is below one half and
+        all of the following hold: the question has at least two words, none of them occurs near the best memories, no
+        participant whom it names wrote any of these, and no memory is similar in vector or spelling. A question of a
+        single word is often answered in other words.
         """
         if not self.holding or answerable < UNANSWERABLE:
             return bool(self.holding)
@@ -252,7 +281,7 @@ class Judge:
         return by_words and (count >= SEVERAL_WORDS or not self._spelt_alike())
 
     def _spelt_alike(self) -> bool:
-        """Whether any memory has a word spelt like one of the question's."""
+        """Return whether any memory has a word with a spelling similar to a question word."""
         slots = np.sort(self.index.conversation.slots)
         found = self.index.words.closest(self.stems, slots, np.ones(len(self.stems)))
         return bool((found > SPELT_ALIKE).any())
@@ -260,8 +289,8 @@ class Judge:
     def answerable(self, nearest: Figures, highest: float) -> float:
         """Return the probability that the memories hold an answer.
 
-        One memory that is evidence is an answer, so the probability is at least that of the most relevant one. Memories
-        that are each unlikely hold an answer between them only up to `EVIDENCE_BETWEEN_THEM` times that.
+        One memory that is evidence is an answer, so the probability is at least that of the most relevant one. Several
+        unlikely memories raise it to at most `EVIDENCE_BETWEEN_THEM` times that value.
 
         Args:
             nearest: as for `evidence`.
@@ -272,8 +301,14 @@ class Judge:
 
 
 class Judged(NamedTuple):
-    """What was found: whether the memories hold an answer, None where the mode does not look at what they say; the
-    relevance of each that was ranked, and who tells that of others. `hopeless`: no memory may be worth a look."""
+    """The relevance of a ranking.
+
+    Attributes:
+        judge: computes the relevance of further memories.
+        answerable: the probability of an answer; None in the mode `recency`.
+        relevance: of each ranked memory.
+        hopeless: whether to warn that most likely no memory answers.
+    """
 
     judge: Judge
     answerable: float | None
@@ -281,27 +316,32 @@ class Judged(NamedTuple):
     hopeless: bool = False
 
     def only(self, chosen: Chosen) -> "Judged":
-        """With the relevance of the chosen memories alone."""
+        """Return this with the relevance of the chosen memories alone."""
         return self._replace(relevance=self.relevance[chosen])
 
 
 def talk_of(index: OwnerIndex, question: Question) -> Talk:
-    """Return whose weights apply, by the question's script and the authors of the memories."""
+    """Return the participants' class by the question's script and the memories' authors."""
     if not question.table.blanks:
         return "unspaced"
-    if is_notes(index):  # before the assistant: the signal counts notes as said to one
+    if is_notes(index):  # checked before the assistant, because the signal treats notes as an assistant's chat
         return "notes"
     return "assistant" if chat_of(index) == "assistant" else "people"
 
 
 @of_memories
 def several_talk(index: OwnerIndex) -> float:
-    """Return 1 where several people wrote memories, else 0."""
+    """Return 1 if several people wrote memories, else 0."""
     return float(np.count_nonzero(index.conversation.authors >= 0) >= SEVERAL)
 
 
 def rarity(stem: str, holders: int, memories: int) -> float:
-    """What a stem tells that so many of the memories hold, in nats."""
+    """Return a stem's rarity in nats.
+
+    Args:
+        holders: the number of memories that hold it.
+        memories: the number of memories.
+    """
     known = min(RARITY + RARITY_OF_A_LETTER * len(stem), RAREST)
     return known if holders < 2 else min(known, -math.log((holders - 1) / (memories + LEARNT_AFTER)))
 

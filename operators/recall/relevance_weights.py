@@ -1,5 +1,5 @@
-"""The weights of relevance.py, as `python -m benchmarks.answerable` fits them: of a figure, or of a figure and a
-setting, for each of `GROUNDS`. Fit them anew rather than by hand."""
+"""Fitted weights of relevance.py: of a figure, or of a figure and a setting, for each of `GROUNDS`. Refit them with
+`python -m benchmarks.answerable`; do not edit them by hand."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 from recallflow.embedder import Kind
 
-# What is compared: what the embedder knows, or, without the question's vector, words alone.
+# The basis of comparison: the embedder's kind, or words alone if the question has no vector.
 Basis = Kind | Literal["words"]
-# Between whom, as the signal tells it: several people; a user and an assistant; or, in notes, one person and nobody.
-# "unspaced" is any of them in a script whose words are read as pairs of characters.
+# The participants: several people; a user and an assistant; or one person (notes). "unspaced" is any of them in a
+# script whose words are read as pairs of characters.
 Talk = Literal["people", "assistant", "unspaced", "notes"]
 Ground = tuple[Basis, Talk]
 Table = Mapping[str, tuple[float, ...]]

@@ -1,8 +1,9 @@
-"""The second pass: what a reranker says of the best candidates, once it has said it.
+"""The second pass: orders the best candidates by a reranker's scores.
 
-A reranker is slow. The question's candidates are ranked as ever and given to it; when its numbers are there, the
-question is ranked anew, from what is remembered then, and the numbers order the candidates. So an answer holds nothing
-that was forgotten meanwhile, and partition logic remains a function of its inputs: the numbers are one.
+A reranker is slow, so that the query is ranked twice. The first ranking selects the candidates for the reranker. When
+its scores arrive, the query is ranked again from the current state, and the scores order the candidates. An answer
+therefore never holds a memory that was deleted in between. The scores are an input, so that partition logic stays a
+function of its inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,14 @@ from recallflow.responses import Warn
 from recallflow.state.rows import MemoryRow
 
 BEST = 30  # candidates
-MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others are ordered by what they say
-TEXT_CHARACTERS = 2_000  # of each: cross-encoders read 512 tokens
+MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the other modes define an order of their text
+TEXT_CHARACTERS = 2_000  # per candidate: cross-encoders read 512 tokens
 
 NO_SCORES: Mapping[str, float] = MappingProxyType({})
 
 
 class Text(NamedTuple):
-    """A candidate as a reranker reads it."""
+    """A candidate's text for the reranker."""
 
     id: str
     shown: str
@@ -34,8 +35,15 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What came of it: the reranker's name, how many texts it was given, the time from asking to having, and scores by
-    `key`; or why there are none."""
+    """The result of a reranker call, or the problem that prevented one.
+
+    Attributes:
+        model: the reranker's name.
+        candidates: the number of texts in the call.
+        took_ms: the time from the call to its result.
+        scores: by `key`.
+        problem: the error; None on success.
+    """
 
     model: str
     candidates: int
@@ -45,7 +53,7 @@ class Scored:
 
     @property
     def routing(self) -> dict[str, Any]:
-        """Its cost, as the response shows it."""
+        """Return the call's cost for `routing_info`."""
         return {"model": self.model, "candidates": self.candidates, "took_ms": round(self.took_ms, 3)}
 
     @property
@@ -56,12 +64,12 @@ class Scored:
 
 
 def key(memory_id: str, version: int) -> str:
-    """What stands for a version of a memory: of a history there may be several in an answer."""
+    """Return a key of one version of a memory. With history an answer may hold several versions."""
     return f"{version} {memory_id}"
 
 
 def texts(rows: Sequence[MemoryRow | None]) -> list[Text]:
-    """The candidates that have a text, best first."""
+    """Return the candidates with a readable text, best first."""
     return [
         Text(
             key(row.id, row.version),
@@ -73,8 +81,8 @@ def texts(rows: Sequence[MemoryRow | None]) -> list[Text]:
 
 
 def reordered(ranking: Ranking, ids: Sequence[str], scores: Mapping[str, float], k: int) -> tuple[Ranking, list[int]]:
-    """The best k of a ranking of `ids`, by score, and the rank of each before; those without a score come behind, in
-    the order they had."""
+    """Return the best k of a ranking of `ids` by score, and the previous rank of each. Candidates without a score
+    follow in their previous order."""
     by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
     order = np.array(by_score[:k], np.int64)
     return ranking.only(order), [at + 1 for at in by_score[:k]]

@@ -1,4 +1,4 @@
-"""Puts together what the response shows, and says how it came about (step 11)."""
+"""Composes the response and its routing information (step 11)."""
 
 from functools import partial
 from typing import Any
@@ -14,13 +14,13 @@ from recallflow.operators.recall.said import Said
 from recallflow.operators.recall.stages import (
     Asked,
     Candidates,
+    CategorySummaries,
+    ComposedAnswer,
     Effects,
     Expanded,
-    Found,
     Permitted,
     Ranked,
     Recalled,
-    Told,
     Understood,
 )
 from recallflow.operators.recall.tuning import validate
@@ -36,9 +36,9 @@ def compose_answer(
     candidates: Candidates,
     ranked: Ranked,
     expanded: Expanded,
-    summaries: Told,
-) -> Found:
-    """What there is to show, but for the context."""
+    summaries: CategorySummaries,
+) -> ComposedAnswer:
+    """Return the answer without the context."""
     query, index, columns, ranking = asked.query, asked.index, candidates.signal.columns, ranked.ranking
     count, target_ms, scored = len(ranking.places), query.sla_target_ms, asked.said.scored
     rows = expanded.rows[:count]
@@ -50,7 +50,7 @@ def compose_answer(
         warnings += scored.warnings
     warnings += [*permitted.warnings, *candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
     shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
-    # Without the question's vector, what is alike is spelt alike, whatever the model.
+    # Without the question's vector, similarity is spelling, whatever the model.
     kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
     reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
@@ -80,7 +80,7 @@ def compose_answer(
         filtered = query.filters != Filters() or query.project_id is not None
         entities = ranked.graph.context(query.entity_urns, understood.question.text, filtered=filtered)
     seqs = zip(ranked.scene.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
-    return Found(
+    return ComposedAnswer(
         asked=asked,
         understood=understood,
         permitted=permitted,
@@ -100,9 +100,13 @@ def compose_answer(
     )
 
 
-def finish(found: Found, said: Said, rewritten: list[str]) -> Recalled:
-    """The answer: with a context, if there is to be one, and what a language model said of that. `rewritten`: the
-    questions that were asked beside the query's own."""
+def finish(found: ComposedAnswer, said: Said, rewritten: list[str]) -> Recalled:
+    """Return the response, with a context if the query requests one, and its effects.
+
+    Args:
+        said: the model results, including those about the context.
+        rewritten: the subqueries.
+    """
     asked, query, memories = found.asked, found.asked.query, found.memories
     warnings, optional = [*found.warnings], dict[str, Any]()
     if found.episodes is not None:
@@ -133,14 +137,14 @@ def finish(found: Found, said: Said, rewritten: list[str]) -> Recalled:
 
 
 def _response(
-    found: Found,
+    found: ComposedAnswer,
     said: Said,
     rewritten: list[str],
     memories: list[RecalledMemory],
     optional: dict[str, Any],
     warnings: list[Warn],
 ) -> Response:
-    """The response, with what it says of how the answer came about."""
+    """Return the response with its routing information."""
     asked, understood, applied = found.asked, found.understood, found.applied
     laps, query = asked.laps, asked.query
     ran: dict[Step, bool] = {
@@ -190,7 +194,7 @@ def _response(
 
 
 def _current(asked: Asked, places: Places) -> list[bool]:
-    """Whether what stands at each place is its memory's latest version, and counts now."""
+    """Return whether each position holds the latest version of its memory, valid now."""
     if asked.moment.is_now:
         return [True] * len(places)
     index, hot, facts = asked.index, asked.hot, asked.index.conversation.facts

@@ -1,7 +1,7 @@
-"""What models said of a question before it is answered.
+"""Model results that a query waits for before it is answered.
 
-Partition logic calls nobody. It says what it wants to know (`Wanted`); the calls are made elsewhere, and the question
-is answered with what came of them (`Said`), which is an input as any other. A call that failed has said nothing.
+Partition logic makes no calls. It returns the requests (`Wanted`); services make the calls, and the query is answered
+with the results (`Said`) as an input. A failed call has no result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,15 @@ LLM_STEPS: tuple[LlmStep, ...] = get_args(LlmStep)
 
 
 class Wanted(NamedTuple):
-    """What is to be asked before a question can be answered: a language model, for the vectors of texts, and how well
-    a reranker finds candidates to fit the question. All of it is asked at the same time. `dropped`: the steps that
-    there is no time for."""
+    """The requests before a query can be answered. All of them are sent at the same time.
+
+    Attributes:
+        prompts: for the language model, by step.
+        texts: for the embedding service.
+        question: for the reranker.
+        candidates: for the reranker.
+        dropped: steps omitted for lack of time.
+    """
 
     prompts: Mapping[LlmStep, Prompt] = MappingProxyType({})
     texts: Sequence[str] = ()
@@ -37,8 +43,13 @@ class Wanted(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """One call that has ended: the model, how long it took, and what it said, or the code of what went wrong.
-    `about`: the prompt, as an answer holds for that alone."""
+    """One completed call.
+
+    Attributes:
+        said: the result.
+        failure: the error code; None on success.
+        about: the prompt, because a result is valid for that prompt only.
+    """
 
     model: str
     took_ms: float
@@ -49,14 +60,20 @@ class Ended(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """How many of the smaller questions are not asked, and a code that says why."""
+    """The number of subqueries that are not asked, and the code of the reason."""
 
     questions: int
     code: str
 
 
 class Received(NamedTuple):
-    """What one round of calls came to: those that ended, vectors by text, and what a reranker gave."""
+    """The results of one round of calls.
+
+    Attributes:
+        ended: calls by step.
+        vectors: by text.
+        scored: the reranker's result.
+    """
 
     ended: Mapping[ModelStep, Ended]
     vectors: Mapping[str, QuestionVector]
@@ -65,9 +82,15 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """All that models said of one question so far. `ended`: the calls, by step; `vectors`: of the texts that a service
-    was asked about; `dropped`: the steps that there was no time for; `took_ms`: from asking to having, one round of
-    calls after the other; `left_out`: of the smaller questions that a model made."""
+    """All model results of one query so far.
+
+    Attributes:
+        ended: calls by step.
+        vectors: vectors from the embedding service, by text.
+        dropped: steps omitted for lack of time.
+        took_ms: the total time of all rounds of calls.
+        left_out: subqueries that are not asked.
+    """
 
     ended: Mapping[ModelStep, Ended] = field(default_factory=lambda: MappingProxyType({}))
     vectors: Mapping[str, QuestionVector] = field(default_factory=lambda: MappingProxyType({}))
@@ -77,7 +100,7 @@ class Said:
     left_out: LeftOut | None = None
 
     def after(self, wanted: Wanted, received: Received, took_ms: float) -> "Said":
-        """This and what one more round of calls came to."""
+        """Return these results with those of one more round of calls."""
         return Said(
             ended={**self.ended, **received.ended},
             vectors={**self.vectors, **received.vectors},
@@ -88,7 +111,11 @@ class Said:
         )
 
     def answer(self, step: LlmStep, about: Prompt | None = None) -> Mapping[str, Any] | None:
-        """What a language model answered to a step, if it did; where a prompt is given, to that very prompt."""
+        """Return the language model's result of a step, or None.
+
+        Args:
+            about: if given, the result must be of this prompt.
+        """
         ended = self.ended.get(step)
         if ended is None or (about is not None and ended.about != about):
             return None
@@ -96,20 +123,19 @@ class Said:
         return answer
 
     def failures(self) -> Iterable[tuple[LlmStep, str]]:
-        """The steps of a language model that failed, and why."""
+        """Yield each failed LLM step and its error code."""
         for step in LLM_STEPS:
             if (ended := self.ended.get(step)) is not None and ended.failure is not None:
                 yield step, ended.failure
 
     @property
     def ran_llm(self) -> bool:
-        """Whether a language model was asked, whatever it said: not where it is left alone."""
+        """Return whether a language model was called."""
         return any(step in LLM_STEPS and ended.failure not in NOT_ASKED for step, ended in self.ended.items())
 
     @property
     def routing(self) -> dict[str, Any]:
-        """What was asked of which model, how long it took, and what failed, as the response shows it; a reranker's part
-        is told by itself."""
+        """Return model, time and failure of each call for `routing_info`. The reranker has its own entry."""
         shown: dict[str, Any] = {}
         for step, ended in self.ended.items():
             shown[step] = {"model": ended.model, "took_ms": round(ended.took_ms, 3), "tokens": ended.tokens}

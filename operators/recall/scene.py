@@ -1,4 +1,4 @@
-"""What a mode ranks, and what comes of it."""
+"""The input and the result of a ranking mode."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,11 +22,14 @@ NO_SEQS: Places = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Ranking:
-    """Places best first, with their scores and what the scores are made of (all arrays in the order of `places`):
-    Σ weight · factor + Σ boosts; without weights, the product of the factors.
+    """Positions in rank order, with their scores and score parts. All arrays are in the order of `places`.
 
-    Of all that was looked at, not of what is answered alone: `middles`, of each factor; and `unit`, what one unit of
-    the signal's log-odds adds to a score."""
+    A score is Σ weight · factor + Σ boosts, or the product of the factors if there are no weights.
+
+    Attributes:
+        middles: the median of each factor over all candidates.
+        unit: the score of one unit of the signal's log-odds.
+    """
 
     places: Places
     scores: Column
@@ -38,7 +41,7 @@ class Ranking:
     unit: float = 1.0
 
     def only(self, chosen: Chosen) -> "Ranking":
-        """The chosen places alone, in the order chosen."""
+        """Return the ranking of the chosen positions, in their order."""
         factors, boosts = (
             {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
         )
@@ -47,14 +50,18 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a mode ranks: one owner's memories, the question, and the time it is asked at. A place is a memory's in
-    conversation order (see `Conversation`).
+    """The input of a ranking mode: one owner's memories, the question, and the time of the query. A place is a memory's
+    position in conversation order (see `Conversation`).
 
-    `semantic`: (n,) log-odds per place; `allowed`: places that may be in the answer; `relevance`: that of places;
-    `vector`: (dimension,) of the question, L2-normalised, where it was embedded; `proximity`: (n,) 1/(1 + hops) to the
-    entities asked for, 0 where there is no way, None without a graph; `relationship`: strength, 0 to 1, of edges from
-    other candidates to a place; `usage`: what queries and feedback made of the memories, None where the answer is about
-    another moment than now; `returned`: `seq` of what was returned earlier in the query's session.
+    Attributes:
+        semantic: (n,) log-odds per position.
+        allowed: positions that may be in the answer.
+        relevance: returns the relevance of positions.
+        vector: (dimension,) of the question, L2-normalised; None if it has none.
+        proximity: (n,) 1/(1 + hops) to the requested entities, 0 without a path; None without a graph.
+        relationship: strength, 0 to 1, of edges from other candidates, by position.
+        usage: usage and feedback of the memories; None if the query is about a past moment.
+        returned: `seq` of memories returned earlier in the query's session.
     """
 
     index: OwnerIndex
@@ -73,7 +80,7 @@ class Scene:
     _best: dict[int, Places] = field(default_factory=dict)  # by count, see `best`
 
     def best(self, count: int) -> Places:
-        """The `count` allowed places with the highest signal, best first; earlier places first among equals."""
+        """Return the `count` allowed positions with the highest signal, best first. Ties keep conversation order."""
         if count not in self._best:
             self._best[count] = self._find_best(count)
         return self._best[count]
@@ -82,17 +89,17 @@ class Scene:
         if (more := next((places for known, places in self._best.items() if known > count), None)) is not None:
             return more[:count]
         signal, among = self.semantic[self.allowed], self.allowed
-        if count < len(signal) // 4:  # of a large owner, to find them is faster than to sort all
+        if count < len(signal) // 4:  # partition is faster than a full sort for large owners
             among = np.flatnonzero(signal >= np.partition(signal, -count)[-count])
             signal, among = signal[among], self.allowed[among]
         return among[np.argsort(-signal, kind="stable")[:count]]
 
     def fact(self, name: str, places: Places) -> npt.NDArray[Any]:
-        """One column of what is known of each place's memory."""
+        """Return one column of the facts of each position's memory."""
         column: npt.NDArray[Any] = self.index.conversation.facts[name][places]
         return column
 
     def age_days(self, places: Places) -> Column:
-        """Age of each place's memory in days, never negative: the future counts as now."""
+        """Return the age of each position's memory in days. Future memories have the age 0."""
         ages: Column = np.maximum(self.now_ms - self.fact("created_ms", places), 0) / DAY_MS
         return ages

@@ -1,8 +1,8 @@
-"""What recall shares between all state partitions of a process: caches, the model for questions, the costs of steps,
-the graph's quality gates.
+"""State that recall shares between all partitions of a process: caches, the question model, step costs, and the graph's
+quality gates.
 
-None of it is state: a query has the same answer with other caches. A vector depends on the model and the text alone, so
-that a cached one is the one the model would give again.
+It is not part of the partition state: a query has the same answer with other caches. A vector depends on the model and
+the text alone, so that a cached vector equals a new one.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from recallflow.state.index import Conversation
 from recallflow.stepped import Rotation
 
 CACHED = 4_096  # questions: 6 MB of vectors of 384 numbers, and 5 KB for the tokens of each
-CACHED_TOKENS = 64  # a question with more of them is not cached: nobody asks it again
+CACHED_TOKENS = 64  # questions with more tokens are not cached, because they rarely recur
 TTL_S = 3_600.0
 CANDIDATES_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 1_000  # of Python objects
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Recent(Generic[K, V]):
-    """Column by key within a budget: the least recently used go first. Threads may share it."""
+    """A thread-safe LRU cache with a size budget."""
 
     def __init__(self, budget: int) -> None:
         self.size = 0
@@ -58,7 +58,7 @@ class _Recent(Generic[K, V]):
             return found[0]
 
     def put(self, key: K, value: V, size: int = 1) -> None:
-        """Keeps the value, unless it alone is over the budget."""
+        """Cache the value, unless it alone exceeds the budget."""
         if size > self._budget:
             return
         with self._lock:
@@ -68,15 +68,20 @@ class _Recent(Generic[K, V]):
                 self.size -= self._values.popitem(last=False)[1][1]
 
     def drop(self, is_stale: Callable[[V], bool]) -> None:
-        """Drops the values that are stale."""
         with self._lock:
             for key in [key for key, (value, _) in self._values.items() if is_stale(value)]:
                 self.size -= self._values.pop(key)[1]
 
 
 class QuestionVector(NamedTuple):
-    """A question's (dimension,) vector, L2-normalised, and whether it came from the cache; or why there is none.
-    `took_ms`: the model's time. `tokens`: vectors of its tokens, where the model gives them."""
+    """A question's vector, or the problem that prevented it.
+
+    Attributes:
+        vector: (dimension,), L2-normalised.
+        cached: whether it came from the cache.
+        took_ms: the model's time.
+        tokens: vectors of its tokens, if the model has them.
+    """
 
     vector: Matrix | None
     cached: bool = False
@@ -86,28 +91,32 @@ class QuestionVector(NamedTuple):
 
 
 class QuestionVectors:
-    """The model for questions, behind a cache of what it gave within the last hour.
+    """The question model behind a cache of one hour.
 
-    A model behind an API is asked elsewhere, and what it gave is received here; where it failed, a copy of the same
-    model in this process takes its place, if there is one. Without any there is no vector to compare with the stored
-    ones, as vectors of different models never meet: `fallback` then embeds both sides, the question and the texts it
-    is compared with.
+    A model behind an API is called elsewhere, and its result is passed to `receive`. If it fails, a copy of the same
+    model in this process replaces it, if there is one. Vectors of different models are never compared. Without a vector
+    of the stored model, `fallback` therefore embeds both the question and the compared texts.
     """
 
     def __init__(
         self, embedder: Embedder, fallback: Embedder | None, timer: Callable[[], float], size: int = CACHED
     ) -> None:
-        """`timer`: seconds, from any start. `fallback`: a model that needs nothing but the text."""
+        """Create the question model.
+
+        Args:
+            timer: returns seconds from any origin.
+            fallback: a model that runs in this process.
+        """
         self.embedder = embedder
         self.fallback = fallback
         self.service: EmbeddingService | None = embedder.service if isinstance(embedder, RemoteEmbedder) else None
-        self._embed_whole = _with_tokens(embedder)  # slow to find out
+        self._embed_whole = _with_tokens(embedder)  # cached, because the check is slow
         self._timer = timer
         self._failing = False
         self._cache = _Recent[str, tuple[float, TextVectors]](size)
 
     def cached(self, text: str) -> TextVectors | None:
-        """The text's vectors, if they are in the cache and not too old."""
+        """Return the text's vectors from the cache, or None."""
         return self._cached(cache_key(self.embedder.name, text))
 
     def _cached(self, key: str) -> TextVectors | None:
@@ -115,7 +124,7 @@ class QuestionVectors:
         return None if vectors is None or self._timer() - stored_s > TTL_S else vectors
 
     def embed(self, text: str) -> QuestionVector:
-        """The text's vector, by the model in this process. It never raises for what is wrong with the model."""
+        """Return the text's vector by the model in this process. A model error becomes `problem`."""
         key = cache_key(self.embedder.name, text)
         if (cached := self._cached(key)) is not None:
             return QuestionVector(cached.vector, cached=True, tokens=cached.tokens)
@@ -124,8 +133,13 @@ class QuestionVectors:
         return self._keep(key, found, (self._timer() - began_s) * 1000)
 
     def receive(self, text: str, given: Matrix | ModelError, took_ms: float) -> QuestionVector:
-        """The text's vector: what the service gave within `took_ms`, (dimension,), or, where it failed, a copy of the
-        model in this process."""
+        """Return the text's vector from the service's result or, if it failed, from a copy of the model in this
+        process.
+
+        Args:
+            given: (dimension,), or the service's error.
+            took_ms: the service's time.
+        """
         key = cache_key(self.embedder.name, text)
         if not isinstance(given, ModelError):
             return self._keep(key, self._checked(np.array([given], np.float32), NO_FLOATS), took_ms)
@@ -137,9 +151,9 @@ class QuestionVectors:
         return self._keep(key, found, took_ms + (self._timer() - began_s) * 1000)
 
     def _keep(self, key: str, found: TextVectors | Warn, took_ms: float) -> QuestionVector:
-        """Caches what was found."""
+        """Cache the result, and log the first of consecutive failures."""
         if isinstance(found, Warn):
-            if not self._failing:  # once, and not for each question that comes meanwhile
+            if not self._failing:  # once per series of failures
                 _log.warning("%s", found.detail)
             self._failing = True
             return QuestionVector(None, took_ms=took_ms, problem=found)
@@ -149,7 +163,7 @@ class QuestionVectors:
         return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)
 
     def _run_model(self, text: str) -> TextVectors | Warn:
-        """What the model gives, or what is wrong with it."""
+        """Return the model's vectors, or a warning."""
         tokens = NO_FLOATS
         try:
             if self._embed_whole is None:
@@ -160,13 +174,13 @@ class QuestionVectors:
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 a model and its runtime raise what they like; the answer does without
-            # Not the error's message: it may quote the question.
+            # The error's message is omitted, because it may quote the question.
             what = f"{self.embedder.name} failed at a question ({type(error).__name__})"
             return self._warn("embedding_fallback", what)
         return self._checked(matrix, tokens)
 
     def _checked(self, matrix: Matrix, tokens: Matrix) -> TextVectors | Warn:
-        """A question's vectors, or what is wrong with them."""
+        """Return a question's vectors, or a warning if they are invalid."""
         name, expected = self.embedder.name, (1, self.embedder.dimension)
         if matrix.shape != expected:
             return self._warn("wrong_dimension", f"{name} gave an array of {matrix.shape}, not {expected}")
@@ -183,7 +197,7 @@ class QuestionVectors:
 
 
 def _with_tokens(embedder: Embedder) -> Callable[[str], TextVectors] | None:
-    """What gives a question's vectors with those of its tokens; None where the model gives no such."""
+    """Return a function for a question's vectors with token vectors, or None if the model has no token vectors."""
     if isinstance(embedder, QuestionEmbedder):
         return embedder.embed_question
     if isinstance(embedder, TokenEmbedder):
@@ -192,15 +206,15 @@ def _with_tokens(embedder: Embedder) -> Callable[[str], TextVectors] | None:
 
 
 def cache_key(model: str, text: str) -> str:
-    """`emb:` and the first 24 hexadecimal digits of SHA-256 over model and text."""
+    """Return `emb:` and the first 24 hexadecimal digits of SHA-256 over model and text."""
     return "emb:" + hashlib.sha256("\0".join((model, text)).encode()).hexdigest()[:24]
 
 
 class CandidatesCache:
-    """The columns of questions that are asked again while nothing was written: what a popular question costs most.
+    """A cache of the columns of recurring questions, which dominate the cost of a query.
 
-    It holds columns, never scores: those depend on the time, the session and use. A conversation is made anew with
-    every change of its owner's memories, so that what is cached for one holds for exactly that version of them.
+    It holds columns but no scores, because scores depend on time, session and usage. Every change of an owner's
+    memories creates a new `Conversation`, so that an entry is valid for exactly one version of them.
     """
 
     def __init__(self, budget_bytes: int = CANDIDATES_BYTES) -> None:
@@ -211,24 +225,28 @@ class CandidatesCache:
         return self._cache.size
 
     def get(self, conversation: Conversation, text: str) -> Columns | None:
-        """The columns of this question about these very memories, if they are cached."""
+        """Return the cached columns of the question for this conversation, or None."""
         cached = self._cache.get((id(conversation), text))
-        # Another conversation may have had its address before.
+        # An earlier, freed conversation may have had the same address.
         return cached[1] if cached is not None and cached[0]() is conversation else None
 
     def drop_gone(self) -> None:
-        """Drops what is cached for memories that are not held any more, with the questions about them."""
+        """Drop the entries of conversations that have been freed."""
         self._cache.drop(lambda cached: cached[0]() is None)
 
     def put(self, conversation: Conversation, text: str, columns: Columns) -> None:
-        """Caches the columns, unless they alone are over the budget."""
+        """Cache the columns, unless they alone exceed the budget."""
         size_bytes = _ENTRY_BYTES + getsizeof(text) + columns.nbytes
         self._cache.put((id(conversation), text), (ref(conversation), columns), size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One for a process. `tokens`: gives what counts tokens, which is loaded on first use."""
+    """The shared objects of one process.
+
+    Attributes:
+        tokens: returns the token counter, and loads it on first use.
+    """
 
     questions: QuestionVectors
     candidates: CandidatesCache
@@ -245,8 +263,13 @@ class Shared:
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
     ) -> Self:
-        """`timer`: seconds, from any start. `fallback`: what embeds where the model fails; none where it is the model
-        itself. `exact_tokens`: loads the counter to prefer to the embedder's, if there is one."""
+        """Create the shared objects.
+
+        Args:
+            timer: returns seconds from any origin.
+            fallback: the embedder for failures of the model; ignored if it is the model itself.
+            exact_tokens: loads the preferred token counter, if there is one.
+        """
         other = None if fallback is None or fallback.name == embedder.name else fallback
         questions = QuestionVectors(embedder, other, timer)
         counter = cache(lambda: token_counter(exact_tokens(), embedder))

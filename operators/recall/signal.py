@@ -1,5 +1,4 @@
-"""What a question means to each memory: its vector, the semantic signal, and what stands in for them where the model
-fails or there is no time for it."""
+"""The semantic signal of a question: its vector, its columns, and the fallbacks if the model fails or time is short."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,9 +23,15 @@ CACHES = ("question_vector", "candidates")
 
 
 class Signal(NamedTuple):
-    """The columns, none where the mode does not rank by meaning, and how they came about. `vector`: the question's,
-    where the model gave one; `embedded`: whether vectors of any kind had a part; `hits`: the caches that had them;
-    `took_ms`: the model's time."""
+    """The columns of a question, and how they were computed.
+
+    Attributes:
+        columns: empty in modes that do not rank by meaning.
+        vector: the question's vector, if the model returned one.
+        embedded: whether any vectors contributed.
+        hits: the caches that had a hit.
+        took_ms: the model's time.
+    """
 
     columns: Columns = NO_COLUMNS
     vector: Matrix | None = None
@@ -44,9 +49,13 @@ def read(
     rows: RowsReader,
     received: QuestionVector | None = None,
 ) -> Signal:
-    """The signal by the question's vector and words. Where the model fails, by its words and, for the memories that fit
-    best, by vectors that the fallback makes of question and texts. `received`: the question's vector, where a service
-    was asked for it."""
+    """Return the signal from the question's vector and words.
+
+    If the model fails, the signal uses words, and the fallback's vectors of the question and the best candidates.
+
+    Args:
+        received: the question's vector, if an embedding service returned one.
+    """
     questions, conversation = shared.questions, index.conversation
     asked = questions.embed(question.own_words) if received is None else received
     hits = ("question_vector",) if asked.cached else ()
@@ -75,8 +84,8 @@ def read(
 
 
 def by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: Places) -> Columns:
-    """The columns by the question's words alone."""
-    # No memory is nearer to a vector of zeros than another: what of the columns rests on vectors is 0 everywhere.
+    """Return the columns without the question's vector."""
+    # All cosines with a zero vector are equal, so that every column of vectors is 0.
     nowhere = TextVectors(np.zeros(shared.questions.embedder.dimension, np.float32), NO_FLOATS)
     return compute(index, question, nowhere, weights_of(index, LEXICAL_WEIGHTS), permitted)
 
@@ -84,7 +93,7 @@ def by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: P
 def _dense_by(
     fallback: Embedder, columns: Columns, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader
 ) -> Column:
-    """(n,) z-scores of the fallback's cosines over the permitted memories that fit best by words; the others are 0."""
+    """Return (n,) z-scores of the fallback's cosines over the best permitted memories by words, 0 elsewhere."""
     score = columns.score()
     best = permitted[np.argsort(-score[permitted], kind="stable")[:FALLBACK_CANDIDATES]]
     found = zip(best, rows(index.conversation.slots[best].tolist()), strict=True)

@@ -1,5 +1,8 @@
-"""What each step of a recall query gives, as a frozen value that the next ones need: `Posed → Asked → Understood →
-Permitted → Candidates → Ranked → Expanded → Found`; and what recall needs beside an owner's state."""
+"""The result types of the recall steps, and the engine that runs them.
+
+The steps are `Posed → Asked → Understood → Permitted → Candidates → Ranked → Expanded → ComposedAnswer`. Each result is
+a frozen value for the next step.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -33,9 +36,15 @@ from recallflow.state.rows import MemoryRow
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What recall needs beside an owner's state: what a process shares, such as the model for questions; the rows'
-    reader; the episode gap; a timer for what the response says of its own time (seconds, from any start); the state
-    partition's graph expansions; and which models may be asked about a question."""
+    """Dependencies of recall other than an owner's state.
+
+    Attributes:
+        shared: what all partitions of a process share, such as the question model.
+        rows: reads rows by slot.
+        timer: seconds from any origin, for the durations in responses.
+        expansions: graph expansions of the state partition.
+        models: the kinds of models that queries may use.
+    """
 
     shared: Shared
     rows: Callable[[HotOwner, OwnerIndex, list[int]], list[MemoryRow | None]]
@@ -49,18 +58,17 @@ class Engine:
         return self.shared.questions.embedder
 
     def at(self, hot: HotOwner, moment: Moment) -> tuple[OwnerIndex, OwnerGraph]:
-        """An owner's index and graph as of a moment."""
+        """Return an owner's index and graph as of a moment."""
         index = self.index_at(hot, moment)
         return index, graph_at(hot, index, moment)
 
     def index_at(self, hot: HotOwner, moment: Moment) -> OwnerIndex:
-        """An owner's index as of a moment."""
+        """Return an owner's index as of a moment."""
         return index_at(hot, moment, self.embedder.name, self.embedder.dimension, self.episode_gap_ms)
 
 
 class Effects(NamedTuple):
-    """What changes once an answer has been handed on (step 12): these memories were returned at that time, in that
-    session."""
+    """State changes after an answer is emitted (step 12): the memories were returned at this time, in this session."""
 
     seqs: tuple[int, ...]
     session_id: str | None
@@ -68,8 +76,12 @@ class Effects(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """An answer; its effects, none where it was about another moment than now; and the ids of the memories that the
-    graph added."""
+    """An answer.
+
+    Attributes:
+        effects: None if the query is about a past moment.
+        added: ids of the memories from graph expansion.
+    """
 
     response: Response
     effects: Effects | None
@@ -77,8 +89,12 @@ class Recalled(NamedTuple):
 
 
 class Posed(NamedTuple):
-    """A query as it comes, asked at `asked_ms`: of whose memory, how the tenant has its rankings, and the tenant's
-    categories with what belongs into them."""
+    """A received query with its owner and the tenant's settings.
+
+    Attributes:
+        asked_ms: the time of the query.
+        categories: the tenant's categories with their descriptions.
+    """
 
     hot: HotOwner
     query: Recall
@@ -90,8 +106,14 @@ class Posed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A query on its way: the moment it is about, and the owner's index and graph of then. `laps`: how long the steps
-    took so far; `said`: what models said of it; `read`: the rows read so far, by slot."""
+    """A query in progress.
+
+    Attributes:
+        moment: the time the query is about; `index` and `graph` are as of this moment.
+        laps: durations of the completed steps.
+        said: the model results so far.
+        read: cached rows by slot.
+    """
 
     engine: Engine
     posed: Posed
@@ -119,15 +141,19 @@ class Asked:
         return self.posed.asked_ms
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
-        """The rows of the index's slots."""
+        """Return the rows of the index's slots."""
         if missing := [slot for slot in slots if slot not in self.read]:
             self.read.update(zip(missing, self.engine.rows(self.hot, self.index, missing), strict=True))
         return [self.read[slot] for slot in slots]
 
 
 class Understood(NamedTuple):
-    """Step 3: what is asked, how it is to be ranked, and which optional steps there is no time for; at so many ms from
-    the query's beginning."""
+    """Step 3: the analysed question and its ranking parameters.
+
+    Attributes:
+        dropped: optional steps omitted for lack of time.
+        at_ms: the time since the start of the query.
+    """
 
     question: Question
     intent: Intent
@@ -137,7 +163,12 @@ class Understood(NamedTuple):
 
 
 class Permitted(NamedTuple):
-    """The places that may be in the answer, warnings of the filters, and how many memories they keep out."""
+    """The positions that may be in the answer.
+
+    Attributes:
+        warnings: of the filters.
+        kept_out: the number of memories that the filters exclude.
+    """
 
     places: Places
     warnings: list[Warn]
@@ -145,15 +176,21 @@ class Permitted(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Step 4: the places that may be in the answer, and what the question means to each."""
+    """Step 4: the positions that may be in the answer, and the question's signal."""
 
     permitted: Places
     signal: Signal
 
 
 class Ranked(NamedTuple):
-    """Steps 6, 7 and 9: the scene that was ranked, and the order; the graph, as this query may use it; the ranks before
-    a reranker changed them, if one did; how relevant what was ranked is; and by place which memory updates which."""
+    """Steps 6, 7 and 9: the ranking with its input.
+
+    Attributes:
+        graph: the graph as this query uses it.
+        before: the ranks before a reranker, if one ran.
+        judged: the relevance of the ranked memories.
+        updates: which memory updates which, by position.
+    """
 
     scene: Scene
     ranking: Ranking
@@ -164,8 +201,8 @@ class Ranked(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """Steps 8, 5 and 10: the ranked places, then those that the graph adds behind them, with their relevance and their
-    rows, opened."""
+    """Steps 8, 5 and 10: the ranked positions, then those from graph expansion, with their relevance and decrypted
+    rows."""
 
     places: Places
     relevance: Column
@@ -173,22 +210,34 @@ class Expanded(NamedTuple):
     applied: AppliedExpansion | None
 
 
-class Told(NamedTuple):
-    """The summaries by category: `every` one, and those `at_hand` for the answer, as the filters have it."""
+class CategorySummaries(NamedTuple):
+    """Category summaries.
+
+    Attributes:
+        every: all summaries by category.
+        at_hand: those that pass the filters.
+    """
 
     every: Mapping[str, str]
     at_hand: Mapping[str, str]
     warnings: list[Warn]
 
 
-NOTHING_TOLD = Told({}, {}, [])
+NO_SUMMARIES = CategorySummaries({}, {}, [])
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Step 11: all that the response shows, but for the context. `seqs`: of the memories, by id; `added`: the ids of
-    those that the graph adds; `episodes`: in the mode that has them; `summaries` and `entities`: for the context, if
-    there is to be one; `change`: how many events the owner had by then. No column of the owner's memories is in it."""
+class ComposedAnswer:
+    """Step 11: the response without its context. It holds no column of the owner's memories.
+
+    Attributes:
+        seqs: `seq` of the memories by id.
+        added: ids of the memories from graph expansion.
+        episodes: in the mode `episode`, else None.
+        summaries: for the context.
+        entities: for the context.
+        change: the number of the owner's events so far.
+    """
 
     asked: Asked
     understood: Understood
@@ -202,15 +251,15 @@ class Found:
     seqs: Mapping[str, int]
     added: frozenset[str]
     episodes: list[RecalledEpisode] | None
-    summaries: Told
+    summaries: CategorySummaries
     entities: EntityContext
     warnings: list[Warn]
     change: int
 
 
-Find = Callable[[], Found | None]
-"""Finds what can be found of a question while models are asked about it, none where all is looked up later."""
+Find = Callable[[], ComposedAnswer | None]
+"""Composes an answer while models process the query's requests; None if that must wait for their results."""
 
 
 def find_nothing() -> None:
-    """Leaves all to be looked up later."""
+    """Return None: the answer waits for the model results."""

@@ -1,4 +1,4 @@
-"""How a query wants to be ranked: its own numbers come before the tenant's, and those before the defaults."""
+"""Ranking parameters of a query: its own values override the tenant's, which override the defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,15 +26,21 @@ from recallflow.queries import (
 from recallflow.responses import Warn
 
 DECAYED_K = 20
-PROXIMITY, MENTIONS = "proximity", "mentions"  # factors that rest on the graph
+PROXIMITY, MENTIONS = "proximity", "mentions"  # factors that require the graph
 RELATIONSHIP = "relationship"
 _NOTHING_SET = RecallSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How one answer is ranked: in which mode, how many memories at most, by which weights of the mode's factors and
-    boosts, and how age counts; in `episode`, from how many episodes at most, and whether whole ones go beyond k."""
+    """Ranking parameters of one answer.
+
+    Attributes:
+        k: the maximum number of memories.
+        weights: by factor of the mode.
+        max_episodes: the maximum number of episodes in the mode `episode`.
+        whole_episodes: whether whole episodes may exceed k.
+    """
 
     mode: Mode
     k: int = 10
@@ -46,22 +52,22 @@ class Tuning:
 
     @property
     def most(self) -> int:
-        """How many memories are ranked at most."""
+        """Return the maximum number of ranked memories."""
         return WHOLE_EPISODES_MAX if self.whole_episodes else self.k
 
     @property
     def wants_neighbours(self) -> bool:
-        """Whether edges between memories have a part in the ranking."""
+        """Return whether edges between memories affect the ranking."""
         return self.mode in WEIGHTS and self.mode != "episode" and self.boosts.get(RELATIONSHIP, 1.0) > 0
 
     @property
     def wants_proximity(self) -> bool:
-        """Whether the ranking asks how near memories are to entities."""
+        """Return whether the ranking uses proximity to entities."""
         return self.weights.get(PROXIMITY, 0.0) > 0 or self.weights.get(MENTIONS, 0.0) > 0
 
 
 def validate(query: Recall) -> list[Warn]:
-    """Warnings of what is cut to size or not read."""
+    """Return warnings about values that are clamped or not read."""
     warnings = []
     if not K_MIN <= query.k <= K_MAX:
         warnings.append(Warn(code="k_clamped", detail=f"k was {query.k}; {K_MIN} to {K_MAX} are answered"))
@@ -74,7 +80,7 @@ def validate(query: Recall) -> list[Warn]:
 
 
 def unread(query: QueryEvent) -> list[Warn]:
-    """Warnings of the fields that the sender gave and that nobody reads."""
+    """Return warnings about fields that recallflow does not read."""
     warnings = []
     for name in unknown_fields(query):
         similar = nearest(name, type(query).model_fields)
@@ -87,13 +93,17 @@ def unread(query: QueryEvent) -> list[Warn]:
 
 
 def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSettings:
-    """What the tenant had set of its rankings by then (epoch ms)."""
+    """Return the tenant's recall settings as of a time (epoch ms)."""
     decided = decisions.as_of(tenant_id, "tenant.settings", RECALL_SETTINGS, at_ms)
     return RecallSettings.model_validate(decided.settings) if isinstance(decided, TenantSettings) else _NOTHING_SET
 
 
 def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
-    """The query's ranking in the mode that answers it, which is not `auto` any more."""
+    """Return the ranking parameters of a query.
+
+    Args:
+        mode: the resolved mode, not `auto`.
+    """
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
     decay, boosts = _decay(query.decay, tenant.decay), _given(BOOSTS, query, mode, tenant)
     whole = mode == "episode" and query.whole_episodes
@@ -101,7 +111,8 @@ def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
 
 
 def _weights(query: Recall, mode: Mode, tenant: RecallSettings) -> Mapping[str, float]:
-    """By factor. In `hybrid`, proximity weighs only where the query names entities or weighs it itself."""
+    """Return weights by factor. In `hybrid`, proximity has a weight only if the query requests entities or sets that
+    weight."""
     weights = _given(WEIGHTS, query, mode, tenant)
     if mode == "hybrid" and not query.entity_urns and PROXIMITY not in (query.weights or {}):
         weights.pop(PROXIMITY, None)
@@ -111,14 +122,14 @@ def _weights(query: Recall, mode: Mode, tenant: RecallSettings) -> Mapping[str, 
 def _given(
     defaults: Mapping[Mode, Mapping[str, float]], query: Recall, mode: Mode, tenant: RecallSettings
 ) -> dict[str, float]:
-    """The mode's numbers by name, the query's before the tenant's and those before the defaults."""
+    """Return the mode's values by name: the query's override the tenant's, which override the defaults."""
     found = dict(defaults.get(mode, {}))
     of_tenant = next((given for name, given in tenant.weights.items() if name == mode), {})
     return found | {name: weight for name, weight in (of_tenant | (query.weights or {})).items() if name in found}
 
 
 def _decay(asked: Decay, tenant: Decay) -> Decay:
-    """Field by field, the query's where it gives one."""
+    """Return the decay settings. Fields that the query sets override the tenant's."""
     if not tenant.model_fields_set:
         return asked
     given = {name: getattr(asked, name) for name in Decay.model_fields if name in asked.model_fields_set}

@@ -1,4 +1,4 @@
-"""The weights of updates.py, as `python -m benchmarks.updates --fit` fits them. Fit them anew rather than by hand."""
+"""Fitted weights of updates.py. Refit them with `python -m benchmarks.updates --fit`; do not edit them by hand."""
 
 from collections.abc import Mapping
 

@@ -1,13 +1,13 @@
-"""What is true now: which of the best memories a later one updates, and the order that follows.
+"""Current statements: finds which of the best memories a later one updates, and derives the order.
 
-"My number is 555 1000." and "My new number is 555 2000." answer the same question; the second one is true now. Of the
-best memories each pair is looked at, the older and the newer one, and a logistic regression (`python -m
-benchmarks.updates --fit`) gives the probability that the newer one updates the older one. Its features: how much the
-two are alike and answer the question; cues of change, end, correction, return and addition in the newer one; numbers
-that differ; who speaks, and of whom. A statement about another person never updates one about the writer.
+"My number is 555 1000." and "My new number is 555 2000." answer the same question; only the second one is true now.
+Each pair of an older and a newer memory is compared, and a logistic regression (`python -m benchmarks.updates --fit`)
+gives the probability that the newer one updates the older one. Its features are: similarity to each other and to the
+question; cues of change, end, correction, return and addition in the newer one; differing numbers; author and subject.
+A statement about another person never updates one about the writer.
 
-The result depends on the memories that stand and on nothing stored: it is right as of any moment, after a replay, and
-after a memory was forgotten.
+The result depends on the present memories and on nothing stored. It is therefore correct as of any moment, after a
+replay, and after a deletion.
 """
 
 import math
@@ -22,26 +22,27 @@ from recallflow.operators.recall.update_weights import BIAS, WEIGHTS
 from recallflow.queries import Mode
 from recallflow.state.arrays import Column, Ints
 
-BEST = 12  # memories that are looked at
-FOLLOWED = 4  # of these, whose next message is looked at too: a correction often says little else than "not"
-UPDATED_AMONG_MANY, MANY = 0.7, 100  # memories of one person: more of them are alike by chance
-UPDATED_IN_CHATS = 0.9  # where several talk: what one says after the other is seldom meant to replace it
+BEST = 12  # memories to compare
+FOLLOWED = 4  # the best of these, whose next message is compared too: a correction often says little more than "not"
+UPDATED_AMONG_MANY, MANY = 0.7, 100  # memories of one person: with more of them, similarity by chance is more frequent
+UPDATED_IN_CHATS = 0.9  # with several participants: a later statement rarely replaces another participant's
 KEYWORD = 1
-WORDS_MOST = 24  # of a statement that updates, or is updated: long texts are alike by chance
-CHANGE_ASKED = 2.0  # log-odds of a change of what the question asks for, which few cases of the fit have
-RELATED = 0.25  # the least likeness, or share of words, of statements that are about no common attribute
-TYPICAL = 12  # memories: words of fewer count as they would among so many
+WORDS_MOST = 24  # of a statement that updates or is updated: long texts are similar by chance
+CHANGE_ASKED = 2.0  # log-odds of a change of the requested attribute, of which the fit has few cases
+RELATED = 0.25  # minimum similarity, or share of words, of statements without a common attribute
+TYPICAL = 12  # memories: with fewer, words count as they would among this many
 USUAL_PAIRS, USUAL_MEAN, USUAL_DEVIATION = 30, 0.15, 0.15
-SAME_SENTENCE = 0.5  # of the words of the longer one
-LISTED, LISTED_SHARE = 3, 0.5  # of so many statements with as much in common each is one of a list
+SAME_SENTENCE = 0.5  # share of the words of the longer statement
+LISTED, LISTED_SHARE = 3, 0.5  # a statement is part of a list if this many have at least this share in common with it
 COUNTED: Sequence[Cue] = ("change", "ended", "corrected", "restored", "added", "others")
-MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})  # the others say themselves how time counts
-UPDATED = 0.5  # the least probability: more likely than not
+# the other modes define the role of time themselves
+MODES: frozenset[Mode] = frozenset({"hybrid", "relevance", "balanced"})
+UPDATED = 0.5  # minimum probability: more likely than not
 BOOST = "update"
 
 
 def _bits(*cues: Cue) -> int:
-    """Return the bits of kinds of cue in `StatementReading.cues`."""
+    """Return the bit mask of kinds of cue in `StatementReading.cues`."""
     return sum(1 << CUES.index(cue) for cue in cues)
 
 
@@ -51,20 +52,20 @@ Features = npt.NDArray[np.float64]
 
 
 class Replacement(NamedTuple):
-    """The memory that updates another, by rank or by place, and how probable that is."""
+    """The memory that updates another, by rank or by position, and the probability of the update."""
 
     by: int
     probability: float
 
 
-class Told(NamedTuple):
-    """Memories among which updates are looked for, best first.
+class UpdateCandidates(NamedTuple):
+    """Memories to compare for updates, best first.
 
     Attributes:
-        statements: what they say.
-        author: who wrote each, (n,).
-        place: where each stands in the conversation, (n,).
-        order: the rank of each by age, (n,): of a later one it is higher.
+        statements: their analysed texts.
+        author: the author of each, (n,).
+        place: the position of each in the conversation, (n,).
+        order: the rank of each by age, (n,), ascending with time.
         signal: the log-odds of each, (n,).
     """
 
@@ -76,7 +77,7 @@ class Told(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of an older and a newer memory of which the newer one may update the older one, and their features.
+    """Pairs of an older memory and a newer one that may update it, with their features.
 
     Attributes:
         older: ranks, (pairs,).
@@ -89,8 +90,8 @@ class Pairs(NamedTuple):
     values: dict[str, Features]
 
 
-def probabilities(question: StatementReading, told: Told) -> Column:
-    """Return (n, n): how probable it is that the memory of the column updates that of the row; 0 where it is older."""
+def probabilities(question: StatementReading, told: UpdateCandidates) -> Column:
+    """Return (n, n): the probability that the column's memory updates the row's; 0 if it is older."""
     likely = np.zeros((len(told.statements), len(told.statements)))
     older, newer, values = features(question, told)
     if len(older):
@@ -100,9 +101,9 @@ def probabilities(question: StatementReading, told: Told) -> Column:
     return likely
 
 
-def features(question: StatementReading, told: Told) -> Pairs:
-    """Return the pairs of memories of which the newer one may update the older one. Of most answers few are related,
-    and none may: they are looked at one by one before their features are worked out."""
+def features(question: StatementReading, told: UpdateCandidates) -> Pairs:
+    """Return the pairs in which the newer memory may update the older one. Most answers have few related pairs, so that
+    pairs are checked one by one before their features are computed."""
     compared = _Compared.of(question, told.statements)
     related = np.argwhere(compared.is_related & (told.order[:, None] < told.order)).tolist()
     pairs = [pair for pair in related if compared.may_update(*pair)]
@@ -110,20 +111,20 @@ def features(question: StatementReading, told: Told) -> Pairs:
 
 
 class _Compared(NamedTuple):
-    """Statements, n of them, beside each other and the question, which have some words between them.
+    """Statements, n of them, compared with each other and with the question. Words are those in common.
 
     Attributes:
         question: the question.
         statements: the statements.
         alike: (n, n), cosines of their vectors.
         fits: (n,), cosines with the vector of the question.
-        holds: (n, words), 1 where a statement holds the word, else 0.
-        held: (n, words), the square root of the word's rarity where a statement holds it, else 0.
+        holds: (n, words), 1 if a statement holds the word, else 0.
+        held: (n, words), the square root of the word's rarity if a statement holds it, else 0.
         is_asked: (words,), whether the question holds the word.
-        share: (n, n), the share of words in common, by rarity, in the statement that has less of them.
+        share: (n, n), the share of words in common, by rarity, in the statement with fewer words.
         common: (n, n), the number of words in common.
         is_related: (n, n), whether two may be about a common attribute.
-        listed: whether a statement is one of a list, by number, as far as that was asked.
+        listed: cache by number of whether a statement is part of a list.
     """
 
     question: StatementReading
@@ -158,32 +159,32 @@ class _Compared(NamedTuple):
         return cls(question, statements, alike, cosines[:-1, -1], holds, held, is_asked, share, common, is_related, {})
 
     def may_update(self, older: int, newer: int) -> bool:
-        """Return whether a newer statement may update an older one that it is related to."""
+        """Return whether a newer statement may update a related older one."""
         if max(self.common[older][older], self.common[newer][newer]) > WORDS_MOST:
             return False
         is_strange = not self.statements[newer].is_own and self.names_other(older, newer)
         return not is_strange and not self._is_beside(older, newer)
 
     def names_other(self, older: int, newer: int) -> bool:
-        """Return whether the newer statement speaks of a person of whom neither the older one nor the question does."""
+        """Return whether the newer statement names a person that neither the older one nor the question names."""
         persons = self.statements[newer].persons
         return bool(persons and persons - self.question.persons - self.statements[older].persons)
 
     def numbers_differ(self, older: int, newer: int) -> bool:
-        """Return whether both statements give numbers, and not the same ones."""
+        """Return whether both statements contain numbers, and different ones."""
         before, now = self.statements[older].numbers, self.statements[newer].numbers
         return bool(before and now) and before != now
 
     def attributes(self, older: int, newer: int) -> int:
-        """Return the marks of the attributes that both statements may tell."""
+        """Return the bits of the attributes that both statements may give."""
         return self.statements[older].attributes & self.statements[newer].attributes
 
     def _is_beside(self, older: int, newer: int) -> bool:
-        """Return whether the newer statement stands beside the older one.
+        """Return whether the newer statement is compatible with the older one, and does not replace it.
 
-        It says the same, or less; or it adds something, and speaks of no end or correction; or it has no cue at all,
-        and is one of a list ("crate 7 is in shelf 3"), or lacks a word of the question that the older one has, or has
-        too few words in common with it to be the same sentence with another value.
+        It is compatible in three cases. It repeats the older one or a part of it. It adds something, without a cue of
+        an end or a correction. It has no cue at all, and is part of a list ("crate 7 is in shelf 3"), or lacks a
+        question word of the older one, or shares too few words with it to be the same sentence with another value.
         """
         cues, is_keyword = self.statements[newer].cues, len(self.question.words) <= KEYWORD
         before, now, both = self.common[older][older], self.common[newer][newer], self.common[older][newer]
@@ -201,7 +202,7 @@ class _Compared(NamedTuple):
         return bool((self.holds[older] > self.holds[newer])[self.is_asked].any())
 
     def _is_listed(self, newer: int) -> bool:
-        """Return whether a statement is one of several that have as much in common."""
+        """Return whether a statement is one of several with as many words in common."""
         if newer not in self.listed:
             own = self.common[newer][newer]
             alike = [row[newer] >= LISTED_SHARE * min(row[at], own) for at, row in enumerate(self.common)]
@@ -209,7 +210,7 @@ class _Compared(NamedTuple):
         return self.listed[newer]
 
 
-def _features(compared: _Compared, told: Told, pairs: npt.NDArray[np.int64]) -> Pairs:
+def _features(compared: _Compared, told: UpdateCandidates, pairs: npt.NDArray[np.int64]) -> Pairs:
     """Return the features of pairs, (pairs, 2)."""
     older, newer = pairs.T
     pair, statements, question = (older, newer), compared.statements, compared.question
@@ -286,7 +287,7 @@ _COUNTED = np.array([CUES.index(name) for name in COUNTED])
 def _of_cues(
     newer: Mapping[str, Features], older_changes: Features, changes: Features, pairs: Mapping[str, Features]
 ) -> dict[str, Features]:
-    """Return the cues of the newer statement, and a change beside each figure of the pair."""
+    """Return the cues of the newer statement, and the products of a change cue with each figure of the pair."""
     return {
         "change": newer["change"],
         "ended": newer["ended"],
@@ -301,10 +302,10 @@ def _of_cues(
 
 
 def _words(read: Sequence[StatementReading]) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
-    """Return what the statements have in common with each other and with the question, which is the last of `read`.
+    """Return the words of the statements, compared with each other and with the question, the last of `read`.
 
     Returns:
-        (statements, words): 1 where a statement holds the word, else 0.
+        (statements, words): 1 if a statement holds the word, else 0.
         (words,): the square root of each word's rarity among the statements.
         (words,): whether the question holds the word.
     """
@@ -327,25 +328,34 @@ def _cues(statements: Sequence[StatementReading]) -> dict[str, Features]:
 
 
 def _spread(alike: Features) -> tuple[float, float]:
-    """Return mean and deviation of the likeness of different statements; of few, they are near the usual ones."""
+    """Return mean and deviation of the similarity of different statements, with a prior for few statements."""
     count, usual = len(alike) + USUAL_PAIRS, USUAL_PAIRS
     mean = (alike.sum() + usual * USUAL_MEAN) / count
     variance = (((alike - mean) ** 2).sum() + usual * USUAL_DEVIATION**2) / count
     return float(mean), float(variance**0.5) + 0.05
 
 
-# ---------------------------------------------------------------------- what follows for an answer
+# ---------------------------------------------------------------------- effect on an answer
 
 
 def least(memories: int, *, notes: bool) -> float:
-    """Return the least probability that counts for an owner of so many memories. `notes`: one person told them all."""
+    """Return the minimum probability of an update.
+
+    Args:
+        memories: the owner's number of memories.
+        notes: whether one person wrote all of them.
+    """
     if not notes:
         return UPDATED_IN_CHATS
     return UPDATED_AMONG_MANY if memories > MANY else UPDATED
 
 
 def updated(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
-    """Return by rank the memory that most probably updates it, where one probably does. `likely`: of those ranks."""
+    """Return by rank the memory that most probably updates it, if the probability suffices.
+
+    Args:
+        likely: probabilities of those ranks.
+    """
     by = likely.argmax(axis=1)
     found = {}
     for at, rank in enumerate(ranks):
@@ -355,11 +365,11 @@ def updated(ranks: Sequence[int], likely: Column) -> dict[int, Replacement]:
 
 
 def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: bool) -> list[int]:
-    """Return `count` ranks in their new order: a memory directly before the first that it updates, or, of a question
-    about the past, directly before the first that updates it."""
+    """Return `count` ranks in their new order. A memory moves directly before the first that it updates or, for a
+    question about the past, directly before the first that updates it."""
     order = [*range(count)]
     pairs = [(ranks[older], ranks[newer]) for older, newer in np.argwhere(likely >= UPDATED).tolist()]
-    for _ in ranks:  # each pass settles one more; the pairs follow time, so that there is no circle
+    for _ in ranks:  # each pass settles one more rank; the pairs follow time, so that there is no cycle
         moved = False
         for older, newer in pairs:
             first, second = (older, newer) if about_past else (newer, older)
@@ -373,7 +383,7 @@ def settled(ranks: Sequence[int], likely: Column, count: int, *, about_past: boo
 
 
 def lifts(scores: Column, order: Sequence[int]) -> Column:
-    """Return what each memory's score gains so that no score rises in the new order; in the old order."""
+    """Return the gain of each memory's score, in the old order, with which scores do not rise along the new order."""
     before, gains, following = scores.tolist(), [0.0] * len(scores), -math.inf
     for rank in reversed(order):
         gains[rank] = max(following - before[rank], 0.0)

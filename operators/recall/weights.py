@@ -1,8 +1,9 @@
-"""What the columns of the semantic signal weigh: by what the embedder knows, and by the chat a memory comes from.
+"""Fitted weights of the semantic signal's columns, by embedder kind and kind of chat.
 
-People tell each other of themselves, in turns of like length; a user tells an assistant, whose answers are ten times
-as long and tell little of the user. From a softmax regression over development conversations of every kind
-(benchmarks/fit_weights.py), rounded. Only ratios within a set count, and the scale of their sum is that of log-odds.
+People in a chat write messages of similar length about themselves. In a chat with an assistant, its answers are ten
+times as long and say little about the user. The weights come from a softmax regression over development conversations
+of every kind (benchmarks/fit_weights.py), rounded. Only ratios within a set matter; the scale of the sum is that of
+log-odds.
 """
 
 from collections.abc import Mapping
@@ -15,10 +16,9 @@ from recallflow.embedder import Kind
 from recallflow.state.arrays import Column
 from recallflow.state.index import OwnerIndex, of_memories
 
-# A pair: two people who talk to each other. Notes: what a single person told, with nobody else in the chat, so that
-# neighbours are no replies.
+# "pair": two people in a chat. "notes": one person alone, so that neighbours are not replies.
 Chat = Literal["people", "pair", "assistant", "notes"]
-Weights = Mapping[str, float | Column]  # by column; (n,) where an owner's memories are of two kinds
+Weights = Mapping[str, float | Column]  # by column; (n,) if an owner's memories are of two kinds
 
 _KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual", "blended")
 _FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
@@ -50,17 +50,17 @@ _FITTED: Mapping[Chat, Mapping[str, tuple[float, float, float, float]]] = {
         "window": (0.0, 1.03, 1.13, 2.65),
         "around": (0.04, 0.03, 0.02, 0.02),
         "phrase": (1.12, 0.99, 0.91, 0.82),
-        # A word of the question it answers, half as much as its own: few are in the data.
+        # A word of the answered question, at half the weight of the answer's own words: the data has few cases.
         "borrowed": (1.0, 1.0, 1.0, 1.0),
         "length": (-0.5, -0.6, -0.44, -0.62),
         "assistant": (-2.37, -2.13, -2.19, -1.97),
-        "date": (1.0, 1.0, 1.0, 1.0),  # ten questions of the data give one, which speak neither for it nor against it
+        "date": (1.0, 1.0, 1.0, 1.0),  # ten questions of the data have a date, too few for a fit
         "when": (1.29, 1.2, 1.02, 1.3),
         "opens": (0.53, 0.49, 0.57, 0.62),
     },
 }
-# A model that reads tokens in their context ranks chats of two better by a set of their own; vectors of spelling, and
-# static ones, rank them as well by that of all people (docs/internals/recall-experiments.md).
+# A contextual token model ranks chats of two people better with a separate set. Spelling and static vectors rank them
+# equally well with the set "people" (docs/internals/recall-experiments.md).
 _PAIR: Mapping[str, float] = MappingProxyType(
     {
         "dense": 0.1,
@@ -85,9 +85,9 @@ _PAIR: Mapping[str, float] = MappingProxyType(
 )
 
 
-# Of vectors that know synonyms and spelling: what a person tells alone is asked for in other words, and its neighbours
-# are about something else. Between a fit to everyday facts alone (dense 1.4, own 0.3), which would lose what is asked
-# for in the same words, and that of an assistant's chats.
+# For vectors of synonyms and spelling. Questions about notes use other words than the notes, and neighbours are
+# unrelated. The values lie between a fit to everyday facts alone (dense 1.4, own 0.3), which would lose exact word
+# matches, and the set "assistant".
 _NOTES: Mapping[str, float] = MappingProxyType(
     {
         "dense": 0.6,
@@ -108,7 +108,7 @@ def _sets(at: int) -> dict[Chat, Mapping[str, float]]:
     }
 
 
-# Without a set of its own a pair is ranked by that of people, and notes by that of an assistant.
+# Without a separate set, "pair" uses "people" and "notes" uses "assistant".
 _OWN: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
     {"contextual": {"pair": _PAIR}, "blended": {"notes": _NOTES}}
 )
@@ -116,9 +116,9 @@ WEIGHTS: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
     {kind: MappingProxyType({**_sets(at), **_OWN.get(kind, {})}) for at, kind in enumerate(_KINDS)}
 )
 BY_VECTOR = ("dense", "reply")
-# A vector of a whole text alone, without those of its tokens: words are compared by their spelling then, and what a
-# cosine tells beside that, of a model that knows what words mean, is three times what one of spelling tells. That ranks
-# conversations as well as weights fitted to them do, left out (docs/internals/decisions/17).
+# For an embedder with text vectors but no token vectors: words are compared by spelling, and the cosine of a semantic
+# model has three times the weight of a spelling cosine. This ranks held-out conversations as well as weights fitted to
+# them (docs/internals/decisions/17).
 MEANING = 3.0
 WHOLE_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
     {
@@ -128,7 +128,7 @@ WHOLE_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
         for chat, columns in WEIGHTS["spelling"].items()
     }
 )
-# What is left to go by without the question's vector.
+# The columns that need no question vector.
 LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
     {
         chat: MappingProxyType({name: weight for name, weight in columns.items() if name not in BY_VECTOR})
@@ -138,13 +138,17 @@ LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
 
 
 def sets_for(kind: Kind, *, by_token: bool) -> Mapping[Chat, Mapping[str, float]]:
-    """The sets for what vectors know. `by_token`: whether those of tokens are compared as well."""
+    """Return the weight sets of an embedder kind.
+
+    Args:
+        by_token: whether token vectors are compared.
+    """
     return WEIGHTS[kind] if by_token or kind in ("spelling", "blended") else WHOLE_WEIGHTS
 
 
 @of_memories
 def chat_of(index: OwnerIndex) -> Chat:
-    """The kind of chat that most of the owner's memories come from."""
+    """Return the kind of chat of most of the owner's memories."""
     if 2 * np.count_nonzero(index.with_assistant) > len(index.with_assistant):
         return "assistant"
     return "pair" if index.of_two.any() else "people"
@@ -152,7 +156,7 @@ def chat_of(index: OwnerIndex) -> Chat:
 
 @of_memories
 def is_notes(index: OwnerIndex) -> bool:
-    """Return whether one person told all memories, and no assistant any."""
+    """Return whether at most one person wrote memories, and no assistant did."""
     authors, facts = index.conversation.authors, index.conversation.facts
     is_assistants = facts["role"] == index.names.known("assistant")
     return int(np.count_nonzero(authors >= 0)) <= 1 and not bool(is_assistants.any())
@@ -166,7 +170,7 @@ def _assisted(index: OwnerIndex) -> tuple[bool, bool]:
 
 
 def weights_of(index: OwnerIndex, sets: Mapping[Chat, Mapping[str, float]]) -> Weights:
-    """The weights of the owner's memories, each of the set that its chat is of."""
+    """Return the weights of the owner's memories, each from the set of its chat."""
     if "notes" in sets and is_notes(index):
         return sets["notes"]
     (some, every), assistant = _assisted(index), sets["assistant"]

@@ -1,8 +1,8 @@
-"""Why each memory is in the answer, in words that a person understands, strongest reason first, and what each rests on.
+"""Reasons of each memory of an answer, the strongest first, with the data that supports them.
 
-Only what is shown is looked at: the ranked memories' texts are searched for the question's words, and of each memory
-two neighbours at most are read, those that lend it something and may be in the answer themselves. A text that could not
-be opened is neither searched nor quoted.
+Only returned memories are examined. Their texts are searched for the question's words. At most two neighbours per
+memory are read: permitted ones that contribute to its score. Texts that cannot be decrypted are neither searched nor
+quoted.
 """
 
 from collections import defaultdict
@@ -27,19 +27,25 @@ from recallflow.state.arrays import Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow, language_in
 
-MOST = 3  # reasons of a memory
-LEAST_SHARE = 0.2  # of the strongest one: what adds less decides nothing
+MOST = 3  # reasons per memory
+LEAST_SHARE = 0.2  # of the strongest reason; weaker ones are omitted
 SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
-PLACED_HELD = 4_096  # texts of an owner, whose stems are kept with their places
-BEFORE, BEHIND = 4, 2  # neighbours that lend: to late interaction, and to the window of BM25
+PLACED_HELD = 4_096  # texts per owner with cached stem offsets
+BEFORE, BEHIND = 4, 2  # contributing neighbours before and after: of late interaction, and of the BM25 window
 
 Rows = Sequence[MemoryRow | None]
-Words = dict[str, list[tuple[int, int]]]  # stem → where its words stand
+Words = dict[str, list[tuple[int, int]]]  # stem → spans of its words
 
 
 class Lender(NamedTuple):
-    """A neighbour that holds words of the question which the memory lacks: its place, how far it is from the memory,
-    its share of what both hold, by rarity, and the stems of those words."""
+    """A neighbour that holds question words which the memory lacks.
+
+    Attributes:
+        place: its position.
+        offset: its distance from the memory.
+        share: its share of the words of both, by idf.
+        stems: the stems of those words.
+    """
 
     place: int
     offset: int
@@ -48,8 +54,12 @@ class Lender(NamedTuple):
 
 
 class Before(NamedTuple):
-    """Of what stands before a memory in its episode: whether there is anything; whether it asks something like the
-    question, and may be in the answer."""
+    """The previous memory in the episode.
+
+    Attributes:
+        any: whether there is one.
+        asks: whether it asks something similar to the question, and is permitted.
+    """
 
     any: bool
     asks: bool
@@ -64,8 +74,13 @@ def why(
     read: RowsReader,
     entities: Callable[[int | None], list[str]],
 ) -> list[list[Reason]]:
-    """The reasons of each ranked memory, at least one. `read`: rows by slot; `entities`: the names of those that the
-    question is about and a memory (`seq`) is linked to, or, for -1, of all that it is about."""
+    """Return the reasons of each ranked memory, at least one each.
+
+    Args:
+        read: reads rows by slot.
+        entities: returns the names of the question's entities that a memory (`seq`) is linked to; for None, all of
+            them.
+    """
     if scene.tuning.mode == "recency":
         return [[phrases.newest(rank, row)] for rank, row in enumerate(rows, 1)]
     if not rows:
@@ -94,13 +109,21 @@ def why(
 
 
 def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
-    """The reasons of memories that the graph adds: the path to each. `seeds`: rows of the ranked memories."""
+    """Return the reasons of memories from graph expansion: the path to each.
+
+    Args:
+        seeds: rows of the ranked memories.
+    """
     by_id = {row.id: row for row in seeds if is_readable(row)}
     return [[phrases.linked(item.id, item.why, by_id.get(item.why["from"]))] for item in items]
 
 
 def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int]) -> None:
-    """Adds the reranker to the reasons of those that it put further up; `before`: the ranks they had."""
+    """Add the reranker to the reasons of the memories whose rank it raised.
+
+    Args:
+        before: the ranks before the reranker.
+    """
     for rank, (found, first) in enumerate(zip(reasons, before, strict=False), 1):
         if rank < first:
             others = [reason for reason in found if reason["code"] != "filler"]
@@ -114,7 +137,11 @@ def say_updates(
     index: OwnerIndex,
     read: RowsReader,
 ) -> None:
-    """Adds to the reasons of each memory that updates another one which that is. `found`: by place."""
+    """Add the replaced statement to the reasons of each memory that updates another.
+
+    Args:
+        found: updates by position.
+    """
     rank_of = {place: rank for rank, place in enumerate(places)}
     shown = [(place, rank_of[one.by]) for place, one in found.items() if one.by in rank_of]
     rows = read([int(index.conversation.slots[place]) for place, _ in shown]) if shown else []
@@ -124,12 +151,18 @@ def say_updates(
             reasons[rank][:] = [*others, phrases.updates(row)]
 
 
-# ---------------------------------------------------------------------- what speaks for a memory
+# ---------------------------------------------------------------------- strengths
 
 
 class _Case(NamedTuple):
-    """What the reasons of a memory are made of: its place and row, the question's words in it, the neighbour that lends
-    it others, if that is a reason, whose it is of those whom the question is about, and the codes."""
+    """The data of a memory's reasons.
+
+    Attributes:
+        words: the question's words in the memory.
+        lender: the neighbour with further words, if that is a reason.
+        person: the participant among those the question is about.
+        codes: the reason codes, the strongest first.
+    """
 
     place: int
     row: MemoryRow | None
@@ -140,13 +173,13 @@ class _Case(NamedTuple):
 
     @property
     def quoted(self) -> list[int]:
-        """The places of the neighbours that its reasons quote."""
+        """Return the positions of the neighbours that the reasons quote."""
         nearby = [] if self.lender is None else [self.lender.place]
         return [*nearby, self.place - 1] if "answers" in self.codes else nearby
 
 
 def _sought(scene: Scene, row: MemoryRow | None, held: frozenset[str]) -> frozenset[str]:
-    """Return the stems to search for in a text: all of the question's, unless the index tells which the text holds."""
+    """Return the stems to search for in a text: those that the index lists for it, or else all of the question's."""
     is_indexed = is_readable(row) and len(row.content) <= SEARCHED_CHARACTERS
     return held if is_indexed else frozenset(scene.question.stems)
 
@@ -154,7 +187,7 @@ def _sought(scene: Scene, row: MemoryRow | None, held: frozenset[str]) -> frozen
 def _standing(
     index: OwnerIndex, places: Places, rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]
 ) -> list[Words]:
-    """Where words with these stems stand in the text of each memory that can be opened."""
+    """Return the spans of words with these stems in each readable text."""
     numbers = {stem: index.words.number(stem) for stem in frozenset[str]().union(*asked)}
     characters = {stem: chr(number) for stem, number in numbers.items() if number is not None}
     found, searched = list[Words](), list[frozenset[str]]()
@@ -169,8 +202,7 @@ def _standing(
 
 
 def _placed(index: OwnerIndex, slot: int, row: MemoryRow, language: int) -> PlacedStems | None:
-    """Return the stems of a memory's text with their places, read when it is first in an answer; None of a text that is
-    to be searched."""
+    """Return the stem offsets of a memory's text, cached per owner, or None if the text must be searched."""
     known = index.placed
     if slot not in known:
         if len(known) >= PLACED_HELD:
@@ -180,8 +212,8 @@ def _placed(index: OwnerIndex, slot: int, row: MemoryRow, language: int) -> Plac
 
 
 def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[int], found: Sequence[Words]) -> None:
-    """Find where words with these stems stand in the text of each memory that can be opened: at its beginning, or else,
-    where none does, anywhere."""
+    """Add the spans of words with these stems in each readable text: at its beginning, or anywhere if the beginning has
+    none."""
     by_language = defaultdict[int, list[tuple[str, Collection[str], Words]]](list)
     for row, stems, language, words in zip(rows, asked, languages, found, strict=True):
         if stems and is_readable(row):
@@ -191,7 +223,7 @@ def _search(rows: Rows, asked: Sequence[Collection[str]], languages: Sequence[in
         searched = find_stems(beginnings, [stems for _, stems, _ in wanted], language)
         for (text, _, words), places in zip(wanted, searched, strict=True):
             for stem, start, end in places:
-                if end < SEARCHED_CHARACTERS or end == len(text):  # there a word may be cut in two
+                if end < SEARCHED_CHARACTERS or end == len(text):  # the cut may split a word at the boundary
                     words.setdefault(stem, []).append((start, end))
         left = [one for one in wanted if not one[2] and len(one[0]) > SEARCHED_CHARACTERS]
         whole = find_stems([text for text, _, _ in left], [stems for _, stems, _ in left], language)
@@ -209,8 +241,8 @@ def _by_code(
     person: str | None,
     kind: Kind,
 ) -> dict[str, float]:
-    """Strengths by the code of a reason. What columns say of a memory and its neighbours together is told apart, and
-    what is not so of this memory is left out."""
+    """Return strengths by reason code. Columns of a memory and its neighbours are divided between them. Reasons that do
+    not apply to this memory are dropped."""
     if not before.asks:
         found.pop("answers", None)
     if person is None:
@@ -228,7 +260,7 @@ def _by_code(
         return found
     if lender and lender.offset == -1 and "answers" in found:
         found["answers"], lent = found["answers"] + lent, 0.0
-    if words and kind == "spelling":  # there what is alike is the words
+    if words and kind == "spelling":  # for spelling, similarity is that of the words
         own, alike = own + alike, 0.0
     if words:
         found["words"] = own
@@ -238,14 +270,14 @@ def _by_code(
 
 
 def _strongest(strength: dict[str, float]) -> list[str]:
-    """The codes of the reasons that count, strongest first."""
+    """Return the codes of sufficiently strong reasons, the strongest first."""
     least = LEAST_SHARE * max(strength.values(), default=0.0)
     strong = [code for code, worth in strength.items() if worth > 0 and worth >= least]
     return sorted(strong, key=strength.__getitem__, reverse=True)[:MOST]
 
 
 def _languages(scene: Scene, places: Places) -> list[int]:
-    """The language that each place's memory is in, by its place in `LATIN`."""
+    """Return the language of each position's memory, as an index in `LATIN`."""
     found: list[int] = language_in(scene.fact("flags", places)).tolist()
     return found
 
@@ -254,7 +286,7 @@ def _languages(scene: Scene, places: Places) -> list[int]:
 
 
 def _permitted(scene: Scene, places: Places) -> Places:
-    """Which places may be in the answer."""
+    """Return a mask of the positions that may be in the answer."""
     if len(scene.allowed) == scene.index.conversation.size:
         return np.ones(places.shape, np.bool_)
     at = np.minimum(np.searchsorted(scene.allowed, places), len(scene.allowed) - 1)
@@ -263,8 +295,8 @@ def _permitted(scene: Scene, places: Places) -> Places:
 
 
 def _before(scene: Scene, places: Places, kind: Kind) -> list[Before]:
-    """What stands before each place. By spelling, where every text is a little like every other, only what has a word
-    in common is like the question."""
+    """Return the previous memory of each position. For spelling, every text is somewhat similar to every other, so that
+    a question must have a word in common."""
     index, conversation, before = scene.index, scene.index.conversation, places - 1
     joined = conversation.follows.take(places)
     asks = joined & index.answering.take(places) & _permitted(scene, before)
@@ -277,8 +309,8 @@ def _before(scene: Scene, places: Places, kind: Kind) -> list[Before]:
 
 
 def _lenders(scene: Scene, places: Places) -> tuple[list[Lender | None], list[frozenset[str]]]:
-    """Return for each place the neighbour that lends it most of the words it lacks, if one does, the first among
-    equals; and the question's stems that the place holds itself. A participant's name is not lent."""
+    """Return for each position the neighbour with most of the words it lacks, or None, and the question's stems that
+    the position holds. Of equal neighbours the first is taken. Participants' names are excluded."""
     index, conversation = scene.index, scene.index.conversation
     asked = {stem: index.standing[stem] for stem in dict.fromkeys((*scene.question.bare_stems, *scene.question.stems))}
     stems = [stem for stem, found in asked.items() if found.holders]
@@ -293,7 +325,7 @@ def _lenders(scene: Scene, places: Places) -> tuple[list[Lender | None], list[fr
     looked_at = np.array([*{one for place, others in nearby for one in (place, *others)}], np.int64)
     looked_at = looked_at[_permitted(scene, looked_at)]
     words, at = counted([found.places for found in standing], looked_at, conversation.size).nonzero()
-    held = dict[int, int]()  # by place, which of the words stand there: a bit for each
+    held = dict[int, int]()  # bit mask of the words at each position
     for word, place in zip(words.tolist(), looked_at.take(at).tolist(), strict=True):
         held[place] = held.get(place, 0) | 1 << word
     worths = idf([found.holders for found in standing], conversation.size).tolist()
@@ -317,12 +349,12 @@ def _lenders(scene: Scene, places: Places) -> tuple[list[Lender | None], list[fr
 
 
 def _stems_of(bits: int, stems: Sequence[str]) -> frozenset[str]:
-    """Return the stems whose bits are set."""
+    """Return the stems with set bits."""
     return frozenset(stem for word, stem in enumerate(stems) if bits >> word & 1)
 
 
 def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) -> dict[int, MemoryRow]:
-    """The rows that are quoted and can be, by place: those that are shown, and the others in one read."""
+    """Return the readable rows to quote, by position: returned rows, and all others in one read."""
     found = {one.place: row for one, row in zip(cases, rows, strict=True)}
     missing = [*dict.fromkeys(place for one in cases for place in one.quoted if place not in found)]
     if missing:
@@ -331,11 +363,11 @@ def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) 
     return {place: row for place, row in found.items() if is_readable(row)}
 
 
-# ---------------------------------------------------------------------- in words
+# ---------------------------------------------------------------------- phrases
 
 
 def _lent(scene: Scene, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:
-    """By place of a memory, where the words that a neighbour lends it stand in that one's text."""
+    """Return, by a memory's position, the spans of its neighbour's contributed words in the neighbour's text."""
     lenders = {one.place: one.lender for one in cases if one.lender is not None}
     rows, stems = [quoted.get(one.place) for one in lenders.values()], [one.stems for one in lenders.values()]
     places = np.array([one.place for one in lenders.values()], np.int64)
@@ -344,14 +376,14 @@ def _lent(scene: Scene, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dic
 
 
 def _nearby(lender: Lender, neighbour: MemoryRow | None, words: Words) -> Reason | None:
-    """What a neighbour lends, as it says it; none where its text does not show it, as where a word is cut in two."""
+    """Return the reason for a neighbour's words, or None if its text does not show them, as with a split word."""
     if neighbour is None:
         return phrases.nearby(lender.offset, None, (0, 0))
     return phrases.nearby(lender.offset, neighbour, min(spans[0] for spans in words.values())) if words else None
 
 
 def _entity(scene: Scene, case: _Case, entities: Callable[[int | None], list[str]]) -> Reason | None:
-    """Which of the entities it is near, and how near; none where its text names nobody after all."""
+    """Return the reason for linked entities and their distance, or None if there is no name to show."""
     hops = 0 if scene.proximity is None else round(1 / float(scene.proximity[case.place]) - 1)
     names = entities(None if hops else int(scene.fact("seq", np.array([case.place]))[0]))
     if not hops and case.row is not None and case.row.author is None and case.person is not None:
@@ -367,7 +399,7 @@ def _reasons(
     entities: Callable[[int | None], list[str]],
 ) -> list[Reason]:
     row, found = case.row, []
-    if row is None:  # it is not shown
+    if row is None:  # a missing row is not returned
         return []
     for code in case.codes:
         match code:

@@ -1,12 +1,12 @@
-"""Late interaction: each unit of a question is compared with every unit of a memory, and its closest one counts.
+"""Late interaction: compares each unit of a question with every unit of a memory, and takes the closest one.
 
-Units are the tokens of a model that gives token vectors, compared by their inner product, or else words, compared by
-their spelling. What answers a question often stands a message or two away from the words it asks with, so that a
-memory's neighbours in its episode may lend theirs, at 0.95 of their worth. With m(u, p) for how close the unit u comes
-in the memory at place p, a column is the mean of these over the units, weighted by what each is worth, as a z-score:
+Units are the tokens of a model with token vectors, compared by inner product, or else words, compared by spelling. The
+words that answer a question are often a message or two away from its words. A memory's neighbours in its episode
+therefore contribute at 0.95 of their value. With m(u, p) for the closeness of unit u to the memory at position p, a
+column is the z-score of the weighted mean over the units of:
 
     word          m(u, p)
-    word_before   the best of m(u, p) and 0.95·m(u, q) for q up to 4 before p
+    word_before   the maximum of m(u, p) and 0.95·m(u, q) for q up to 4 before p
 """
 
 import math
@@ -24,15 +24,15 @@ from recallflow.state.arrays import Column, Places
 from recallflow.state.index import Conversation, OwnerIndex
 from recallflow.stepped import spend
 
-MEMORIES_A_READ = 100  # whose columns cost as much to compute as to read a record
+MEMORIES_A_READ = 100  # memories whose columns cost as much as reading a record
 NAMES = ("word", "word_before")
-BEFORE = 4  # places: a power of 2
+BEFORE = 4  # positions: a power of 2
 LENT = 0.95
-SAMPLE_BLOCKS, SAMPLE_BLOCK = 128, 8  # places whose mean and deviation stand for a large owner's
+SAMPLE_BLOCKS, SAMPLE_BLOCK = 128, 8  # sampled positions for mean and deviation of a large owner
 
 
 class Standard(NamedTuple):
-    """Z-scores, and the mean and the deviation they were made with, which turn them back into what they were."""
+    """Z-scores with their mean and deviation, which restore the original values."""
 
     scores: AnyColumn
     mean: float
@@ -41,15 +41,20 @@ class Standard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """A question's units and what each weighs, (units,), summing up to 1. `tokens`: (units, dimension) unit vectors; or
-    else `stems`."""
+    """A question's units.
+
+    Attributes:
+        weights: (units,), with the sum 1.
+        stems: the units if there are no token vectors.
+        tokens: (units, dimension) unit vectors, or None.
+    """
 
     weights: Column
     stems: tuple[str, ...] = ()
     tokens: Matrix | None = None
 
     def closest(self, index: OwnerIndex, places: Places) -> Matrix:
-        """How close each comes in each memory, (units, places), 0 to 1."""
+        """Return the closeness of each unit to each memory, (units, places), 0 to 1."""
         slots = index.conversation.slots[places]
         if self.tokens is not None:
             return index.tokens.closest(self.tokens, slots, self.weights)
@@ -57,13 +62,13 @@ class Units:
 
 
 def spend_scan(index: OwnerIndex) -> None:
-    """Spend what it costs to compute a few columns of all an owner's memories (`stepped`)."""
+    """Spend the cost of computing a few columns over all of an owner's memories (see `stepped`)."""
     spend(index.conversation.size // MEMORIES_A_READ)
 
 
 def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
-    """The question's tokens, weighed by their vectors' lengths, where memories have tokens to compare them with; else
-    its stems without participants' names, weighed by their rarity."""
+    """Return the question's tokens, weighted by vector length, if memories have comparable tokens. Otherwise return its
+    stems without participants' names, weighted by idf."""
     if by_token(index, query):
         lengths = np.linalg.norm(query.tokens, axis=1).astype(np.float64)
         heavy = lengths > 0
@@ -74,7 +79,7 @@ def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
 
 
 def by_token(index: OwnerIndex, query: TextVectors) -> bool:
-    """Whether there are tokens on both sides to compare."""
+    """Return whether question and memories have comparable token vectors."""
     return bool(query.tokens.shape[1]) and query.tokens.shape[1] == index.tokens.dimension
 
 
@@ -85,8 +90,8 @@ def _shares(weights: Column) -> Column:
 
 
 def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standard]:
-    """The columns, (n,) each: z-scores at `places` (rising), 0 elsewhere. Mean and deviation are over all places
-    where all are asked for, else over blocks of them, evenly spread."""
+    """Return the columns, (n,) each: z-scores at `places` (ascending), 0 elsewhere. Mean and deviation are over all
+    positions if `places` holds all, else over an evenly spread sample."""
     size = index.conversation.size
     if not len(units.weights) or not size:
         return {name: Standard(Scattered(places[:0], np.zeros(0), size), 0.0, 0.0) for name in NAMES}
@@ -107,7 +112,7 @@ def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standa
 
 
 def standard(values: Column, sample: Column) -> tuple[Column, float, float]:
-    """Z-scores by the mean and deviation of a sample, and these two."""
+    """Return z-scores by the mean and deviation of a sample, with these two."""
     if not len(sample):
         return values, 0.0, 0.0
     mean = float(sample.sum()) / len(sample)
@@ -120,7 +125,7 @@ def standard(values: Column, sample: Column) -> tuple[Column, float, float]:
 
 @lru_cache(256)
 def sample(size: int) -> Places:
-    """Places in blocks, so that neighbours serve each other, evenly spread over all."""
+    """Return positions in blocks, evenly spread. Positions of a block share their neighbours."""
     if size <= SAMPLE_BLOCKS * SAMPLE_BLOCK:
         return np.arange(size)
     firsts = np.linspace(0, size - SAMPLE_BLOCK, SAMPLE_BLOCKS).astype(np.int64)
@@ -128,18 +133,18 @@ def sample(size: int) -> Places:
 
 
 def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
-    """The columns at `places` before the z-score, (2, len(places))."""
+    """Return the columns at `places` before the z-score, (2, len(places))."""
     conversation = index.conversation
     needed = _with_neighbours(conversation, places)
     closest = units.closest(index, needed)
-    # Whether what stands so many before lends: `needed` holds every place between a place and its neighbour.
+    # Whether a position's predecessors contribute: `needed` holds every position between them.
     joined = conversation.follows.take(needed)
     if len(needed) < conversation.size:
         joined[1:] &= needed[1:] - needed[:-1] == 1
     lent = np.zeros_like(closest)
     np.multiply(closest[:, :-1], joined[1:], out=lent[:, 1:])
     reach = 1
-    while reach < BEFORE:  # the best of so many before, and of as many before those
+    while reach < BEFORE:  # doubles the reach: combines the maximum of each range with that of the range before it
         np.maximum(lent[:, reach:], lent[:, :-reach] * joined[reach:], out=lent[:, reach:])
         joined[reach:] &= joined[:-reach]
         reach *= 2
@@ -150,7 +155,7 @@ def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
 
 
 def _with_neighbours(conversation: Conversation, places: Places) -> Places:
-    """The places and all that may lend to them, rising."""
+    """Return the positions and all their contributing predecessors, ascending."""
     if len(places) == conversation.size:
         return places
     needed = np.zeros(conversation.size, np.bool_)

@@ -17,7 +17,7 @@ from recallflow.operators.answers.models import ModelJob, Models, Within
 from recallflow.operators.recall.llm_steps import CONTEXT_TOKENS
 from recallflow.operators.recall.respond import finish
 from recallflow.operators.recall.said import Said, Wanted
-from recallflow.operators.recall.stages import Found, Recalled
+from recallflow.operators.recall.stages import ComposedAnswer, Recalled
 from recallflow.operators.step import Clocks
 from recallflow.records import Position
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
@@ -294,7 +294,7 @@ def test_internal_error_at_kept_candidates_searches_again(open_engine: Open, mon
     engine.run(QUERIES, ask(select_categories=True))
     finished: list[bool] = []
 
-    def broken_once(found: Found, said: Said, rewritten: list[str]) -> Recalled:
+    def broken_once(found: ComposedAnswer, said: Said, rewritten: list[str]) -> Recalled:
         finished.append(True)
         if len(finished) == 1:
             raise ZeroDivisionError
