@@ -21,19 +21,27 @@ UNENCRYPTED = AtRest()
 
 @dataclass(frozen=True)
 class StoredSecret:
-    """A directory's secret as its description has it: bare, or wrapped by the master key of this name."""
+    """A directory's secret in its stored form: plain, or wrapped by the named master key."""
 
     value: bytes
     master_key: str | None = None
 
     @classmethod
     def wrapped(cls, secret: bytes, master_key: MasterKey | None) -> Self:
-        """Raises MasterKeyError."""
+        """Return the secret in its stored form.
+
+        Raises:
+            MasterKeyError: the master key cannot wrap it.
+        """
         return cls(secret) if master_key is None else cls(master_key.wrap(secret), master_key.name)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
-        """Out of the fields of a description. Raises KeyError, TypeError, ValueError."""
+        """Parse the fields of a directory's description.
+
+        Raises:
+            KeyError, TypeError, ValueError: a field is missing or malformed.
+        """
         if "secret" in fields:
             return cls(bytes.fromhex(fields["secret"]))
         return cls(bytes.fromhex(fields["wrapped_secret"]), str(fields["master_key"]))
@@ -44,8 +52,11 @@ class StoredSecret:
         return {"master_key": self.master_key, "wrapped_secret": self.value.hex()}
 
     def opened(self, path: Path, master_key: MasterKey | None) -> bytes:
-        """The secret. Raises MasterKeyError where the directory needs another master key than the given one, or needs
-        one and there is none, or the other way round."""
+        """Return the plain secret.
+
+        Raises:
+            MasterKeyError: the directory requires another master key, or one is given for an unencrypted directory.
+        """
         if self.master_key is None:
             if master_key is not None:
                 raise MasterKeyError(

@@ -1,4 +1,4 @@
-"""Which memories come from a chat with an assistant."""
+"""Detection of chats with an assistant."""
 
 from collections.abc import Mapping
 
@@ -11,21 +11,23 @@ MACHINES = ("assistant", "system", "tool")  # roles of non-persons
 
 
 def people(facts: Mapping[str, Array], names: Interner) -> Mask:
-    """Whether a person wrote each memory."""
+    """Return a mask of the memories that a person wrote."""
     wrote: Mask = facts["author"] >= 0
     return wrote & ~np.isin(facts["role"], [names.known(role) for role in MACHINES])
 
 
 def with_assistant(facts: Mapping[str, Array], names: Interner) -> Mask:
-    """Return whether each memory comes from a chat of one person with an assistant. The speakers of a session decide:
-    several people, or one and an assistant. Sessions with a single person so far, and memories without a session, count
-    like most of the owner's other memories. If no session decides, all authors do: a single person writes notes to an
-    assistant."""
+    """Return a mask of the memories from chats of one person with an assistant.
+
+    The speakers of a session decide: several people, or one person and an assistant. Memories without a session, and
+    sessions with a single person so far, count like most of the owner's other memories. If no session decides, all
+    authors do: a single person writes notes to an assistant.
+    """
     sessions, persons = facts["session"] + 1, people(facts, names)
     count = int(sessions.max(initial=0)) + 1
     of, wrote = sessions[persons], facts["author"][persons]
     one = np.zeros(count, wrote.dtype)
-    one[of] = wrote  # any of the persons of each session: others are several
+    one[of] = wrote  # any one person of each session; other persons make it a chat of several
     several = np.bincount(of[wrote != one.take(of)], minlength=count) > 0
     assisted = ~several & (np.bincount(sessions[(facts["author"] >= 0) & ~persons], minlength=count) > 0)
     several[0] = assisted[0] = False  # no session

@@ -12,19 +12,22 @@ from recallflow.errors import StorageError
 
 Records = Iterator[tuple[bytes, bytes]]
 
-_BLOCK_BYTES = 32 * 1024  # of a log: no fragment of a record reaches beyond one
-_FRAGMENT = struct.Struct("<IHB")  # sum, bytes, kind
-_NUMBER_BYTES = 4  # of the log, in the kinds of fragments from here on
+_BLOCK_BYTES = 32 * 1024  # of a log: fragments of records do not cross block boundaries
+_FRAGMENT = struct.Struct("<IHB")  # checksum, length, kind
+_NUMBER_BYTES = 4  # the log's number, in fragments of the kinds from `_NUMBERED` on
 _NUMBERED = 5
 _WHOLE, _FIRST, _LAST = (1, 5), (2, 6), (4, 8)
 _BATCH_HEAD_BYTES = 12
-# What a record of a batch is followed by: how many strings. Those with a column family are not written.
+# Number of strings by record tag of a batch. Tags with a column family are not written.
 _STRINGS = {0x0: 1, 0x1: 2, 0x2: 2, 0x3: 1, 0x7: 1, 0xD: 0, 0xF: 2}
 
 
 def table_records(path: Path) -> Records:
-    """The records of a table file (`*.sst`), read through a database of this file alone. Raises StorageError, and what
-    RocksDB raises."""
+    """Yield the records of a table file (`*.sst`), read through a database of this file alone.
+
+    Raises:
+        StorageError: RocksDB cannot read the file as a table.
+    """
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         (Path(folder) / path.name).symlink_to(path.resolve())
         Rdict.repair(folder, _options())
@@ -56,7 +59,7 @@ def _options() -> Options:
 
 
 def _batches(path: Path) -> Iterator[bytes]:
-    """The fragments of a log put together."""
+    """Yield the reassembled batches of a log."""
     parts: list[bytes] = []
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -76,7 +79,7 @@ def _fragments(block: bytes) -> Iterator[tuple[int, bytes]]:
     while at + _FRAGMENT.size <= len(block):
         _, length, kind = _FRAGMENT.unpack_from(block, at)
         at += _FRAGMENT.size + (_NUMBER_BYTES if kind >= _NUMBERED else 0)
-        if kind == 0:  # room that is not written yet
+        if kind == 0:  # preallocated space
             return
         yield kind, block[at : at + length]
         at += length
@@ -99,7 +102,7 @@ def _written(batch: bytes) -> Records:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """Return a varint (seven bits per byte), and its end."""
     number = shift = 0
     while at < len(data):
         byte = data[at]

@@ -1,7 +1,8 @@
 """The stored form of an owner's graph: JSON arrays, like `state/rows.py`.
 
-A link is the membership of a memory in a node, with a role. An edge is a typed relation of two nodes; memories state it
-(its evidence), or an event gives it."""
+A link is the membership of a memory in a node, with a role. An edge is a typed relation of two nodes. Memories state it
+as evidence, or an event gives it.
+"""
 
 import unicodedata
 from collections.abc import Sequence
@@ -23,18 +24,19 @@ ENTITY_KIND = "entity"
 EPISODE_KIND = "episode"
 CONDITION_KIND = "condition"
 SELF_ROLE = "self"
-# What a node's key begins with; what conditions are called may begin with anything else (`time:morning`).
+# Kind prefixes of node keys. A condition may have any other prefix (`time:morning`).
 NODE_KINDS = frozenset(("type", "tag", "category", "topic", "repo", ENTITY_KIND, EPISODE_KIND, CONDITION_KIND))
 
-SUPERSEDES_CONFIDENCE = 0.7  # what is less sure than this hides nothing
-SAME_AS_CONFIDENCE = 0.7  # and what is less sure than this joins nothing
+SUPERSEDES_CONFIDENCE = 0.7  # minimum confidence of an edge that hides a memory
+SAME_AS_CONFIDENCE = 0.7  # minimum confidence of an edge that joins entities
 
 
 class NodeKey(NamedTuple):
-    """A node's key: `NodeKey("m1", memory=True)` is the memory `m1`, `NodeKey("tag:tea")` what memories have in common.
+    """A node's key. `NodeKey("m1", memory=True)` is the memory `m1`; `NodeKey("tag:tea")` is a node that memories
+    share.
 
-    As a text no two are the same: a memory whose id begins like a node's key is `memory:tag:tea`, and a condition of
-    another kind `condition:time:morning`. `nodes_called` reads such a text.
+    The text form is unique. A memory whose id begins like a node's key is written `memory:tag:tea`, and a condition of
+    another kind `condition:time:morning`. `nodes_called` parses it.
     """
 
     text: str
@@ -48,7 +50,7 @@ class NodeKey(NamedTuple):
 
 
 def is_entity(key: NodeKey) -> bool:
-    """Whether a node is an entity."""
+    """Return whether a node is an entity."""
     return not key.memory and key.text.startswith(_ENTITY)
 
 
@@ -57,7 +59,7 @@ _RESERVED = NODE_KINDS | {MEMORY_KIND}
 
 
 def begins_like_a_key(text: str) -> bool:
-    """Whether a text can name a memory only as `memory:…`: it begins like a node's key."""
+    """Return whether a text begins like a node's key, so that it names a memory only as `memory:…`."""
     kind, colon, _ = text.partition(":")
     return bool(colon) and kind in _RESERVED
 
@@ -76,16 +78,21 @@ def nodes_called(text: str) -> list[NodeKey]:
 
 
 class NodeDescription(NamedTuple):
-    """How a memory describes a node that it belongs to: given with the memory, not read from its text."""
+    """A memory's description of a node it belongs to. It is given with the memory, not extracted from its text."""
 
     urn: str | None
     properties: dict[str, Any]
 
 
 class LinksRow(NamedTuple):
-    """The contributions of a memory to the graph, for their removal: its links (node key → role), and the edges (stored
-    names in hexadecimal) that it is evidence of, by its own relations or by events. `sketch` is of its vector (see
-    `state/window.py`); empty if there is none or it is not wanted."""
+    """The contributions of a memory to the graph, stored for their removal.
+
+    Attributes:
+        links: role by node key.
+        relations: edges that the memory's own relations state (stored names in hexadecimal).
+        evidence: edges for which an event names the memory as evidence (stored names in hexadecimal).
+        sketch: of its vector (see `state/window.py`); empty without one.
+    """
 
     id: str
     links: dict[str, str]
@@ -104,13 +111,17 @@ class LinksRow(NamedTuple):
 
 
 def sketch_of(data: bytes) -> bytes:
-    """The sketch in an encoded `LinksRow`."""
+    """Return the sketch in an encoded `LinksRow`."""
     return data[1 : 1 + data[0]]
 
 
 class NodeRow(NamedTuple):
-    """A node. `name` is the first spelling that came. `described_by` is the `seq` of the memory whose description
-    counts: of the first that gives any; None where no memory does."""
+    """A node.
+
+    Attributes:
+        name: the first spelling received.
+        described_by: `seq` of the first memory with a description, which applies; None without one.
+    """
 
     key: NodeKey
     kind: str
@@ -129,15 +140,20 @@ class NodeRow(NamedTuple):
         return cls(NodeKey(*key), *rest)
 
     def describe(self, description: NodeDescription | None, by: int | None) -> "NodeRow":
-        """The node with another description, or with none. A URN that is its name stays."""
+        """Return the node with another description, or without one. A URN equal to its name stays."""
         urn = self.name if self.urn == self.name else description and description.urn
         return self._replace(urn=urn, properties=description and description.properties, described_by=by)
 
 
 class Statement(NamedTuple):
-    """A memory's evidence for an edge: a `relation` of its own with its values, or evidence named by an event.
-    `said_ms`: its event time. `ingested_ms`: the time of its first ingestion. `derived`: it was extracted from the
-    memory and the memories at the edge's ends."""
+    """A memory's evidence for an edge: one of its own relations, or evidence named by an event.
+
+    Attributes:
+        relation: whether it is one of the memory's own relations.
+        ingested_ms: the time of its first ingestion.
+        said_ms: its event time.
+        derived: whether it was extracted from the memory and the memories at the edge's ends.
+    """
 
     memory_id: str
     seq: int
@@ -154,8 +170,13 @@ class Statement(NamedTuple):
 
 
 class GivenEdge(NamedTuple):
-    """The values of an edge given by an event. `stands`: given without evidence, so that they outlive all evidence.
-    `said_ms`, `ingested_ms`: of the first such event."""
+    """The values of an edge given by an event.
+
+    Attributes:
+        stands: whether it was given without evidence, so that it remains when all evidence is removed.
+        ingested_ms: of the first such event.
+        said_ms: of the first such event.
+    """
 
     weight: float
     confidence: float
@@ -170,8 +191,13 @@ class GivenEdge(NamedTuple):
 
 
 class EdgeRow(NamedTuple):
-    """An edge. `number` counts the owner's edges in order. `archived` is set by `graph.archive` and overrides the
-    edge's own values; None without such an event. `added_ms` is its ingestion time."""
+    """An edge.
+
+    Attributes:
+        number: its number among the owner's edges, in order of creation.
+        archived: set by `graph.archive`, and overrides the edge's own values; None without such an event.
+        added_ms: its ingestion time.
+    """
 
     source: NodeKey
     target: NodeKey
@@ -201,19 +227,21 @@ class EdgeRow(NamedTuple):
 
     @property
     def word(self) -> "GivenEdge | Statement":
-        """The weight and confidence in force: given by an event, or else stated by the newest memory."""
+        """Return the source of the edge's weight and confidence: the event that gives it, or else the newest
+        statement."""
         return self.statements[-1] if self.given is None else self.given
 
     @property
     def hides(self) -> bool:
-        """Whether it keeps a memory out of answers: a newer one supersedes that, and surely enough."""
+        """Return whether the edge excludes a memory from answers: a newer one supersedes it with sufficient
+        confidence."""
         if self.type != SUPERSEDES or not (self.source.memory and self.target.memory) or self.is_archived:
             return False
         return self.word.confidence >= SUPERSEDES_CONFIDENCE
 
     @property
     def joins(self) -> bool:
-        """Whether it makes two entities one: surely enough, and for good."""
+        """Return whether the edge merges two entities: with sufficient confidence, and without an end."""
         if self.type != SAME_AS or self.is_archived or not (is_entity(self.source) and is_entity(self.target)):
             return False
         return self.word.confidence >= SAME_AS_CONFIDENCE and self.ends_ms is None
@@ -228,17 +256,17 @@ class EdgeRow(NamedTuple):
 
     @property
     def ingested_ms(self) -> int:
-        """When it was first stated, of what states it now."""
+        """Return the earliest ingestion time among the present statements."""
         return min(one.ingested_ms for one in self._words)
 
     @property
     def said_ms(self) -> int:
-        """The earliest event time of what states it now."""
+        """Return the earliest event time among the present statements."""
         return min(one.said_ms for one in self._words)
 
     @property
     def ends_ms(self) -> int | None:
-        """When it ceases to hold, if that is said."""
+        """Return the end of the edge's validity, or None."""
         ends = [self.word.valid_to_ms, None if self.given is None else self.given.expires_ms]
         return min((at for at in ends if at is not None), default=None)
 
@@ -258,8 +286,12 @@ class StoredNeighbour(NamedTuple):
 
 
 class Unsynced(NamedTuple):
-    """A memory whose graph could not be written: how often that was tried, and the episodes (by their id) whose members
-    were to go over to another one with it."""
+    """A memory whose graph update failed.
+
+    Attributes:
+        failures: the number of failed attempts.
+        merged: pairs of episode ids, of a merged episode and its target, whose member moves are pending.
+    """
 
     id: str
     failures: int
@@ -275,9 +307,16 @@ class Unsynced(NamedTuple):
 
 
 class Superseded(NamedTuple):
-    """The refinement of a memory by a newer one, valid from `valid_from_ms` to `expires_ms`, if given. It was known
-    from `ingested_ms` to `until_ms`; None if it is current. `said_ms`: the event time of the first statement. `asks`: a
-    memory that stated it is forgotten, so its times must be derived from the edge."""
+    """The refinement of a memory by a newer one.
+
+    Attributes:
+        expires_ms: the end of its validity; None without an end.
+        valid_from_ms: the start of its validity; None without a start.
+        ingested_ms: the time from which it was known.
+        until_ms: the time until which it was known; None if it is current.
+        said_ms: the event time of the first statement.
+        asks: whether its times must be derived from the edge, because a memory that stated it was deleted.
+    """
 
     by: str
     ingested_ms: int
@@ -288,7 +327,7 @@ class Superseded(NamedTuple):
     asks: bool = False
 
     def happened(self, by_ms: int) -> bool:
-        """Whether it is about a time: since one that it names, or else since it was said."""
+        """Return whether the refinement applies at a time: from `valid_from_ms`, or else from its event time."""
         return (self.said_ms if self.valid_from_ms is None else self.valid_from_ms) <= by_ms
 
 
@@ -298,31 +337,31 @@ def encode_rows(rows: Sequence[StoredNeighbour] | Sequence[Superseded]) -> bytes
 
 
 def decode_neighbours(data: bytes) -> list[StoredNeighbour]:
-    """What `encode_rows` made of similar memories."""
+    """Decode similar memories."""
     return [StoredNeighbour(*row) for row in orjson.loads(data)]
 
 
 def decode_superseded(data: bytes) -> list[Superseded]:
-    """What `encode_rows` made of superseding memories."""
+    """Decode superseding memories."""
     return [Superseded(*row) for row in orjson.loads(data)]
 
 
 def encode_member(role: str, description: NodeDescription | None) -> bytes:
-    """A link as the node has it: a role, and rarely more."""
+    """Encode a member of a node: its role, and its description if it has one."""
     return role.encode() if description is None else orjson.dumps([role, *description])
 
 
 def decode_member(data: bytes) -> tuple[str, NodeDescription | None]:
-    """What `encode_member` made."""
-    if not data.startswith(b"["):  # no role does
+    """Decode a member of a node."""
+    if not data.startswith(b"["):  # a role never begins with a bracket
         return data.decode(), None
     role, *description = orjson.loads(data)
     return role, NodeDescription(*description)
 
 
 def node_key(kind: str, name: str) -> str:
-    """Return the normalised key of a name: Unicode NFKC, case folded, blanks trimmed. An empty name gives only the kind
-    and a colon."""
+    """Return the normalised key of a name: Unicode NFKC, case-folded, whitespace trimmed. An empty name gives only the
+    kind and a colon."""
     return _node_keys[kind, name]
 
 

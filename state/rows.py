@@ -17,10 +17,10 @@ from recallflow.owner import Owner
 from recallflow.state.arrays import Bytes, mean
 from recallflow.state.tokens import NO_TOKENS
 
-HAS_QUESTION = 1  # the text holds a question mark
-ENDS_ASKING = 2  # the text ends in one
+HAS_QUESTION = 1  # the text contains a question mark
+ENDS_ASKING = 2  # the text ends with a question mark
 TELLS_TIME = 4  # the text holds a time expression
-LANGUAGE_SHIFT = 3  # above it stands the language of its words in Latin script, by its place in `language.LATIN`
+LANGUAGE_SHIFT = 3  # from this bit on: the language of its words in Latin script, as an index in `language.LATIN`
 BLANK = 128  # the text is blank, and the memory is never ranked; the highest bit
 PASSAGE_END = "\n"  # in an entry's stems
 
@@ -29,7 +29,7 @@ F = TypeVar("F", int, npt.NDArray[Any])
 
 
 def language_in(flags: F) -> F:
-    """Return the language that is in flags of entries, by its place in `language.LATIN`."""
+    """Return the language in the flags of entries, as an index in `language.LATIN`."""
     return (flags & (BLANK - 1)) >> LANGUAGE_SHIFT
 
 
@@ -80,7 +80,11 @@ class MemoryRow:
 
     @classmethod
     def decode(cls, data: bytes) -> "MemoryRow":
-        """Raises ValueError for what `encode` did not write."""
+        """Decode a row.
+
+        Raises:
+            ValueError: the data does not have the columns of a row.
+        """
         columns = orjson.loads(data)
         if not isinstance(columns, list) or len(columns) != len(_COLUMNS):
             raise ValueError(f"a memory row is a list of {len(_COLUMNS)} columns")
@@ -92,7 +96,7 @@ class MemoryRow:
 
     @property
     def updated_ms(self) -> int:
-        """The event time of this version."""
+        """Return the event time of this version."""
         return self.created_ms if self.edited_ms is None else self.edited_ms
 
     def logical(self) -> dict[str, Any]:
@@ -108,7 +112,7 @@ class MemoryRow:
 
 
 _COLUMNS = [column.name for column in fields(MemoryRow)]
-# As a list without names: less than half the bytes, written in a third of the time and read in a fifth.
+# A list without names takes less than half the bytes, a third of the encoding time and a fifth of the decoding time.
 _columns = attrgetter(*_COLUMNS)
 
 
@@ -148,7 +152,7 @@ class Entry(NamedTuple):
 
     @property
     def updated_ms(self) -> int:
-        """The event time of this version."""
+        """Return the event time of this version."""
         return self.created_ms if self.edited_ms is None else self.edited_ms
 
     def encode(self) -> bytes:
@@ -160,16 +164,23 @@ class Entry(NamedTuple):
 
     @classmethod
     def decode_all(cls, encoded: Iterable[bytes]) -> "list[Entry]":
-        """Decodes many at once, in less time than one by one."""
+        """Decode many entries in one call, which is faster."""
         return [*map(cls._make, orjson.loads(b"[%b]" % b",".join(encoded)))]
 
 
 class EpisodeRow(NamedTuple):
-    """The messages of one session up to an inactivity gap, and facts about them; the span is that of the messages.
+    """The messages of one session up to an inactivity gap, and facts about them.
 
-    `of_facts`: a session with facts only. `ended_ms` is the time of an explicit end; without one, whether it is open
-    depends on the time of the query. A merged episode keeps its record, which names the remaining one, so that members
-    need no rewrite. `summarised`: it has a current summary."""
+    A merged episode keeps its record, which names its target, so that members need no rewrite.
+
+    Attributes:
+        start_ms: of the first message.
+        last_ms: of the last message.
+        ended_ms: the time of an explicit end. Without one, the time of the query decides whether it is open.
+        merged_into: the number of its target.
+        of_facts: whether the session has only facts.
+        summarised: whether it has a current summary.
+    """
 
     number: int
     id: str
@@ -191,7 +202,8 @@ class EpisodeRow(NamedTuple):
 
     @classmethod
     def read_merged_into(cls, data: bytes) -> int | None:
-        """The number of the episode that the encoded one was merged into, if any. Most need not be decoded for that."""
+        """Return the number of the target of an encoded, merged episode, or None. Most records need no decoding for
+        this."""
         return None if data.endswith(_STANDING) else cls.decode(data).merged_into
 
     def logical(self) -> dict[str, Any]:
@@ -202,7 +214,7 @@ class EpisodeRow(NamedTuple):
         return fields
 
 
-# How an episode ends that was not merged.
+# Suffixes of an encoded episode that is not merged.
 _STANDING = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"false"), repeat=3))
 
 
@@ -225,8 +237,12 @@ class Current(NamedTuple):
 
 
 class EpisodeMark(NamedTuple):
-    """An influence on episodes that no entry shows: an explicit end at `ended_ms`, or a forgotten member, with the
-    episode that it would have opened and its project."""
+    """An influence on episodes without an entry: an explicit end at `ended_ms`, or a deleted member.
+
+    Attributes:
+        opened: the episode that the deleted member would have opened.
+        project_id: the project of the deleted member.
+    """
 
     change: int
     ingested_ms: int
@@ -250,8 +266,11 @@ class EpisodeMark(NamedTuple):
 
 
 class CategorySummaryRow(NamedTuple):
-    """One summary of a category. The latest holds; earlier ones are kept for questions about the past. `sources`: `seq`
-    of the memories it was made of, where that was said."""
+    """One summary of a category. The latest is current; earlier ones are kept for queries about the past.
+
+    Attributes:
+        sources: `seq` of its source memories, if known.
+    """
 
     change: int
     ingested_ms: int
@@ -300,7 +319,7 @@ class Made(NamedTuple):
         return cls(memories, [(category, change) for category, change in summaries], ended)
 
     def without(self, seq: int) -> "Made":
-        """Without a memory."""
+        """Return these without a memory."""
         memories, ended = ([one for one in found if one != seq] for found in (self.memories, self.ended))
         return self._replace(memories=memories, ended=ended)
 
@@ -336,11 +355,13 @@ class OwnerHead(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """The vectors of one memory and the model they are of.
+    """The vectors of one memory, and their model.
 
-    `matrix`: (passages, dimension) float32, L2-normalised; one row of the whole where there is one passage, or the
-    vector came with the event. `tokens`: (tokens, token dimension), unit vectors in bytes (`state/tokens.py`), passage
-    by passage; no rows where the model gives none. `sizes`: how many of them each row of several has.
+    Attributes:
+        matrix: (passages, dimension) float32, L2-normalised; one row for a single passage or a vector from the event.
+        tokens: (tokens, token dimension), unit vectors in bytes (`state/tokens.py`), passage by passage; no rows if the
+            model has no token vectors.
+        sizes: the number of tokens of each row, if there are several.
     """
 
     model: str
@@ -350,7 +371,7 @@ class Vectors(NamedTuple):
 
     @property
     def whole(self) -> Matrix:
-        """(dimension,) L2-normalised: the vector of the memory; of several passages their mean."""
+        """Return the memory's vector, (dimension,) L2-normalised: the mean of its passages."""
         return self.matrix[0] if len(self.matrix) == 1 else mean(self.matrix)
 
     def encode(self) -> bytes:
@@ -362,7 +383,8 @@ class Vectors(NamedTuple):
 
     @classmethod
     def read_whole(cls, data: bytes, model: str, dimension: int) -> Matrix | None:
-        """The vector of an encoded memory, if it is of this model. Of one row, nothing else is decoded."""
+        """Return the vector of an encoded memory, or None if it is of another model. A single row needs no full
+        decoding."""
         head = _head_of_vectors(model, 1, dimension)
         if data.startswith(head):
             return np.frombuffer(data, _FLOAT, dimension, len(head))
@@ -394,4 +416,4 @@ def _head_of_vectors(model: str, rows: int, dimension: int) -> bytes:
 
 _VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats
 _FLOAT = np.dtype("<f4")
-_TOKENS = struct.Struct("<H")  # bytes per token, the sizes of several rows, the tokens; nothing where there are none
+_TOKENS = struct.Struct("<H")  # bytes per token, the sizes of several rows, the tokens; absent without tokens

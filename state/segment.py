@@ -40,19 +40,26 @@ FACTS = {
 }
 NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
 
-# Segments are made again where this changes. It stands for all that shapes them: what is in an array, identities and
-# spelling features of stems (state/lexical.py), vectors in bytes (state/vectors.py).
+# A change of this version causes segments to be rebuilt. Its number must change with the content of an array, the
+# identities and spelling features of stems (state/lexical.py), and the byte form of vectors (state/vectors.py).
 VERSION = zlib.crc32(repr((7, [*FACTS])).encode())
-_FRAME = struct.Struct("<IIQ")  # version, bytes of the header, sum
+_FRAME = struct.Struct("<IIQ")  # version, header bytes, checksum
 _LIMITS = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
-_ALIGNED = 8  # bytes: of what is summed up, and of where an array begins
+_ALIGNED = 8  # bytes: alignment of arrays and of the checksum
 
 
 class Words(NamedTuple):
-    """Stems of a stretch of memories. `stems`: the identity of each, once; `flat`: the number in `stems` of each
-    occurrence, memory by memory; `lengths`: occurrences in each memory; `counts`: spelling features of each stem;
-    `features`: these, stem by stem; `cuts`: at which occurrence each passage of a memory begins that is not its first,
-    rising; `cut_places`: the place of its memory in the stretch."""
+    """Stems of a range of memories.
+
+    Attributes:
+        stems: the distinct identities.
+        flat: index in `stems` of each occurrence, memory by memory.
+        lengths: occurrences per memory.
+        counts: number of spelling features per stem.
+        features: spelling features, stem by stem.
+        cuts: occurrence at which each passage after a memory's first begins, ascending.
+        cut_places: position of that passage's memory in the range.
+    """
 
     stems: Array
     flat: Array
@@ -64,8 +71,13 @@ class Words(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Vectors of a stretch of memories, a byte a number: the place of each one's memory in the stretch, rising; (rows,
-    dimension) bytes, `masked`; the unit of each row."""
+    """Vectors of a range of memories, one byte per number.
+
+    Attributes:
+        places: position of each row's memory in the range, ascending.
+        codes: (rows, dimension) bytes, `masked`.
+        units: the unit of each row.
+    """
 
     places: Array
     codes: Codes
@@ -75,9 +87,17 @@ class Rows(NamedTuple):
 class Segment(NamedTuple):
     """A range of an owner's live memories by sequence number.
 
-    `end` is the number after the last; `size` the count. `facts`: by column of `FACTS`, (size,) or (1,) if all are
-    equal; `names` maps their numbers to strings. `ids` holds the bytes of all ids, and `id_ends` the end of each.
-    `tags`, `metadata`: packed by `Labels`. `token_dimension`: numbers per token vector, 0 without any."""
+    Attributes:
+        end: the number after the last.
+        size: the count.
+        facts: by column of `FACTS`, (size,), or (1,) if all values are equal.
+        names: the strings of numbers in `facts`.
+        ids: the bytes of all ids.
+        id_ends: the end of each id in `ids`.
+        tags: packed by `Labels`.
+        metadata: packed by `Labels`.
+        token_dimension: numbers per token vector, 0 without token vectors.
+    """
 
     end: int
     size: int
@@ -92,7 +112,7 @@ class Segment(NamedTuple):
     token_dimension: int
 
     def versions(self) -> dict[int, int]:
-        """The version of each memory, by sequence number."""
+        """Return each memory's version by sequence number."""
         seqs, versions = (np.broadcast_to(self.facts[column], self.size) for column in ("seq", "version"))
         return dict(zip(seqs.tolist(), versions.tolist(), strict=True))
 
@@ -110,7 +130,7 @@ class Segment(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, model: str, dimension: int) -> Self | None:
-        """The segment, if it is one of this model."""
+        """Return the segment, or None if it is damaged or of another version, model or dimension."""
         if len(data) < _FRAME.size or len(data) % _ALIGNED:
             return None
         version, length, total = _FRAME.unpack_from(data)
@@ -149,7 +169,7 @@ def _noise_of(count: int) -> npt.NDArray[np.uint8]:
 
 
 def _narrow(array: Array) -> Array:
-    """The values in the smallest type that holds them, if they are whole numbers."""
+    """Return whole numbers in the smallest sufficient type, and other values unchanged."""
     if array.dtype.kind in "iu" and len(array):
         least, most = int(array.min()), int(array.max())
         for limits in _LIMITS:
@@ -159,7 +179,7 @@ def _narrow(array: Array) -> Array:
 
 
 def _whole(length: int) -> int:
-    """The length with what makes it a whole number of aligned steps."""
+    """Return the length, rounded up to the alignment."""
     return -(-length // _ALIGNED) * _ALIGNED
 
 

@@ -60,7 +60,7 @@ from recallflow.state.rows import Entry, MemoryRow
 from recallflow.state.usage import Usage
 
 ROWS_AT_ONCE = 256
-HISTORY_EDGES = 100  # shown with a memory's versions: its newest, and those to similar memories
+HISTORY_EDGES = 100  # edges in `memory.history`: the memory's newest, and edges to similar memories
 
 
 class Answerer:
@@ -76,7 +76,11 @@ class Answerer:
         expansions: Expansions,
         models: frozenset[Kind] = frozenset(),
     ) -> None:
-        """`models` names the models that may be called for a query."""
+        """Create the answerer.
+
+        Args:
+            models: the kinds of models that may be called for a query.
+        """
         self._partition = partition
         self._owners = owners
         self._decisions = rules.decisions
@@ -85,15 +89,21 @@ class Answerer:
 
     @property
     def embedder(self) -> Embedder:
-        """The model that embeds queries."""
         return self._engine.embedder
 
     def answer(
         self, ask: Ask, said: Said = NOTHING, found: ComposedAnswer | None = None, beside: Sequence[ComposedAnswer] = ()
     ) -> tuple[Response, Effects | None]:
-        """Return one query's response and its effects. `said` holds the results of models, `found` the search results
-        from before the model calls if they are still valid, and `beside` those of subqueries. Raise InvalidRecord if
-        there is no answer."""
+        """Return one query's response and its effects.
+
+        Args:
+            said: the model results.
+            found: the answer composed before the model calls, if it is still valid.
+            beside: the answers of subqueries.
+
+        Raises:
+            InvalidRecord: there is no answer.
+        """
         if isinstance(ask.query, Recall):
             recalled = recall(self._engine, self._posed(ask.query, ask), said, found, beside)
             memories = [memory.id for memory in recalled.response.memories or ()]

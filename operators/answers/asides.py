@@ -11,12 +11,18 @@ from recallflow.operators.recall.stages import ComposedAnswer, Find
 from recallflow.owner import Owner
 from recallflow.responses import Warn
 
-KEPT = 16  # questions of a state partition whose answers are found while models are asked; others are looked up later
+KEPT = 16  # queries per partition whose answers are composed during model calls; further ones are composed afterwards
 
 
 class ParkedQuery(NamedTuple):
-    """A question on its way through rounds of calls: what its answer is to warn of, what models said so far, what was
-    found meanwhile, and what was found of the smaller questions that it was made into."""
+    """A query between rounds of model calls.
+
+    Attributes:
+        warnings: warnings for its answer.
+        said: the model results so far.
+        found: the answer composed during the calls.
+        beside: the answers of subqueries so far.
+    """
 
     ask: Ask
     warnings: list[Warn]
@@ -26,7 +32,11 @@ class ParkedQuery(NamedTuple):
 
 
 class _Aside(NamedTuple):
-    """A question that is set aside, for a call that began at so many seconds."""
+    """A parked query with its running call.
+
+    Attributes:
+        began_s: the start of the call, in seconds from any origin.
+    """
 
     question: ParkedQuery
     wanted: Wanted

@@ -1,12 +1,13 @@
 """Effects of an answer, applied exactly once: usage counts, times and sessions of returned memories. They are committed
-with the next event, or at the next sync: a query alone does not write to the disk.
+with the next event or at the next sync: a query alone does not write to disk.
 
-A query that is answered again after a crash has its effects already if its mark exists, because effects and mark are
-one atomic write. A repeated query id has no effects either; the owner's newest 64 ids are stored for that.
+A query may be answered again after a crash. Its mark then shows that its effects are stored, because effects and mark
+are one atomic write. A repeated query id has no effects either; the owner's newest 64 ids are stored to detect it.
 
-A query of a log that ends needs no mark, because its position is stored with its effects. Other queries may be answered
-long after their offset. So marks are deleted by generation: the second barrier of the partition confirms that the
-previous one is committed."""
+A query of a finite log needs no mark, because its position is stored with its effects. Other queries may be answered
+long after their offset. Marks are therefore deleted by generation: the second barrier of the partition confirms that
+the previous one is committed.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -19,25 +20,25 @@ from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition, Values
 from recallflow.state.usage import encode_seqs
 
-RETURNED_MOST = 200  # memories remembered as returned in one session, the newest
+RETURNED_MOST = 200  # the newest returned memories stored per session
 IDS_MOST = 64
 _ID_BYTES = 8
 
 
 class Marks:
-    """Marks of queries of a state partition whose effects are stored."""
+    """Marks of a partition's queries with stored effects."""
 
     def __init__(self, partition: Partition) -> None:
-        """Marks of an earlier run join the current generation, because their age is unknown."""
+        """Load the stored marks. Marks of an earlier run join the current generation, because their age is unknown."""
         self._partition = partition
-        # By the marks of the partition between which they were stored, the oldest first.
+        # One generation per interval between barriers of the partition, the oldest first.
         self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan_readable(keys.EFFECTS))])
 
     def mark(self, record: Record) -> Values | None:
         """Mark the query. Return the record to store with its effects; None if they are stored already."""
         keyring, position = self._partition.keyring, record.position
         key = keys.effects(keyring.name(b"", position.source), position.offset)
-        # By content too: lines that are fed anew may give a position to another query.
+        # The content is part of the mark, because a replaced input file may give the position to another query.
         content = keyring.digest(b"", record.value)
         for generation in self._generations:
             if generation.get(key) == content:
@@ -78,7 +79,7 @@ def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) 
     """Return whether the query id is new among the owner's latest ones, and add it."""
     key, name = keys.asked(hot.key), hot.name(query_id)[:_ID_BYTES]
     known = partition.get(key) or b""
-    if name in known:  # also across two ids: as unlikely as two that hash alike
+    if name in known:  # also across two ids: as unlikely as a hash collision
         return False
     staged[key] = (known + name)[-IDS_MOST * _ID_BYTES :]
     return True

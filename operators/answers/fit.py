@@ -1,8 +1,9 @@
-"""Answers within the size limit of their topic: a larger answer is shortened, the largest text first.
+"""Size limit of answers: an answer above its topic's limit is shortened, the largest text first.
 
 Shortenable values are found by shape, not by name: texts, lists and free-form values of rows (memories, versions,
-context items, edges), and texts beside the rows. Values above a common size are cut to it: the largest size that makes
-the answer fit. So a single huge value is cut alone, and smaller ones stay whole."""
+context items, edges), and texts outside rows. Values above a common size are cut to it, the largest size with which the
+answer fits. A single huge value is therefore cut alone, and smaller ones stay whole.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -16,12 +17,12 @@ from recallflow.responses import ErrorBody, Response, Warn
 
 TRUNCATED = "truncated"
 CUT = Warn(code="content_cut", detail="the largest texts were shortened to fit the topic; their parts say so")
-LEAST_BYTES = 200  # a text is not cut below this: an answer of nothing but stumps is no answer
-# What others refer to by: a cut one would name something else.
+LEAST_BYTES = 200  # minimum size of a cut text: an answer of shorter fragments is useless
+# References: a cut one would name something else.
 _KEPT = frozenset(
     ("id", "query_id", "session_id", "episode_id", "memory_id", "source", "target", "key", "memory", "node", "code")
 )
-_LESS = {  # part of an answer → what a query asks for less of it with
+_LESS = {  # part of an answer → remedy that reduces it
     "memories": "a lower k",
     "context": "a lower max_tokens",
     "episodes": "a lower limit",
@@ -75,7 +76,7 @@ def _shortened(answer: Answer, most_bytes: int) -> Answer | None:
             text.owner[TRUNCATED] = True
             excerpt = text.holder.get("excerpt")
             if text.name == "content" and excerpt is not None and excerpt["end"] > len(cut):
-                text.holder["excerpt"] = None  # it is not in what is left
+                text.holder["excerpt"] = None  # the cut text does not contain it
     return replace(answer, body=to_json(document), response=warned)
 
 

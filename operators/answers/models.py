@@ -21,8 +21,8 @@ from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
 from recallflow.records import Position
 
-AT_ONCE = 100  # questions
-_LATER_S = 1.0  # than the last of its calls has to end, a question's end
+AT_ONCE = 100  # queries
+_LATER_S = 1.0  # the time limit of a query exceeds that of its calls by this
 
 T = TypeVar("T", covariant=True)
 
@@ -71,7 +71,7 @@ class Models:
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
         self._reranker = None if reranker is None else Within(Scorer(reranker.model, now_s), reranker.timeout_s)
         limits = [within.timeout_s for within in (language, embeddings, reranker) if within is not None]
-        # What is too many is told so at once, and so never waits for a place.
+        # Calls over the limit fail at once, so that no call waits for capacity.
         capacity, timeout_s = 2 * AT_ONCE, max(limits) + _LATER_S
         self.runtime = Runtime(Completions(), capacity, timeout_s)
         self._under_way = 0
@@ -95,12 +95,12 @@ class Models:
         ended = {step: Ended("", 0.0, failure=error.code) for step in steps if step != "embed" or wanted.texts}
         return Answers(ended, error, Scored("", count, 0.0, problem=error.problem) if count else None)
 
-    # ── from here on, on the loop thread ──
+    # ---------------------------------------------------------------------- on the loop thread
 
     async def ask(self, job: ModelJob) -> Answers:
-        """All that is wanted, asked at the same time. It never raises for what is wrong with a model."""
+        """Run all requested calls concurrently. A model error becomes part of the result."""
         self._under_way += 1
-        # Decided here: by the time a call begins, later questions would count against this one.
+        # Decided before the calls start: queries that arrive later must not count against this one.
         crowded = self._under_way > AT_ONCE
         try:
             wanted = job.wanted

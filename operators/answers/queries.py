@@ -1,8 +1,9 @@
-"""Scheduling of queries: answered at once, or once their conditions are met.
+"""Query scheduling: a query is answered at once, or as soon as its conditions are met.
 
 A query reads applied records, and its effects join the transaction. It may wait for a position until its timeout, for
-the index of a past moment of a large owner, for models, for its subqueries, or, if it finds nothing during catch-up,
-until the partition has caught up or its timeout."""
+the index of a past moment of a large owner, for models, or for its subqueries. If it finds nothing during catch-up, it
+waits until the partition has caught up or its timeout.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -69,11 +70,11 @@ class Queries:
         self._turns = Turns(answerer)
         self._lines = SteppedQueries()
         self._rotation = rotation
-        self._had_turn = False  # the first of these, in this batch: it was looked up
+        self._had_turn = False  # the first subquery of this batch has been answered
         self._waiting: list[Waiting] = []
         self._absences = Absences()
 
-    # ------------------------------------------------------------------ turns
+    # ---------------------------------------------------------------------- scheduling
 
     def ask(self, ask: Ask) -> list[Output]:
         """Answer a query, or park it."""
@@ -81,7 +82,7 @@ class Queries:
             return []
         waiting = Waiting.of(ask)
         if waiting is None or not waiting.missing(self._partition.applied):
-            # An engine that catches up says so in any case.
+            # During catch-up, every answer has a warning already.
             return self._begin(ask, [] if self._behind() else unread_warning(ask.record))
         if self._rules.input_ends:  # no later record is applied before this query
             return self._begin(ask, waiting.stale(self._partition.applied))
@@ -186,14 +187,14 @@ class Queries:
         response = Response(query_id=str(refused.query_id), status="error", error=ErrorBody.of(refused.error))
         return _output(refused.record.position, 1, key_of(refused), response, None)
 
-    # ------------------------------------------------------------------ marks
+    # ---------------------------------------------------------------------- unanswered queries
 
     def waiting(self) -> list[Ask]:
         """Return the queries that wait for a position."""
         return [query.ask for query in self._waiting]
 
     def held(self) -> list[Ask]:
-        """Return the queries that wait for something else than a position; they are read again after a crash."""
+        """Return the queries that wait for another condition than a position. They are read again after a crash."""
         received = [question.ask for question in self._received]
         with_models = self._asides.asked() if self._asides is not None else ()
         in_steps = [question.ask for question in self._lines.questions()]
@@ -201,7 +202,7 @@ class Queries:
         return [*self._pasts.asked(), *received, *with_models, *others, *in_steps]
 
     def forget_marks(self) -> None:
-        """Delete the marks of answers from before the last barrier but one."""
+        """Delete the marks of answers that precede the second to last barrier."""
         if self._marks is not None:
             self._partition.stage(self._marks.next_generation())
 
@@ -225,19 +226,18 @@ class Queries:
             return self._recorded(ask, self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to))
 
     def _go_on(self, question: ParkedQuery) -> list[Output]:
-        """Answer a query, or park it while the past of a large owner is built. In a log that ends it is built at
-        once."""
+        """Answer a query, or park it while the past of a large owner is built. In a finite log it is built at once."""
         if question.found is not None and not self._answerer.still_holds(question.found):
             question = question._replace(found=None)
         if question.found is None and not self._rules.input_ends:
-            with suppress(InvalidRecord):  # where our own code fails at it, the answer says so
+            with suppress(InvalidRecord):  # an internal error becomes a warning of the answer
                 ask, begin = question.ask, self._pasts.begin
                 if once(STEP, ask.record.position, begin, ask, question.warnings, question.said):
                     return []
         return self._ask_models(question)
 
     def _ask_models(self, question: ParkedQuery) -> list[Output]:
-        """Answer a query, or park it until models and its subqueries have results. In a log that ends, it blocks."""
+        """Answer a query, or park it until models and its subqueries have results. In a finite log, it blocks."""
         while self._asides is not None:
             wanted, find = self._to_ask(question)
             if not wanted:
@@ -293,7 +293,7 @@ class Queries:
             return self._recorded(ask, self._failure(ask, error, None, self._catching_up()))
         if question.found is not None and not self._answerer.still_holds(question.found):
             question = question._replace(found=None, beside=())
-        # Where our own code fails at it, all is looked up again.
+        # After an internal error the second attempt starts without earlier results.
         attempts = iter((question, question._replace(found=None, beside=())))
         drop = partial(self._owners.drop, ask.owner)
         respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
@@ -366,7 +366,7 @@ class Queries:
         return _output(question.ask.record.position, 0, key_of(question.ask), response, reply_to)
 
     def _stage_effects(self, ask: Ask, effects: Effects) -> None:
-        """Stage the effects of an answer. In a log that ends, the query's position marks that they are in."""
+        """Stage the effects of an answer. In a finite log, the query's position marks that they are stored."""
         position = ask.record.position if self._rules.input_ends else None
         if position is None or not self._partition.is_applied(position):
             stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects, position)
@@ -403,5 +403,4 @@ def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> R
 
 
 def _output(position: Position, number: int, key: bytes, response: Response, reply_to: ReplyTo | None) -> Answer:
-    """A response as an output."""
     return Answer(position, number, key, response.encode(), response, reply_to)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from recallflow.errors import RerankerError
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker, Reranker
 
-AT_ONCE = 16  # questions
+AT_ONCE = 16  # queries
 
 
 class Scorer:
@@ -20,7 +20,12 @@ class Scorer:
         self._under_way = 0
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        """A number for each text. Raises RerankerError, or whatever else went wrong."""
+        """Return a score for each text.
+
+        Raises:
+            RerankerError: the reranker is busy, its circuit breaker is open, or its scores are invalid.
+            Exception: any other error of the call.
+        """
         if self._under_way >= AT_ONCE:
             raise RerankerError(f"{AT_ONCE} questions are with it already")
         if self._breaker.begin() > 0:
@@ -31,7 +36,7 @@ class Scorer:
             if len(scores) != len(texts) or not all(map(math.isfinite, scores)):
                 problem = f"it gave {len(scores)} numbers for {len(texts)} texts, or some that are none"
                 raise RerankerError(problem)  # noqa: TRY301 it counts as any other failure
-        except BaseException:  # a timeout cancels
+        except BaseException:  # a timeout cancels the call
             self._breaker.failed()
             raise
         finally:

@@ -16,7 +16,7 @@ Outcome = tuple[Answer, Effects | None]
 
 
 class Answering(NamedTuple):
-    """A query whose answer is being made."""
+    """A query whose answer is in progress."""
 
     question: ParkedQuery
     reply_to: ReplyTo | None
@@ -33,7 +33,7 @@ class SteppedQueries:
     """The queries in steps of one state partition, by tenant and owner."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[Owner, _OwnerQueue]] = {}  # by tenant; the owner whose turn it is comes first
+        self._lines: dict[str, dict[Owner, _OwnerQueue]] = {}  # by tenant; the next owner comes first
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -64,7 +64,7 @@ class SteppedQueries:
         line.answering = None
         if taken is None:
             taken = line.waiting.popleft()
-        owners[owner] = line  # its owner's next query, or this one's next step, comes after other owners
+        owners[owner] = line  # other owners precede this owner's next query or step
         return taken
 
     def take(self, covers: Callable[[Owner], bool]) -> Iterator[Answering]:

@@ -1,8 +1,9 @@
-"""Subqueries of a query, made by a language model, served in turns with other work.
+"""Subqueries of a query, made by a language model and served in a round robin with other work.
 
-A subquery takes as long as the query itself. The answer is still of one state: after an event of the owner, all are
-repeated with one subquery less. So a frequently changing owner has an answer after at most ten turns, and no write
-waits. Waiting queries are stored, and asked again after a crash."""
+A subquery takes as long as the query itself. The answer still reflects a single state: after an event of the owner, all
+are repeated with one subquery less. A frequently changing owner therefore has an answer after at most ten rounds, and
+no write waits. Waiting queries are stored, and read again after a crash.
+"""
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -19,7 +20,7 @@ from recallflow.operators.recall.stages import ComposedAnswer
 from recallflow.owner import Owner
 
 STEP = "state"
-WORDS_AT_ONCE = 50_000  # of all the memories of an owner: long texts take their time, however few they are
+WORDS_AT_ONCE = 50_000  # total words of an owner's memories: long texts take time even if they are few
 KEPT = 16  # parked queries with results; further ones are answered without subqueries
 
 

@@ -1,8 +1,9 @@
-"""Queries that wait without blocking others: for a position, for the past of a large owner, or for the log before an
-answer claims absence.
+"""Queries that wait without blocking others: for a position, for the index of a large owner's past, or for catch-up
+before an answer claims absence.
 
-The past is that of the query's offset: later commits are not in it. Its index is built in steps, interleaved with other
-work. The next owner of the partition reads waiting queries again."""
+The past is as of the query's offset, without later commits. Its index is built in steps, interleaved with other work.
+The next owner of the partition reads waiting queries again.
+"""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -38,9 +39,9 @@ from recallflow.state.hot_owner import Owners
 from recallflow.state.index import OwnerIndex
 
 STEP = "state"
-ABSENT_BYTES_MOST = 8 * 1024 * 1024  # of questions that wait for the log, in a state partition
+ABSENT_BYTES_MOST = 8 * 1024 * 1024  # total size of queries waiting for catch-up, per partition
 ABSENT_BYTES_EACH = 2_048  # in addition to the record's value
-LOOK_MS = 50  # how often it is seen that the log is applied, where no batch comes
+LOOK_MS = 50  # interval of checks for catch-up without new batches
 
 # The result of an answer, by the type of its query.
 FOUND: Mapping[type[Query], Callable[[Response], object]] = MappingProxyType(
@@ -65,7 +66,8 @@ class Waiting:
     def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
         self.ask = ask
         self._targets = targets
-        self.deadline_ms = min(ask.record.append_ms + timeout_ms, EPOCH_MS_MAX)  # Bytewax takes it as a datetime
+        # the upper limit of datetime, which Bytewax requires
+        self.deadline_ms = min(ask.record.append_ms + timeout_ms, EPOCH_MS_MAX)
 
     @classmethod
     def of(cls, ask: Ask) -> "Waiting | None":
@@ -114,7 +116,7 @@ class Pasts:
         self._embedder = embedder
         self._episode_gap_ms = episode_gap_ms
         self._asked: dict[str, deque[PastQuery]] = {}  # by tenant
-        self._built: dict[str, OwnerIndex] = {}  # by tenant: the past of its first question
+        self._built: dict[str, OwnerIndex] = {}  # by tenant: the past of its first query
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -136,7 +138,7 @@ class Pasts:
         if present_index(hot, moment, model, dimension) is not None:
             return False
         steps = build(hot, moment, model, dimension, self._episode_gap_ms)
-        next(steps)  # from here on it is of now
+        next(steps)  # the first step takes the snapshot
         line = self._asked.setdefault(ask.owner.tenant_id, deque())
         line.append(PastQuery(ask, warnings, said, moment, steps, hot.next_change))
         return True
@@ -194,7 +196,7 @@ class Absences:
         self._held: list[ParkedQuery] = []
         self._held_bytes = 0
         self._deadlines_ms: dict[Position, int] = {}  # of all unanswered queries that were held
-        self._look_ms = 0  # when it is seen next whether the log is applied
+        self._look_ms = 0  # time of the next check for catch-up
 
     def hold(self, question: ParkedQuery, now_ms: int) -> bool:
         """Hold a query. Return False if its time is up, or too many are held."""

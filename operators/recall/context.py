@@ -66,7 +66,7 @@ def read_summaries(
     rows: RowsReader,
     configured: Iterable[str],
 ) -> CategorySummaries:
-    """Return all category summaries as of the moment, stored or extractive, and those that pass the filters.
+    """Return all category summaries as of the moment, stored or extractive, with the summaries that pass the filters.
 
     Args:
         configured: names of the tenant's categories.

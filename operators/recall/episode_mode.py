@@ -24,7 +24,7 @@ from recallflow.state.arrays import Column, Ints, Mask, Places
 
 SPREAD = 3  # episodes that share the remaining slots if they do not fit whole
 CENTROID_WEIGHT = 0.25
-BEST = 50  # memories with the highest signal, of which the most relevant one is taken
+BEST = 50  # memories with the highest signal, from which the most relevant one is taken
 NAMED = 0.2  # share of the weight of mentions if no entity is requested
 MENTIONED = 1.0  # proximity of a memory that mentions an entity directly
 

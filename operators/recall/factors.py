@@ -187,4 +187,4 @@ def _taste(scene: Scene) -> Column | None:
         return None
     mean = scene.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)
     norm = np.linalg.norm(mean)
-    return mean / norm if norm else None  # 0 if none of them has a vector
+    return mean / norm if norm else None  # 0 without vectors

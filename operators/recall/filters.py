@@ -155,7 +155,7 @@ class Linked:
         return np.concatenate([np.zeros(0, np.int64), *found])
 
     def _places(self, node: NodeKey, members: list[int]) -> Ints:
-        """Return the positions of a node's memories. Of several versions, return those that were linked to the node."""
+        """Return the positions of a node's memories. Of several versions, return only the linked ones."""
         places = np.flatnonzero(np.isin(self._facts["seq"], members))
         graph = self._graph
         if not isinstance(graph, VersionGraph):

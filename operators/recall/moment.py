@@ -1,8 +1,8 @@
 """Moments: the point in time that a query is about, and the owner's index as of that time.
 
 The index as of an ingestion time is built from the versions stored by then, with the code of the present index. Word
-statistics, centroids and neighbours are therefore those of that time. The same holds for an event time if a memory was
-edited later: an update has its own event time, and the answer shows the version of then. Episodes are joined again in
+statistics, centroids and neighbours are therefore as of that time. The same holds for an event time if a memory was
+edited later: an update has its own event time, and the answer shows the version before it. Episodes are joined again in
 log order, because later messages may have extended or merged them. Deleted memories are in no past index.
 """
 
@@ -248,7 +248,7 @@ class _Known(NamedTuple):
 
 
 def _known(tables: Mapping[bytes, Records], moment: Moment) -> Steps[_Known]:
-    """Read entries, and select those of the moment."""
+    """Read all entries, and select the versions known at the moment."""
     now = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
     past = yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value))
     found, seen = _Known([], {}, {}), dict[int, Entry]()
@@ -288,7 +288,7 @@ def _let_go(*lists: list[Any]) -> Steps[None]:
 
 
 def _opened(records: Records) -> Records:
-    """Return the records of the present snapshot, whatever is committed until they are read."""
+    """Return the records of the present snapshot. Later commits do not change them."""
     return chain([*islice(records, 1)], records)
 
 
@@ -309,8 +309,8 @@ def _parts(items: Iterable[T]) -> Iterator[list[T]]:
 def _episodes(
     owner: Owner, tables: Mapping[bytes, Records], moment: Moment, versions: list[Entry], gap_ms: int
 ) -> Steps[tuple[list[EpisodeRow], dict[int, int]]]:
-    """Return all episodes of the moment, and each memory's episode number. They are the stored ones, or, for an earlier
-    ingestion time or a project subset, those that messages form in log order."""
+    """Return all episodes of the moment, and each memory's episode number. Stored episodes are used unless the moment
+    has an earlier ingestion time or a project subset. In that case messages are joined again in log order."""
     episode_of = {entry.seq: entry.episode for entry in versions}
     if moment.known_by_ms is None and moment.projects is None:
         return (yield from _read(tables[keys.EPISODE], lambda _, value: EpisodeRow.decode(value))), episode_of

@@ -1,4 +1,4 @@
-"""The steps of a recall query, in order. The numbers are those of docs/internals/recall.md.
+"""The steps of a recall query, in order. The numbers refer to docs/internals/recall.md.
 
 `stages.py` defines the result of each step. Step 1 (validate) only adds warnings, and is part of composing. Step 2
 (authorise) precedes this module: every query here is authorised for its owner.

@@ -151,8 +151,8 @@ def _statements(asked: Asked, question: str, slots: list[int]) -> tuple[Statemen
 
 
 def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judge:
-    """Return the judge of relevance. Without the question's vector its basis is words alone, whatever the model. The
-    mode `recency` compares nothing, so that only facts are available."""
+    """Return the judge of relevance. Without the question's vector its basis is words alone, for every model. The mode
+    `recency` compares nothing, so that only facts are available."""
     found, question = candidates.signal, understood.question
     basis: Basis = asked.engine.embedder.kind if found.vector is not None else "words"
     columns = found.columns if found.columns.values else known(asked.index, question)

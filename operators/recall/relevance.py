@@ -62,9 +62,9 @@ UNLIKE = 0.15  # cosine of unrelated texts, for models that separate them
 TOGETHER = 5  # number of memories that may hold the answer jointly
 
 FIGURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
-# Figures of the nearest memories: the maximum of each; those of the nearest one; the share of the question's rarity
-# that the best few cover jointly; the share that no memory holds; and 1 if neither they nor their neighbours hold a
-# word of the question.
+# Figures of the nearest memories: the maximum of each; the figures of the nearest one; the share of the question's
+# rarity that the best few cover jointly; the share that no memory holds; and 1 if neither they nor their neighbours
+# hold a word of the question.
 HIGHEST = ("covered", "around", "match", "alike", "lent", "cosine", "said", "dated")
 FIRST = ("covered", "match", "lent", "cosine")
 EVIDENCE = ("one", *HIGHEST, *(f"first {name}" for name in FIRST), "together", "unheard", "apart")
@@ -266,9 +266,9 @@ class Judge:
         """Return whether to warn that most likely no memory answers.
 
         That is so if the probability of an answer is very low. It is also so if the probability is below one half and
-        all of the following hold: the question has at least two words, none of them occurs near the best memories, no
-        participant whom it names wrote any of these, and no memory is similar in vector or spelling. A question of a
-        single word is often answered in other words.
+        all of the following hold: the question has at least two words; no word occurs near the best memories; no
+        participant whom the question names wrote any of these; and no memory is similar in vector or spelling. A
+        question of a single word is often answered in other words.
         """
         if not self.holding or answerable < UNANSWERABLE:
             return bool(self.holding)

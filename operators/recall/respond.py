@@ -50,7 +50,7 @@ def compose_answer(
         warnings += scored.warnings
     warnings += [*permitted.warnings, *candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
     shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
-    # Without the question's vector, similarity is spelling, whatever the model.
+    # Without the question's vector, similarity is spelling, for every model.
     kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
     reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)

@@ -100,7 +100,7 @@ class Said:
     left_out: LeftOut | None = None
 
     def after(self, wanted: Wanted, received: Received, took_ms: float) -> "Said":
-        """Return these results with those of one more round of calls."""
+        """Return these results, extended by one more round of calls."""
         return Said(
             ended={**self.ended, **received.ended},
             vectors={**self.vectors, **received.vectors},

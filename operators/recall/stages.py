@@ -215,7 +215,7 @@ class CategorySummaries(NamedTuple):
 
     Attributes:
         every: all summaries by category.
-        at_hand: those that pass the filters.
+        at_hand: the summaries that pass the filters.
     """
 
     every: Mapping[str, str]

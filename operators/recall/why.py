@@ -179,7 +179,8 @@ class _Case(NamedTuple):
 
 
 def _sought(scene: Scene, row: MemoryRow | None, held: frozenset[str]) -> frozenset[str]:
-    """Return the stems to search for in a text: those that the index lists for it, or else all of the question's."""
+    """Return the stems to search for in a text: the stems that the index lists for it, or else all of the
+    question's."""
     is_indexed = is_readable(row) and len(row.content) <= SEARCHED_CHARACTERS
     return held if is_indexed else frozenset(scene.question.stems)
 
