@@ -47,8 +47,13 @@ _SEQS_MOST = 10_000
 
 
 class Node(NamedTuple):
-    """A node. `kind`: memory, type, tag, category, topic, repo, entity, episode or condition. Traversal passes over an
-    archived one. `aliases`: other names of an entity."""
+    """A node of the graph.
+
+    Attributes:
+        kind: memory, type, tag, category, topic, repo, entity, episode or condition.
+        archived: whether traversal skips it.
+        aliases: other names of an entity.
+    """
 
     key: NodeKey
     kind: str
@@ -60,8 +65,13 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A typed edge. `evidence`: ids of the memories that state it. `ingested_ms`: when it was first stated, `said_ms`:
-    the event time of that. Whether it holds is a question of the asking time."""
+    """A typed edge. Its validity depends on the time of the query.
+
+    Attributes:
+        evidence: ids of the memories that state it.
+        ingested_ms: the ingestion time of the first statement.
+        said_ms: the event time of the first statement.
+    """
 
     source: NodeKey
     target: NodeKey
@@ -84,7 +94,8 @@ class Edge(NamedTuple):
 
 
 class OwnerGraph:
-    """One owner's graph. Orders do not depend on the state directory: equal logs give equal lists, cut or whole."""
+    """One owner's graph. The order of results does not depend on the state directory: equal logs give equal lists,
+    whether truncated or not."""
 
     def __init__(self, partition: Partition, owner: bytes) -> None:
         self._partition = partition
@@ -104,7 +115,7 @@ class OwnerGraph:
         return memory_node(key.text) if key.memory and self._seq(key) is not None else None
 
     def is_archived(self, key: NodeKey) -> bool:
-        """Whether traversal is to pass over the node."""
+        """Return whether traversal skips the node."""
         rows = map(self._row, self.unions().names(key))
         return any(row is not None and row.archived for row in rows)
 
@@ -119,7 +130,7 @@ class OwnerGraph:
         return [] if node is None else [node.key]
 
     def members(self, key: NodeKey, limit: int) -> list[int]:
-        """The `seq` of memories linked to the node, newest first; of a memory, its own."""
+        """Return the `seq` of memories linked to the node, newest first; for a memory, its own."""
         if key.memory:
             seq = self._seq(key)
             return [] if seq is None else [seq][:limit]
@@ -130,7 +141,7 @@ class OwnerGraph:
         return sorted(found, reverse=True)[:limit]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
-        """Node and role of each link of a memory, itself first; none where it is not in the graph."""
+        """Return node and role of each link of a memory, the memory itself first; none if it is not in the graph."""
         stored = self._partition.get(keys.links(self._owner, seq))
         if stored is None:
             return []
@@ -144,7 +155,8 @@ class OwnerGraph:
     # ------------------------------------------------------------------ edges
 
     def edges(self, key: NodeKey, limit: int) -> list[Edge]:
-        """Edges out of the node and into it: similar memories, the closest first, then all others, the newest first."""
+        """Return the node's edges in both directions: similar memories, the closest first, then all others, the newest
+        first."""
         stated = self._stated(key, limit)
         pairs = {(edge.source, edge.target) for edge in stated if edge.type == SIMILAR_TO}
         seq = self._seq(key) if key.memory else None
@@ -158,14 +170,14 @@ class OwnerGraph:
         return self._has_stated
 
     def superseded(self) -> dict[int, list[Superseded]]:
-        """`seq` of each superseded memory → by which memories. Kept between calls; not to be changed."""
+        """Return the refinements of each superseded memory by `seq`. The result is cached, and must not be changed."""
         if self._superseded is None:
             stored = ((keys.sequence(key), decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED))
             self._superseded = {seq: standing for seq, by in stored if (standing := self._standing(seq, by))}
         return self._superseded
 
     def unions(self) -> Unions:
-        """Which entities are one thing. Kept between calls."""
+        """Return the unions of entity names. The result is cached."""
         if self._unions is None:
             self._unions = Unions(value for _, value in self._scan(keys.JOINED))
         return self._unions
@@ -190,14 +202,14 @@ class OwnerGraph:
     # ------------------------------------------------------------------ everything
 
     def entities(self) -> Iterator[NodeKey]:
-        """Every node that is no memory, once or more often, in no particular order."""
+        """Yield every node other than memories, possibly repeatedly, in no particular order."""
         for _, value in self._scan(keys.NODE):
             key = NodeRow.decode(value).key
             if not key.memory:
                 yield self._called(key)
 
     def nodes(self) -> Iterator[Node]:
-        """Every node, in no particular order."""
+        """Yield every node, in no particular order."""
         archived = set()
         for _, value in self._scan(keys.NODE):
             row = NodeRow.decode(value)
@@ -210,9 +222,10 @@ class OwnerGraph:
                 yield memory_node(memory_id)
 
     def all_edges(self) -> Iterator[Edge]:
-        """Every edge, in no particular order; one of a symmetric type in both directions."""
+        """Yield every edge in no particular order, and symmetric ones in both directions."""
         pairs = set()
-        shared: dict[tuple[NodeKey, NodeKey, str], list[tuple[int, Edge]]] = {}  # several names may have the same one
+        # edges between names of the same entities
+        shared: dict[tuple[NodeKey, NodeKey, str], list[tuple[int, Edge]]] = {}
         for _, value in self._scan(keys.EDGE):
             row = EdgeRow.decode(value)
             directions = [(row.source, row.target)]
@@ -233,17 +246,20 @@ class OwnerGraph:
                 if (edge.source, edge.target) not in pairs:
                     yield edge
 
-    # ------------------------------------------------------------------ part by part
+    # ---------------------------------------------------------------------- incremental reads
 
     @property
     def mark(self) -> bytes:
-        """Four bytes that tell the order of `edges_behind` from that of another store."""
+        """Return four bytes that identify the order of `edges_behind`, which differs between stores."""
         return self._partition.keyring.name(self._owner, "")[:4]
 
     def edges_behind(self, behind: bytes) -> Iterator[tuple[bytes, Edge | NodeKey | None, int]]:
-        """The names of all edges but those between similar memories, in an order that stays, from behind one on; with
-        each the edge, once for both directions of a symmetric type, or the node whose names it joins. None: it is not
-        there, or comes with another name."""
+        """Yield all edges after a name, except derived similarity, in a stable order.
+
+        Each item has the stored name, the edge, and the number of name pairs examined. A symmetric edge is yielded
+        once. In place of the edge there is the entity, if both ends are names of the same one, or None, if the edge is
+        missing or is yielded under another name.
+        """
         for name in self._edge_names(behind):
             yield name, *self._edge_of_things(name)
 
@@ -256,7 +272,7 @@ class OwnerGraph:
         return [edge for edge in self._similar(key, seq) if not self._is_stated(edge)]
 
     def described(self, key: NodeKey) -> Node | None:
-        """A node that is known to be there."""
+        """Return a node that is known to exist."""
         return OwnerGraph.node(self, key)
 
     # ------------------------------------------------------------------ parts
@@ -265,7 +281,7 @@ class OwnerGraph:
         return self._names_behind(keys.EDGE, behind)
 
     def _names_behind(self, table: bytes, behind: bytes) -> Iterator[bytes]:
-        """The names of the edges that a table is about, each once for each of its records."""
+        """Yield the edge names in a table's keys, once per record."""
         prefix = keys.table(self._owner, table)
         first = keys.after(prefix + behind) if behind else prefix
         return (
@@ -273,7 +289,7 @@ class OwnerGraph:
         )
 
     def _edge_called(self, name: bytes) -> tuple[int, Edge] | None:
-        """The number of an edge, and the edge, as it is stored."""
+        """Return the number of a stored edge, and the edge."""
         stored = self._partition.get(keys.edge(self._owner, name))
         if stored is None:
             return None
@@ -324,11 +340,11 @@ class OwnerGraph:
         return None if stored is None else NodeRow.decode(stored)
 
     def _told_row(self, key: NodeKey) -> NodeRow | None:
-        """The same, as it may be told."""
+        """Return the record with the properties that readers may see. Subclasses override it."""
         return self._row(key)
 
     def _seq(self, key: NodeKey) -> int | None:
-        """The sequence number of a remembered memory. Kept between calls."""
+        """Return the sequence number of a current memory. The result is cached."""
         if key.text not in self._seqs:
             if len(self._seqs) == _SEQS_MOST:
                 self._seqs.clear()
@@ -344,7 +360,7 @@ class OwnerGraph:
         listed: list[tuple[int, bytes, NodeKey]] = []
         for own in unions.names(key):
             scanned = self._partition.scan(keys.adjacency_of(self._owner, self.name(own)))
-            # What joins the names is passed over.
+            # Edges that join the names are skipped.
             found = islice(scanned, limit + unions.joins(own))
             listed += [(-keys.reversed_sequence(stored), name, own) for stored, name in found]
         listed.sort()
@@ -372,7 +388,7 @@ class OwnerGraph:
         return edge if (source, target) == edge[:2] else edge._replace(source=source, target=target)
 
     def _is_shared(self, edge: Edge) -> bool:
-        """Whether an end has several names, so that there may be several edges like it."""
+        """Return whether an end has several names, so that several stored edges may be equal."""
         return any(len(self.unions().names(end)) > 1 for end in edge[:2])
 
     def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
@@ -398,7 +414,7 @@ def _node(rows: Sequence[NodeRow]) -> Node:
     first = rows[0]
     properties = {field: value for row in reversed(rows) for field, value in (row.properties or {}).items()}
     if len(rows) > 1 and first.urn != first.name:
-        properties.pop("name", None)  # of the URN among the names
+        properties.pop("name", None)  # it is the URN's, which is among the names
     urns = (row.urn for row in rows if row.urn is not None)
     aliases = tuple(row.name for row in rows[1:] if row.urn != row.name)
     archived = any(row.archived for row in rows)
@@ -406,8 +422,8 @@ def _node(rows: Sequence[NodeRow]) -> Node:
 
 
 def _merged(edges: Sequence[Edge]) -> Edge:
-    """One edge of several between the same things, the newest first: as the strongest says that holds the longest, with
-    all evidence."""
+    """Return one edge for several between the same entities, the newest first. It has the values of the longest valid
+    and strongest one, and all evidence."""
     if len(edges) == 1:
         return edges[0]
     best = min(edges, key=lambda one: (one.archived, -(one.expires_ms or math.inf), -one.weight * one.confidence))
@@ -416,12 +432,12 @@ def _merged(edges: Sequence[Edge]) -> Edge:
 
 
 def memory_node(memory_id: str) -> Node:
-    """A memory as a node."""
+    """Return a memory as a node."""
     return Node(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id, None, False, {})
 
 
 def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
-    """The edge as one of its ends lists it."""
+    """Return the edge in the direction in which an end lists it."""
     source, target = row.source, row.target
     if row.type in SYMMETRIC and seen_from == target:
         source, target = target, source
@@ -445,7 +461,7 @@ def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
 
 
 def similar_edge(source: NodeKey, neighbour: StoredNeighbour) -> Edge:
-    """The edge from a memory to its neighbour."""
+    """Return the edge from a memory to its neighbour."""
     target = NodeKey(neighbour.id, memory=True)
     return Edge(
         source, target, SIMILAR_TO, neighbour.weight, 1.0, [], None, neighbour.archived, neighbour.ingested_ms, {}

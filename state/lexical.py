@@ -23,15 +23,18 @@ FEATURES = 1 << 16
 _NOWHERE: Unsigned = np.zeros(0, np.uint32)
 _NOTHING = np.zeros(0, np.float32)
 _WHOLE: Mapping[int, Sequence[int]] = MappingProxyType({})
-_AT_ONCE = 32_768  # occurrences
-_POSTING_BYTES = 250  # of Python objects
-FEW_WORDS = 10  # that a text is counted to have beside its own
+_AT_ONCE = 32_768  # occurrences per chunk
+_POSTING_BYTES = 250  # of Python objects per posting
+FEW_WORDS = 10  # added to a text's number of words, so that short texts score lower
 _STEM_BYTES = 200
 
 
 class Spelling(int):
-    """A stem's identity, 64 bits that no other stem has. `features`: of its spelling, packed uint16: the word itself
-    and its parts, hashed."""
+    """A stem's identity: 64 bits of its hash.
+
+    Attributes:
+        features: hashes of the word and its parts for spelling similarity, packed uint16.
+    """
 
     features: bytes
 
@@ -47,7 +50,7 @@ _spellings = Kept(Spelling.of, 16 * 1024 * 1024)
 
 
 def distinct(numbers: Array) -> Array:
-    """Rising numbers, each once."""
+    """Return the distinct values of ascending numbers."""
     if len(numbers) < 2:
         return numbers
     once = np.empty(len(numbers), np.bool_)
@@ -57,8 +60,9 @@ def distinct(numbers: Array) -> Array:
 
 
 def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
-    """The distinct values, rising; where one of each stands; and which of them each value is."""
-    order = values.argsort()  # that equal ones may come in any order makes it several times as fast
+    """Return the distinct values in ascending order, the index of one occurrence of each, and each value's index among
+    them."""
+    order = values.argsort()  # an unstable sort is several times as fast
     ordered = values[order]
     first = np.ones(len(values), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -68,18 +72,24 @@ def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
 
 
 def _holding(starts: Ints, places: Ints) -> Ints:
-    """Which of texts, that start at these places of one after the other, holds each place. What holds nothing starts
-    where the next one does."""
+    """Return the number of the text that holds each place. `starts` are the places where the texts begin; an empty text
+    begins where the next one does."""
     return np.searchsorted(starts, places, "right") - 1
 
 
 def _firsts(numbers: Array) -> Ints:
-    """Where each run of equal numbers begins."""
+    """Return the index at which each run of equal numbers begins."""
     return np.concatenate([[0], (numbers[1:] != numbers[:-1]).nonzero()[0] + 1])
 
 
 class _Posting(NamedTuple):
-    """Where a stem stands among the first `looked` numbers of the index, rising, and in which slots."""
+    """A posting list of a stem.
+
+    Attributes:
+        looked: the number of scanned occurrences of the index.
+        at: the position of each occurrence, ascending.
+        slots: the slot of each occurrence.
+    """
 
     looked: int
     at: Unsigned
@@ -90,7 +100,13 @@ _ABSENT = _Posting(0, _NOWHERE, _NOWHERE)
 
 
 class _Alike(NamedTuple):
-    """The words spelt alike a stem, rising, among the first `looked` of the index, and how alike they are."""
+    """Words with a spelling similar to a stem.
+
+    Attributes:
+        looked: the number of scanned words of the index.
+        words: ascending.
+        similarities: of each word.
+    """
 
     looked: int
     words: Unsigned
@@ -98,8 +114,14 @@ class _Alike(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """All memories' passages, slot by slot: (parts,) where each begins among all occurrences of stems, how many it has,
-    and its slot; `firsts`: (slots,) the first part of each slot."""
+    """The passages (parts) of all memories, slot by slot.
+
+    Attributes:
+        starts: (parts,) the first occurrence of each.
+        lengths: (parts,) the number of occurrences.
+        slots: (parts,) the slot of each.
+        firsts: (slots,) the first part of each slot.
+    """
 
     starts: Ints
     lengths: Ints
@@ -107,41 +129,41 @@ class Parts(NamedTuple):
     firsts: Ints
 
     def counts(self, slots: Ints) -> Ints:
-        """How many parts each of these slots has."""
+        """Return the number of parts of each slot."""
         return np.append(self.firsts, len(self.starts))[slots + 1] - self.firsts[slots]
 
 
 class LexicalIndex:
-    """Stems of memories by slot. Slots come in rising order. A memory that has several passages has its stems in parts,
-    one for each; what two passages share is in the first one's."""
+    """Stems of memories by slot, in ascending order of slots. The stems of a memory with several passages are in one
+    part per passage; overlapping text belongs to the first."""
 
     def __init__(self) -> None:
-        # Of stems by identity, given in the order they are first looked up.
+        # Number of each stem by identity, in the order of first lookup.
         self._next = count()
         self._numbers: dict[int, int] = defaultdict(self._next.__next__)
-        self._packed: list[Words] = []  # of the last slots, until words are asked for
+        self._packed: list[Words] = []  # segments appended since the last lookup, decoded on demand
         self._flat = GrowingArray(np.uint32, 256)
         self._starts = GrowingArray(np.int64)
         self._lengths = GrowingArray(np.int64)
-        self._cuts = GrowingArray(np.int64)  # where each part begins that is not the first of its slot
+        self._cuts = GrowingArray(np.int64)  # start of each part that is not the first of its slot
         self._cut_slots = GrowingArray(np.int64)
-        self._parts: Parts | None = None  # until the next slot
+        self._parts: Parts | None = None  # cache, valid until slots are added
         self._features = GrowingArray(np.uint16, 256)
         self._feature_words = GrowingArray(np.uint32, 256)
         self._feature_counts = GrowingArray(np.int64)
         self._feature_starts = GrowingArray(np.int64)
         self._postings: dict[int, _Posting] = {}
         self._alike: dict[int, _Alike] = {}
-        self.found_bytes = 0  # of the two above, which questions leave
+        self.found_bytes = 0  # size of the two caches above
 
     @property
     def stem_bytes(self) -> int:
-        """Bytes of one occurrence of a stem."""
+        """Return the bytes of one occurrence of a stem."""
         return self._flat.view.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes of stems and their spellings."""
+        """Return the bytes of stems and spelling features."""
         growing = (self._flat, self._starts, self._lengths, self._cuts, self._cut_slots)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
         packed = sum(array.nbytes for words in self._packed for array in words)
@@ -150,8 +172,11 @@ class LexicalIndex:
         return sum(array.nbytes for array in (*growing, *spellings)) + stems + packed + parts
 
     def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _WHOLE) -> None:
-        """Appends the next slots: the stems of each, in order. `parts`: of those texts, by their number, that have
-        several passages, how many stems each passage has."""
+        """Append the next slots, each with its stems in order.
+
+        Args:
+            parts: stems per passage, by number of the texts with several passages.
+        """
         self._unpack()
         flat: list[int] = []
         lengths: list[int] = []
@@ -171,11 +196,11 @@ class LexicalIndex:
         self._flat.extend(flat)
 
     def append(self, words: Words) -> None:
-        """Appends the next slots as they were packed. Copies: the bytes they were read from are freed."""
+        """Append the slots of a segment. Arrays are copied, so that the segment's bytes can be freed."""
         self._packed.append(Words(*map(np.array, words)))
 
     def _unpack(self) -> None:
-        """Numbers the stems of packed slots, of all of them at once: each segment has most of the owner's words."""
+        """Decode all appended segments together, because each contains most of the owner's words."""
         if not self._packed:
             return
         packed, self._packed = self._packed, []
@@ -203,32 +228,32 @@ class LexicalIndex:
             numbers_of[start:end].take(words.flat, out=self._flat.more(len(words.flat)), mode="clip")
 
     def packed(self) -> Words:
-        """All slots, as another index can append them."""
+        """Return all slots in the form that `append` takes."""
         self._unpack()
         stems = np.fromiter(self._numbers, np.uint64, len(self._numbers))
         features, cuts = (self._feature_counts.view, self._features.view), (self._cuts.view, self._cut_slots.view)
         return Words(stems, self._flat.view, self._lengths.view, *features, *cuts)
 
     def _append_slots(self, lengths: Ints) -> None:
-        """Appends the next slots, whose stems are to be appended."""
+        """Append the lengths of the next slots, whose stems the caller appends."""
         self._parts = None
         self._starts.extend(len(self._flat) + lengths.cumsum() - lengths)
         self._lengths.extend(lengths)
 
     def lengths(self) -> Ints:
-        """Stems per slot."""
+        """Return the number of stems per slot."""
         self._unpack()
         return self._lengths.view
 
     def shares(self, slots: Ints) -> Column:
-        """The share that each word has of all in these slots, by its number; 0 where it is in none."""
+        """Return each word's share of all occurrences in these slots, by its number."""
         self._unpack()
         counts = np.bincount(self._words_of(slots), minlength=len(self._numbers))
         shares: Column = counts / max(counts.sum(), 1)
         return shares
 
     def telling(self, slots: Ints, shares: Column) -> Column:
-        """How much the words of each of these slots tell: the mean of -ln(share), of texts with few words less."""
+        """Return the information content of each slot's words: the mean of -ln(share), reduced for short texts."""
         self._unpack()
         lengths = self._lengths.view[slots]
         of = np.repeat(np.arange(len(slots)), lengths)
@@ -241,25 +266,25 @@ class LexicalIndex:
         return words
 
     def number(self, stem: str) -> int | None:
-        """Return the number of a stem; None where no memory holds it."""
+        """Return the number of a stem; None if no memory holds it."""
         self._unpack()
         return self._numbers.get(_spellings[stem])
 
     def occurrences(self, stem: str) -> Unsigned:
-        """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice. A single
-        character of a script without blanks occurs in each word that holds it."""
+        """Return the slot of each occurrence of the stem, ascending, with repetitions. A single character of a script
+        without blanks occurs in each word that contains it."""
         return self._standing(stem).slots
 
     def adjoining(self, first: str, second: str) -> Unsigned:
-        """The slot of each place where one stem stands right before another, in rising order."""
+        """Return the slot of each occurrence of the first stem directly before the second, ascending."""
         before, after = self._standing(first), self._standing(second)
         if not len(before.at) or not len(after.at):
             return _NOWHERE
-        # The fewer of both are looked for among the others.
+        # The shorter posting list is searched in the longer one.
         if len(before.at) <= len(after.at):
             few, many, wanted = before, after, before.at + 1
         else:
-            few, many, wanted = after, before, after.at - 1  # the very first one wraps around: nothing is before it
+            few, many, wanted = after, before, after.at - 1  # position 0 wraps around, and matches nothing
         next_to = many.at.searchsorted(wanted)
         found = many.at.take(next_to, mode="clip") == wanted
         here = few.slots[found]
@@ -267,7 +292,7 @@ class LexicalIndex:
         return held
 
     def _standing(self, stem: str) -> _Posting:
-        """Where the stem stands."""
+        """Return the posting list of the stem. Only occurrences added since the last call are scanned."""
         self._unpack()
         spelling, within = _spellings[stem], is_character(stem)
         number = spelling if within else self._numbers.get(spelling)
@@ -287,14 +312,14 @@ class LexicalIndex:
         return known
 
     def part_occurrences(self, stem: str) -> Ints:
-        """As `occurrences`, by the number of the part in `parts`."""
+        """Return the part of each occurrence, in place of its slot (see `occurrences`)."""
         found = self._standing(stem)
         parts: Ints = found.slots + self._cuts.view.searchsorted(found.at, "right")
         return parts
 
     @property
     def divided(self) -> bool:
-        """Whether any memory has several parts; else parts are slots."""
+        """Return whether any memory has several parts. Otherwise parts equal slots."""
         self._unpack()
         return len(self._cuts) > 0
 
@@ -313,16 +338,20 @@ class LexicalIndex:
         return self._parts
 
     def _sharing(self, stem: str) -> npt.NDArray[np.bool_]:
-        """Which words share a spelling feature with the stem."""
+        """Return which words share a spelling feature with the stem."""
         sharing = np.zeros(len(self._numbers), np.bool_)
         sharing[self._words_alike(stem).words] = True
         return sharing
 
     def closest(self, stems: Sequence[str], slots: Ints, weights: Column) -> npt.NDArray[np.float32]:
-        """For each stem and slot, the spelling similarity of the closest word of the slot's best part: (stems, slots),
-        0 to 1. The best part is the one where the weighted sum of these is the highest. `weights`: (stems,).
+        """Return the spelling similarity of the closest word in each slot's best part for each stem: (stems, slots), 0
+        to 1.
 
-        Similarity is the cosine of the two words' sets of spelling features: |a ∩ b| / √(|a|·|b|).
+        The best part has the highest weighted sum of similarities. Similarity is the cosine of the two words' sets of
+        spelling features: |a ∩ b| / √(|a|·|b|).
+
+        Args:
+            weights: (stems,).
         """
         self._unpack()
         words = len(self._numbers)
@@ -347,7 +376,7 @@ class LexicalIndex:
                 counts = parts.counts(slots)
                 lengths = parts.lengths[ranges(parts.firsts[slots], counts)]
                 starts, of_part = lengths.cumsum() - lengths, np.repeat(np.arange(len(slots)), counts)
-        # In parts that stay in the processor's cache.
+        # In chunks that stay in the processor's cache.
         found_in = [some.take(flat[at : at + _AT_ONCE]).nonzero()[0] + at for at in range(0, len(flat), _AT_ONCE)]
         if not any(map(len, found_in)):
             return best
@@ -371,7 +400,7 @@ class LexicalIndex:
         return best
 
     def _words_alike(self, stem: str) -> _Alike:
-        """What shares spelling features with a stem."""
+        """Return the words that share spelling features with a stem."""
         spelling, words = _spellings[stem], len(self._numbers)
         number = self._numbers.get(spelling)
         known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))
@@ -380,7 +409,7 @@ class LexicalIndex:
         features = np.frombuffer(spelling.features, np.uint16)
         start = self._feature_starts.view[known.looked]
         those, of = self._features.view[start:], self._feature_words.view[start:]
-        # One look for each of a handful of features: faster than a table of all features there may be.
+        # One scan per feature, of few features, is faster than a table of all possible features.
         shares = those == features[0]
         for feature in features[1:]:
             shares |= those == feature
@@ -397,7 +426,12 @@ class LexicalIndex:
         return found
 
     def _append_features(self, counts: Ints, features: Array) -> None:
-        """Appends spelling features, word by word, of the words with the next numbers; `counts`: how many each has."""
+        """Append the spelling features of the next words.
+
+        Args:
+            counts: the number of features of each word.
+            features: word by word.
+        """
         self._feature_starts.extend(len(self._features) + np.cumsum(counts) - counts)
         self._feature_words.extend(np.repeat(np.arange(len(counts)) + len(self._feature_counts), counts))
         self._feature_counts.extend(counts)

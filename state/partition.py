@@ -1,4 +1,4 @@
-"""One state partition: a RocksDB that takes the effects of events and their positions in the same atomic write."""
+"""A state partition: a RocksDB that stores the effects of events and their positions in the same atomic write."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ class Counts(NamedTuple):
 
 NOTHING = Counts(0, 0)
 
-Values = dict[bytes, bytes | None]  # to be stored, by key; None deletes
-WAITING_MOST = 4_096  # records that wait for the next commit
+Values = dict[bytes, bytes | None]  # changes by key; None deletes
+WAITING_MOST = 4_096  # staged records that can wait for the next commit
 
 
 class Partition:
@@ -49,18 +49,18 @@ class Partition:
         self._db: Any = open_database(path, memory.options(), lock_wait_s)
         self._stored = StoredRecords(self._db, number)
         self._pending: Values = {}
-        self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
+        self._pending_stretches: set[bytes] = set()  # key prefixes of the first `_stretched` staged keys
         self._stretched = 0
-        self._is_due = False  # whether anything pending is not to wait for a later commit
-        self._written = self._synced = 0  # commits that need a sync: all, and those that survive a power cut
+        self._is_due = False  # whether a staged change cannot wait for a later commit
+        self._written = self._synced = 0  # commits that need a sync: their number, and the number of synced ones
         self._failed = False
         self._logged, self._unlogged = WriteOptions(), unlogged()
         self._moved: set[str] = set()
-        self._counted = False  # since the last commit
+        self._counted = False  # whether counts changed since the last commit
         self._check_format(path)
         self.applied = self.committed_positions()
         self.counts = self._read_counts(path)
-        self.place = self.get(keys.PLACE)  # how far whoever reads the log was; not its own affair
+        self.place = self.get(keys.PLACE)  # progress of the log's reader, opaque to the partition
         unclean = self.scan_stored(keys.UNCLEANED, keys.after(keys.UNCLEANED))
         self.cleaning = Cleaning(self._db, [key for key, _ in unclean])
         self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
@@ -68,7 +68,7 @@ class Partition:
     # ------------------------------------------------------------------ positions
 
     def is_applied(self, position: Position) -> bool:
-        """Whether the event at this position was applied before, in this run or an earlier one."""
+        """Return whether the event at this position is applied, in this run or an earlier one."""
         return position.offset <= self.applied.get(position.source, -1)
 
     def committed_positions(self) -> dict[str, int]:
@@ -79,7 +79,7 @@ class Partition:
     # ------------------------------------------------------------------ one event's effects
 
     def get(self, key: bytes) -> bytes | None:
-        """The value as the events so far left it, committed or not."""
+        """Return the value, including staged changes."""
         spend(1)
         if key in self._pending:
             return self._pending[key]
@@ -87,7 +87,7 @@ class Partition:
         return None if value is None else self._sealing.open(key, value)
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
-        """Values in the order of `wanted`, in one batched read."""
+        """Return values in the order of `wanted`, in one batched read."""
         spend(len(wanted))
         pending, unseal = self._pending, self._sealing.open
         stored = iter(self._stored.read([key for key in wanted if key not in pending]))
@@ -95,7 +95,7 @@ class Partition:
         return [value if value is None or key in pending else unseal(key, value) for key, value in values]
 
     def get_large(self, key: bytes) -> bytes | None:
-        """A value that is read whole once and would only push others out of the block cache."""
+        """Return a value without caching its block. This suits large values that are read once."""
         if key in self._pending:
             self.commit()
         value = self._stored.read_large(key)
@@ -125,7 +125,7 @@ class Partition:
         self.place = self._pending[keys.PLACE] = place
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records under a prefix, in key order."""
+        """Yield records under a prefix, in key order."""
         return self.scan_range(prefix, keys.after(prefix))
 
     def scan_committed(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -133,7 +133,7 @@ class Partition:
         return self._walk(prefix, keys.after(prefix), back=False, committed=True)
 
     def scan_readable(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records under a prefix, without those that cannot be decrypted."""
+        """Yield records under a prefix, and skip records that cannot be decrypted."""
         for key, stored in self.scan_stored(prefix, keys.after(prefix)):
             try:
                 value = self.open(key, stored)
@@ -142,25 +142,33 @@ class Partition:
             yield key, value
 
     def scan_stored(self, first: bytes, end: bytes, *, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Records as they are stored: `open` opens a value. `committed`: surely none of the range is staged."""
+        """Yield records in stored form; `open` decrypts a value.
+
+        Args:
+            committed: whether the range certainly has no staged records.
+        """
         if not committed and self._may_be_pending(first, end):
             self.commit()
         return self._stored.between(first, end, back=False)
 
     def open(self, key: bytes, stored: bytes) -> bytes:
-        """A stored value. Raises DecryptionFailed."""
+        """Decrypt a stored value.
+
+        Raises:
+            DecryptionFailed: the value cannot be decrypted.
+        """
         return self._sealing.open(key, stored)
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records with first ≤ key < end, in key order, as the events so far left them."""
+        """Yield records with first ≤ key < end, in key order, including staged changes."""
         return self._walk(first, end, back=False)
 
     def scan_back(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records under a prefix, the last key first."""
+        """Yield records under a prefix in descending key order."""
         return self._walk(prefix, keys.after(prefix), back=True)
 
     def first_keys(self, prefix: bytes, at_most: int) -> list[bytes]:
-        """The first keys under a prefix, in order; their values are not opened."""
+        """Return the first keys under a prefix, in order, without reading their values."""
         end = keys.after(prefix)
         if self._may_be_pending(prefix, end):
             self.commit()
@@ -186,7 +194,7 @@ class Partition:
         return len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches
 
     def everything(self) -> Iterator[tuple[bytes, bytes]]:
-        """All records, the partition's own included."""
+        """Yield all records, including the partition's own."""
         return self.scan_range(b"", keys.END)
 
     def checkpoint(self, folder: Path) -> None:
@@ -198,7 +206,7 @@ class Partition:
         """Write effects and applied positions as ONE WriteBatch, wholly or not at all.
 
         Args:
-            needs_sync: False where a power cut may lose the batch without harm.
+            needs_sync: False if a power cut may lose the batch without harm.
 
         Raises:
             StorageError: the batch was not applied.
@@ -229,7 +237,7 @@ class Partition:
             self.commit()
 
     def _commit(self, batch: WriteBatch, needs_sync: bool = True) -> None:
-        """Write the staged changes after those of a batch."""
+        """Append the staged changes to a batch, and write it."""
         self._fill(batch, self._pending)
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
@@ -261,28 +269,30 @@ class Partition:
 
     @property
     def is_staging(self) -> bool:
-        """Whether anything is staged that is not committed."""
+        """Return whether there are staged changes."""
         return bool(self._pending or self._moved)
 
     # ------------------------------------------------------------------ owners' keys
 
     def begin_owner(self, owner: Owner, key: bytes) -> None:
-        """Stages an encryption key for an owner who has none: before anything of the owner is staged. Raises
-        DecryptionFailed where that of the owner cannot be opened.
+        """Stage an encryption key for an owner without one. This precedes all staged data of the owner.
 
         Args:
             owner: The owner.
             key: The prefix of the owner's records.
+
+        Raises:
+            DecryptionFailed: the owner's existing key cannot be decrypted.
         """
         self._pending.update(self._owner_keys.begin(owner, key))
 
     def owners_of(self, tenant_id: str, user_id: str) -> list[Owner]:
-        """Who a user is, in each environment that has heard of it."""
+        """Return a user's owners, one per environment with data."""
         stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
         return [Owner(tenant_id, environment.decode(), user_id) for _, environment in stored]
 
     def has_key(self, owner: bytes) -> bool:
-        """Whether an owner's key can be opened."""
+        """Return whether an owner's key can be decrypted."""
         try:
             _ = self._owner_keys.ciphers[owner]
         except DecryptionFailed:
@@ -297,7 +307,7 @@ class Partition:
 
     @property
     def unsynced(self) -> bool:
-        """Whether a commit that needs a sync has none."""
+        """Return whether a commit that needs a sync is not synced."""
         return self._synced < self._written
 
     def sync_check(self) -> Callable[[], bool]:
@@ -335,11 +345,11 @@ class Partition:
         try:
             self._db.close()
         except Exception as error:
-            if not self._failed:  # after a failed write, closing fails too and says nothing new
+            if not self._failed:  # after a failed write, closing fails as well
                 raise StorageError(_storage_message(self.number, error)) from error
 
     def size_bytes(self) -> int:
-        """Bytes of the table files and the unflushed writes."""
+        """Return the bytes of table files and unflushed writes."""
         live = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
         return live + (self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
 
@@ -362,7 +372,7 @@ class Partition:
             raise StateError(f"{path} holds state partition {number}, not {self.number}: put the folders back in place")
 
     def _read_counts(self, path: Path) -> Counts:
-        """The first that is opened with the directory's key."""
+        """Return the stored counts. This is the first value read with the directory's key."""
         try:
             return Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
         except DecryptionFailed:
@@ -380,7 +390,7 @@ class Partition:
 
 
 def other_format(path: Path, version: int) -> StateFormatError:
-    """What to do with what another version wrote."""
+    """Return the error of a partition in another format."""
     return StateFormatError(
         f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
         "use the version that wrote it, or replay the log into a new directory (docs/how-to/upgrading.md)"

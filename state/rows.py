@@ -253,7 +253,7 @@ class EpisodeMark(NamedTuple):
 
     @classmethod
     def of_member(cls, member: Entry, opened: EpisodeRow) -> "EpisodeMark":
-        """Return the mark of a member as it was created."""
+        """Return the mark of a deleted member by its creating event."""
         return cls(member.change, member.ingested_ms, member.session_id, None, opened, member.project_id)
 
     def encode(self) -> bytes:

@@ -45,7 +45,11 @@ class ModelJob(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The results of a job. `vectors` are those of its texts, if any."""
+    """The results of a job.
+
+    Attributes:
+        vectors: of the job's texts, if any.
+    """
 
     ended: Mapping[ModelStep, Ended]
     vectors: Matrix | ModelError = NO_FLOATS
@@ -84,7 +88,7 @@ class Models:
 
     @property
     def there(self) -> frozenset[Kind]:
-        """The available models."""
+        """Return the kinds of available models."""
         there: dict[Kind, object] = {"llm": self._language, "embed": self._embeddings, "rerank": self._reranker}
         return frozenset(kind for kind, within in there.items() if within is not None)
 
