@@ -5,17 +5,17 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
 import numpy as np
-import numpy.ma  # `np.unique` asks for it: the first question of a process would wait for it
+import numpy.ma  # `np.unique` imports it, which would delay a process's first query
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix
 
 Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]  # (n,): slots, places, sequence numbers, sizes
-Unsigned = npt.NDArray[np.uint32]  # (n,): the same, half as large
+Ints = npt.NDArray[np.int64]  # (n,): slots, positions, sequence numbers, sizes
+Unsigned = npt.NDArray[np.uint32]  # (n,): the same at half the size
 Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]  # (n,): of memories, in conversation order
-Column = npt.NDArray[np.floating[Any]]  # (n,): a value for each place, or (rows, n)
+Places = npt.NDArray[np.int64]  # (n,): positions of memories in conversation order
+Column = npt.NDArray[np.floating[Any]]  # (n,): one value per position, or (rows, n)
 Mask = npt.NDArray[np.bool_]  # (n,)
 Chosen = Mask | Ints | slice  # of (n,)
 Codes = npt.NDArray[np.uint8]  # (rows, bytes of a row)
@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors in units of 1/
 
 
 _MUCH_BYTES = 4 * 1024 * 1024
-_SPARE = 8  # what comes at once leaves room for an eighth more: memory that nobody writes to costs nothing
+_SPARE = 8  # large additions reserve an eighth more: unwritten memory costs nothing
 
 
 def _unwritten(count: int, dtype: np.dtype[Any]) -> Array:
@@ -35,7 +35,7 @@ def _unwritten(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 class GrowingArray:
-    """Appends in amortised constant time; `view` is the filled part, valid until the next append."""
+    """An array with appends in amortised constant time. `view` is the filled part, valid until the next append."""
 
     def __init__(self, dtype: npt.DTypeLike, capacity: int = 64) -> None:
         self._data: Array = np.zeros(capacity, dtype)
@@ -53,7 +53,7 @@ class GrowingArray:
         return self._data.nbytes
 
     def extend(self, values: npt.ArrayLike, count: int | None = None) -> None:
-        """Appends the values, or one value `count` times."""
+        """Append the values, or one value `count` times."""
         added = values if isinstance(values, np.ndarray) else np.asarray(values, self._data.dtype)
         self.more(len(added) if count is None else count)[:] = added
 
@@ -66,13 +66,13 @@ class GrowingArray:
         return self._data[end - count : end]
 
     def keep(self, mask: Mask) -> None:
-        """Removes the values where `mask`, (len,), does not hold."""
+        """Keep the values where `mask`, (len,), is set."""
         kept = self.view[mask]
         self._size = len(kept)
         self._data[: self._size] = kept
 
     def cut(self, size: int) -> None:
-        """Removes all values from the one at `size` on."""
+        """Remove all values from index `size` on."""
         self._size = size
 
     def reserve(self, more: int) -> None:
@@ -87,9 +87,9 @@ class GrowingArray:
 
 
 class JoinedArray:
-    """Values that are kept as they come and joined when they are looked at: much is never looked at."""
+    """An array whose parts are joined at its first use, because many arrays are never used."""
 
-    WAITING = 256  # at most
+    WAITING = 256  # maximum number of unjoined parts
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
@@ -98,7 +98,7 @@ class JoinedArray:
 
     @property
     def view(self) -> Array:
-        """All values, until more are appended."""
+        """Return all values, valid until the next append."""
         if self._waiting:
             self._join()
         return self._joined.view
@@ -121,21 +121,22 @@ class JoinedArray:
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:
-    """The numbers of all ranges [start, start + size), one range after the other."""
+    """Return the numbers of all ranges [start, start + size), range by range."""
     firsts = sizes.cumsum() - sizes
     found: Ints = np.arange(sizes.sum()) + np.repeat(starts - firsts, sizes)
     return found
 
 
 def unit(vector: Sequence[float]) -> Matrix:
-    """(1, dimension) float32, L2-normalised; the norm is taken in double precision, where it cannot overflow."""
+    """Return the L2-normalised vector as (1, dimension) float32. The norm is computed in double precision, which cannot
+    overflow."""
     row = np.array([vector], np.float64)
     norm = np.linalg.norm(row)
     return (row / norm if norm > 0 else row).astype(np.float32)
 
 
 def mean(rows: Matrix) -> Matrix:
-    """(dimension,) the mean of unit vectors, of length 1; zeros where they cancel out."""
+    """Return the mean of unit vectors, (dimension,), scaled to length 1, or zeros if they cancel out."""
     total: Floats = rows.sum(axis=0, dtype=np.float64)
     length = np.linalg.norm(total)
     found: Matrix = (total / length if length > 0 else total).astype(np.float32)
@@ -157,7 +158,7 @@ def best_part(values: Array, weights: Column, counts: Ints) -> Array:
 
 
 class Texts:
-    """Strings by number, from 0 in the order they were added."""
+    """Strings by number, from 0 in the order of addition."""
 
     def __init__(self) -> None:
         self._bytes = GrowingArray(np.uint8, 1_024)
@@ -171,19 +172,19 @@ class Texts:
         return self._bytes.view[start : self._ends.view[number]].tobytes().decode()
 
     def add(self, texts: Iterable[str]) -> None:
-        """Appends strings."""
+        """Append strings."""
         encoded = [text.encode() for text in texts]
         self.append(
             np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(one) for one in encoded], dtype=np.int64)
         )
 
     def append(self, data: Array, ends: Ints) -> None:
-        """Appends strings as `packed` gave them."""
+        """Append packed strings."""
         self._ends.extend(ends.astype(np.int64) + len(self._bytes))
         self._bytes.extend(data)
 
     def packed(self) -> tuple[Array, Array]:
-        """The bytes of all strings, (bytes,) uint8, and where each one ends."""
+        """Return the bytes of all strings, (bytes,) uint8, and the end of each."""
         return self._bytes.view, self._ends.view
 
     @property

@@ -1,4 +1,4 @@
-"""A state directory: N state partitions, the settings that shaped them, and the secret their keys are made with."""
+"""A state directory: N state partitions, the settings that shape them, and the secret from which their keys derive."""
 
 import contextlib
 import logging
@@ -54,7 +54,11 @@ class DirectoryDescription(NamedTuple):
     secret: StoredSecret
 
     def keyring(self, path: Path, at_rest: AtRest) -> Keyring:
-        """Raises MasterKeyError."""
+        """Return the keyring of the secret.
+
+        Raises:
+            MasterKeyError: the master key does not match.
+        """
         return Keyring.opened(self.secret, path, at_rest)
 
 
@@ -71,9 +75,13 @@ class StateDirectory:
         lock_wait_s: float,
         disk: Executor | None = None,
     ) -> None:
-        """Raises MasterKeyError."""
+        """Open the keyring of the directory.
+
+        Raises:
+            MasterKeyError: the master key does not match.
+        """
         self.path = path
-        self.begins = True  # a partition that has no folder begins empty; else it is elsewhere
+        self.begins = True  # a partition without a folder starts empty; otherwise another directory holds it
         self.fingerprint = fingerprint = description.fingerprint
         self._keyring, self._at_rest = description.keyring(path, at_rest), at_rest
         self._memory = SharedMemory(fingerprint.partitions)
@@ -88,15 +96,16 @@ class StateDirectory:
         self._opening, self._syncing = threading.Lock(), threading.Lock()
         self._hot: dict[int, HotOwners] = {}
         self._disk = disk or ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
-        self._syncs: dict[int, Future[None]] = {}  # the last that began, by partition
+        self._syncs: dict[int, Future[None]] = {}  # the last started sync, by partition
         self._cleaner = ThreadPoolExecutor(1, "recallflow-clean")
-        self._to_clean = set[Partition]()  # whose turn with the cleaner is still to come
+        self._to_clean = set[Partition]()  # partitions in the cleaner's queue
         self._closing = threading.Event()
         self._purge_retries_s: dict[int, Iterator[float]] = {}  # by partition
-        self._unopened_purges: dict[int, int] = {}  # erased owners by partition, of those that are to be opened anew
-        self.broken: StorageError | None = None  # why partitions are to be opened anew; see `discard_partitions`
+        self._unopened_purges: dict[int, int] = {}  # number of erased owners, by partition that waits to be reopened
+        # the error for which partitions must be reopened; see `discard_partitions`
+        self.broken: StorageError | None = None
         self.on_broken: Callable[[], None] = lambda: None
-        self._unfit_before = Counter[tuple[str, str]]()  # of partitions that are closed again
+        self._unfit_before = Counter[tuple[str, str]]()  # of closed partitions
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -109,9 +118,16 @@ class StateDirectory:
         at_rest: AtRest = UNENCRYPTED,
         disk: Executor | None = None,
     ) -> Self:
-        """Opens or creates a state directory, and holds it. `disk` runs syncs, on threads by default. Raises StateInUse
-        where another process holds it, StateError where another version or other settings made it, and MasterKeyError
-        where another master key did."""
+        """Open or create a state directory, and lock it.
+
+        Args:
+            disk: runs syncs; threads by default.
+
+        Raises:
+            StateInUse: another process holds it.
+            StateError: another version or other settings created it.
+            MasterKeyError: the master key does not match.
+        """
         with contextlib.ExitStack() as lock:
             lock.enter_context(hold(path, lock_wait_s, create=True))
             if not (path / DESCRIPTION).exists():
@@ -126,14 +142,19 @@ class StateDirectory:
 
     @classmethod
     def existing(cls, path: Path, cache_bytes: int, at_rest: AtRest = UNENCRYPTED) -> Self:
-        """Opens a state directory with the settings it was made with, and holds it."""
+        """Open a state directory with the settings of its creation, and lock it."""
         with hold(path):
             directory = cls.open(path, describe(path).fingerprint, cache_bytes, at_rest=at_rest)
         directory.begins = False
         return directory
 
     def partition(self, number: int) -> Partition:
-        """The open partition; raises StateInUse while another process holds it."""
+        """Return the open partition.
+
+        Raises:
+            StateInUse: another process holds it.
+            StateError: the directory does not hold it.
+        """
         with self._opening:
             if number not in self._partitions:
                 folder = partition_folder(self.path, number)
@@ -155,7 +176,7 @@ class StateDirectory:
             return self._partitions[number]
 
     def _keyring_of(self, folder: Path) -> Keyring:
-        """That of the secret which a partition's folder brought along, or else the directory's."""
+        """Return the keyring of the secret in a partition's folder, or else the directory's."""
         secret = read_secret(folder)
         own = secret is None or secret == self._keyring.stored
         return self._keyring if secret is None or own else Keyring.opened(secret, folder, self._at_rest)
@@ -171,8 +192,8 @@ class StateDirectory:
         return [number for number in found if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
-        """The partitions that have a folder, opened. A lost folder is not made anew: an empty partition would hide the
-        loss."""
+        """Open and return the partitions with a folder. A lost folder is not created again, because an empty partition
+        would hide the loss."""
         return [self.partition(number) for number in self.existing_numbers()]
 
     def close_partition(self, number: int) -> None:
@@ -184,7 +205,7 @@ class StateDirectory:
             return
         partition.commit()
         for owners in [*self._hot.values()]:
-            with contextlib.suppress(StorageError):  # without them the next question takes a little longer
+            with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
                 owners.keep_tails(PACKED_MOST, partition)
             owners.drop_partition(partition)
         partition.cleaning.end()
@@ -206,7 +227,7 @@ class StateDirectory:
                 self._unfit_before += partition.unfit
                 del self._partitions[number]
                 self._end_sync(number)
-                with contextlib.suppress(StorageError):  # the error that led here says more
+                with contextlib.suppress(StorageError):  # the original error says more
                     partition.close()
             self.broken = None
 
@@ -219,13 +240,21 @@ class StateDirectory:
             put_folder(self.path, number, source)
 
     def forget_folder(self, number: int) -> None:
-        """Removes the folder of a partition, which is elsewhere or is to begin anew. Raises StorageError."""
+        """Remove the folder of a partition that was moved or starts again.
+
+        Raises:
+            StorageError: the folder cannot be removed.
+        """
         self.close_partition(number)
         with using(self.path):
             remove_folder(self.path, number)
 
     def forget_closed(self, number: int) -> bool:
-        """Removes the folder of a partition, unless that is open: whether it did. Raises StorageError."""
+        """Remove the folder of a partition unless it is open, and return whether it was removed.
+
+        Raises:
+            StorageError: the folder cannot be removed.
+        """
         with self._opening, using(self.path):
             if number in self._partitions:
                 return False
@@ -243,7 +272,7 @@ class StateDirectory:
                 partition.commit()
 
     def check_complete(self) -> None:
-        """Raise PartitionMissing where a folder is lost. A shared directory may hold some of them."""
+        """Raise PartitionMissing if a folder is lost. A shared directory may hold a part of the folders."""
         lost = {*range(self.fingerprint.partitions)} - {*numbers_in(self.path)}
         if not lost or self.is_shared_out():
             return
@@ -256,8 +285,8 @@ class StateDirectory:
         return known or any(one.place is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:
-        """Whether a memory that was committed has a vector: then the size that is set was right once. Any thread may
-        ask."""
+        """Return whether a committed memory has a vector, which confirms the configured dimension. Any thread may call
+        it."""
         end = keys.after(keys.OWNERS)
         records = (
             one
@@ -273,7 +302,7 @@ class StateDirectory:
 
     @property
     def counts(self) -> Counts:
-        """The contents of the open partitions."""
+        """Return the counts over the open partitions."""
         found = [partition.counts for partition in [*self._partitions.values()]]
         return Counts(sum(one.owners for one in found), sum(one.memories for one in found))
 
@@ -282,7 +311,7 @@ class StateDirectory:
         with self._syncing:  # prevents a concurrent close
             unsynced = [partition for partition in [*self._partitions.values()] if partition.unsynced]
             for _ in self._disk.map(Partition.sync, unsynced):
-                pass  # raises the error of a partition
+                pass  # raises a partition's error
 
     def begin_sync(self, partition: Partition) -> Callable[[], bool]:
         """Start to sync the commits of a partition. No other sync of it may be running.
@@ -298,8 +327,7 @@ class StateDirectory:
         return lambda: begun.done() and is_synced()
 
     def begin_syncs(self) -> bool:
-        """Start to sync all partitions. Return whether that covers all commits, which it does not while an earlier sync
-        runs."""
+        """Start to sync all partitions. Return whether that covers all commits. A sync in progress does not."""
         unsynced = [partition for partition in self._partitions.values() if partition.unsynced]
         free = [one for one in unsynced if one.number not in self._syncs or self._syncs[one.number].done()]
         for partition in free:
@@ -314,7 +342,7 @@ class StateDirectory:
             self.on_broken()
 
     def _end_sync(self, number: int) -> None:
-        """Return once no disk thread uses the partition."""
+        """Wait until no disk thread uses the partition."""
         if (begun := self._syncs.pop(number, None)) is not None and not begun.cancel():
             wait([begun])
 
@@ -352,27 +380,27 @@ class StateDirectory:
             self._purge_retries_s.pop(partition.number, None)
 
     def hot_owners(self) -> HotOwners:
-        """The calling worker's cache of hot owners."""
+        """Return the calling worker's cache of owners."""
         return self._hot.setdefault(threading.get_ident(), HotOwners(self._cache_bytes))
 
     @property
     def hot_bytes(self) -> int:
-        """Bytes of hot owners, over all workers."""
+        """Return the bytes of cached owners, over all workers."""
         return sum(owners.total_bytes for owners in [*self._hot.values()])
 
     @property
     def hot_limit_bytes(self) -> int:
-        """How many bytes of hot owners may stay: each worker has as much."""
+        """Return the byte limit of cached owners, over all workers. Each worker has the same limit."""
         return self._cache_bytes * max(1, len(self._hot))
 
     def close(self) -> None:
-        """Close everything, and only then raise the first StorageError that closing met."""
+        """Close everything, and then raise the first StorageError of a close."""
         self._closing.set()
         self._disk.shutdown()
         for partition in self._partitions.values():
             partition.cleaning.close()
         self._cleaner.shutdown()
-        with contextlib.suppress(StorageError):  # without them the next question takes a little longer
+        with contextlib.suppress(StorageError):  # without packed segments the next query takes a little longer
             for owners in self._hot.values():
                 owners.keep_tails(PACKED_AT_END // len(self._hot))
         self._hot.clear()
@@ -398,7 +426,7 @@ def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> It
                 raise _no_directory(path)
             make_private_folder(path)
             _check_new(path)
-            restrict(path)  # an empty folder that was there becomes a state directory
+            restrict(path)  # an existing empty folder becomes a state directory
     with locked(path, wait_s):
         yield
 
@@ -464,7 +492,7 @@ def _check_new(path: Path) -> None:
 
 @contextlib.contextmanager
 def using(path: Path) -> Iterator[None]:
-    """Raises the system's errors about a directory as StorageError."""
+    """Convert system errors about a directory into StorageError."""
     try:
         yield
     except OSError as error:

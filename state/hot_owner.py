@@ -28,15 +28,15 @@ _EPISODE_BYTES = 300
 
 
 class HotOwner:
-    """One owner in memory. Writers need the head and the episodes of the session at hand; only a query builds the
-    search index, and from then on each event keeps it up to date."""
+    """One owner in memory. Writes need only the head and the episodes of the current session. The first query builds
+    the search index, and each later event updates it."""
 
     def __init__(self, partition: Partition, owner: Owner) -> None:
         self.owner = owner
         self.key = partition.keyring.owner(owner)
         self.partition = partition
         stored = partition.get(keys.head(self.key))
-        # An owner without a head has no records: what is stored of it later was in memory before.
+        # An owner without a head has no stored records. Later records pass through memory first.
         self._was_empty = stored is None
         head = OwnerHead.decode(stored) if stored else OwnerHead(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
@@ -45,33 +45,34 @@ class HotOwner:
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
-        self.past: tuple[object, OwnerIndex] | None = None  # the index of a moment that a question is about right now
-        self.scoped: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # of memories of some projects alone
+        self.past: tuple[object, OwnerIndex] | None = None  # the index of the moment of the query in progress
+        self.scoped: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # of the memories of project subsets
         self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[EpisodeRow]] = {}
-        self._session_episodes = 0  # in all of these
+        self._session_episodes = 0  # total number of their episodes
 
     def name(self, text: str) -> bytes:
         """Return the keyed hash of an id or session of this owner."""
         return self.partition.keyring.name(self.key, text)
 
     def current(self, memory_id: str) -> Current | None:
-        """Where the id leads, forgotten memories included."""
+        """Return the state of a memory id, including deleted memories, or None."""
         stored = self.partition.get(keys.current(self.key, self.name(memory_id)))
         return None if stored is None else Current.decode(stored)
 
     def session_key(self, session_id: str | None) -> bytes:
-        """Messages without a session are one session of their own; no id can take its key, as ids are not empty."""
+        """Return the stored name of a session. Messages without a session form one session, under the empty name;
+        session ids are never empty."""
         return self.name(session_id or "")
 
     def episodes(self, session_id: str | None) -> list[EpisodeRow]:
-        """The session's standing episodes, by time. Episodes of one session never overlap."""
+        """Return the session's current episodes, by time. Episodes of one session never overlap."""
         if session_id not in self._sessions and self._was_empty:
             self._sessions[session_id] = []
         elif session_id not in self._sessions:
-            # Nothing of this session is staged: whatever staged it would have loaded it here first, and what is staged
-            # is committed before an owner leaves memory.
+            # Nothing of this session is staged: staging loads it here first, and an owner's staged changes are
+            # committed before its eviction.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
             stored = [EpisodeRow.decode(value) for _, value in self.partition.scan_committed(prefix)]
             self._sessions[session_id] = _standing(stored)
@@ -79,7 +80,7 @@ class HotOwner:
         return self._sessions[session_id]
 
     def put_episodes(self, session_id: str | None, changed: list[EpisodeRow]) -> None:
-        """Applies the new state of some of the session's episodes."""
+        """Apply the new state of some of the session's episodes."""
         before = self.episodes(session_id)
         self._session_episodes -= len(before)
         self._sessions[session_id] = with_changes(before, changed)
@@ -98,21 +99,21 @@ class HotOwner:
         return PastGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def version_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> VersionGraph:
-        """The same, by all versions that the index holds."""
+        """Return the owner's graph at a past moment, from all versions in the index."""
         return VersionGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def scoped_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
-        """The same, as the memories of the index alone tell it."""
+        """Return the owner's graph at a past moment, from the memories in the index alone."""
         return ScopedGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def scoped_version_graph(
         self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None
     ) -> VersionGraph:
-        """The same, by all versions of theirs."""
+        """Return the owner's graph at a past moment, from all versions of the memories in the index alone."""
         return ScopedVersionGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def hot_graph(self) -> HotGraph:
-        """What writing the owner's graph keeps in memory."""
+        """Return the cached data for writing the owner's graph."""
         if self._hot_graph is None:
             self._hot_graph = HotGraph(self.partition, self.key, was_empty=self._was_empty)
         return self._hot_graph
@@ -132,7 +133,7 @@ class HotOwner:
         return self._stored_segments(model, dimension).keep(self.next_seq)
 
     def keep_tail(self) -> int:
-        """Packs the newest memories too, as the owner leaves memory; returns how many. Only between batches."""
+        """Pack the newest memories before the owner's eviction. Return their number. Only between batches."""
         if self._segments is None or self.partition.is_staging:
             return 0
         try:
@@ -152,7 +153,7 @@ class HotOwner:
         return self._usage
 
     def put_usage(self, changed: Mapping[int, Usage]) -> None:
-        """Applies new usage of memories, by `seq`."""
+        """Apply changed usage of memories, by `seq`."""
         if self._usage is not None:
             for seq, usage in changed.items():
                 self._usage.put(seq, usage)
@@ -181,7 +182,7 @@ def with_changes(standing: list[EpisodeRow], changed: list[EpisodeRow]) -> list[
     if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
         standing[-1] = changed[0]  # the usual case: the next message of the latest episode
         return standing
-    # As episodes do not overlap, only those that begin within what changed can be other ones now.
+    # Episodes do not overlap, so that only episodes that begin in the changed range can differ.
     begins = attrgetter("start_ms")
     first = bisect_left(standing, min(map(begins, changed)), key=begins)
     end = bisect_right(standing, max(episode.last_ms for episode in changed), lo=first, key=begins)
@@ -192,12 +193,12 @@ def with_changes(standing: list[EpisodeRow], changed: list[EpisodeRow]) -> list[
 
 
 def _standing(episodes: Iterable[EpisodeRow]) -> list[EpisodeRow]:
-    # Two may start at one moment: one that ended there, and one whose messages came after that end.
+    # Two may start at the same time: one that ended then, and one with messages from then on.
     return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.last_ms, e.number))
 
 
-PACKED_MOST = 2_048  # memories between two batches
-PACKED_AT_END = 16_384  # memories as a process ends, of all its workers, in about half a second
+PACKED_MOST = 2_048  # memories per gap between batches
+PACKED_AT_END = 16_384  # memories at the end of a process, over all its workers, in about half a second
 
 
 class HotOwners:
@@ -219,7 +220,7 @@ class HotOwners:
         return Owners(self, partition)
 
     def get(self, partition: Partition, owner: Owner) -> HotOwner:
-        """The owner, loaded on first touch."""
+        """Return the owner, loaded on first use."""
         hot = self._owners.get(owner)
         if hot is None:
             hot = self._owners[owner] = HotOwner(partition, owner)
@@ -229,13 +230,13 @@ class HotOwners:
         return hot
 
     def drop(self, owner: Owner) -> None:
-        """Takes the owner out of memory, if it is there: it is loaded again from the store."""
+        """Evict an owner, if it is in memory. It is loaded again from the store."""
         if self._owners.pop(owner, None) is not None:
             self._touched.discard(owner)
             self._total_bytes -= self._weights.pop(owner, 0)
 
     def drop_all(self, owners: Callable[[Owner], bool]) -> None:
-        """Takes all such owners out of memory."""
+        """Evict all owners that match."""
         for owner in [owner for owner in self._owners if owners(owner)]:
             self.drop(owner)
 
@@ -244,7 +245,7 @@ class HotOwners:
         work. The rest waits for the owner's next use."""
         packed = 0
         for owner in self._touched:
-            with suppress(DecryptionFailed):  # the caller receives it
+            with suppress(DecryptionFailed):  # the next reader of the owner reports it
                 while packed < PACKED_MOST and (memories := self._owners[owner].keep_segment(model, dimension)):
                     packed += memories
 
@@ -273,7 +274,7 @@ class HotOwners:
                 packed += hot.keep_tail()
 
     def drop_partition(self, partition: Partition) -> None:
-        """Takes the owners of a state partition out of memory, as it is about to be closed."""
+        """Evict the owners of a partition before it is closed."""
         for owner in [owner for owner, hot in self._owners.items() if hot.partition is partition]:
             self.drop(owner)
 
@@ -293,16 +294,23 @@ class Owners:
         self._partition = partition
 
     def get(self, owner: Owner) -> HotOwner:
-        """The owner, loaded on first touch."""
+        """Return the owner, loaded on first use."""
         return self._hot_owners.get(self._partition, owner)
 
     def drop(self, owner: Owner) -> None:
-        """Takes an owner out of memory who may be half changed there; the store has all of the events before. Raises
-        StorageError."""
+        """Evict an owner whose in-memory state may be inconsistent. Earlier events are committed first.
+
+        Raises:
+            StorageError: the commit failed.
+        """
         self._partition.commit()
         self._hot_owners.drop(owner)
 
     def drop_all(self, owners: Callable[[Owner], bool]) -> None:
-        """Takes all such owners out of memory. Raises StorageError."""
+        """Evict all owners that match, after a commit.
+
+        Raises:
+            StorageError: the commit failed.
+        """
         self._partition.commit()
         self._hot_owners.drop_all(owners)

@@ -25,24 +25,25 @@ from recallflow.state.vectors import Clusters, VectorIndex
 
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
-WINDOW = 2  # memories to each side
+WINDOW = 2  # memories on each side
 REACH = 2 * WINDOW  # of the widest neighbourhood
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
-_STANDING_BYTES, _STANDING_SHARE = 1024 * 1024, 4  # of an owner's index at least; and of them for one stem
+# minimum budget of `standing` per owner, and the maximum share of one stem
+_STANDING_BYTES, _STANDING_SHARE = 1024 * 1024, 4
 _STANDING_BYTES_A_MEMORY = 40
 _STATEMENT_BYTES = 1_200
 _PLACED_BYTES = 400
 _NO_TOKENS = Tokens()
-_NOT_IN = -1  # where a slot would be
+_NOT_IN = -1  # in place of a slot
 TIMES_UNTOLD = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
-_FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
+_FIELDS = {"session": "session_id", "project": "project_id"}  # the field of an entry for columns with a shorter name
 
 
 T = TypeVar("T")
 
 
 def of_memories(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex"], T]:
-    """Have a function of an index worked out once, until the index' memories change."""
+    """Cache the result of a function of an index until the index's memories change."""
 
     @wraps(work)
     def worked_out(index: "OwnerIndex") -> T:
@@ -56,7 +57,7 @@ def of_memories(work: Callable[["OwnerIndex"], T]) -> Callable[["OwnerIndex"], T
 
 
 class IndexColumns(Mapping[str, Array]):
-    """Columns of `FACTS` by slot, dead ones included, each joined when it is first looked at."""
+    """Columns of `FACTS` by slot, including dead slots. Each is joined at its first use."""
 
     def __init__(self) -> None:
         self._columns = {name: JoinedArray(dtype) for name, dtype in FACTS.items()}
@@ -82,10 +83,10 @@ class IndexColumns(Mapping[str, Array]):
 
 
 class IndexFacts(dict[str, Array]):
-    """Columns of `FACTS` in conversation order, each put together when it is first asked for."""
+    """Columns of `FACTS` in conversation order. Each is gathered at its first use."""
 
     def __init__(self, columns: Mapping[str, Array], slots: Ints) -> None:
-        super().__init__(episode=columns["episode"][slots])  # the one that changes where it stands
+        super().__init__(episode=columns["episode"][slots])  # the only column whose stored values change
         self._columns, self._slots = columns, slots
 
     def __missing__(self, name: str) -> Array:
@@ -94,7 +95,7 @@ class IndexFacts(dict[str, Array]):
 
 
 def _at(slots: Ints, column: Array) -> Array:
-    """A column's values at rising slots; the column itself where these are all."""
+    """Return a column's values at ascending slots, or the column itself if they are all slots."""
     return column if len(slots) == len(column) else column[slots]
 
 
@@ -136,7 +137,7 @@ class Conversation:
         self.ends: Ints = np.append(self.starts, self.size)[1:]
         self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1
         behind, ahead = _run_lengths(self.follows), _run_lengths(self.goes_on[::-1])[::-1].copy()
-        # How far from a place its neighbourhood begins, and ends: a byte each.
+        # Distance from each position to the start and the end of its neighbourhood, one byte each.
         self._bounds = {reach: (np.minimum(behind, reach), np.minimum(ahead, reach) + 1) for reach in (WINDOW, REACH)}
 
     def window(self, reach: int, places: Places | None = None) -> tuple[Places, Places]:
@@ -161,14 +162,14 @@ class Conversation:
 
     @cached_property
     def limited(self) -> bool:
-        """Whether any memory is valid, or kept, for a time only."""
+        """Return whether any memory has a limited validity or an expiry."""
         facts = self.facts
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
 
     @cached_property
     def with_blank(self) -> bool:
-        """Whether any memory has no text."""
+        """Return whether any memory has a blank text."""
         return bool((self.facts["flags"] & BLANK).any())
 
     def living(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
@@ -185,20 +186,20 @@ class Conversation:
         return summed
 
     def before(self, values: Array) -> Array:
-        """For each place, the value of the one before it in its episode; 0 where there is none."""
+        """Return the value of each position's predecessor in its episode, or 0 without one."""
         shifted = np.zeros_like(values)
         np.multiply(values[:-1], self.follows[1:], out=shifted[1:])
         return shifted
 
     def after(self, values: Array) -> Array:
-        """For each place, the value of the one after it in its episode; 0 where there is none."""
+        """Return the value of each position's successor in its episode, or 0 without one."""
         shifted = np.zeros_like(values)
         np.multiply(values[1:], self.follows[1:], out=shifted[:-1])
         return shifted
 
 
 def _run_lengths(mask: Mask) -> Codes:
-    """Return how many places up to each one, without a gap, `mask` holds at; `REACH` at most."""
+    """Return the length of the run of set values that ends at each position, at most `REACH`."""
     found = mask.astype(np.uint8)
     run = mask
     for step in range(1, REACH):
@@ -208,14 +209,14 @@ def _run_lengths(mask: Mask) -> Codes:
 
 
 class Lengths(NamedTuple):
-    """How many stems each text has, (n,), and all have on average."""
+    """The number of stems of each text, (n,), and their mean."""
 
     words: Floats
     mean: float
 
     @classmethod
     def of(cls, words: Floats) -> Self:
-        """With their mean, kept off 0 to divide by."""
+        """Return lengths with their mean, which is never 0."""
         return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
 
 
@@ -227,19 +228,23 @@ class StemOccurrences(NamedTuple):
 
 
 def _part_sizes(entry: Entry) -> list[int]:
-    """How many stems each of a memory's passages has, the author's before the first."""
+    """Return the number of stems of each of a memory's passages. The author's stems belong to the first."""
     return [len(part.split()) for part in f"{entry.author_stems} {entry.stems}".split(PASSAGE_END)]
 
 
 class OwnerIndex:
-    """Facts, words and vectors of one owner's current memories, by slot. A slot is never used again: that of a removed
-    memory stays dead until the index is built anew."""
+    """Facts, words and vectors of one owner's current memories, by slot. Slots are never reused: the slot of a removed
+    memory stays dead until the index is rebuilt."""
 
     def __init__(
         self, model: str, dimension: int, read_vectors: Callable[[Ints], Sequence[Vectors | None]] | None = None
     ) -> None:
-        """`read_vectors` reads vectors of current memories by `seq`, as far as segments lack them."""
-        self.projects: tuple[str, ...] | None = None  # those whose memories alone it holds, if it does not hold all
+        """Create an empty index.
+
+        Args:
+            read_vectors: reads vectors of current memories by `seq`, if segments lack them.
+        """
+        self.projects: tuple[str, ...] | None = None  # the projects of its memories; None if it holds all
         self._model = model
         self._read_vectors = read_vectors
         self.facts = IndexColumns()
@@ -249,20 +254,24 @@ class OwnerIndex:
         self.names = Interner()
         self.words = LexicalIndex()
         self.vectors = VectorIndex(dimension)
-        # No cycle: an index that nobody holds any more is freed at once, with all its arrays.
+        # A proxy avoids a reference cycle: an unreferenced index is freed at once, with all its arrays.
         self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
-        self.statements: dict[int, StatementReading] = {}  # by slot, of memories that were among the best of an answer
-        self.placed: dict[int, PlacedStems | None] = {}  # by slot, of memories that were in an answer
+        self.statements: dict[int, StatementReading] = {}  # by slot, of the best memories of answers
+        self.placed: dict[int, PlacedStems | None] = {}  # by slot, of returned memories
         self.worked_out: dict[Callable[[OwnerIndex], Any], Any] = {}  # by function, see `of_memories`
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
         self._merged: dict[int, int] = {}
-        self._episodes: dict[int, EpisodeRow | bytes] = {}  # stored ones until they are asked for
+        self._episodes: dict[int, EpisodeRow | bytes] = {}  # stored ones are decoded on demand
 
     # ------------------------------------------------------------------ changes
 
     def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
-        """Adds memories, or their next versions in place of the ones before; vectors by sequence number and version."""
+        """Add memories, or replace them by their next versions.
+
+        Args:
+            vectors: by sequence number and version.
+        """
         seqs = [entry.seq for entry in entries]
         if len(self):
             self.remove(*seqs)
@@ -270,9 +279,9 @@ class OwnerIndex:
         self._append(entries, vectors)
 
     def append(self, segment: Segment) -> None:
-        """Add packed memories that are not in the index yet."""
+        """Add the memories of a segment, which must not be in the index yet."""
         first = len(self.ids)
-        numbers = np.array([*self.names.numbers(segment.names), -1])  # -1 stays -1
+        numbers = np.array([*self.names.numbers(segment.names), -1])  # the last one maps -1 to itself
         self.facts.extend(segment.facts, segment.size, numbers)
         if self._merged:
             episodes = self.facts["episode"][first:]
@@ -288,8 +297,11 @@ class OwnerIndex:
         self._changed()
 
     def packed(self, end: int) -> Segment:
-        """All there is in, memories before the sequence number `end`, as another index can append it. Only of an index
-        from which no memory was removed."""
+        """Return all memories as a segment. No memory may have been removed.
+
+        Args:
+            end: the sequence number after the last memory.
+        """
         ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
         tags, metadata = self.tags.packed(), self.metadata.packed()
@@ -347,7 +359,7 @@ class OwnerIndex:
             self._changed()
 
     def put_episode(self, episode: EpisodeRow) -> None:
-        """Applies an episode's new state. Members of an episode that was merged into another one move there."""
+        """Apply an episode's new state. Members of a merged episode move to its target."""
         self._episodes[episode.number] = episode
         if episode.merged_into is not None:
             into = self._merged.get(episode.merged_into, episode.merged_into)
@@ -358,7 +370,7 @@ class OwnerIndex:
         self._changed()
 
     def load_episodes(self, stored: Mapping[int, bytes]) -> None:
-        """Fills an empty index with all episodes, by number, as they are stored."""
+        """Fill an empty index with all stored episodes, by number."""
         self._episodes.update(stored)
         into = {number: to for number, data in stored.items() if (to := EpisodeRow.read_merged_into(data)) is not None}
         for number in into:
@@ -402,7 +414,7 @@ class OwnerIndex:
             self.__dict__.pop(name, None)
 
     def _enter(self, seqs: Ints, first: int) -> None:
-        """Gives memories that are not in yet the slots from `first` on."""
+        """Assign the slots from `first` on to new memories."""
         missing = int(seqs.max(initial=-1)) + 1 - len(self._slot_of_seq)
         if missing > 0:
             self._slot_of_seq.extend(_NOT_IN, missing)
@@ -421,7 +433,7 @@ class OwnerIndex:
         return self._size
 
     def slot(self, seq: int) -> int | None:
-        """The slot of a memory, if it is in."""
+        """Return the slot of a memory, or None if it is not in the index."""
         slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NOT_IN
         return None if slot == _NOT_IN else slot
 
@@ -431,7 +443,8 @@ class OwnerIndex:
 
     @cached_property
     def standing(self) -> Kept[str, StemOccurrences]:
-        """Return the occurrences of stems in `conversation`. A query needs its own several times."""
+        """Return a cache of the occurrences of stems in `conversation`. A query looks up each of its stems several
+        times."""
         budget_bytes = max(_STANDING_BYTES, _STANDING_BYTES_A_MEMORY * self.conversation.size)
         return Kept(partial(OwnerIndex._standing, proxy(self)), budget_bytes, _STANDING_SHARE)
 
@@ -441,7 +454,7 @@ class OwnerIndex:
 
     @cached_property
     def with_assistant(self) -> Mask:
-        """Whether each place's memory comes from a chat with an assistant (state/chats.py)."""
+        """Return a mask of the memories from chats with an assistant (state/chats.py)."""
         return with_assistant(self.conversation.facts, self.names)
 
     @cached_property
@@ -471,27 +484,27 @@ class OwnerIndex:
 
     @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
-        """The lengths of the texts, by 0, and of the neighbourhoods, by `WINDOW`."""
+        """Return the lengths of the texts (key 0) and of the neighbourhoods (key `WINDOW`)."""
         own = self.words.lengths().take(self.conversation.slots).astype(np.float64)
         up_to, (low, high) = np.concatenate([[0.0], own.cumsum()]), self.conversation.window(WINDOW)
         return {0: Lengths.of(own), WINDOW: Lengths.of(up_to.take(high) - up_to.take(low))}
 
     @cached_property
     def log_lengths(self) -> Floats:
-        """The logarithm of each text's length, less the mean of all."""
+        """Return the logarithm of each text's length, minus the mean."""
         logarithms = np.log1p(self.lengths[0].words)
         centred: Floats = logarithms - logarithms.sum() / max(len(logarithms), 1)
         return centred
 
     @cached_property
     def episode_lengths(self) -> Lengths:
-        """How long each episode is, as one text."""
+        """Return the length of each episode as one text."""
         now = self.conversation
         return Lengths.of(np.add.reduceat(self.lengths[0].words, now.starts) if now.size else self.lengths[0].words)
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Centroids of the episodes of `conversation`."""
+        """Return the centroids of the episodes of `conversation`."""
         now = self.conversation
         return Clusters(self.vectors, now.slots, now.segment, now.starts, now.ends)
 
@@ -507,22 +520,22 @@ class OwnerIndex:
         return [episode for episode in every if episode.merged_into is None]
 
     def wasted(self) -> bool:
-        """Whether more slots are dead than alive: time to build anew."""
+        """Return whether more slots are dead than live, so that a rebuild is due."""
         return len(self.ids) - len(self) > max(64, len(self))
 
     def live_bytes(self) -> int:
-        """Bytes of its memories' facts, stems and vectors, without dead slots, caches and spare room: the same however
-        the index was built."""
+        """Return the bytes of live memories' facts, stems and vectors, without dead slots, caches and reserved space.
+        The result does not depend on how the index was built."""
         stems = int(self.words.lengths()[self.conversation.slots].sum())
         return len(self) * _FACTS_BYTES + stems * self.words.stem_bytes + self.vectors.row_bytes * len(self.vectors)
 
     def size_bytes(self) -> int:
-        """Bytes in memory, caches included."""
+        """Return the bytes in memory, including caches."""
         found = self._stored_bytes + self.words.found_bytes + self.tokens.nbytes + self.standing.size_bytes
         return found + _STATEMENT_BYTES * len(self.statements) + _PLACED_BYTES * len(self.placed)
 
     @cached_property
     def _stored_bytes(self) -> int:
-        """Bytes of what questions leave as it is."""
+        """Return the bytes of all data that queries do not change."""
         arrays = self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self._slot_of_seq.nbytes
         return arrays + self.ids.nbytes + self.tags.size_bytes() + self.metadata.size_bytes()

@@ -1,4 +1,4 @@
-"""Labels of memories that filters ask for: tags, and what their metadata says."""
+"""Labels of memories for filters: tags and metadata values."""
 
 import json
 from collections import defaultdict
@@ -12,15 +12,21 @@ import orjson
 from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.state.arrays import Ints
 
-PACKED_FROM = 1_000  # slots at once: a list for each of 100,000 is long to make, and to free
+PACKED_FROM = 1_000  # slots per call: lists for 100,000 slots are slow to create and to free
 _LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # numbers of any size
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # JSON of numbers of any size
 
 
 class LabelColumns(NamedTuple):
-    """Labels of some slots: each label once, the slots, how many labels each has, and the numbers of these, slot by
-    slot."""
+    """Labels of some slots.
+
+    Attributes:
+        labels: the distinct labels.
+        slots: the slots.
+        sizes: the number of labels of each slot.
+        numbers: index in `labels` of each label, slot by slot.
+    """
 
     labels: list[str]
     slots: Ints
@@ -29,7 +35,7 @@ class LabelColumns(NamedTuple):
 
     @classmethod
     def of(cls, labels: Mapping[int, list[str]]) -> Self:
-        """`labels`: by slot."""
+        """Build the columns from labels by slot."""
         known: dict[str, int] = defaultdict(count().__next__)
         numbers = [known[label] for of_one in labels.values() for label in of_one]
         columns = [*labels], [*map(len, labels.values())], numbers
@@ -37,7 +43,7 @@ class LabelColumns(NamedTuple):
 
     @classmethod
     def decode(cls, packed: bytes, first: int) -> Self:
-        """What `encode` gave; its slots count from `first`."""
+        """Decode packed labels. Their slots count from `first`."""
         labels, *columns = orjson.loads(packed)
         slots, sizes, numbers = (np.array(column, np.int64) for column in columns)
         return cls(labels, slots + first, sizes, numbers)
@@ -46,14 +52,14 @@ class LabelColumns(NamedTuple):
         return orjson.dumps([self.labels, *(column.tolist() for column in self[1:])])
 
     def by_slot(self) -> dict[int, list[str]]:
-        """The labels of each slot."""
+        """Return the labels of each slot."""
         flat = iter([self.labels[number] for number in self.numbers.tolist()])
         sizes = zip(self.slots.tolist(), self.sizes.tolist(), strict=True)
         return {slot: [*islice(flat, size)] for slot, size in sizes}
 
 
 class SlotLists(NamedTuple):
-    """Slots by label: those of label n are `slots[ends[n - 1] : ends[n]]`."""
+    """Slots by label. The slots of label n are `slots[ends[n - 1] : ends[n]]`."""
 
     numbers: dict[str, int]
     slots: Ints
@@ -61,7 +67,7 @@ class SlotLists(NamedTuple):
 
     @classmethod
     def of(cls, parts: Iterable[LabelColumns]) -> Self:
-        """All slots of several parts, in their order."""
+        """Combine the slots of several parts, in their order."""
         known: dict[str, int] = defaultdict(count().__next__)
         numbers, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for part in parts:
@@ -80,21 +86,21 @@ class SlotLists(NamedTuple):
 
 
 class Labels:
-    """The labels of memories by slot, and the slots that have a label. Labels of segments are opened by slot
-    when one is first asked for, and slots are listed by label from the first time on that anyone asks for these."""
+    """The labels of memories by slot, and the slots by label. Segments' labels are decoded by slot at the first lookup
+    of a slot, and by label at the first lookup of a label."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[str]] = {}
-        self._packed: list[tuple[int, bytes]] = []  # by the first slot of each
+        self._packed: list[tuple[int, bytes]] = []  # with the first slot of each
         self._listed: SlotLists | None = None
-        self._added: dict[str, list[int]] = defaultdict(list)  # since then
+        self._added: dict[str, list[int]] = defaultdict(list)  # slots added since `_listed` was built
 
     def __getitem__(self, slot: int) -> list[str]:
-        """A slot's labels, none for most."""
+        """Return a slot's labels."""
         return self._opened().get(slot, [])
 
     def add(self, first: int, labels: Iterable[list[str]]) -> None:
-        """Adds the labels of the slots from `first` on."""
+        """Add the labels of the slots from `first` on."""
         added = {first + at: of_one for at, of_one in enumerate(labels) if of_one}
         if len(added) >= PACKED_FROM:
             self.append(0, LabelColumns.of(added).encode())
@@ -106,16 +112,16 @@ class Labels:
                     self._added[label].append(slot)
 
     def append(self, first: int, packed: bytes) -> None:
-        """Adds labels as `packed` gave them; their slots count from `first`."""
+        """Add packed labels. Their slots count from `first`."""
         self._packed.append((first, packed))
         self._listed = None
 
     def packed(self) -> bytes:
-        """All labels, as another one can append them."""
+        """Return all labels in the form that `append` takes."""
         return LabelColumns.of(self._opened()).encode()
 
     def slots(self, label: str) -> Ints:
-        """The slots that have a label."""
+        """Return the slots with a label."""
         if self._listed is None:
             packed = [LabelColumns.decode(part, first) for first, part in self._packed]
             self._listed = SlotLists.of([*packed, LabelColumns.of(self._of)])
@@ -124,7 +130,7 @@ class Labels:
         return np.append(found, self._added[label]) if label in self._added else found
 
     def size_bytes(self) -> int:
-        """Bytes in memory, about."""
+        """Return the approximate bytes in memory."""
         listed = 0 if self._listed is None else self._listed.slots.nbytes + _LISTED_BYTES * len(self._listed.numbers)
         added = sum(map(len, self._added.values())) * _ADDED_BYTES
         return _LABELLED_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed + added
@@ -137,8 +143,8 @@ class Labels:
 
 
 def metadata_labels(metadata: Mapping[str, Any] | None) -> list[str]:
-    """What filters know of a memory's metadata: its fields that are a text, a number, true or false, or a list of such,
-    by name; of very many the first, and none that is very long."""
+    """Return the labels of a memory's metadata: fields with a text, a number, a boolean, or a list of these, by name.
+    Their number is limited, and long values are skipped."""
     found: dict[str, None] = {}
     for name, value in sorted((metadata or {}).items()):
         values = value if isinstance(value, list) else [value]
@@ -154,6 +160,6 @@ def _is_known(value: object) -> bool:
 
 
 def metadata_label(name: str, value: str | float) -> str:
-    """A field of metadata that has a value, as one label. 5.0 is 5, and neither is "5"; `true` is no number."""
+    """Return the label of a metadata field with a value. 5.0 equals 5, but not "5"; `true` is not a number."""
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     return _encode([name, whole])

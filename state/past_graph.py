@@ -2,8 +2,9 @@
 
 An index of that time has the versions and episodes. A link counts if the version of that time brought it. A statement
 on an edge counts if it was known by then and not yet replaced, or if the version of that time states it and a later
-edit replaced it. Replaced and deleted statements are kept beside the graph (`operators/graph/past.py`). Names and
-descriptions of nodes are the current ones. Forgotten memories have no history."""
+edit replaced it. Replaced and deleted statements are stored separately (`operators/graph/past.py`). Names and
+descriptions of nodes are the current ones. Deleted memories have no history.
+"""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -36,10 +37,10 @@ from recallflow.state.past_edge import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION
 from recallflow.state.rows import Entry
 from recallflow.state.unions import NAMES_MAX, NameJoin, Unions, decode_joined, encode_joined, names_of
 
-LOOKED_AT = 16  # links and edges that are looked at for each one that is wanted
+LOOKED_AT = 16  # links and edges read per requested one
 
 
-# Number and name of an edge, with what the graph has of it (None: it was not there then), and the end it is listed at.
+# Number and name of an edge, its record (None: it did not exist at that time), and the end at which it is listed.
 _Found = tuple[int, bytes, EdgeRow | None, NodeKey]
 
 
@@ -70,7 +71,7 @@ class PastGraph(OwnerGraph):
     # ------------------------------------------------------------------ nodes
 
     def node(self, key: NodeKey) -> Node | None:
-        """The node of then, or None where there was none."""
+        """Return the node of that time, or None."""
         if key.memory:
             there = self._seq(key) is not None
         else:
@@ -89,7 +90,7 @@ class PastGraph(OwnerGraph):
                 yield self._called(key)
 
     def members(self, key: NodeKey, limit: int) -> list[int]:
-        """The `seq` of memories that were linked to the node, newest first; of a memory, its own."""
+        """Return the `seq` of memories linked to the node at that time, newest first; for a memory, its own."""
         if key.memory:
             return super().members(key, limit)
         near: Iterable[int]
@@ -101,12 +102,13 @@ class PastGraph(OwnerGraph):
         return [*islice((seq for seq in near if any(node == own for node, _ in self.links(seq))), limit)]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
-        """Node and role of each link that a memory had, itself first; none where it was not there."""
+        """Return node and role of each link of a memory at that time, the memory itself first; none if it did not
+        exist."""
         slot = self._slot(seq)
         return [] if slot is None else self._links_of(seq, int(self._index.facts["version"][slot]))
 
     def unions(self) -> Unions:
-        """Which entities were one thing."""
+        """Return the unions of entity names at that time."""
         if self._unions is None:
             joined: dict[str, list[NameJoin]] = {}
             for source, target, number in self._joins():
@@ -134,7 +136,7 @@ class PastGraph(OwnerGraph):
         return one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms)
 
     def _superseded_then(self, seq: int, by: str) -> Superseded | None:
-        """That a memory was superseded by another, if their edge of then says so."""
+        """Return the refinement of a memory by another, if their edge of that time states it."""
         stored = self._partition.get(keys.links(self._owner, seq))
         if stored is None:
             return None
@@ -153,8 +155,8 @@ class PastGraph(OwnerGraph):
                 now = row if row is None or now is None else now._replace(archived=row.archived)
                 break
             gone = row or gone
-        # What an edit left without memories and edges is still what the version before it was linked to. Of a memory, a
-        # row tells that it was archived.
+        # An edit may leave a node without memories and edges, but its previous version was linked to it. The record of
+        # a memory only states that it was archived.
         return now if key.memory else now or gone
 
     def _seq(self, key: NodeKey) -> int | None:
@@ -162,7 +164,7 @@ class PastGraph(OwnerGraph):
         return None if seq is None or self._slot(seq) is None else seq
 
     def _slot(self, seq: int) -> int | None:
-        """The slot of a memory that was known and had happened."""
+        """Return the slot of a memory that was known and had happened, or None."""
         slot = self._index.slot(seq)
         return None if slot is None or self._index.facts["created_ms"][slot] > self._happened_ms else slot
 
@@ -171,7 +173,7 @@ class PastGraph(OwnerGraph):
         return (keys.reversed_sequence(key) for key, _ in self._partition.scan_range(first, end))
 
     def _ever_linked(self, key: NodeKey, limit: int) -> Iterable[int]:
-        """The `seq` of memories that some version links to the node, newest first, as many as are looked at."""
+        """Return the `seq` of memories that some version links to the node, newest first, up to the read limit."""
         if self._newest < 0:
             return []
         tables, names = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
@@ -179,7 +181,7 @@ class PastGraph(OwnerGraph):
         return dict.fromkeys(islice(heapq.merge(*linked, reverse=True), LOOKED_AT * limit))
 
     def _links_of(self, seq: int, version: int) -> list[tuple[NodeKey, str]]:
-        """The links of a version."""
+        """Return the links of a version."""
         if (seq, version) not in self._links:
             self._links[seq, version] = [*self._read_links(seq, version)]
         return self._links[seq, version]
@@ -210,7 +212,7 @@ class PastGraph(OwnerGraph):
         unions = self.unions()
         names = unions.names(key)
         lives = heapq.merge(*map(self._lives, names), key=lambda one: one[0], reverse=True)
-        enough = limit + sum(map(unions.joins, names))  # what joins the names is passed over
+        enough = limit + sum(map(unions.joins, names))  # edges that join the names are skipped
         found: dict[bytes, Edge] = {}
         for _, name, row, own in islice(lives, LOOKED_AT * limit):
             if row is not None and name not in found and (then := self._edge_row(name, row)) is not None:
@@ -222,12 +224,12 @@ class PastGraph(OwnerGraph):
         return self._of_things(found.values())[:limit]
 
     def _joins(self) -> Iterable[tuple[str, str, int]]:
-        """The names that edges joined then, and the edges' numbers, in their order."""
+        """Return the names that edges joined at that time, with the edges' numbers, in order of number."""
         found = sorted(self._joining(), key=lambda one: one[2])
         return (one for one in found if self._joined_then(*one) is not None)
 
     def _joining(self) -> set[tuple[str, str, int]]:
-        """The names that edges join, or joined, and the edges' numbers."""
+        """Return the names that current and past edges join, with the edges' numbers."""
         found = set()
         for _, value in self._scan(keys.JOINED):
             own, joined = decode_joined(value)
@@ -238,7 +240,7 @@ class PastGraph(OwnerGraph):
         return found
 
     def _joined_then(self, source: str, target: str, number: int) -> Edge | None:
-        """The edge of this number, if it joined two names then."""
+        """Return the edge of this number, if it joined two names at that time."""
         ends = NodeKey(source), NodeKey(target)
         then = next((row for row in self._between(*ends, SAME_AS) if row.number == number), None)
         edge = edge_of(then, ends[0]) if then is not None and then.joins else None
@@ -266,12 +268,12 @@ class PastGraph(OwnerGraph):
         yield from (then for row in rows if row is not None and (then := self._edge_row(name, row)) is not None)
 
     def _happened(self, edge: Edge) -> bool:
-        """Whether it is about then: since a time it says itself, or else since it was said."""
+        """Return whether an edge applies at that time: from its start of validity, or else from its event time."""
         begin_ms = edge.said_ms if edge.valid_from_ms is None else edge.valid_from_ms
         return begin_ms <= self._happened_ms
 
     def _lives(self, key: NodeKey) -> Iterator[_Found]:
-        """Each edge that is or was at a node, newest first."""
+        """Yield each current or past edge of a node, newest first."""
         node = self.name(key)
 
         def now() -> Iterator[_Found]:
@@ -289,7 +291,7 @@ class PastGraph(OwnerGraph):
         return heapq.merge(now(), past(), key=lambda one: one[0], reverse=True)
 
     def _past_life(self, until_ms: int, stored: list[Any]) -> EdgeRow | None:
-        """The bare row of an edge that is gone, if it was there then."""
+        """Return the row of a deleted edge without statements, if it existed at that time."""
         life = Life.of(stored)
         # The previous version still states the statements that an edit removed.
         there = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
@@ -322,7 +324,8 @@ class PastGraph(OwnerGraph):
         return row._replace(given=given, statements=tuple(statements), archived=archived)
 
     def _is_later(self, seq: int | None, change: int) -> bool:
-        """Whether a change came after the version of then, of a memory that has been edited since."""
+        """Return whether a change is later than the version of that time. This holds only for a memory that was edited
+        since."""
         slot = None if seq is None else self._index.slot(seq)
         if seq is None or slot is None:
             return False
@@ -347,7 +350,7 @@ class PastGraph(OwnerGraph):
 
 
 def _episodes(index: OwnerIndex) -> dict[int, NodeKey]:
-    """The node of each episode that a memory of an index is in, by its number."""
+    """Return the node of each episode with memories in the index, by number."""
     numbers = np.unique(index.conversation.facts["episode"]).tolist()
     found = ((number, index.episode(number)) for number in numbers if number >= 0)
     return {number: NodeKey(node_key(EPISODE_KIND, one.id)) for number, one in found if one is not None}

@@ -25,12 +25,12 @@ from recallflow.state.rows import Entry, Vectors
 from recallflow.state.segment import VERSION, Segment
 
 SMALL, LARGE = 128, 2_048  # memories
-MARKED_MOST = 1 / 8  # of a segment's memories: with more it is made again
+MARKED_MOST = 1 / 8  # share of a segment's memories; with more marks it is rebuilt
 BYTES_MOST = 8 * 1024 * 1024  # of a segment; longer texts are rare and read from their entries
 
 
 class Stretch(NamedTuple):
-    """Sequence numbers from `first` up to, and without, `end`."""
+    """A half-open range of sequence numbers."""
 
     first: int
     end: int
@@ -40,12 +40,12 @@ class Stretch(NamedTuple):
         return self.end - self.first
 
     def by(self, size: int) -> "Iterator[Stretch]":
-        """It in parts of a size."""
+        """Yield its parts of a given size."""
         return (Stretch(first, first + size) for first in range(self.first, self.end, size))
 
 
 def of_memory(owner: bytes, seq: int) -> list[bytes]:
-    """Keys of the segments that may hold a memory."""
+    """Return the keys of the segments that may hold a memory."""
     firsts = ((seq - seq % size, size) for size in (SMALL, LARGE))
     return [keys.segment(owner, first, first + size) for first, size in firsts]
 
@@ -65,13 +65,13 @@ class Segments:
         return end if (version, of_model) == (VERSION, self._model) else 0
 
     def load(self, index: OwnerIndex, next_seq: int) -> None:
-        """Fills an index that knows the owner's episodes with the memories up to `next_seq`, as they are committed."""
+        """Fill an index that has the owner's episodes with the committed memories up to `next_seq`."""
         marked = self._marked(Stretch(0, next_seq))
         large = Stretch(0, next_seq - next_seq % LARGE)
         small = Stretch(large.end, next_seq - next_seq % SMALL)
         index.reserve(next_seq)
         for stretch in (*large.by(LARGE), *small.by(SMALL)):
-            # One at a time: the next one is read to where this one was, and memory that is new to a process is slow.
+            # One at a time, so that the next read reuses the buffer: newly allocated memory is slow.
             index.append(self._segment(stretch, marked))
         tail = self._stored(Stretch(small.end, small.end + SMALL))
         if tail is not None:
@@ -80,7 +80,7 @@ class Segments:
         self._renew(index, marked)
 
     def keep(self, next_seq: int) -> int:
-        """Makes the next segment if all its memories are there by now; returns how many it holds."""
+        """Create the next segment if all its memories exist. Return its number of memories."""
         if next_seq < SMALL or next_seq - self._end < SMALL:
             return 0
         stretch = Stretch(self._end, self._end + SMALL)
@@ -90,7 +90,7 @@ class Segments:
         return stretch.size
 
     def keep_tail(self, next_seq: int) -> int:
-        """Packs the newest memories, if enough of them are not; returns how many they are."""
+        """Pack the newest memories if enough of them are unpacked. Return their number."""
         stretch = Stretch(next_seq - next_seq % SMALL, next_seq - next_seq % SMALL + SMALL)
         if next_seq - stretch.first < SMALL // 2:
             return 0
@@ -108,20 +108,19 @@ class Segments:
         return self._make(stretch, stretch.end) if found is None else found
 
     def _whole(self, stretch: Stretch) -> Segment | None:
-        """The stored segment, if it holds the stretch to its end."""
+        """Return the stored segment if it covers the whole range."""
         found = self._stored(stretch)
         return found if found is not None and found.end == stretch.end else None
 
     def _stored(self, stretch: Stretch) -> Segment | None:
         try:
             stored = self._partition.get_large(keys.segment(self._owner, *stretch))
-        except DecryptionFailed:  # it is made again
+        except DecryptionFailed:  # it is rebuilt
             return None
         return None if stored is None else Segment.decode(stored, self._model, self._dimension)
 
     def _make(self, stretch: Stretch, end: int) -> Segment:
-        """Packs a stretch up to `end` from its small segments, as far as they are true, or else from its entries; and
-        keeps it."""
+        """Pack and store a range up to `end`, from its valid small segments or else from its entries."""
         index = OwnerIndex(self._model, self._dimension)
         parts = [*stretch.by(SMALL)] if stretch.size > SMALL else []
         found = [None if self._marked(part) else self._whole(part) for part in parts]
@@ -148,21 +147,22 @@ class Segments:
     # ------------------------------------------------------------------ entries
 
     def _add(self, index: OwnerIndex, stretch: Stretch) -> None:
-        """Adds memories from their entries and vectors."""
+        """Add memories from their entries and vectors."""
         entries = Entry.decode_all(value for _, value in self._scan(keys.entry, stretch))
         version = {entry.seq: entry.version for entry in entries}
         stored = ((keys.sequence(key), value) for key, value in self._scan(keys.vectors, stretch))
         index.add(entries, {(seq, version[seq]): Vectors.decode(value) for seq, value in stored})
 
     def _renew(self, index: OwnerIndex, marked: list[int]) -> None:
-        """Puts memories in as they are now: in a segment they may be of an earlier version, or without their vector."""
+        """Replace marked memories by their current entries. A segment may hold an earlier version, or lack the
+        vector."""
         stored = self._partition.get_many([keys.entry(self._owner, seq) for seq in marked])
         entries = [Entry.decode(value) for value in stored if value is not None]
         vectors = self.read_vectors(np.array([entry.seq for entry in entries], np.int64))
         index.add(entries, {(one.seq, one.version): row for one, row in zip(entries, vectors, strict=True)})
 
     def read_vectors(self, seqs: Ints) -> list[Vectors | None]:
-        """Vectors of current memories."""
+        """Return the vectors of current memories."""
         stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in seqs.tolist()])
         return [None if value is None else Vectors.decode(value) for value in stored]
 
