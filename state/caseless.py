@@ -21,17 +21,17 @@ _WITHIN = regex.compile(r"[\p{L}\p{M}\p{N}]")
 
 
 def is_caseless(name: str) -> bool:
-    """Whether a name is looked for in texts as it stands."""
+    """Return whether a name must be searched in texts literally."""
     return not name.isascii() and len(name) >= _LEAST_CHARACTERS and _CASELESS.search(name) is not None
 
 
 def encode_names(names: list[str]) -> bytes:
-    """The names that are kept of an owner."""
+    """Encode an owner's stored names."""
     return orjson.dumps(names)
 
 
 def decode_names(data: bytes) -> list[str]:
-    """What `encode_names` made."""
+    """Decode an owner's stored names."""
     names: list[str] = orjson.loads(data)
     return names
 
@@ -45,7 +45,7 @@ def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _stands(text: str, name: str) -> bool:
-    """Whether one of the places where a text has these characters is the name."""
+    """Return whether a text contains a name as a separate word."""
     if _ANYWHERE.search(name):
         return True
     may_go_on = _HANGUL.search(name) is not None

@@ -54,7 +54,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
     here, there = source.resolve(), state_dir.resolve()
     if here in there.parents or there in here.parents:
         raise StateError(f"{state_dir} and {source} lie within each other: give a folder beside the checkpoint")
-    if not (state_dir / LOCK).exists():  # else it is a state directory, and whoever holds it is named first
+    if not (state_dir / LOCK).exists():  # otherwise it is a state directory, and the lock's error names its holder
         _check_empty(state_dir)
     with _unused(source), _writing(state_dir):
         make_private_folder(state_dir)
@@ -87,8 +87,8 @@ def _check_whole(source: Path, fingerprint: Fingerprint) -> None:
 
 
 def _unused(source: Path) -> contextlib.AbstractContextManager[None]:
-    """Holds a checkpoint that was ever opened, as its files might change while they are copied. One that never was may
-    lie where nothing can be written."""
+    """Lock a checkpoint that was ever opened, because its files might change during the copy. Other checkpoints may be
+    on read-only media, and are not locked."""
     folders = (partition_folder(source, number) for number in numbers_in(source))
     opened = (source / LOCK).exists() or any((folder / DATABASE_LOCK).exists() for folder in folders)
     return hold(source) if opened else contextlib.nullcontext()
@@ -103,7 +103,7 @@ def _check_empty(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _renamed(target: Path) -> Iterator[Path]:
-    """A new folder that becomes the target at the end, or is removed."""
+    """Yield a new folder, which becomes the target at the end or is removed on failure."""
     _check_empty(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -119,7 +119,7 @@ def _renamed(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """Raises the system's errors about a disk as StorageError."""
+    """Convert system errors about the disk into StorageError."""
     try:
         yield
     except OSError as error:
@@ -145,7 +145,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Removes all but the lock; the mark of a restore last, so that a kill meanwhile keeps it."""
+    """Remove all files but the lock. The marker of a restore is removed last, so that it survives a crash."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == RESTORING):
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

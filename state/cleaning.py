@@ -26,7 +26,7 @@ class Cleaning:
     """The cleaning of one state partition's files. Any thread may run it."""
 
     def __init__(self, db: Any, marks: Iterable[bytes]) -> None:
-        """`marks` are those of earlier runs."""
+        """Load the marks of earlier runs."""
         self._db = db
         self._folder = Path(db.path())
         self._numbers = count()  # one that is erased again meanwhile is to be cleaned again
@@ -36,7 +36,7 @@ class Cleaning:
         self._closed = False
 
     def __len__(self) -> int:
-        """How many erased owners the files may still hold something of."""
+        """Return the number of erased owners whose data the files may still hold."""
         return len(self._marks)
 
     def is_pending(self, mark: bytes) -> bool:

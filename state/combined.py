@@ -49,6 +49,6 @@ def combined_hash(paths: Sequence[Path], at_rest: AtRest) -> Combined:
 
 
 def _reach(partition: Partition) -> tuple[int, int]:
-    """How far the log is applied: of the partition's own part, and of all."""
+    """Return the number of applied records of the partition's own log, and of all logs."""
     own = [offset for source, offset in partition.applied.items() if source.endswith(f":{partition.number}")]
     return sum(own) + len(own), sum(partition.applied.values()) + len(partition.applied)

@@ -79,7 +79,7 @@ class StoredRecords:
         return value
 
     def between(self, first: bytes, end: bytes, *, back: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Records with first ≤ key < end, in key order or, `back`, the last key first."""
+        """Yield records with first ≤ key < end, in key order or, with `back`, in descending order."""
         options = _up_to(end)
         cursor = self._cursor(options, first, back)
         step = cursor.prev if back else cursor.next
@@ -89,7 +89,7 @@ class StoredRecords:
         self._check_end(cursor)
 
     def first_keys(self, first: bytes, end: bytes, at_most: int) -> list[bytes]:
-        """The first keys of a range, in order."""
+        """Return the first keys of a range, in order."""
         options = _up_to(end)
         cursor = self._cursor(options, first)
         found: list[bytes] = []
@@ -100,7 +100,8 @@ class StoredRecords:
         return found
 
     def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
-        """Whoever asks for it holds on to the options: without them it would not know where to end."""
+        """Return a cursor. The caller must keep the options alive, because the cursor reads its upper bound from
+        them."""
         try:
             cursor = self._db.iter(options)
             cursor.seek_to_last() if back else cursor.seek(first)
@@ -132,7 +133,7 @@ def _up_to(end: bytes) -> ReadOptions:
 
 
 def open_database(path: Path, options: Options, lock_wait_s: float) -> Rdict:
-    """Opens a RocksDB. After a hand-over the previous process may still hold the lock: waits, but not forever."""
+    """Open a RocksDB, and wait for a lock that the previous process may still hold after a handover."""
     give_up = time.monotonic() + lock_wait_s
     while True:
         try:

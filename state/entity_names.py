@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 NAMES_MOST = 10_000  # of an owner with more, none are known: to read them all would take too long
-_COMMON = 100  # so many names have a word that tells nothing
+_COMMON = 100  # a word in more names than this is not distinctive
 _NAME_BYTES = 300
 
 
@@ -33,7 +33,7 @@ class EntityNames:
                     del self._by_word[word]
 
     def alike(self, key: str) -> list[str]:
-        """Keys of the others whose names this one is part of, or that are part of it."""
+        """Return the keys of other entities whose name contains this one's words, or is contained in them."""
         own = {*_words(key)}
         found = {other for word in own if len(with_it := self._by_word.get(word, ())) <= _COMMON for other in with_it}
         return sorted(other for other in found - {key} if (words := {*_words(other)}) <= own or own <= words)
@@ -43,5 +43,5 @@ class EntityNames:
 
 
 def _words(key: str) -> list[str]:
-    """The words of the name in an entity's key."""
+    """Return the words of the name in an entity's key."""
     return key.partition(":")[2].replace("-", " ").split()

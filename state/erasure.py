@@ -13,7 +13,7 @@ def erased_ms(partition: Partition, owner: Owner, key: bytes) -> int | None:
 
 
 def tombstone(partition: Partition, tenant_id: str, user_id: str, environment: str | None, at_ms: int) -> Values:
-    """What remembers that a user was erased, in one environment or in all: the latest event time counts."""
+    """Return the record of a user's erasure, in one environment or in all. The latest event time counts."""
     key = keys.erased(user := partition.keyring.user(tenant_id, user_id))
     if environment is not None:
         key = keys.erased_in(user, partition.keyring.owner(Owner(tenant_id, environment, user_id)))

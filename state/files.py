@@ -21,7 +21,8 @@ _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file beside its target, sync and rename it. After a crash, either the old or the new file exists."""
+    """Write a temporary file, sync it, and rename it to its target. After a crash, either the old or the new file
+    exists."""
     new = path.with_name(path.name + ".new")
     with open_private(new, "wb") as file:
         file.write(data)
@@ -32,12 +33,17 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_checked(path: Path, fields: Mapping[str, Any]) -> None:
-    """Writes fields as JSON with their checksum."""
+    """Write fields as JSON with their checksum."""
     write_whole(path, orjson.dumps({**fields, CHECKSUM: _checksum(fields)}, option=orjson.OPT_INDENT_2))
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """The fields that `write_checked` wrote. Raises FileNotFoundError, and StateError for a file that is damaged."""
+    """Read the fields of `write_checked`.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        StateError: the file is damaged.
+    """
     try:
         fields: dict[str, Any] = orjson.loads(path.read_bytes())
         stored = fields.pop(CHECKSUM, None)
@@ -62,7 +68,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes one file, or the names in one folder, survive a power cut."""
+    """Sync one file, or the names in one folder, to the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -71,7 +77,7 @@ def sync(path: Path) -> None:
 
 
 def says_full(error: BaseException) -> bool:
-    """Whether an error names a full disk as its cause."""
+    """Return whether an error names a full disk as its cause."""
     return any(words in str(error) for words in _FULL)
 
 

@@ -22,7 +22,7 @@ class Fingerprint:
 
 
 def check_same(path: Path, one: Fingerprint, other_path: Path, other: Fingerprint) -> None:
-    """Raises SettingsMismatch where two directories were made with different settings."""
+    """Raise SettingsMismatch if two directories have different settings."""
     if one != other:
         others = asdict(other)
         settings = [
@@ -32,7 +32,7 @@ def check_same(path: Path, one: Fingerprint, other_path: Path, other: Fingerprin
 
 
 def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
-    """Raises SettingsMismatch where a directory was made with others than these."""
+    """Raise SettingsMismatch if a directory has other settings than the given ones."""
     ours = asdict(given)
     differing = [
         f"{name} is {was!r} there and {ours[name]!r} here" for name, was in asdict(stored).items() if was != ours[name]

@@ -22,12 +22,12 @@ _MADE_READY = f"{_ARRIVING}.tmp"  # as RocksDB calls a checkpoint until it is on
 
 
 def partition_folder(path: Path, number: int) -> Path:
-    """Where a state directory has the database of a state partition."""
+    """Return the folder of a state partition's database."""
     return path / f"p{number:03d}"
 
 
 def numbers_in(path: Path) -> list[int]:
-    """The state partitions that a state directory, or a copy of one, has a folder of."""
+    """Return the partitions with a folder in a state directory or its copy."""
     return sorted(int(folder.name[1:]) for folder in path.glob(_NUMBERED) if folder.is_dir())
 
 
@@ -50,7 +50,7 @@ def arriving_folder(path: Path, number: int) -> Path:
 
 
 def read_secret(folder: Path) -> StoredSecret | None:
-    """The secret that a folder brought along; None where the directory's is its own. Raises StateError."""
+    """Return the secret in a partition's folder, or None if it uses the directory's. Raise StateError."""
     try:
         return StoredSecret.of(read_checked(folder / BROUGHT))
     except (FileNotFoundError, NotADirectoryError):
@@ -79,8 +79,8 @@ def copy_partition(partition: Partition, folder: Path) -> None:
 
 
 def put_folder(path: Path, number: int, source: Path) -> None:
-    """Gives `source`, on the same disk, the place of a partition's folder; one that is there goes. After a crash it is
-    the old one, the new one, or, for a moment between them, none. Raises OSError."""
+    """Move `source`, on the same disk, to a partition's folder, and remove the previous folder. After a crash there is
+    the old folder, the new one or, briefly, none. Raise OSError."""
     folder = partition_folder(path, number)
     sync_tree(source)
     gone = _set_aside(folder)
@@ -90,7 +90,7 @@ def put_folder(path: Path, number: int, source: Path) -> None:
 
 
 def remove_folder(path: Path, number: int) -> None:
-    """Removes the folder of a partition, if there is one. Raises OSError."""
+    """Remove the folder of a partition, if there is one. Raise OSError."""
     gone = _set_aside(partition_folder(path, number))
     sync(path)
     shutil.rmtree(gone, ignore_errors=True)
@@ -113,7 +113,7 @@ def unmark_moving(folder: Path) -> None:
 
 
 def moves_to(folder: Path) -> Path | None:
-    """Where the copy of a marked folder belongs; None where it is not marked. Raises StateError."""
+    """Return the target of a marked folder, or None without a mark. Raise StateError."""
     try:
         return Path(read_checked(folder / MOVING)["to"])
     except FileNotFoundError:
@@ -138,8 +138,12 @@ def elsewhere_since_ms(folder: Path) -> int | None:
 
 
 def check_whole(folder: Path) -> None:
-    """Raises StorageError where the CURRENT file is lost, as RocksDB would see no database there, and empty the folder;
-    StateError where the folder is on its way to another directory."""
+    """Check a partition's folder before it is opened.
+
+    Raises:
+        StorageError: the CURRENT file is lost. RocksDB would treat the folder as new, and delete its files.
+        StateError: the folder is being moved to another directory.
+    """
     if (target := moves_to(folder)) is not None:
         raise StateError(
             f"{folder} was on its way to {target} when that was stopped, and may be there already: do the same again "

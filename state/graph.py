@@ -195,7 +195,7 @@ class OwnerGraph:
                     self._superseded[seq] = standing
 
     def size_bytes(self) -> int:
-        """The size of cached data."""
+        """Return the bytes of cached data."""
         unions = self._unions.size_bytes() if self._unions is not None else 0
         return _SUPERSEDED_BYTES * len(self._superseded or ()) + _SEQ_BYTES * len(self._seqs) + unions
 

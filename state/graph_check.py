@@ -71,7 +71,7 @@ class GraphCheck:
         self._caseless: list[str] = []
 
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
-        """Decodes one record of one of `TABLES`."""
+        """Decode one record of one of `TABLES`."""
         match table:
             case keys.NODE:
                 self._nodes[rest] = NodeRow.decode(value)
@@ -207,7 +207,7 @@ class GraphCheck:
             yield f"memory {name.hex()}: by what it is superseded is not what its edges say"
 
     def _of_joined(self) -> Iterator[str]:
-        """An edge that joins may have been one too many, and joins nothing."""
+        """Yield inconsistencies of joins. An edge above the limit of names joins nothing."""
         edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins}
         names = dict(self._joined.values())
         for name, (own, joined) in self._joined.items():

@@ -74,12 +74,12 @@ def _edge(row: EdgeRow) -> list[Any]:
 
 
 def _timeless(part: Any) -> Any:
-    """Without the times at which it came."""
+    """Return a part of the graph without ingestion and event times."""
     times = {"ingested_ms": 0, "said_ms": 0, "added_ms": 0}
     fields = getattr(part, "_fields", ())
     return _plain(part._replace(**{name: 0 for name in times if name in fields})) if fields else part
 
 
 def _plain(value: Any) -> Any:
-    """Without the types of tuples, for which JSON has no word."""
+    """Return a value with tuples as lists, as in JSON."""
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value

@@ -56,7 +56,7 @@ class Staged:
     kept: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
 
     def get(self, partition: Partition, key: bytes) -> bytes | None:
-        """A record as the event leaves it so far."""
+        """Return a record, including this event's changes."""
         return self.effects[key] if key in self.effects else partition.get(key)
 
     def copied(self) -> "Staged":
@@ -90,20 +90,20 @@ class HotGraph:
         self.unsynced: dict[int, Unsynced] = {}
         if was_empty:
             return
-        # A scan reads only what is committed. That is all of an owner at its first touch: owners are evicted only
-        # between batches.
+        # A scan returns commits only. That is complete when an owner is loaded, because owners are evicted only between
+        # batches.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
         self.unsynced = {keys.sequence(key): Unsynced.decode(value) for key, value in stored}
 
     def caseless(self) -> list[str]:
-        """The owner's names in scripts without case, loaded on first touch."""
+        """Return the owner's names in scripts without case, loaded on first use."""
         if self._caseless is None:
             stored = self._partition.get(keys.caseless(self._owner))
             self._caseless = decode_names(stored) if stored else []
         return self._caseless
 
     def names(self) -> EntityNames:
-        """The owner's entities by the words of their names, loaded on first touch."""
+        """Return the owner's entities by the words of their names, loaded on first use."""
         if self._names is None:
             nodes = self._partition.scan(keys.table(self._owner, keys.NODE))
             found = [NodeRow.decode(value).key for _, value in islice(nodes, NAMES_MOST + 1)]
@@ -111,8 +111,8 @@ class HotGraph:
         return self._names
 
     def window(self, newest: int) -> SketchWindow:
-        """Sketches of the owner's newest vectors up to the `seq` `newest`, loaded on first touch, which is before the
-        event at hand changes any."""
+        """Return the sketches of the owner's newest vectors up to the `seq` `newest`. They are loaded on first use,
+        before the current event changes any."""
         if self._window is None:
             self._window = SketchWindow()
             first = keys.links(self._owner, max(0, newest - WINDOW + 1))

@@ -13,11 +13,11 @@ class Interner:
         self.strings: list[str] = []
 
     def numbers(self, texts: Iterable[str | None]) -> list[int]:
-        """The strings' numbers, given on first sight."""
+        """Return the strings' numbers. A new string gets the next number."""
         found = [*map(self._numbers.__getitem__, texts)]
         self.strings += (text for text in islice(self._numbers, 1 + len(self.strings), None) if text is not None)
         return found
 
     def known(self, text: str) -> int:
-        """The string's number, or -2 where it was never seen (which no memory has)."""
+        """Return the string's number, or -2, which no memory has, for an unknown string."""
         return self._numbers.get(text, -2)

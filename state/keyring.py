@@ -52,7 +52,7 @@ class Keyring:
         return Cipher(hashlib.blake2b(key=self._secret, person=b"directory key", digest_size=KEY_BYTES).digest())
 
     def owner(self, owner: Owner) -> bytes:
-        """The owner's 16-byte key prefix. JSON keeps `a/b`+`c` and `a`+`b/c` apart."""
+        """Return the owner's 16-byte key prefix. JSON distinguishes `a/b`+`c` from `a`+`b/c`."""
         return hashlib.blake2b(orjson.dumps(tuple(owner)), key=self._secret, digest_size=OWNER_BYTES).digest()
 
     def user(self, tenant_id: str, user_id: str) -> bytes:
@@ -60,27 +60,27 @@ class Keyring:
         return self._hash_parts(b"user", tenant_id, user_id)
 
     def tenant(self, tenant_id: str) -> bytes:
-        """The 16-byte key of a tenant."""
+        """Return the 16-byte key of a tenant."""
         return self._hash_parts(b"tenant", tenant_id)
 
     def _hash_parts(self, person: bytes, *parts: str) -> bytes:
         return hashlib.blake2b(orjson.dumps(parts), key=self._secret, person=person, digest_size=OWNER_BYTES).digest()
 
     def name(self, owner: bytes, name: str) -> bytes:
-        """The 16-byte key of a memory id, session or event id of one owner."""
+        """Return the 16-byte key of a memory id, session or event id of one owner."""
         return self._name(owner, name)
 
     def _hash_name(self, owner: bytes, name: str) -> bytes:
         return hashlib.blake2b(name.encode(), key=self._secret, person=owner, digest_size=NAME_BYTES).digest()
 
     def node(self, owner: bytes, key: str) -> bytes:
-        """The 16-byte key of a graph node that is no memory (a memory's is its id's name)."""
+        """Return the 16-byte key of a graph node other than a memory. A memory's key is `name` of its id."""
         return hashlib.blake2b(
             key.encode(), key=self._secret, person=owner, salt=b"node", digest_size=NAME_BYTES
         ).digest()
 
     def edge(self, owner: bytes, source: bytes, target: bytes, kind: str) -> bytes:
-        """The 16-byte key of an edge of a type between two nodes, given as their keys."""
+        """Return the 16-byte key of an edge of a type between two nodes, given by their keys."""
         ends = source + target + kind.encode()
         return hashlib.blake2b(ends, key=self._secret, person=owner, salt=b"edge", digest_size=NAME_BYTES).digest()
 
@@ -90,5 +90,5 @@ class Keyring:
         return Cipher(digest.digest())
 
     def digest(self, owner: bytes, content: bytes) -> bytes:
-        """A 16-byte fingerprint of content, which reveals nothing without the secret."""
+        """Return a 16-byte fingerprint of content, which reveals nothing without the secret."""
         return hashlib.blake2b(content, key=self._secret, person=owner, salt=b"content", digest_size=16).digest()

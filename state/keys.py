@@ -429,18 +429,18 @@ def effects(source: bytes, offset: int) -> bytes:
 
 
 def stretches(found: Iterable[bytes]) -> list[bytes]:
-    """How the keys of the owners' namespace begin, as far as they are scanned for: with a table, or with a name in one
-    of the grouped tables."""
+    """Return the scan prefixes of keys in the owners' namespace: table prefixes, or the prefix of a name in grouped
+    tables."""
     return [key[:GROUP_BYTES] if key[OWNER_BYTES + 1 : TABLE_BYTES] in GROUPED else key[:TABLE_BYTES] for key in found]
 
 
 def split(key: bytes) -> tuple[bytes, bytes, bytes]:
-    """A key of the owners' namespace → (owner, table, rest). Another key belongs to no owner and no table."""
+    """Split a key of the owners' namespace into (owner, table, rest). Other keys have an empty owner and table."""
     return (key[1:17], key[17:18], key[18:]) if key.startswith(OWNERS) else (b"", b"", key)
 
 
 def sequence(key: bytes) -> int:
-    """The sequence number that ends an entry or vectors key."""
+    """Return the sequence number at the end of an entry or vectors key."""
     return int(_U64.unpack(key[-8:])[0])
 
 
@@ -450,16 +450,16 @@ def seq_and_version(key: bytes) -> tuple[int, int]:
 
 
 def version(key: bytes) -> int:
-    """The version that a row's key ends with."""
+    """Return the version at the end of a row's key."""
     return int(_U32.unpack(key[-4:])[0])
 
 
 def reversed_sequence(key: bytes) -> int:
-    """The number that ends a key which counts backwards."""
+    """Return the number at the end of a key in descending order."""
     return _LAST - sequence(key)
 
 
 def after(prefix: bytes) -> bytes:
-    """The first key behind all keys that start with `prefix`: the upper bound of its range."""
+    """Return the first key after all keys with the prefix, the upper bound of its range."""
     head_, last = prefix[:-1], prefix[-1]
     return head_ + bytes([last + 1]) if last < 0xFF else after(head_)

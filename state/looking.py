@@ -22,7 +22,7 @@ def unpurged_owners(path: Path, partitions: int) -> int:
 
 
 def uncleaned_owners(folder: Path) -> int:
-    """Of how many erased owners a partition's files may still hold something. Raises StorageError."""
+    """Return the number of erased owners whose data a partition's files may still hold. Raise StorageError."""
     with _stand_in(folder) as there:
         try:
             db = Rdict(str(there), Options(raw_mode=True), access_type=AccessType.read_only())

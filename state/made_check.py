@@ -15,7 +15,7 @@ class MadeCheck:
         self._listed: set[tuple[int, str, int]] = set()
 
     def add_row(self, row: MemoryRow) -> None:
-        """A version of a memory."""
+        """Add a version of a memory."""
         if row.derived_from is not None:
             self._sources[row.seq] = [
                 one["memory_id"] for one in (row.derived_from, *row.derived_from.get("others", []))
@@ -27,7 +27,7 @@ class MadeCheck:
         self._summaries |= {(seq, *one) for one in made.summaries}
 
     def add_summary(self, summary: CategorySummaryRow) -> None:
-        """A summary of a category."""
+        """Add a category summary."""
         self._listed |= {(seq, summary.category, summary.change) for seq in summary.sources}
 
     def problems(self, seq_of: Callable[[str], int | None]) -> Iterator[str]:

@@ -99,7 +99,7 @@ def move(source: Path, target: Path, numbers: Collection[int], at_rest: AtRest, 
 
 
 def split(source: Path, targets: Mapping[Path, Collection[int]], at_rest: AtRest) -> list[Move]:
-    """Moves partitions to several directories, which need not be there yet."""
+    """Move partitions to several directories, which are created if they do not exist."""
     wanted = Counter(number for numbers in targets.values() for number in numbers)
     if twice := [number for number, count in wanted.items() if count > 1]:
         raise UsageError(f"{names(twice)} cannot go to two directories: name each partition once")
@@ -192,7 +192,7 @@ def _topic(source: str) -> str:
     return source.rpartition(":")[0]
 
 
-# ── what may move ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ---------------------------------------------------------------------- checks
 
 
 def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
@@ -218,7 +218,7 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
 
 
 def _secret(path: Path, number: int) -> StoredSecret:
-    """The secret of a partition: a copy of it has the same, and no other directory."""
+    """Return the secret of a partition. Copies of a partition share it, and no other directory has it."""
     return read_secret(partition_folder(path, number)) or describe(path).secret
 
 

@@ -8,7 +8,7 @@ RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"
 
 
 class Life(NamedTuple):
-    """That an edge was there, since `added_ms`."""
+    """The existence of an edge since `added_ms`."""
 
     source: NodeKey
     target: NodeKey
@@ -18,13 +18,13 @@ class Life(NamedTuple):
 
     @classmethod
     def of(cls, stored: list[Any]) -> Self:
-        """What JSON made of it."""
+        """Parse the JSON form."""
         source, target, *rest = stored
         return cls(NodeKey(*source), NodeKey(*target), *rest)
 
     @classmethod
     def of_row(cls, row: EdgeRow) -> Self:
-        """That an edge is there."""
+        """Return the existence of a current edge."""
         return cls(row.source, row.target, row.type, row.number, row.added_ms)
 
 

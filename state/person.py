@@ -45,7 +45,7 @@ class Person:
         self._sessions: dict[bytes, str] = {}
 
     def records(self) -> Shown:
-        """All but the graph; none of one who only asked so far."""
+        """Yield all records except the graph's. An owner with queries only has none."""
         stored = self.partition.get(keys.head(self.owner))
         if stored is None:
             return
@@ -57,20 +57,20 @@ class Person:
         yield "hashes", dict(self._hashes())
 
     def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The records of one of the owner's tables."""
+        """Yield the records of one of the owner's tables."""
         return self.partition.scan(keys.table(self.owner, table))
 
     def session_id(self, name: bytes) -> str | None:
-        """The session that a hash is of, where a memory is of that session."""
+        """Return the session of a hash, if a memory belongs to it."""
         return self._sessions.get(name)
 
     def _memory_id(self, seq: int) -> str | None:
-        """The id of a memory by its number, while it is there."""
+        """Return the id of a current memory by its number."""
         stored = self.partition.get(keys.entry(self.owner, seq))
         return None if stored is None else Entry.decode(stored).id
 
     def _memories(self) -> Shown:
-        """Every version of every memory, in the order in which memories came."""
+        """Yield every version of every memory, in the order of ingestion."""
         name = self.partition.keyring.name
         for _, stored in self.scan(keys.ENTRY):
             entry = Entry.decode(stored)
@@ -94,7 +94,7 @@ class Person:
         return {"stems": stems, "vectors": self._vector_fields(place)}
 
     def _vector_fields(self, key: bytes) -> Fields | None:
-        """Vectors, by what model they are of and how many."""
+        """Return the vectors with their model and counts."""
         stored = self.partition.get(key)
         if stored is None:
             return None
@@ -106,7 +106,7 @@ class Person:
         return shown
 
     def _hashes(self) -> Iterator[tuple[str, int]]:
-        """How many there are of what only hashes are kept of."""
+        """Yield the number of stored hashes by kind, for data of which only hashes are stored."""
         for table, what in HASHES.items():
             yield what, sum(1 for _ in self.scan(table))
         yield "query_ids", len(self.partition.get(keys.asked(self.owner)) or b"") // _QUERY_ID_BYTES
@@ -149,7 +149,7 @@ def _category_summary(person: Person, _: bytes, value: bytes) -> Fields:
     return found._asdict() | {"sources": [*map(person.memory_id, found.sources)]}
 
 
-# What is told of each further table: type of record, and how it is read.
+# The reader of each further table: type of record, and function.
 READERS: dict[bytes, tuple[str, Callable[[Person, bytes, bytes], Fields]]] = {
     keys.USAGE: ("usage", _usage),
     keys.SESSION: ("session", _session),

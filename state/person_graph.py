@@ -35,7 +35,7 @@ class PersonGraph:
         self._edge = lru_cache(_KEPT)(self._read_edge)
 
     def records(self) -> Shown:
-        """Every record of the graph."""
+        """Yield every record of the graph."""
         scan, memory_id = self._person.scan, self._person.memory_id
         for _, value in scan(keys.NODE):
             yield "node", _node_fields(NodeRow.decode(value))
@@ -115,7 +115,7 @@ class PersonGraph:
         return next((str(NodeKey(*row[0])) for row in past if row is not None), None)
 
     def _read_edge(self, name: bytes) -> Fields | None:
-        """The ends and the type of an edge that is, or once was."""
+        """Return the ends and the type of a current or past edge."""
         partition, owner = self._person.partition, self._person.owner
         stored = partition.get(keys.edge(owner, name))
         found: EdgeRow | Life | None = None if stored is None else EdgeRow.decode(stored)
@@ -126,7 +126,7 @@ class PersonGraph:
 
 
 def _middle(key: bytes) -> bytes:
-    """The hash of a name that begins a key of a grouped table."""
+    """Return the hash of the name at the start of a grouped table's key."""
     return keys.split(key)[2][: keys.NAME_BYTES]
 
 

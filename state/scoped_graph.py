@@ -28,7 +28,7 @@ from recallflow.state.past_graph import LOOKED_AT, PastGraph
 from recallflow.state.rows import MemoryRow
 from recallflow.state.version_graph import VersionGraph
 
-MEMBERS_MOST = 100  # of a node, the newest, of which the oldest says what it is called
+MEMBERS_MOST = 100  # per node, the newest; the oldest of them gives its name
 READ_MOST = 4  # of these, until one has its name
 NEWEST = 1_000  # memories whose links are gone through for entities
 
@@ -58,14 +58,15 @@ class ScopedGraph(PastGraph):
         return None if given is None and not statements else then._replace(given=given, statements=statements)
 
     def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
-        """The newest first by when these memories said so: the numbers of edges tell who said it before."""
+        """Return edges by ingestion in these memories, newest first. Their numbers would reveal statements of other
+        memories."""
         return sorted(
             super()._stated(key, limit),
             key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)),
         )
 
     def _joins(self) -> Iterable[tuple[str, str, int]]:
-        """In the order in which these memories said so, and numbered anew."""
+        """Return the joins in the order of ingestion in these memories, numbered again."""
         found: dict[tuple[str, str], int] = {}
         for source, target, number in self._joining():
             if (edge := self._joined_then(source, target, number)) is not None:
@@ -87,7 +88,7 @@ class ScopedGraph(PastGraph):
         row = super()._row(key)
         if key.memory or key.text.partition(":")[0] != EPISODE_KIND:
             return row
-        # The episodes that these memories have are of their own, and nobody stored those.
+        # The episodes of these memories are computed, and have no stored node.
         if (number := self._episodes.get(key)) is None or (episode := self._index.episode(number)) is None:
             return None
         return row or NodeRow(key, EPISODE_KIND, episode.id)
@@ -104,7 +105,7 @@ class ScopedGraph(PastGraph):
         return row._replace(name=name, urn=urn or described.urn, properties=described.properties, described_by=None)
 
     def _description(self, key: NodeKey) -> NodeDescription | None:
-        """How the first of the memories describes a node that does."""
+        """Return the first description of a node by one of these memories."""
         if not key.text.startswith(f"{ENTITY_KIND}:"):
             return None
         first, end = keys.members_from(self._owner, keys.MEMBER, self.name(key), self._newest)
@@ -117,7 +118,7 @@ class ScopedGraph(PastGraph):
         return found
 
     def _spelt(self, key: NodeKey) -> str:
-        """A node's name as the memories write it; in small letters where none of those looked at does."""
+        """Return a node's name as spelt in the memories, or case-folded if none of the examined ones contains it."""
         for seq in sorted(PastGraph.members(self, key, MEMBERS_MOST))[:READ_MOST]:
             if (row := self._memory(seq)) is not None and (name := _spelt_in(row, key)) is not None:
                 return name
@@ -147,7 +148,7 @@ def _bare(given: GivenEdge, statements: tuple[Any, ...]) -> GivenEdge:
 
 
 def _spelt_in(row: MemoryRow, key: NodeKey) -> str | None:
-    """How a memory writes a node's name."""
+    """Return a node's name as spelt in a memory."""
     kind, _, plain = key.text.partition(":")
     names = [row.name, row.category, row.project_id, row.kind, *row.tags, *row.topics]
     for entity in row.entities:

@@ -20,5 +20,5 @@ class ScopedIndex:
             self.sessions.setdefault(episode.session_id, []).append(episode)
 
     def holds(self, project_id: str | None) -> bool:
-        """Whether memories of a project are in."""
+        """Return whether the index holds memories of a project."""
         return self.index.projects is not None and project_id in self.index.projects

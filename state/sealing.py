@@ -38,7 +38,7 @@ class Unsealed:
 
 
 class Sealed:
-    """Encrypted values. Where vectors are not to be encrypted, those that are all the same are opened."""
+    """Encrypted values. If vectors are not encrypted, existing encrypted vectors can still be read."""
 
     def __init__(self, keyring: Keyring, owner_keys: OwnerKeys) -> None:
         self._directory = keyring.cipher

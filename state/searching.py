@@ -36,11 +36,11 @@ class Pieces:
         self._overlap_bytes = max(map(len, numbered), default=1) - 1
 
     def within(self, data: bytes) -> Numbers:
-        """Which pieces are in some bytes."""
+        """Return the pieces contained in some bytes."""
         return {self._numbers[found] for found, _, _ in self._find(data, overlapping=True)}
 
     def along(self, parts: Iterable[bytes]) -> Numbers:
-        """Which pieces are in bytes that come in parts, also where one part ends within them."""
+        """Return the pieces contained in bytes that arrive in parts, including matches across parts."""
         found, before = Numbers(), b""
         for part in parts:
             data = before + part
@@ -57,7 +57,7 @@ class Findings:
         sizes: The bytes of each searched file.
         found: The pieces found, by file.
         others: Pieces that occur in other users' records, and prove nothing.
-        unread: Tables that RocksDB cannot read, of which only the raw bytes were searched.
+        unread: Tables that RocksDB cannot read; only their raw bytes were searched.
     """
 
     sizes: dict[Path, int] = field(default_factory=dict)
@@ -66,14 +66,14 @@ class Findings:
     unread: set[Path] = field(default_factory=set)
 
     def telling(self) -> dict[Path, int]:
-        """How many pieces that prove something are in each file that has any."""
+        """Return the number of conclusive pieces in each file with any."""
         left = {path: len(numbers - self.others) for path, numbers in self.found.items()}
         return {path: count for path, count in sorted(left.items()) if count}
 
 
 def search_folder(folder: Path, pieces: Pieces, known: RecordFilter, findings: Findings) -> None:
-    """Searches every file below a folder. A file that is gone meanwhile, as tables go that are merged, is none; what
-    took its place is searched as well."""
+    """Search every file below a folder. A file that disappears during the search, such as a merged table, is ignored;
+    the files that replace it are searched."""
     searched = set[Path]()
     while left := [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in searched]:
         for path in left:
@@ -111,7 +111,8 @@ def _search_records(records: Records, pieces: Pieces, known: RecordFilter, findi
 
 
 def _batched(records: Records, known: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
-    """Values of others and of nobody else, many at a time: to search in one goes by the call, not by the byte."""
+    """Yield the values of other users, and all further values, in batches. A search costs time per call, not per
+    byte."""
     while batch := [*islice(records, RECORDS_AT_ONCE)]:
         by_whose: dict[bool, list[bytes]] = {}
         for key, value in batch:

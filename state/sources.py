@@ -10,7 +10,7 @@ MOVED = "moved.json"  # in directories between which partitions were moved
 
 
 def reads_topics(state_dir: Path) -> bool:
-    """Whether a directory was ever given topics to read."""
+    """Return whether a directory was ever given topics to read."""
     return (state_dir / TOPICS).exists()
 
 
@@ -23,12 +23,12 @@ def read_logs(state_dir: Path) -> dict[str, str]:
 
 
 def has_moved(state_dir: Path) -> bool:
-    """Whether partitions of a directory were moved to another, or came from one."""
+    """Return whether partitions of a directory were moved to or from another."""
     return (state_dir / MOVED).exists()
 
 
 def note_move(source: Path, target: Path) -> None:
-    """Has both directories say that partitions of one are in the other, and the target know the source's topics."""
+    """Record in both directories that partitions were moved, and copy the source's topics to the target."""
     for path in (source, target):
         write_checked(path / MOVED, {})
     if reads_topics(source) and not reads_topics(target):

@@ -21,7 +21,7 @@ _PASSAGES_BYTES = 200  # of Python objects
 
 
 def to_bytes(tokens: Matrix) -> Bytes:
-    """(tokens, dimension) of any length → unit vectors in bytes."""
+    """Convert (tokens, dimension) of any length to unit vectors in bytes."""
     norms = np.linalg.norm(tokens, axis=1, keepdims=True)
     unit = np.divide(tokens, norms, out=np.zeros_like(tokens), where=norms > 0)
     codes: Bytes = np.rint(unit * ONE).astype(np.int8)
@@ -63,7 +63,7 @@ class TokenIndex:
         return self._flat.nbytes + self._starts.nbytes + self._sizes.nbytes + passages
 
     def add(self, tokens: Sequence[Tokens]) -> None:
-        """Appends the next slots' tokens."""
+        """Append the next slots' tokens."""
         starts, sizes = self._append(range(len(self._starts), len(self._starts) + len(tokens)), tokens)
         self._starts.extend(starts)
         self._sizes.extend(sizes)
@@ -121,7 +121,8 @@ class TokenIndex:
         return best
 
     def _by_passage(self, slots: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-        """Rows of each passage that has any, slot by slot; and how many such passages each slot has."""
+        """Return the number of rows of each passage with rows, slot by slot, and the number of such passages per
+        slot."""
         found = [self._passages.get(slot) for slot in slots.tolist()]
         each = [sizes[[at]] if one is None else one[one > 0] for at, one in enumerate(found)]
         return np.concatenate(each), np.array([len(one) for one in each])

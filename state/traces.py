@@ -20,7 +20,7 @@ _NOT_THEIRS = frozenset(("type", "environment", "tenant_id", "layer", "role", "k
                          "links", "valid_from", "valid_to", "until", "timestamp"))  # fmt: skip
 _OURS = NODE_KINDS | {"evidence", "relation", "archived", "same_as", "similar_to", "supersedes", "contradicts"}
 _NAMED = frozenset(("metadata", "properties"))
-_POSITION = re.compile(r"[\w.-]+:\d+:\d+")  # in a log, and what is called after it: others' begin with it
+_POSITION = re.compile(r"[\w.-]+:\d+:\d+")  # a log position: generated ids of other users may start with it
 _WORD = re.compile(rf"\S{{1,{PIECE_BYTES}}}\s*")
 
 
@@ -40,7 +40,7 @@ class Traces:
                 self._choose(piece)
 
     def pieces(self) -> list[bytes]:
-        """What to look for."""
+        """Return the pieces to search for."""
         return sorted(self._known)
 
     def _choose(self, piece: bytes) -> None:
@@ -76,8 +76,8 @@ def _texts_of(value: Any, *, named: bool = False) -> Iterator[str]:
 
 
 def pieces_of(text: str) -> Iterator[bytes]:
-    """A text in pieces of whole words, or of parts of words that are longer than a piece; none of a text that is too
-    short to be telling."""
+    """Yield a text in pieces of whole words, or of parts of words that exceed a piece. A text that is too short to be
+    distinctive has none."""
     whole = text.encode()
     if len(whole) < 2 * PIECE_BYTES:
         if len(whole) >= LEAST_BYTES:
@@ -95,7 +95,7 @@ def pieces_of(text: str) -> Iterator[bytes]:
 
 
 def forms_of(piece: bytes) -> set[bytes]:
-    """A piece as files may have it: plain, as JSON has it, in UTF-16, in base64 wherever it begins."""
+    """Return the forms of a piece in files: plain, JSON, UTF-16, and base64 at any alignment."""
     text = piece.decode()
     forms = {piece, orjson.dumps(text)[1:-1], json.dumps(text).encode()[1:-1]}
     forms |= {text.encode("utf-16-le"), text.encode("utf-16-be")}

@@ -28,12 +28,12 @@ JoinedOf = Callable[[str], Sequence[NameJoin]]
 
 
 def encode_joined(own: str, joined: Sequence[NameJoin]) -> bytes:
-    """A name's record."""
+    """Encode a name's record."""
     return orjson.dumps([own, [tuple(one) for one in joined]])
 
 
 def decode_joined(data: bytes) -> tuple[str, list[NameJoin]]:
-    """What `encode_joined` made."""
+    """Decode a name's record."""
     own, joined = orjson.loads(data)
     return own, [NameJoin(*one) for one in joined]
 
@@ -51,7 +51,7 @@ def names_of(key: str, joined_of: JoinedOf) -> list[str]:
 
 
 def _order(name: str, joined: Iterable[NameJoin]) -> tuple[bool, int, bool, str]:
-    """Sorts URNs behind names, then by the first edge at a name, and whether that leads to another."""
+    """Return a sort key: URNs after names, then by the first edge of a name and its direction."""
     # None are joined at one end only, unless the state is damaged.
     number, is_led_to = min(((one.number, not one.leads) for one in joined), default=(0, True))
     return name.startswith(_URN), number, is_led_to, name
@@ -81,7 +81,7 @@ class Unions:
         return [NameJoin(*one) for one in self._joined.get(name, ())]
 
     def joins(self, key: NodeKey) -> int:
-        """How many edges join a name to others."""
+        """Return the number of edges that join a name to others."""
         return 0 if key.memory else len(self._joined.get(key.text, ()))
 
     def publish(self, changed: Mapping[str, Sequence[NameJoin]]) -> None:

@@ -39,7 +39,7 @@ class Usage(NamedTuple):
         return cls._make(_RECORD.unpack(data))
 
     def judged(self, useful: bool) -> "Usage":
-        """With one more voice of feedback."""
+        """Return the usage with one more feedback vote."""
         if useful:
             return self._replace(useful=self.useful + 1)
         return self._replace(not_useful=self.not_useful + 1)
@@ -61,13 +61,13 @@ class OwnerUsage:
         self._liked: list[int] = np.flatnonzero(records["useful"] > records["not_useful"]).tolist()
 
     def of(self, seqs: Ints) -> Records:
-        """A copy of the records, (len(seqs),), with the fields of `Usage`."""
+        """Return a copy of the records, (len(seqs),), with the fields of `Usage`."""
         self._reach(int(seqs.max(initial=0)))
         records: Records = np.frombuffer(self._records, _RECORDS)[seqs]
         return records
 
     def put(self, seq: int, usage: Usage) -> None:
-        """The memory's record is now this one."""
+        """Replace a memory's record."""
         self._reach(seq)
         _RECORD.pack_into(self._records, seq * _RECORD.size, *usage)
         at = bisect.bisect_left(self._liked, seq)
@@ -76,7 +76,7 @@ class OwnerUsage:
             self._liked[at : at + is_in] = [seq] * is_liked
 
     def count(self, seqs: Sequence[int], at_ms: int) -> list[bytes]:
-        """Counts one more answer, asked for at `at_ms`, that returned these memories; gives their encoded records."""
+        """Count the return of these memories by an answer at `at_ms`, and return their encoded records."""
         self._reach(max(seqs))
         encoded = []
         for seq in seqs:

@@ -13,9 +13,9 @@ from recallflow.state.segment import Rows, masked
 
 ONE = 127  # the byte of a row's largest number
 _ZERO = 128  # the stored byte of 0
-# Multiplications that OpenBLAS leaves to one thread. Where other work holds the cores, threads that wait for each other
-# are slower than one: 100,000 rows of 384 floats took 17 ms (p95 150 ms) on two busy cores as a whole, 13 ms (p95 16
-# ms) in parts. Of a few rows, smaller parts are better still: what is turned to floats stays in the inner caches.
+# Multiplications that OpenBLAS runs on one thread. If other work uses the cores, threads that wait for each other are
+# slower than one: 100,000 rows of 384 floats took 17 ms (p95 150 ms) on two busy cores as a whole, 13 ms (p95 16 ms) in
+# parts. For few rows, smaller parts are faster, because the converted floats stay in the inner caches.
 _ALONE = 400_000
 _FEW, _ALONE_OF_FEW = 4_000, 100_000
 # OpenBLAS multiplies rows a few together, and sums those left over in another order: the last bits of a product would
@@ -32,7 +32,7 @@ class VectorIndex:
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
-        # No index of FAISS: what it reserves, it fills with zeros, and it takes no rows where they are to stand.
+        # FAISS indexes are not used: they fill reserved space with zeros, and cannot take rows at given positions.
         self._flat = GrowingArray(np.uint8)
         self._slots = GrowingArray(np.int64)  # of each row, rising: slots come in rising order, removal keeps it
         self._units = GrowingArray(np.float32)  # of each row
@@ -67,7 +67,7 @@ class VectorIndex:
         self._units.extend(units[:, 0])
 
     def append(self, rows: Rows, first: int) -> None:
-        """Appends rows as they were packed, after those of all other slots; places count from the slot `first`."""
+        """Append packed rows after all other slots. Their positions count from the slot `first`."""
         masked(rows.codes, out=self._flat.more(rows.codes.size).reshape(rows.codes.shape))
         self._extend(rows.places.astype(np.int64) + first)
         self._units.extend(rows.units)
@@ -78,7 +78,7 @@ class VectorIndex:
         self._firsts = None
 
     def packed(self) -> Rows:
-        """All rows, as another index can append them."""
+        """Return all rows in the form that `append` takes."""
         return Rows(self._slots.view, masked(self._codes()), self._units.view)
 
     def reserve(self, rows: int) -> None:
@@ -110,7 +110,7 @@ class VectorIndex:
         return np.maximum.reduceat(products, firsts), slots[firsts]
 
     def cosines_of(self, query: Matrix, slot: int) -> Matrix:
-        """The cosine of each of a slot's rows with `query`."""
+        """Return the cosine of each of a slot's rows with `query`."""
         first, end = self._slots.view.searchsorted([slot, slot + 1])
         return self._products(query, self._codes()[first:end], self._units.view[first:end])
 
@@ -130,14 +130,14 @@ class VectorIndex:
         return found
 
     def holds(self, slots: Ints) -> Mask:
-        """Whether each slot has rows."""
+        """Return whether each slot has rows."""
         owned = self._slots.view
         found: Mask = owned.searchsorted(slots, "right") > owned.searchsorted(slots)
         return found
 
     def of(self, slots: Ints) -> Matrix:
-        """The vector of each slot, (len(slots), dimension), of several rows their mean, of length 1; zeros for a slot
-        without rows."""
+        """Return the vector of each slot, (len(slots), dimension). Several rows give their mean, of length 1; a slot
+        without rows gives zeros."""
         if not len(self):
             return np.zeros((len(slots), self._dimension), np.float32)
         owned = self._slots.view
@@ -168,7 +168,7 @@ class VectorIndex:
         return self._firsts
 
     def _codes(self) -> Codes:
-        """The rows, (rows, dimension): the very memory, until the next change."""
+        """Return the rows, (rows, dimension), without a copy, valid until the next change."""
         codes: Codes = self._flat.view.reshape(-1, self._dimension)
         return codes
 
@@ -204,7 +204,7 @@ class Clusters:
         self._known[missing] = True
 
     def cosines(self, places: Ints) -> npt.NDArray[np.float32]:
-        """Each place's cosine to the centroid of its episode."""
+        """Return each position's cosine to the centroid of its episode."""
         cosines: npt.NDArray[np.float32] = self._cosines.take(places)
         if not self._complete and (unknown := np.isnan(cosines)).any():
             missing = places[unknown]

@@ -37,7 +37,7 @@ from recallflow.state.rows import (
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
 
-# Each table of an owner: what it is called, and the bytes of a key behind the table's letter.
+# Name of each table of an owner, and the number of key bytes after the table's letter.
 TABLES = {
     keys.HEAD: ("owners", 0),
     keys.CURRENT: ("ids", 16),
@@ -71,8 +71,12 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 
 @dataclass(slots=True)
 class Report:
-    """The contents of a state directory, and all problems. `partitions` are those that were read: partitions without
-    events have no folder, and partitions that another member continues are skipped."""
+    """The contents of a state directory, and all problems.
+
+    Attributes:
+        partitions: the number of partitions read. Partitions without events have no folder, and partitions that another
+            member continues are skipped.
+    """
 
     partitions: int = 0
     records: Counter[str] = field(default_factory=Counter)
@@ -80,8 +84,11 @@ class Report:
 
 
 def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
-    """Reads and decodes every record of every table, and checks that they agree. Goes on after each problem; raises
-    StateError only where nothing can be read at all: no description, or another process has the directory."""
+    """Read and decode every record of every table, and check their consistency. It continues after each problem.
+
+    Raises:
+        StateError: nothing can be read, because the description is missing or another process holds the directory.
+    """
     report = Report()
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         for number in directory.existing_numbers():
@@ -205,7 +212,7 @@ class _OwnerCheck:
         self._summarised: set[int] = set()  # episodes with a stored summary
 
     def problems(self, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
-        """Everything that is wrong with the owner's records, which are counted by table."""
+        """Yield all problems of the owner's records, and count them by table."""
         who = f"owner {self._owner.hex()}"
         if self._store.keyring.encrypts and not self._store.has_key(self._owner):
             tables = [TABLES.get(keys.split(key)[1], ("unknown", -1))[0] for key, _ in records]

@@ -12,7 +12,7 @@ class VersionGraph(PastGraph):
     """A graph in which a memory has the links of all its versions."""
 
     def members(self, key: NodeKey, limit: int) -> list[int]:
-        """The `seq` of memories that had a version linked to the node, newest first; of a memory, its own."""
+        """Return the `seq` of memories with a version linked to the node, newest first; for a memory, its own."""
         if key.memory or key in self._episodes:
             return super().members(key, limit)
         own, near = self._called(key), [*self._ever_linked(key, limit)]
@@ -21,11 +21,11 @@ class VersionGraph(PastGraph):
         return [*islice(linked, limit)]
 
     def was_linked(self, seq: int, version: int, key: NodeKey) -> bool:
-        """Whether a version was linked to the node that is called so."""
+        """Return whether a version was linked to the node."""
         return any(node == key for node, _ in self._links_of(seq, version))
 
     def _versions(self, seqs: list[int]) -> dict[int, list[int]]:
-        """Of memories, by their `seq`: the versions that the index holds."""
+        """Return the versions in the index of memories, by `seq`."""
         facts = self._index.conversation.facts
         theirs = np.isin(facts["seq"], seqs)
         found: dict[int, list[int]] = {}

@@ -31,8 +31,8 @@ _hammings = faiss.hammings  # type: ignore[attr-defined]
 
 @lru_cache
 def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
-    """(BITS, dimension), the same in every process: `RandomState` never changes what a seed gives (NEP 19). And where
-    they are in memory."""
+    """Return (BITS, dimension) hyperplanes, and their address. They are equal in every process, because `RandomState`
+    has a stable stream (NEP 19)."""
     planes = np.random.RandomState(BITS).standard_normal((BITS, dimension)).astype(np.float32)
     return planes, faiss.swig_ptr(planes)
 
@@ -49,7 +49,8 @@ def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
 
 @lru_cache
 def most_different(cosine: float) -> int:
-    """In how many bits the sketches of two vectors of at least this cosine differ at most, as good as surely."""
+    """Return the maximum number of differing bits between sketches of vectors with at least this cosine, with near
+    certainty."""
     differs = math.acos(cosine) / math.pi
     return math.floor(BITS * (differs + _SURE * math.sqrt(differs * (1 - differs) / BITS)))
 
@@ -64,7 +65,7 @@ class SketchWindow:
         self._grow(np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8), array("q", [_NOBODY] * _SMALLEST))
 
     def put(self, seq: int, sketch: bytes) -> None:
-        """The memory's sketch is now this one."""
+        """Replace the memory's sketch."""
         place = seq % WINDOW
         while place >= len(self._seqs):
             self._grow(np.concatenate([self._codes, np.zeros_like(self._codes)]),
