@@ -178,7 +178,9 @@ class Deployment(OnTopics):
         """Waits for all receipts and responses; each is there once."""
         expected = {self.topics.receipts: self.sent, self.topics.responses: self.asked if answers is None else answers}
         for topic, count in expected.items():
-            assert [*self.outputs(topic, count).values()] == [1] * count, topic
+            outputs = self.outputs(topic, count)
+            repeated = {identity: times for identity, times in outputs.items() if times > 1}
+            assert (len(outputs), repeated) == (count, {}), f"{topic}: {len(outputs)} of {count}, repeated {repeated}"
         assert not read_topic(self.broker, self.topics.dead_letters)
 
     def hash(self) -> str:
