@@ -144,7 +144,7 @@ class LocalCalls:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the engine takes no more records, because it was ended or has failed."""
+        """Return whether the engine refuses records, because it was stopped or has failed."""
         return bool(self._ended)
 
     @property

@@ -39,7 +39,7 @@ class HashEmbedder:
     def _embed(self, texts: Sequence[str]) -> Any:
         hashed = [b"".join(map(self._buckets.__getitem__, words(text))) for text in texts]
         signed = np.frombuffer(b"".join(hashed), _BUCKET)
-        signs = signed >> 31  # 0, or -1 where ~b stands for the bucket b
+        signs = signed >> 31  # 0, or -1 where ~b encodes the bucket b
         at = np.repeat(np.arange(0, len(texts) * self.dimension, self.dimension), [*map(_count, hashed)])
         at += signed ^ signs
         sums: Any = np.bincount(at, 2.0 * signs + 1.0, len(texts) * self.dimension)

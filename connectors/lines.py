@@ -13,7 +13,7 @@ from recallflow.outputs import Answer, DeadLetter, Receipted
 Delivered = Answer | Receipted | DeadLetter
 Delivery = Callable[[int, list[Delivered]], None]  # the offset of a record, and its outputs
 
-BATCH_RECORDS = 256  # what is prepared of so many stays in the processor's cache until it is applied
+BATCH_RECORDS = 256  # the prepared data of a batch stays in the processor's cache until it is applied
 PUMPED_READS = 16
 READ_BYTES = 64 * 1024
 WAIT_S = 0.01
@@ -32,7 +32,7 @@ def bounded_lines(file: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
 
 
 def batches_of_lines(file: io.BufferedIOBase, limit_bytes: int) -> Iterator[list[bytes]]:
-    """Yield the lines of `bounded_lines`, those that are there at a time together: a queue takes them in one go."""
+    """Yield the lines of `bounded_lines` in batches, one per read, so that a queue needs one operation per batch."""
     rest, is_cut = b"", False
     while data := file.read1(READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")

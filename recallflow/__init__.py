@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from recallflow.embedder import TokenCounter as TokenCounter
     from recallflow.memory import AsyncMemory as AsyncMemory
     from recallflow.memory import Memory as Memory
-    from recallflow.public import *  # noqa: F403 - it gives what is listed there
+    from recallflow.public import *  # noqa: F403 - the module's `__all__` lists the names
 
 # Names with heavy imports are loaded separately.
 APART = {

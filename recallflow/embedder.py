@@ -60,7 +60,7 @@ class QuestionEmbedder(Protocol):
     """Optional interface of an embedder: separate encoding of questions."""
 
     def embed_question(self, text: str) -> TextVectors:
-        """Return the question's vectors, for comparison with those of texts. Raise EmbedderError."""
+        """Return the question's vectors, for comparison with text vectors. Raise EmbedderError."""
 
 
 @runtime_checkable

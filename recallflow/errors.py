@@ -1,13 +1,13 @@
 """Every error recallflow raises, as one tree.
 
     RecallflowError
-    ├── InvalidRecord        one record is wrong, or we fail at it: it becomes a dead letter, the flow goes on
+    ├── InvalidRecord        one record is invalid, or its processing fails: it becomes a dead letter, the flow goes on
     │   └── OverQuota            a limit that the tenant's operator set is reached
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
-    │   └── MasterKeyError       the master key is missing, another one, or cannot be asked: give the right one
+    │   └── MasterKeyError       the master key is missing, wrong, or its service fails: provide the right one
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
     │   ├── DeploymentLost       another process joined under our instance id: let one of them run
-    │   └── MembershipLost       our partitions may be another's by now: the flow begins anew, with others
+    │   └── MembershipLost       another process may own our partitions: the flow restarts with a new assignment
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
     ├── RerankerError        a reranker cannot be loaded or used: answers go without it
@@ -20,7 +20,7 @@
     │   ├── OutputsGone          outputs would be sent again: restore a newer checkpoint, or accept it
     │   ├── PartitionMissing     the folder of a state partition is lost: restore a checkpoint
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
-    │       └── DiskFull             nothing is wrong but that there is no room: free some
+    │       └── DiskFull             no space left on the disk: free some
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
     ├── QueryFailed          the client: the engine answered with an error
     │   └── CatchingUp           it found nothing, and has not read all memories yet: ask again

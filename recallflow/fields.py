@@ -224,7 +224,7 @@ def no_such(what: str, where: tuple[int | str, ...], how: str) -> InitErrorDetai
 
 
 def check_all(given: object, check: ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
-    """Return the result of `check`. Raise ValidationError with these problems and those of `check`."""
+    """Return the result of `check`. Raise ValidationError with these problems and the problems that `check` finds."""
     try:
         checked = check(given)
     except ValidationError as error:

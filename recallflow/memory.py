@@ -1,16 +1,16 @@
-"""An engine in the program that uses it: `Memory` waits for each call, `AsyncMemory` is awaited.
+"""Embedded engine: `Memory` blocks, the methods of `AsyncMemory` are awaited.
 
     with Memory("memories") as memory:
         memory.add("I live in Porto", user="ann")
         print(memory.search("Where does Ann live?", user="ann", k=5))
 
-The names are those of `RecallClient` and `AsyncRecallClient`: what is written on one runs on the other. Underneath are
-the operators and the state of every engine of recallflow, so that commands may open the directory when no program has
-it open, and the other way round. A call that writes returns once that is applied, and kept over a kill of the program.
+The method names equal those in `RecallClient` and `AsyncRecallClient`, so a program runs on either. The operators and
+the state format equal an engine's on Kafka: commands can open the directory while no program has it open, and vice
+versa. A write returns once it is applied and durable: it survives a kill of the program.
 
     RecallflowError
-    ├── InvalidRecord     the call's fields are wrong, all named at once, or the engine refuses what they say
-    ├── UsageError        the call cannot be made: the memory is closed, or another process's
+    ├── InvalidRecord     fields of the call are wrong, all named at once, or the engine refuses their values
+    ├── UsageError        the call cannot be made: the memory is closed, or belongs to another process
     ├── StateInUse        another program has the directory open, or this one has it open twice
     ├── SettingsMismatch  the directory was made with another embedder
     ├── SourceError       the engine has stopped: its log says why

@@ -104,7 +104,7 @@ def workspace_of(
 
     Args:
         mappings: project owner → workspace, by the tenant's `owner.mapping` events; None revokes a mapping.
-        organisations: those that the user is a member of. Their workspaces have their names; mappings win.
+        organisations: the user's organisations. Each has a workspace of the same name; mappings take precedence.
     """
     named = _PROJECT.match(project_id or "")
     if named is None:

@@ -181,7 +181,7 @@ def _parse_as(model: type[M], value: bytes, types: frozenset[str]) -> M:
 
 
 def _check_size(value: bytes) -> None:
-    """Refuse an event with so many values that listing its problems would take too long."""
+    """Refuse an event with too many values, because listing its problems would take too long."""
     if len(value) < limits.VALUES_MAX:  # a value has at least a byte
         return
     # Each value follows a comma or opens a container, which gives an upper bound.

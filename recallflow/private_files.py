@@ -31,7 +31,7 @@ def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
 
 
 def restrict(path: Path) -> None:
-    """Remove the permissions of others from one of our files or folders. Those of another user are unchanged."""
+    """Remove the permissions of others from one of our files or folders. Another user's file is unchanged."""
     with contextlib.suppress(PermissionError):
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS)
 
@@ -43,8 +43,8 @@ def restrict_tree(folder: Path) -> None:
 
 
 def open_to_others(folder: Path) -> list[Path]:
-    """Return the folder or those of its entries that other users of the machine may read or change. A mounted disk
-    may belong to another user, who shares it: then only its entries are checked."""
+    """Return the folder and the entries in it that other users of the machine may read or change. If the folder belongs
+    to another user, such as a mounted disk, only its entries are checked."""
     status = folder.stat()
     if not status.st_mode & OTHERS:
         return []

@@ -42,8 +42,7 @@ class Principal(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Refusal of a record, whatever its event: the refusing step, the error's code, and the wrong field with its
-    problem."""
+    """Refusal of a record of any type: the refusing step, the error's code, and the wrong field with its problem."""
 
     step: str
     code: ErrorCode

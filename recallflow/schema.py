@@ -45,8 +45,8 @@ OWNER_KEY = "tenant_id/user_id (percent-encoded): the events of one user are in 
 
 
 class Channel(NamedTuple):
-    """A topic. `reads` tells whether the engine reads it. `models` are those of its records; empty where a record is
-    any bytes."""
+    """A topic. `reads` means that the engine reads it. `models` are the models of its records, empty for a topic of
+    arbitrary bytes."""
 
     name: str
     topic: str

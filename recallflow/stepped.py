@@ -1,4 +1,4 @@
-"""Work that pauses between bounded pieces, so that one query does not delay those of other tenants.
+"""Work that pauses between bounded pieces, so that one query does not delay the queries of other tenants.
 
 Code that reads records reports the cost of a piece (`spend`). Within `SteppedWork` it pauses there once the step has
 reached its limit; elsewhere `spend` has no effect. Pauses depend on the read data alone, never on a clock.

@@ -44,7 +44,7 @@ class CheckpointOrigin:
 
     @property
     def offset(self) -> int:
-        """Return the last applied offset of its own source; -1 before the first."""
+        """Return the last applied offset of `source`; -1 before the first."""
         return self.applied.get(self.source, -1)
 
 

@@ -137,7 +137,7 @@ class CheckpointStore:
         return [*self._found(number).broken.values()]
 
     def newest(self, number: int) -> Manifest | None:
-        """Return the complete generation with the most applied records of its own source, according to a listing."""
+        """Return the listed complete generation with the most applied records of its `source`."""
         generations = self.generations(number)
         listed = self._objects.listing(f"{_part(number)}/objects") if generations else {}
         return next((manifest for manifest in generations if not lacking(manifest, listed)), None)

@@ -129,7 +129,7 @@ class RequestHandler:
         """Authenticate a request before its body is read. Raise InvalidRecord (`unauthenticated`).
 
         Args:
-            headers: credentials of an interface with headers of its own.
+            headers: credentials of an interface that defines other headers.
         """
         self.admission.authenticate(credentials_of(request) if headers is None else headers)
         mark_admitted(request.scope)

@@ -61,7 +61,7 @@ class ConcurrencyLimit:
                 await refusal(body_of(problem))(scope, receive, note)
             else:
                 await self._app(scope, receive, note)
-        except Exception as error:  # noqa: BLE001 one request, whatever is wrong with it, must not tell what it holds
+        except Exception as error:  # noqa: BLE001 an error of a request must not reveal the request's content
             body = own_failure(route_of(scope), error)
             if not status:
                 await refusal(body)(scope, receive, note)

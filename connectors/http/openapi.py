@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 description of the gateway. Its schemas are those of the models on the topics."""
+"""OpenAPI 3.1 description of the gateway. Its schemas equal the schemas of the topics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -122,7 +122,7 @@ def operation(
 
     Args:
         body: request body by content type.
-        refusals: statuses beyond those of every route.
+        refusals: statuses in addition to the common ones.
         routed: whether the route takes the headers of workspace routing.
     """
     listed = [] if parameters is None else [_parameter("path", one) for one in parameters.in_path]

@@ -94,7 +94,7 @@ class Parameters:
         return as_json(self.fields(request, **in_path))
 
     def fields(self, request: Request, **in_path: object) -> dict[str, Any]:
-        """Return the fields of that event. Other parameters belong to the route, which accepts no more."""
+        """Return the fields of that event. All other parameters belong to the route; unknown ones are refused."""
         event: dict[str, Any] = {"type": self.type, **in_path}
         given = request.query_params
         for name, parameter in self.all.items():

@@ -96,8 +96,8 @@ def mark_admitted(scope: Scope) -> None:
 
 class ConnectionPool:
     """Idle connections of a server, and the limit of open ones. A connection is idle while it has no request in
-    flight. Above the limit, an idle one is closed for each new one: first those of clients without an admitted
-    request, then the longest idle."""
+    flight. Above the limit, an idle one is closed for each new one: first connections without an admitted request,
+    then the longest idle."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -135,13 +135,13 @@ def _left(log: _Log) -> int:
 
 
 class BrokerConnection:
-    """Observer of the brokers on a thread of its own. It sets the targets of `catch_up` at the start and after an
+    """Observer of the brokers on a separate thread. It sets the targets of `catch_up` at the start and after an
     outage."""
 
     def __init__(
         self, options: KafkaOptions, topic: str, catch_up: CatchUp, begun: Callable[[], bool] = lambda: True
     ) -> None:
-        """Return once the end offsets of the topic are known. `begun` tells whether reading has started. Raise
+        """Return once the end offsets of the topic are known. `begun` returns whether reading has started. Raise
         SourceError."""
         self.connected = True
         self._topic = topic

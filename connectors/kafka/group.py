@@ -104,8 +104,8 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that wrote a note. `renewals` tells two notes of a process apart; `released` means that it has handed
-    over. `settings` are those that all members of a deployment share."""
+    """Process that wrote a note. `renewals` distinguishes two notes of a process; `released` means that it has handed
+    over. `settings` are the shared settings of the deployment."""
 
     host: str
     directory: str
@@ -210,7 +210,7 @@ class RebalanceProbe:
         self._next_s = 0.0
 
     def is_rebalancing(self) -> bool:
-        """Return whether a rebalance has begun, or the state of the group cannot be read. Do not wait: a pending
+        """Return whether a rebalance has started, or the state of the group cannot be read. Do not wait: a pending
         description counts as no rebalance."""
         if self._asked is None and self._clock_s() >= self._next_s:
             self._admin = self._admin or AdminClient(self._options.admin())

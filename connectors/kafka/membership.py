@@ -290,8 +290,8 @@ class Membership:
         self._thread.start()
 
     def release(self) -> None:
-        """Hand over all partitions and leave. Other members get them at once; those of a static member after its
-        session. Nothing else may be in flight."""
+        """Hand over all partitions and leave. Other members get them at once, or after the session of a static member.
+        Nothing else may be in flight."""
         self._releasing = True
         self.close()
 
@@ -380,9 +380,9 @@ class Membership:
         self._closing.wait()
 
     def _await_receiver(self) -> None:
-        """Return once the next rebalance has begun: by a new member (`GroupConsumer`), or by the coordinator when the
-        session of the new member has expired. If we began it, the coordinator would keep us in it until then, and
-        accept no commit of ours."""
+        """Return once the next rebalance has started: by a new member (`GroupConsumer`), or by the coordinator when the
+        session of the new member has expired. If we started it, the coordinator would keep us in it until then, and
+        refuse our commits."""
         until_s = self._clock_s() + self._lease.session_s + MARGIN_MIN_S
         self._renew_until(lambda: self._is_rebalancing() or self._clock_s() >= until_s)
 

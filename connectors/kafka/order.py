@@ -1,13 +1,13 @@
 """One Kafka partition: records that wait for the dataflow, and the offset from which another run continues.
 
 Memory and queries are two topics, which are fetched independently. For read-your-writes, a query is held back until the
-memory records of its own key have been given that were in the memory partition when the query was read. Records of
+memory records of its key have been delivered that were in the memory partition when the query was read. Records of
 other owners delay it only until they are fetched. The wait is bounded by WAIT_S and REACH; `Record.unread` marks a
 query that could not wait.
 
-Queries are given in round robin over their tenants, so one tenant's backlog does not delay the others. Records of one
-tenant stay in the order of the log; the record's key names the tenant. Offsets that were given ahead of the log order
-are remembered until all before them were given, up to AHEAD_MAX.
+Queries are delivered in round robin over their tenants, so one tenant's backlog does not delay the others. Records of
+one tenant stay in the order of the log; the record's key names the tenant. Offsets that were delivered ahead of the log
+order are stored until all earlier ones are delivered, up to AHEAD_MAX.
 """
 
 import time

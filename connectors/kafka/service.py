@@ -195,7 +195,7 @@ class KafkaService:
         self._outcomes = ExpectedOutcomes()
         self._answering = asyncio.Event()
         # Dead letters matter for queries too: a query refused for its credentials is answered in the response topic,
-        # whatever its reply topic.
+        # with any reply topic.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
         self._exchange = Exchange(options, inboxes, delivery_timeout_s, self._received, self._failed)

@@ -131,7 +131,7 @@ class TopicReader:
             time.sleep(TRY_AGAIN_S)
 
     def add(self, topic: str, number: int, offset: int) -> None:
-        """Add a partition to those that `read` reads, from an offset."""
+        """Let `read` include a partition, from an offset."""
         self._look_up(topic)
         try:
             self.consumer.incremental_assign([TopicPartition(topic, number, offset)])

@@ -89,7 +89,7 @@ async def _read(response: Any, most_bytes: int) -> bytes:
     while True:
         try:
             piece = await anext(pieces, None)
-        except Exception as error:  # noqa: BLE001 what the transport raises: its library changes with the client's
+        except Exception as error:  # noqa: BLE001 the transport's exceptions depend on the version of the client library
             raise CallFailed("unavailable", f"the connection was cut: {type(error).__name__}") from None
         if piece is None:
             return bytes(body)

@@ -69,7 +69,7 @@ class Endpoint(NamedTuple):
 
 
 FIRST_WAIT_S = 0.5
-MOST_WAIT_S = 60.0  # before a further attempt, whatever the service asks for
+MOST_WAIT_S = 60.0  # upper limit of the wait before another attempt, also if the service asks for more
 
 
 Waits = Literal["never", "for a limit", "always"]

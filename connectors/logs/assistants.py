@@ -257,7 +257,7 @@ CLAUDE = LogFormat(
 
 
 def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
-    """Yield the messages of a conversation; with branches, those of the displayed one."""
+    """Yield the messages of a conversation; with branches, the messages of the displayed branch."""
     messages = conversation.get("chat_messages") if isinstance(conversation, dict) else None
     if not isinstance(messages, list):
         yield broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)

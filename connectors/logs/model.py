@@ -15,9 +15,9 @@ DateOrder = Literal["dmy", "mdy", "ymd"]
 class ImportScope:
     """Defaults of an import.
 
-    `user_given` means that `--user` was set: then a group chat, which would be an owner of its own, belongs to that
-    user. `date_order` and `zone` apply to dates without month names or zone. `skipped` counts omitted messages by
-    reason, in each reading. `columns` maps table columns to event fields, empty for metadata; a reader fills it.
+    `user_given` means that `--user` was set: then a group chat, otherwise a separate owner, belongs to that user.
+    `date_order` and `zone` apply to dates without month names or zone. `skipped` counts omitted messages by reason, in
+    each reading. `columns` maps table columns to event fields, empty for metadata; a reader fills it.
     """
 
     tenant_id: str = "default"

@@ -114,8 +114,8 @@ class Conversations:
         return fields
 
     def fields(self, element: dict[str, Any], session_id: object, roles: FieldRoles | None = None) -> dict[str, Any]:
-        """Return the event fields that a conversation gives to its messages, or a message to itself. `roles` are
-        those of its keys, empty for a table's row, whose columns were mapped."""
+        """Return the event fields that a conversation passes to its messages, or the fields of a message. `roles` are
+        the roles of its keys, empty for a table's row, whose columns were mapped."""
         fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
         owner = element.get("user_id") if roles is None else owner_of(element, roles)
         if owner is not None and not self._scope.user_given:

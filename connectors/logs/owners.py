@@ -61,8 +61,8 @@ def snake_case(name: str) -> str:
 
 
 class FieldRoles(NamedTuple):
-    """Keys of a record that may name its owner, its session and its speaker, in order of preference, and all that
-    look like a person."""
+    """Keys of a record that may name its owner, its session and its speaker, in order of preference, and all keys
+    that look like a person."""
 
     owners: tuple[str, ...]
     sessions: tuple[str, ...]

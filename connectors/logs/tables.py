@@ -108,8 +108,8 @@ class TableReader:
             )
 
     def events(self, row: Row, fields: Mapping[str, str], number: int) -> Iterator[bytes]:
-        """Yield the events of a row: one, or those of its `messages`. In a table with owners, a row without one
-        belongs to `--user` or is refused, and never to the default owner."""
+        """Yield the event of a row, or the events of its `messages`. In a table with owners, a row without one belongs
+        to `--user` or is refused. It never belongs to the default owner."""
         scope, named = self._scope, {*fields.values()}
         element = {
             fields.get(column, f"{column} (column)" if column in named else column): plain(value, scope.zone)

@@ -80,7 +80,7 @@ def build_server(performer: Performer, caller_in: Callable[[Context], Caller]) -
         try:
             arguments = tool.arguments.model_validate(params.arguments or {})
             result = await performer.perform(caller_in(context), arguments)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the model is told, and the server goes on
+        except Exception as error:  # noqa: BLE001 - the model gets any error, and the server continues
             return _failed(explain(error))
         return CallToolResult(
             content=[_text(result.text)], structured_content=result.structured.model_dump(mode="json")

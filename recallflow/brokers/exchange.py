@@ -189,7 +189,7 @@ class Exchange:
         self._stopping = threading.Event()
         # An outcome within our time limit: librdkafka would otherwise retry for five minutes.
         bounded = {"delivery.timeout.ms": round(delivery_timeout_s * 1000), "error_cb": self._on_error}
-        # The limits are those of the engine and the topic, above librdkafka's default.
+        # The engine and the topic limit the size; both limits are above librdkafka's default.
         largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
         try:
             self._producer = Producer(largest | bounded | kafka.producer())

@@ -20,7 +20,7 @@ _DENIED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-# Errors of an unavailable, starting or busy broker: those that Kafka's protocol calls retriable, and librdkafka's own.
+# Errors of an unavailable, starting or busy broker: retriable errors of Kafka's protocol, and librdkafka's own errors.
 # Unknown topics are excluded. `KafkaError.retriable` concerns transactions, and is false for all of these.
 _PASSING = {
     KafkaError._TRANSPORT,

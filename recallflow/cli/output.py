@@ -34,7 +34,7 @@ codecs.register_error(_ESCAPED, _escaped)
 
 def take_any_character() -> None:
     """Set encoding error handlers: standard output escapes characters that its encoding lacks, and standard input
-    replaces invalid bytes. Memories may contain any script, whatever the encoding of the terminal."""
+    replaces invalid bytes. Memories may contain characters that the terminal's encoding lacks."""
     for stream, errors in ((sys.stdout, _ESCAPED), (sys.stdin, "replace")):
         if isinstance(stream, io.TextIOWrapper):  # a program that runs a command may have put something else there
             stream.reconfigure(errors=errors)

@@ -93,7 +93,7 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     group: list[dict[str, Any]] = []
     size = 0
     for row in rows:
-        # In a table, null also stands for a missing field.
+        # In a table, null also represents a missing field.
         if (cleared := [name for name, value in row.items() if value is None]) and "type" in row:
             row = row | {"cleared": cleared}
         group.append(row)

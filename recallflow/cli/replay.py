@@ -25,8 +25,8 @@ DATES = ("dmy", "mdy", "ymd")
 
 
 class Replayed(NamedTuple):
-    """Result of a log's replay. `events` are the new events, `before` those of earlier runs; `rate` is in records
-    per second; `where` describes the target."""
+    """Result of a log's replay. `events` counts the new events, `before` the events of earlier runs; `rate` is in
+    records per second; `where` describes the target."""
 
     log: str
     events: int

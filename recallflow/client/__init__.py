@@ -1,13 +1,13 @@
-"""An engine on Kafka, from Python: `RecallClient` waits for each call, `AsyncRecallClient` is awaited.
+"""Python client of an engine on Kafka: `RecallClient` blocks, the methods of `AsyncRecallClient` are awaited.
 
     with RecallClient("localhost:9092", "acme") as client:
         client.add("Ann is allergic to peanuts", user="ann")
         found = client.search("What can't Ann eat?", user="ann")
 
-The names are those of `recallflow.Memory`, the engine in one's own program. A client sees what it wrote: it remembers
-where its last write stands for each of the latest 10,000 users, and its questions are answered once that is applied.
-What another program wrote is named in `after`. Where an event stands in its topic is also its memory's id, as text,
-unless the event brings an `id`.
+The method names equal the method names of `recallflow.Memory`, the embedded engine. A client reads its own writes: it
+keeps the position of the last write for each of the latest 10,000 users, and the engine answers a query after it has
+applied that write. Pass `after` to wait for a write of another program. An event's position in its topic, as text, is
+its memory's id, unless the event has an `id`.
 
     RecallflowError
     ├── InvalidRecord     the call's fields are wrong, all named at once: nothing was sent
@@ -18,9 +18,9 @@ unless the event brings an `id`.
     │   └── CatchingUp        it found nothing, and has not read all memories yet: ask again
     └── QueryTimeout      no response in time: is the engine running? (a TimeoutError too)
 
-Both are thin: every call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. Two threads serve a
-client, one for delivery reports and deadlines, one for responses. Reconnecting is librdkafka's; what it last
-complained of is in the message of whatever runs out of time meanwhile.
+Each call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. A client has two threads: one for
+delivery reports and deadlines, one for responses. librdkafka reconnects by itself; the message of a timeout contains
+its last error.
 """
 
 from recallflow.client.clients import AsyncRecallClient, RecallClient

@@ -1,4 +1,4 @@
-"""The two clients of an engine on Kafka: one waits for each call's outcome, the other awaits it."""
+"""Blocking and asyncio clients of an engine on Kafka."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -36,17 +36,17 @@ class _Face:
         reply_topic: str | None = None,
         reply_partition: int | None = None,
     ) -> None:
-        """`options`: any of librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s`: for a record to be
-        acknowledged, and for a response to come. Does not wait for Kafka. Raises UsageError and InvalidRecord for
-        arguments that no call could succeed with.
+        """Create a client, without waiting for Kafka. Raise UsageError or InvalidRecord for invalid arguments.
 
-        Where the engine asks for credentials: `api_key`, or `token`, a JWT or a function that gives one, asked before
-        each record. `end_user`: the one user that everything is done for. `control_secret`: what decisions are signed
-        with, where the engine believes signed ones only.
+        `options` are librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s` limits the acknowledgement
+        of a record, and the wait for a response.
 
-        `reply_topic`: where answers go in place of the response topic, one that the engine's settings let be named;
-        then only one partition is read, `reply_partition` or any. A refusal of credentials is not told there: such a
-        query runs out of time."""
+        An engine with authentication needs `api_key` or `token`, a JWT or a function that returns one for each record.
+        `end_user` restricts the client to one user. `control_secret` signs tenant decisions, for an engine that accepts
+        only signed ones.
+
+        `reply_topic` replaces the response topic; the engine's settings must allow it. Then the client reads a single
+        partition of it, `reply_partition` or any. Refused credentials get no response there: the query times out."""
         checked_text("bootstrap_servers", bootstrap_servers)
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")

@@ -1,4 +1,4 @@
-"""The verbs as records of Kafka topics, and what decides about a tenant, without waiting for it."""
+"""Memory operations and tenant decisions as records on Kafka topics. Each call returns a future."""
 
 import logging
 import re
@@ -34,11 +34,12 @@ _TOKEN = re.compile(r"[!-~]+")
 
 
 class Credentials:
-    """An API key or a token, if any, and the one user that everything is done for, if there is one. No message shows a
-    secret."""
+    """Credentials of a client: an API key or a token, and optionally the only user of all calls. Error messages never
+    contain a secret."""
 
     def __init__(self, api_key: str | None = None, token: Token | None = None, end_user: str | None = None) -> None:
-        """`token`: a JWT, or what gives a fresh one. Raises UsageError for what nobody could be known by."""
+        """Check the credentials. `token` is a JWT, or a function that returns a current one. Raise UsageError for
+        malformed credentials."""
         if api_key is not None and token is not None:
             raise UsageError("api_key and token are one thing: give one of them")
         if api_key is not None and not (isinstance(api_key, str) and ApiKeyText.parse(api_key)):
@@ -51,8 +52,8 @@ class Credentials:
         return "Credentials(…)"
 
     def headers(self, user_id: str) -> Headers:
-        """Those of a record about a user, with the span that is current as its parent. Raises UsageError where the user
-        is not the one that the client is for."""
+        """Return the headers of a user's record, with the current span as parent. Raise UsageError if the client is
+        restricted to another user."""
         if self._end_user is not None and user_id != self._end_user:
             raise UsageError(f"user_id is {user_id!r}, and this client is for {self._end_user!r}")
         user = () if self._end_user is None else ((USER_HEADER, user_id.encode()),)
@@ -68,7 +69,7 @@ class Credentials:
         return ((TOKEN_HEADER, b"Bearer " + token.encode()),)
 
 
-USERS_MAX = 10_000  # those of the latest writes; of others, an engine has long applied them
+USERS_MAX = 10_000  # users with the latest writes; the engine has long applied the writes of all others
 
 
 class OwnWrites:
@@ -79,7 +80,7 @@ class OwnWrites:
         self._lock = threading.Lock()
 
     def note(self, user_id: str, position: Position) -> Position:
-        """A write for a user was acknowledged. Returns where it stands."""
+        """Record an acknowledged write of a user. Return its position."""
         with self._lock:
             known = self._last.pop(user_id, position)
             self._last[user_id] = max(known, position) if known.source == position.source else position
@@ -88,7 +89,7 @@ class OwnWrites:
         return position
 
     def last(self, user_id: str) -> Position | None:
-        """Where the last one stands, if it is known."""
+        """Return the position of the user's last write, if it is known."""
         return self._last.get(user_id)
 
 
@@ -97,7 +98,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A query that was asked and not answered yet. `deadline_s` in seconds of time.monotonic()."""
+    """A query without a response yet. `deadline_s` is in seconds of time.monotonic()."""
 
     query_id: str
     key: bytes
@@ -107,10 +108,10 @@ class Pending:
 
 
 class Outstanding:
-    """Queries without a response yet. Whoever pops one resolves its future. Thread-safe.
+    """Queries without a response yet. The caller of `pop` resolves the future of the query. Thread-safe.
 
-    Queries are filed under their record key, which a response carries as well: a response to somebody else's query is
-    recognised by its key, unparsed.
+    Queries are grouped by record key, and a response has the key of its query. Responses to other clients are therefore
+    skipped by their key, without parsing.
     """
 
     def __init__(self) -> None:
@@ -118,7 +119,7 @@ class Outstanding:
         self._lock = threading.Lock()
 
     def add(self, pending: Pending) -> None:
-        """Raises UsageError where the same query id is underway."""
+        """Add a query. Raise UsageError if a query with this id is pending."""
         with self._lock:
             queries = self._by_key.setdefault(pending.key, {})
             if pending.query_id in queries:
@@ -133,10 +134,10 @@ class Outstanding:
                 del self._by_key[key]
             return pending
 
-    # ------------------------------------------------------------------ what the exchange calls
+    # ------------------------------------------------------------------ callbacks of the exchange
 
     def receive(self, message: Any) -> None:
-        """A message of the response topic."""
+        """Resolve the query of a message from the response topic."""
         key: bytes = message.key() or b""
         with self._lock:
             if key not in self._by_key:
@@ -144,7 +145,7 @@ class Outstanding:
         try:
             response = Response.model_validate_json(message.value() or b"")
         except ValidationError as error:
-            # Not the error itself: it quotes what it found, and that may be a memory.
+            # Do not log the error: it quotes the invalid value, which may be the text of a memory.
             wrong = error.error_count()
             _log.warning("%s holds something that is no response: %d fields are wrong", message.topic(), wrong)
             return
@@ -154,7 +155,7 @@ class Outstanding:
         resolve(pending.future, response)
 
     def fail_due(self, trouble: str | None) -> None:
-        """Fails what has no response in time. `trouble`: what Kafka last complained of."""
+        """Fail the queries whose deadline has passed. `trouble` is Kafka's last error."""
         for pending in self._pop_due(time.monotonic()):
             pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
 
@@ -163,7 +164,7 @@ class Outstanding:
             pending.future.set_exception(error)
 
     def _pop_due(self, now_s: float) -> list[Pending]:
-        """All whose time is up, or everything at `now_s` = ∞."""
+        """Remove and return the queries whose deadline has passed; all queries at `now_s` = ∞."""
         with self._lock:
             due = [p for queries in self._by_key.values() for p in queries.values() if p.deadline_s <= now_s]
         return [p for p in due if self.pop(p.key, p.query_id) is not None]
@@ -176,14 +177,15 @@ class ClientTopics(NamedTuple):
     control: str
 
     def checked(self) -> Self:
-        """The same. Raises UsageError for what is no topic."""
+        """Return these topics. Raise UsageError for an invalid topic name."""
         for name, topic in self._asdict().items():
             checked_text(f"the {name} topic", topic)
         return self
 
 
 def checked_replies(topic: object, partition: object) -> Inbox | None:
-    """Where answers go in place of the response topic, if anywhere. Raises UsageError for what is no place."""
+    """Return the inbox that replaces the response topic; None without a reply topic. Raise UsageError for an invalid
+    topic or partition."""
     if topic is None and partition is None:
         return None
     if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
@@ -192,8 +194,8 @@ def checked_replies(topic: object, partition: object) -> Inbox | None:
 
 
 class NewKey(NamedTuple):
-    """An API key that was made. `text`: what its holder sends; nobody can tell it a second time. `event`: what is
-    known of it, by which it is revoked. `position`: of that event."""
+    """A new API key. `text` is the secret that its holder sends; it is not stored and cannot be shown again. `event` is
+    its record, which revokes it, and `position` the position of that event."""
 
     text: str
     event: ApiKey
@@ -204,7 +206,7 @@ class NewKey(NamedTuple):
 
 
 class KafkaVerbs(Verbs):
-    """The verbs before an engine on Kafka, with what decides about a tenant."""
+    """Memory operations and tenant decisions for an engine on Kafka."""
 
     def __init__(
         self,
@@ -216,7 +218,7 @@ class KafkaVerbs(Verbs):
         control_secret: str | None,
         replies: Inbox | None = None,
     ) -> None:
-        """`replies`: where answers are to go in place of the response topic."""
+        """Connect to Kafka. `replies` replaces the response topic."""
         super().__init__(scope, timeout_s)
         check_secret("control_secret", control_secret)
         self._topics = topics.checked()
@@ -228,13 +230,13 @@ class KafkaVerbs(Verbs):
         inboxes, waiting = [replies or Inbox(topics.responses)], self._outstanding
         self._exchange = Exchange(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)
 
-    # ------------------------------------------------------------------ the two ways out
+    # ------------------------------------------------------------------ events and queries
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
         sent = self._send(event, self._credentials.headers(event.user_id))
         if event.type in QUERY_TYPES:
             return sent
-        return then(sent, partial(self._writes.note, event.user_id))  # known before the caller goes on
+        return then(sent, partial(self._writes.note, event.user_id))  # recorded before the caller continues
 
     def _written(self, user_id: str) -> Position | None:
         return self._writes.last(user_id)
@@ -249,7 +251,7 @@ class KafkaVerbs(Verbs):
         return pending.future
 
     def _ask_when_ready(self, query: QueryEvent, pending: Pending, headers: Headers) -> None:
-        """Sends a query, unless its time was up before responses could be read."""
+        """Send a query, unless its deadline passed before responses could be read."""
 
         def fail(error: BaseException | None) -> None:
             if error is not None and self._outstanding.pop(pending.key, pending.query_id) is not None:
@@ -262,7 +264,7 @@ class KafkaVerbs(Verbs):
                 self._send(query, headers).add_done_callback(lambda sent: fail(sent.exception()))
             except InvalidRecord as error:  # too large
                 fail(error)
-            except UsageError:  # closed meanwhile: close() is what fails the query then
+            except UsageError:  # closed meanwhile: close() fails the query
                 pass
 
     def _send(self, event: AnyEvent, headers: Headers) -> "Future[Position]":
@@ -276,8 +278,8 @@ class KafkaVerbs(Verbs):
         return sent
 
     def close(self) -> None:
-        """Sees every record sent so far to its end, and fails queries that are still open with UsageError. Blocks for
-        at most about `timeout_s`. A second call does nothing."""
+        """Wait for the delivery of all sent records, and fail pending queries with UsageError. Block for at most about
+        `timeout_s`. A second call has no effect."""
         self._exchange.close()
 
     # ------------------------------------------------------------------ the graph
@@ -285,38 +287,40 @@ class KafkaVerbs(Verbs):
     def graph_status(
         self, /, *, user: str, after: After | None = None, timeout_s: float | None = None
     ) -> "Future[GraphReport]":
-        """A user's graph in numbers, the tenant's rollout and its quality gate. Waits and raises as `search` does."""
+        """Return the size of a user's graph, and the tenant's rollout mode and quality gate. Wait and raise as `search`
+        does."""
         answer = self._ask("graph.status", user, {}, after, timeout_s)
         return then(answer, lambda response: cast(GraphReport, response.graph_status))
 
     def graph_trace(
         self, /, query: str, *, user: str, after: After | None = None, timeout_s: float | None = None, **fields: Any
     ) -> "Future[Trace]":
-        """Every step of what the graph would add to the answer to `query`. `fields`: any other of a `graph.trace` event
-        (`k`, `filters`, `traversal_depth`, …). Waits and raises as `search` does."""
+        """Return each step of the graph's contribution to the answer of `query`. `fields` are other fields of a
+        `graph.trace` event (`k`, `filters`, `traversal_depth`, …). Wait and raise as `search` does."""
         answer = self._ask("graph.trace", user, {"query": query} | fields, after, timeout_s)
         return then(answer, lambda response: cast(Trace, response.graph_trace))
 
-    # ------------------------------------------------------------------ decisions about the tenant
+    # ------------------------------------------------------------------ tenant decisions
 
     def graph_rollout(self, /, mode: RolloutMode, *, by: str, why: str) -> "Future[Position]":
-        """Decides what becomes of what the graph adds to answers: `off`, `shadow` (measured only) or `canary` (in the
-        answers), for all queries that reach Kafka after it. `by` and `why` are kept, and told by `graph_status`.
+        """Set the rollout mode of the tenant's graph: `off`, `shadow` (measured only) or `canary` (part of answers).
 
-        Gives the decision's position once Kafka has acknowledged it. Raises InvalidRecord, UsageError, DeliveryFailed.
+        The mode applies to all queries that reach Kafka after the decision. `by` and `why` are stored, and shown by
+        `graph_status`. Return the decision's position once Kafka has acknowledged it. Raise InvalidRecord, UsageError
+        or DeliveryFailed.
         """
         return self._decide("graph.rollout", {"mode": mode, "by": by, "why": why})
 
     def graph_gate(self, /, blocked: bool, *, by: str, why: str) -> "Future[Position]":
-        """Overrules the tenant's quality gate: what is blocked so, is so until it is freed so; once freed, the gate
-        judges by what it sees from then on. Gives and raises what `graph_rollout` does."""
+        """Override the tenant's quality gate. A block lasts until a second call removes it; the gate then decides by
+        later measurements alone. Return and raise as `graph_rollout` does."""
         return self._decide("gate.verdict", {"blocked": blocked, "by": by, "why": why})
 
     def category(
         self, /, name: str, description: str, *, removed: bool = False, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
-        """Defines a category of the tenant's memories, describes it anew, or has nothing sorted into it any more
-        (`removed`). It holds for all that reaches Kafka after it. Gives and raises what `graph_rollout` does."""
+        """Define or redescribe a category of the tenant's memories, or retire it (`removed`). The change applies to
+        events that reach Kafka after it. Return and raise as `graph_rollout` does."""
         fields = {"name": name, "description": description, "removed": removed, "by": by, "why": why}
         return self._decide("category", {name: given for name, given in fields.items() if given is not None})
 
@@ -330,10 +334,10 @@ class KafkaVerbs(Verbs):
         by: str | None = None,
         why: str | None = None,
     ) -> "Future[NewKey]":
-        """Makes an API key of the tenant (`*`: for any), for some projects, environments and users only where they are
-        given. It holds for records that reach Kafka from a second after it on.
+        """Create an API key of the tenant (`*`: of any tenant). Pass projects, environments or users to restrict it.
 
-        Gives the key once Kafka has acknowledged what is kept of it. Raises what `graph_rollout` does."""
+        The key is valid for records that reach Kafka at least a second after it. Return the key once Kafka has
+        acknowledged its record. Raise as `graph_rollout` does."""
         key, fields = new_key()
         scopes = {"projects": projects, "environments": environments, "end_users": end_users, "by": by, "why": why}
         event = self._decision("api_key", fields | {name: given for name, given in scopes.items() if given is not None})
@@ -349,8 +353,8 @@ class KafkaVerbs(Verbs):
         return made
 
     def revoke_key(self, /, key: ApiKey, *, by: str | None = None, why: str | None = None) -> "Future[Position]":
-        """Takes an API key back, for good: from a second on after it, nothing is believed that is sent with it. Gives
-        and raises what `graph_rollout` does."""
+        """Revoke an API key permanently. Records that reach Kafka with it more than a second later are refused. Return
+        and raise as `graph_rollout` does."""
         if not isinstance(key, ApiKey) or key.tenant_id != self._scope.tenant_id:
             raise UsageError(f"give the ApiKey of a key of tenant {self._scope.tenant_id!r}, as create_key() gave it")
         said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
@@ -359,16 +363,16 @@ class KafkaVerbs(Verbs):
     def quota(
         self, /, name: str, limit: int | None, *, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
-        """Sets a limit of the tenant's, or takes it away (None). It holds for what Kafka appends a second later. Gives
-        and raises what `graph_rollout` does."""
+        """Set a limit of the tenant, or remove it (None). The limit applies to records that Kafka appends at least a
+        second later. Return and raise as `graph_rollout` does."""
         fields = {"name": name, "limit": limit, "by": by, "why": why}
         return self._decide("quota", {name: given for name, given in fields.items() if given is not None})
 
     def map_owner(
         self, /, name: str, workspace: str | None, *, by: str | None = None, why: str | None = None
     ) -> "Future[Position]":
-        """Routes events about projects of an owner (`github.com/NAME/…`) to a workspace of the tenant, or, with None,
-        to their users again. Gives and raises what `graph_rollout` does."""
+        """Route events about an owner's projects (`github.com/NAME/…`) to a workspace of the tenant; None routes them
+        to their users again. Return and raise as `graph_rollout` does."""
         said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
         return self._decide("owner.mapping", {"name": name, "workspace": workspace} | said)
 
@@ -378,7 +382,7 @@ class KafkaVerbs(Verbs):
     def _decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:
         for name in {"by", "why"} & fields.keys():
             checked_text(name, fields[name])
-        with self._deciding:  # each is newer than the one before it: who replays the latter changes nothing
+        with self._deciding:  # timestamps increase strictly, so a replayed earlier decision has no effect
             self._decided_ms = max(time.time_ns() // 1_000_000, self._decided_ms + 1)
             return self._scope.decision(event_type, {**fields, "timestamp": self._decided_ms})
 

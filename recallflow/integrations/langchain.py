@@ -1,10 +1,10 @@
-"""LangChain: a retriever over what is remembered of a user.
+"""LangChain: a retriever of a user's memories.
 
     retriever = RecallRetriever(client=client, user_id="ann", k=4)
     chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | model
 
-Further fields of a `recall` are given once, as `fields`, or with a call: `retriever.invoke(question, after=position)`.
-Where the user is known only when the chain runs, LangChain's own `configurable_fields` makes `user_id` a part of its
+Pass other fields of a `recall` as `fields`, or with a call: `retriever.invoke(question, after=position)`. If the user
+is known only when the chain runs, LangChain's own `configurable_fields` makes `user_id` a part of its
 configuration.
 """
 

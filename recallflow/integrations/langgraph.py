@@ -4,15 +4,14 @@
     store = RecallStore(client, user_label=1)    # ("memories", "ann"): the same
     graph = builder.compile(store=store)
 
-A namespace names a user, in the label that `user_label` counts out; an item is a memory of that user, with the texts of
-its value as content, and namespace, key and value in its metadata. A put to a key that is there is a new version of the
-memory; a delete forgets it, for good. Both are over once they are applied: whoever reads after them sees them. Both
-look first what is there, and raise NothingWritten where they are not told: they may simply be done again.
+The label at index `user_label` of a namespace is the user id. An item is a memory of that user: the texts of its value
+are the content; namespace, key and value are metadata. A put to an existing key creates a new version of the memory. A
+delete forgets it permanently. Both return once they are applied, so later reads see them. Both query the item first,
+and raise NothingWritten if that query fails: repeat the call.
 
-What recallflow does not have is refused: TTLs, items that no search finds, searches and lists of namespaces across
-users, conditions of a filter other than `$eq` and `$ne`, and a query for more than the 50 best items. Where two
-processes put to a new key at the same moment, two memories are made of it: the store reads the newer one, and a delete
-forgets both.
+Features that recallflow lacks are refused: TTLs, unindexed items, searches and lists of namespaces across users, filter
+conditions other than `$eq` and `$ne`, and queries for more than the 50 best items. Two simultaneous puts to a new key
+create two memories: the store reads the newer one, and a delete forgets both.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
     memory = Memory.from_defaults(session_id="s1", memory_blocks=[RecallMemoryBlock(client=client, user_id="ann")])
 
-Messages for which the chat history has no room come to the block: it stores them as they stand, with their session.
-Before each answer it recalls what helps with the last messages, of whatever session.
+The block receives the messages that exceed the chat history, and stores them unchanged with their session. Before each
+answer it recalls relevant memories for the last messages, from all sessions.
 """
 
 from typing import Any

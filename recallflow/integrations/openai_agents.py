@@ -3,8 +3,8 @@
     session = RecallSession("s1", client, "ann")
     await Runner.run(agent, "I am allergic to peanuts", session=session)
 
-Each item is a message of the session: what it says is remembered, and recalled in other sessions of the user too. An
-item comes back as it went in. What is added or taken out is so once the call returns, for whoever reads after it.
+Each item is a message of the session. Its text is a memory, which other sessions of the user recall as well. Items are
+returned unchanged. An addition or removal is visible to all readers once the call returns.
 """
 
 import json
@@ -19,8 +19,8 @@ from recallflow.responses import ListedMemory
 with extra("openai-agents"):
     from agents import SessionSettings, TResponseInputItem
 
-ITEM = "openai_agents.item"  # of metadata: the item as JSON, where role and text are not all of it
-_ROLES: dict[str, Role] = {"function_call_output": "tool"}  # of items that name none; others come from the assistant
+ITEM = "openai_agents.item"  # metadata field with the item as JSON, if it has more than a role and a text
+_ROLES: dict[str, Role] = {"function_call_output": "tool"}  # of item types without a role; default: assistant
 
 
 class RecallSession:

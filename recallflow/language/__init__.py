@@ -1,7 +1,7 @@
-"""Text in any language: its words, their stems, which language it is in, and what a question in it asks for.
+"""Analysis of text in any language: words, stems, language detection, and the intent of questions.
 
-One table per language says what a native knows (`tables/*.toml`); no network, nothing random, and what is found in a
-text rests on the text alone, with a language to assume where it does not tell its own.
+The data of each language is a table (`tables/*.toml`). The analysis is deterministic and needs no network. It depends
+on the text alone, and on an assumed language if the text's own is unclear.
 """
 
 from recallflow.language.analysis import (

@@ -1,7 +1,7 @@
 """Analysis of texts and questions.
 
-A text is analysed in its own language. A question is analysed in its own language, in those of the owner's memories,
-and in English, which is the language of texts that do not show theirs.
+A text is analysed in its own language. A question is analysed in its own language, in the languages of the owner's
+memories, and in English, which is assumed for texts of unclear language.
 """
 
 import re
@@ -15,7 +15,7 @@ from recallflow.language.scripts import BEYOND_LATIN, UNSPACED_LETTER, folded, n
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import LATIN_WORD, ascii_words, counts, pairs, runs, unspaced_table
 
-# State that was built with another analysis holds other stems: a new name here where stems, flags, spelling features or
+# State built with another analysis contains other stems. Change this name whenever stems, flags, spelling features or
 # the hash embedder's words change for any text.
 ANALYSIS = "unicode-2"
 
@@ -25,15 +25,15 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 _DATE = re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b")
 _ASKS = re.compile("[?？؟]")
 _CLOSED = "\"'”’»」』)）.。!！ \t\r\n"
-# A sentence ends with its mark, where a blank follows; in scripts without blanks, at the mark.
-# It begins with the mark, so that the search runs from mark to mark: a look behind is taken at every character.
+# A sentence ends at its mark if a space follows; in scripts without spaces, at the mark.
+# The pattern starts with the mark, so the search skips from mark to mark. A lookbehind would run at each character.
 _SENTENCE_END = re.compile(r"[.!?…؟۔।॥]\s+|[。！？｡．](?![。！？｡．」』）】”’])\s*|\n+")
 
 
 class Reading(NamedTuple):
-    """`stems`: of its content words, in order, repeats included; `asks`: it holds a question, `ends_asking`: it ends
-    in one; `tells_time`: it holds a time expression; `language`: by its place in `LATIN`, of its words in Latin script;
-    `sure`: the text tells which."""
+    """Analysis of a text. `stems` are the stems of its content words in order, repeats included. `asks` means that it
+    contains a question, `ends_asking` that it ends in one, `tells_time` that it contains a time expression. `language`
+    is the index in `LATIN` for words in Latin script; `sure` means that it was detected, not assumed."""
 
     stems: list[str]
     asks: bool
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 def read(text: str, assumed: int = 0) -> Reading:
-    """Reads a text; where it does not tell its language, in the one that is `assumed`."""
+    """Analyse a text. If its language is unclear, use the language `assumed`, an index in `LATIN`."""
     if text.isascii():
         lowered, words = text.lower(), ascii_words(text)
     else:
@@ -64,7 +64,7 @@ def read(text: str, assumed: int = 0) -> Reading:
 
 
 def _read_any(text: str, lowered: str, assumed: int) -> Reading:
-    """Reads a text that holds other scripts than Latin."""
+    """Analyse a text that contains scripts other than Latin."""
     spaced = [run for run, unspaced in runs(lowered) if not unspaced and len(run) > 1]
     language, sure = detect(spaced, lowered, assumed)
     stems = [found for word, unspaced in _split(text, language) if (found := stem_of(word, unspaced, language))]
@@ -76,7 +76,7 @@ def _read_any(text: str, lowered: str, assumed: int) -> Reading:
     ending = text.rstrip(_CLOSED)
     ends = ending.endswith(("?", "？", "؟", *(word for table in own for word in table.asks)))
     asks = ends or _ASKS.search(text) is not None
-    # A text in another script is no reason to take the owner's words in Latin script for English.
+    # A text in another script says nothing about the language of the owner's texts in Latin script.
     return Reading(stems, asks, ends, _tells_time(lowered, stems, tables), language, sure and "latin" in scripts)
 
 
@@ -85,7 +85,7 @@ def _lowered(text: str, language: int) -> str:
 
 
 def _split(text: str, language: int) -> Iterable[tuple[str, bool]]:
-    """Words in any script, and whether one is of a script without blanks."""
+    """Yield each word of a text in any script, and whether its script has no spaces."""
     lowered = _lowered(text, language)
     table = unspaced_table(lowered)
     for run, unspaced in runs(lowered):
@@ -97,7 +97,7 @@ def _split(text: str, language: int) -> Iterable[tuple[str, bool]]:
 
 
 def stem_of(word: str, unspaced: bool, language: int) -> str:
-    """The stem of a word; nothing for a function word."""
+    """Return the stem of a word; an empty string for a function word."""
     if unspaced:
         return word
     if script_of(word) in ("latin", ""):
@@ -111,7 +111,7 @@ def stem_of(word: str, unspaced: bool, language: int) -> str:
 def _tells_english_time(lowered: str, words: list[str]) -> bool:
     return (
         not _TIME_WORDS.isdisjoint(words)
-        # Most texts hold no year: to find that out costs less than to look at each word.
+        # Most texts contain no year; this test costs less than a match of each word.
         or (("20" in lowered or "19" in lowered) and any(map(_YEAR.fullmatch, words)))
         or ("this " in lowered and ENGLISH.time_phrases.search(lowered) is not None)
     )
@@ -141,7 +141,7 @@ def _tells_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
 
 
 def stems(text: str, language: int = 0) -> list[str]:
-    """The stems of a name, or of a text whose words in Latin script are in a language, by its place in `LATIN`."""
+    """Return the stems of a name or a text. `language` is the index in `LATIN` for words in Latin script."""
     text = normalised(text)
     if text.isascii() or not BEYOND_LATIN.search(text.lower()):
         words = LATIN_WORD.findall(_lowered(text, language))
@@ -150,8 +150,8 @@ def stems(text: str, language: int = 0) -> list[str]:
 
 
 def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tuple[str, ...]]:
-    """For each content word of a question in this language, the stems that memories in these languages, by their
-    places in `LATIN`, may have of it; the question's own first."""
+    """Return the possible stems of each content word of a question in memories of these languages. The stem in the
+    question's own language is first. `languages` are indexes in `LATIN`."""
     own = LATIN.index(table) if table in LATIN else next(iter(languages), 0)
     tried = dict.fromkeys((own, *languages, 0))
     if [*tried] == [0]:
@@ -188,8 +188,8 @@ def sentences(text: str) -> list[str]:
 
 
 def sentence_at(text: str, at: int) -> tuple[str, int]:
-    """Return the first sentence that ends behind a character, without blanks around it, and where it begins; the whole
-    text where none does."""
+    """Return the first sentence that ends after a position, stripped, and its start; the whole text if there is
+    none."""
     start = 0
     for end in chain((found.end() for found in _SENTENCE_END.finditer(text)), (len(text),)):
         sentence = text[start:end].strip()
@@ -201,6 +201,6 @@ def sentence_at(text: str, at: int) -> tuple[str, int]:
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Where each sentence of a text ends, blanks behind it included; the last one with the text."""
+    """Return the end of each sentence, trailing spaces included. The last end is the end of the text."""
     ends = [found.end() for found in _SENTENCE_END.finditer(text)]
     return ends if ends and ends[-1] == len(text) else [*ends, len(text)]

@@ -1,4 +1,4 @@
-"""The dates that a question gives, in the wording of its language."""
+"""Dates in questions, in the wording of each language."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from recallflow.language.scripts import plain
 from recallflow.language.stemming import of_script
 from recallflow.language.tables import ENGLISH, Table
 
-_BESIDE = 32  # characters before and behind a month's name: more than any day there takes
+_BESIDE = 32  # characters before and after a month's name, enough for any form of the day
 _DIGIT = regex.compile(r"\d")
 _ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
-# Of numbers whose order the language does not tell, the year alone says less than was meant.
+# If the order of a date's numbers is ambiguous, the year alone would be too broad, so it does not match.
 _YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
 _NUMERIC = {
     "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
@@ -24,20 +24,20 @@ _NUMERIC = {
 
 @dataclass(frozen=True, slots=True)
 class DateMention:
-    """A date as far as the question gives it. `month` and `day` count from 1."""
+    """A date in a question; absent parts are None. `month` and `day` count from 1."""
 
     year: int | None
     month: int | None
     day: int | None
 
     def holds(self, day: date) -> bool:
-        """Whether it is a day of this date."""
+        """Return whether the day matches this date."""
         parts = (self.year, day.year), (self.month, day.month), (self.day, day.day)
         return all(asked is None or asked == own for asked, own in parts)
 
 
 def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]:
-    """The dates a text mentions, each once and not too many: each one costs a look at all memories."""
+    """Return the distinct dates of a text, at most `at_most`, because each date costs a scan of all memories."""
     if table is not ENGLISH:
         text = plain(text)
     if not table.month.search(text) and not _DIGIT.search(text):

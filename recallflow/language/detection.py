@@ -15,13 +15,13 @@ from recallflow.language.scripts import BEYOND_LATIN, UNSPACED, normalised
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import LATIN_WORD, unspaced_table
 
-WHOLE = 420  # weight of a word of one language; whole numbers give equal sums in any order
-LEAST = 1.2 * WHOLE  # more than one such word: names and slips are such
-MARGIN = 1.3  # by which the best is ahead of the next
+WHOLE = 420  # weight of a word of one language; sums of integers do not depend on the order
+LEAST = 1.2 * WHOLE  # more than one word, which could be a name or a typing error
+MARGIN = 1.3  # minimum ratio of the best score to the second
 
 
 class Detected(NamedTuple):
-    """A language in Latin script, by its place in `LATIN`; `sure`: the text tells it."""
+    """A language in Latin script, by its index in `LATIN`. `sure` means that it was detected, not assumed."""
 
     number: int
     sure: bool
@@ -47,8 +47,8 @@ _TELLING_LETTER = re.compile(f"[{''.join(_LETTERS)}]")
 
 
 def detect(words: Collection[str], lowered: str, assumed: int) -> Detected:
-    """The language of a text with these words. Most texts are in English and hold no foreign word, or one that may be a
-    name: two looks are enough."""
+    """Return the language of a text with these words. The fast path covers most texts: English with at most one foreign
+    word, which may be a name."""
     letters = set() if lowered.isascii() else set(_TELLING_LETTER.findall(lowered))
     foreign = _FOREIGN.intersection(words)
     if not letters and len(foreign) < 2:
@@ -74,7 +74,7 @@ _UNSPACED_WEIGHT = 3  # a character is about half a word, a letter a fifth of on
 
 
 def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
-    """The language that most of a question is in. Where its words do not tell: the first that is assumed."""
+    """Return the main language of a question. If its words do not identify one, return the first of `assumed`."""
     text = normalised(text)
     lowered = text.lower()
     if BEYOND_LATIN.search(lowered):

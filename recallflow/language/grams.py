@@ -1,14 +1,14 @@
-"""The parts of a word that its spelling is compared by."""
+"""Character n-grams of words, for the comparison of spellings."""
 
 from recallflow.language.scripts import jamo, script_of
 
 _GRAM = 4
-_SHORT_GRAM = 3  # of scripts that leave vowels out
+_SHORT_GRAM = 3  # of scripts that omit vowels
 
 
 def grams(word: str) -> list[str]:
-    """Each four neighbouring characters, ends marked; letters in Korean, three in Arabic, and single characters of a
-    word in a script without blanks."""
+    """Return the n-grams of a word with marked ends: four characters, four letters in Korean, three in Arabic. Return
+    the single characters of a word in a script without spaces."""
     size = _GRAM
     if not word.isascii():
         script = script_of(word)

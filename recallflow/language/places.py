@@ -15,13 +15,13 @@ from recallflow.language.analysis import TURKISH, stem_of
 from recallflow.language.scripts import BEYOND_LATIN, normalised
 from recallflow.language.words import LATIN_WORD, ascii_blanked, counts, placed_pairs, placed_runs, unspaced_table
 
-# A stretch of ASCII, up to a letter that may carry a mark; or what is seen as one character.
+# A run of ASCII, up to a letter that may carry a mark; or one grapheme cluster.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
 
-# So much takes a tenth of a second to look through.
-WORDS_MOST = 8_000  # different ones in Latin script, of texts that are looked through at once
-CHARACTERS_MOST = 10_000  # of each text that other scripts are in
-PLACED_CHARACTERS = 4_000  # of a text whose stems are kept with their places
+# The first two limits bound a search to a tenth of a second.
+WORDS_MOST = 8_000  # distinct words in Latin script, over all texts of a search
+CHARACTERS_MOST = 10_000  # of each text in other scripts
+PLACED_CHARACTERS = 4_000  # of a text whose stems are stored with their positions
 
 _start = itemgetter(1)
 
@@ -35,12 +35,12 @@ class Found(NamedTuple):
 
 
 def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language: int) -> list[list[Found]]:
-    """The words of each text that have one of the stems wanted in it, in its order. `language`: the one that their
-    words in Latin script were read in, by its place in `LATIN`."""
+    """Return, for each text, its words with a wanted stem, in text order. `language` is the index in `LATIN` of the
+    language in which words in Latin script were analysed."""
     plain = [text.lower() if text.isascii() and language != TURKISH else "" for text in texts]
     found = [[] if low else _find(text, of, language) for low, text, of in zip(plain, texts, wanted, strict=True)]
     ends = [*accumulate(len(low) + 1 for low in plain)]
-    for kind, start, end in _in_ascii("\n".join(plain), {*chain(*wanted)}, language):  # of all: most words recur
+    for kind, start, end in _in_ascii("\n".join(plain), {*chain(*wanted)}, language):  # joined, as most words recur
         number = bisect_right(ends, start)
         if kind in wanted[number]:
             begin = ends[number] - len(plain[number]) - 1
@@ -61,8 +61,8 @@ class PlacedStems(NamedTuple):
 
     @classmethod
     def of(cls, text: str, language: int, number: Callable[[str], int | None]) -> Self | None:
-        """Return the stems that have a number. None for a text that is to be searched instead: it is long, or its words
-        are not told by blanks and ASCII marks, or a number has no character. `language`: as for `find_stems`."""
+        """Return the stems that have a number. Return None for a text that must be searched instead: a long, Turkish or
+        non-ASCII text, or one with a stem number beyond Unicode. `language` is as in `find_stems`."""
         if language == TURKISH or not text.isascii() or len(text) > PLACED_CHARACTERS:
             return None
         blanked, stem, end = ascii_blanked(text), stemming.latin[language], 0
@@ -79,8 +79,8 @@ class PlacedStems(NamedTuple):
         return cls("".join(numbers), spans)
 
     def find(self, wanted: Mapping[str, str]) -> dict[str, list[tuple[int, int]]]:
-        """Return the spans of the words that have one of the stems, by stem, in the text's order. `wanted`: stems by
-        the character of their number."""
+        """Return the spans of the words that have a wanted stem, by stem, in text order. `wanted` maps the character of
+        a stem's number to the stem."""
         found = list[tuple[int, str]]()
         for character, kind in wanted.items():
             at = self.numbers.find(character)
@@ -94,7 +94,7 @@ class PlacedStems(NamedTuple):
 
 
 def _in_ascii(lowered: str, wanted: Collection[str], language: int) -> list[tuple[str, int, int]]:
-    """The words of an ASCII text that have one of the stems, in its order. Between blanks a word stands by itself."""
+    """Return the stem and span of each word of an ASCII text with a wanted stem, in text order."""
     blanked = f" {ascii_blanked(lowered)} "
     found = []
     for word, kind in _having(blanked.split(), wanted, language).items():
@@ -112,12 +112,12 @@ def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
         found = _in_latin(lowered, _having(LATIN_WORD.findall(lowered), wanted, language))
     else:
         found = _joined(_in_any(_beginning(lowered), wanted, language), lowered)
-    # Most texts are written as they are read; in the others each character has to be found again.
+    # If normalisation changed the text, the ranges are mapped back to the original characters.
     return found if normalised(text) == text and len(lowered) == len(text) else _moved(text, lowered, found, language)
 
 
 def _beginning(text: str) -> str:
-    """Of a very long text, as many whole words."""
+    """Return the whole words within the first CHARACTERS_MOST characters."""
     if len(text) <= CHARACTERS_MOST:
         return text
     blank = text.rfind(" ", 0, CHARACTERS_MOST)
@@ -130,7 +130,7 @@ def _lowered(text: str, language: int) -> str:
 
 
 def _having(every: Sequence[str], wanted: Collection[str], language: int) -> dict[str, str]:
-    """The words that have one of the stems, with it; of very many different words, among the first ones."""
+    """Return the stem of each word with a wanted stem, among the first WORDS_MOST distinct words."""
     stem = stemming.latin[language]
     known: Collection[str] = {*every}
     if len(known) > WORDS_MOST:
@@ -139,7 +139,8 @@ def _having(every: Sequence[str], wanted: Collection[str], language: int) -> dic
 
 
 def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
-    """Where words stand by themselves, with their stems. To search for a few is faster than to look at all."""
+    """Return the occurrences of these words as whole words, with their stems. Searching for a few words is faster than
+    splitting the text."""
     found: list[Found] = []
     for word, kind in words.items():
         start = lowered.find(word)
@@ -156,7 +157,7 @@ def _is_of_word(character: str) -> bool:
 
 
 def _in_any(lowered: str, wanted: Collection[str], language: int) -> Iterator[tuple[Found, bool]]:
-    """The words, and whether one is of a script without blanks."""
+    """Yield each word with a wanted stem, and whether its script has no spaces."""
     table = unspaced_table(lowered)
     for run, start, unspaced in placed_runs(lowered):
         if unspaced:
@@ -164,7 +165,7 @@ def _in_any(lowered: str, wanted: Collection[str], language: int) -> Iterator[tu
                 if pair in wanted:
                     yield Found(pair, start + at, start + at + len(pair)), True
                     continue
-                for number, character in enumerate(pair):  # one that is asked for alone is meant in every word
+                for number, character in enumerate(pair):  # a single wanted character matches in every word
                     if character in wanted:
                         yield Found(character, start + at + number, start + at + number + 1), True
         elif counts(run) and (stem := stem_of(run, False, language)) in wanted:
@@ -172,7 +173,7 @@ def _in_any(lowered: str, wanted: Collection[str], language: int) -> Iterator[tu
 
 
 def _joined(found: Iterator[tuple[Found, bool]], lowered: str) -> list[Found]:
-    """Pairs of characters that overlap are one word."""
+    """Merge overlapping pairs of characters into one word."""
     joined: list[Found] = []
     before = False
     for one, unspaced in found:

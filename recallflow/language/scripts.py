@@ -5,15 +5,15 @@ import unicodedata
 
 import regex
 
-# Scripts that put no blanks between words.
+# Scripts without spaces between words.
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3005-\u3007\u303b\u30fc\uff66-\uff9f"
 UNSPACED_LETTER = regex.compile(f"[{UNSPACED}]")
-# Beside these, a word may begin or end without a blank: the same scripts, and Korean for its particles.
+# A word may start or end next to these without a space: the same scripts, and Korean because of its particles.
 ADJOINING = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u303b\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f"
 )
-# A letter, digit or mark that no Latin text holds: of one without, `re` and ASCII rules find the same words.
+# A letter, digit or mark outside Latin script. In a text without any, `re` finds the same words as Unicode's rules.
 BEYOND_LATIN = re.compile(r"[^\W\x00-\u024f\u1e00-\u1eff]|[\u0300-\u036f]")
 KANA = re.compile("[\u3040-\u30ff]")
 
@@ -41,8 +41,8 @@ _NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
 _DEVANAGARI = re.compile("[\u0900-\u097f]")
-# More marks on one character than any language has (Unicode's stream-safe format): the time it takes to put them in
-# order grows with their square.
+# More marks on one character than any language uses (Unicode's stream-safe format). Their normalisation takes
+# quadratic time.
 _STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
 _DIGIT = re.compile("[٠-٩۰-۹०-९]")
 _DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९"}
@@ -60,14 +60,14 @@ def normalised(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text in lower case, without what people leave out who write in haste: accents and dots in Latin script, vowel
-    marks and the forms of alef in Arabic, nukta and candrabindu in Devanagari."""
+    """Return the text in lower case without marks that informal writing omits: accents and dots in Latin script, vowel
+    marks and forms of alef in Arabic, nukta and candrabindu in Devanagari."""
     text = normalised(text).lower()
     return text if text.isascii() else folded(text)
 
 
 def folded(text: str) -> str:
-    """As `plain`, of a text that is normalised and in lower case."""
+    """Return `plain` of a text that is already normalised and in lower case."""
     if text.isascii():
         return text
     if not BEYOND_LATIN.search(text):
@@ -80,21 +80,21 @@ def folded(text: str) -> str:
 
 
 def without_accents(text: str) -> str:
-    """Latin letters as they stand on every keyboard."""
+    """Return the text with basic Latin letters in place of accented ones."""
     return _MARKS.sub("", unicodedata.normalize("NFD", text.translate(_LATIN_FORMS)))
 
 
 def jamo(word: str) -> str:
-    """A Korean word letter by letter: its endings are bent within a syllable."""
+    """Return a Korean word as letters, because inflection changes letters within a syllable."""
     return unicodedata.normalize("NFD", word) if _HANGUL.search(word) else word
 
 
 def is_character(word: str) -> bool:
-    """Whether the word is a single character of a script without blanks."""
+    """Return whether the word is a single character of a script without spaces."""
     return len(word) == 1 and UNSPACED_LETTER.match(word) is not None
 
 
 def script_of(word: str) -> str:
-    """The script of the word's first letter; empty for numbers and the scripts that nothing is known of."""
+    """Return the script of the word's first letter; an empty string for numbers and unsupported scripts."""
     found = _SCRIPT.search(word)
     return found.lastgroup or "" if found else ""

@@ -28,23 +28,23 @@ _NUMBER = regex.compile(r"\d[\d.,:/-]*\d|\d")
 _POSSESSED_WITHIN = 3  # maximum number of words from "my" to the person
 _WITHIN_WORDS = ("zh", "ja", "ko")  # no blanks between words; Korean words carry particles
 _JOINING = " 的の"
-_SOMEBODY = -1  # a person that a cue tells, without a row
+_SOMEBODY = -1  # a person indicated by a cue, without a row
 _WORDS_BYTES = 4 * 1024 * 1024
 _NO_VECTOR = np.zeros(0, np.float32)
 
 
 class StatementReading(NamedTuple):
-    """A statement, or a question, read. It takes about 1,000 bytes.
+    """Features of a statement or a question, of about 1,000 bytes.
 
     Attributes:
-        words: identities of its words in lower case and without accents, each once, rising.
-        vector: the sum of its words' vectors, of length 1; zeros where none has any.
-        attributes: marks of its words: what it may tell of somebody, such as where they live.
-        cues: the kinds of cue that it holds, as bits in the order of `CUES`.
-        persons: rows of the nouns for persons that it holds; `_SOMEBODY` for another cue of a person.
-        name: identity of the word that it begins with, if that is probably a name: an unknown one with a capital.
+        words: identities of its distinct words in lower case and without accents, ascending.
+        vector: sum of its words' vectors, normalised to length 1; zeros if no word has a vector.
+        attributes: bits of its words for personal attributes, such as a place of residence.
+        cues: kinds of its cues, as bits in the order of `CUES`.
+        persons: rows of its nouns for persons; `_SOMEBODY` for another cue of a person.
+        name: identity of its first word if that is probably a name: an unknown word with a capital.
         numbers: numbers as written.
-        is_own: it speaks of the writer: "I", or "my" before anything but a person.
+        is_own: whether it refers to the writer: "I", or "my" before a noun that is not a person.
     """
 
     words: npt.NDArray[np.uint64]
@@ -57,7 +57,7 @@ class StatementReading(NamedTuple):
     is_own: bool
 
     def has(self, cue: Cue) -> bool:
-        """Return whether it holds a cue of this kind."""
+        """Return whether the text contains a cue of this kind."""
         return bool(self.cues >> CUES.index(cue) & 1)
 
 
@@ -70,7 +70,7 @@ _identities = Kept(identity, _WORDS_BYTES)
 
 
 class _Cues:
-    """The cues of one language, by the words that they begin with, or as strings where words have no blanks."""
+    """Cues of one language, by their first words, or as strings in a language without spaces."""
 
     def __init__(self, code: str) -> None:
         listed = tomllib.loads((_FOLDER / f"{code}.toml").read_text("utf-8"))
@@ -83,8 +83,8 @@ class _Cues:
                 self._by_first[phrase[0]].append((phrase, cue))
 
     def found(self, lowered: str, read: Sequence[str]) -> list[tuple[Cue, int]]:
-        """Return each cue of a text with the number of its first word, or where words have no blanks between them with
-        the number of the character behind it."""
+        """Return each cue of a text with the index of its first word. In a language without spaces, the index is that
+        of the character after the cue."""
         if self.within_words:
             found = ((cue, lowered.find(string), len(string)) for string, cue in self._strings)
             return [(cue, at + length) for cue, at, length in found if at >= 0]
@@ -103,7 +103,7 @@ def _cues(code: str) -> _Cues:
 
 
 def read_statements(texts: Sequence[str]) -> list[StatementReading]:
-    """Read statements, or questions, at once: their vectors are summed up in one go."""
+    """Read a batch of statements or questions. Their vectors are summed together."""
     vectors, rows, found = word_vectors(), list[tuple[int, ...]](), list[StatementReading]()
     for text in texts:
         read, of = _read(text)

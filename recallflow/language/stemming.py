@@ -11,7 +11,7 @@ from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 _ENGLISH_BYTES = 16 * 1024 * 1024
 _OTHER_BYTES = 4 * 1024 * 1024
 _BY_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
-_LOOKS = 3  # endings stand one behind the other
+_LOOKS = 3  # a word may have several endings in sequence
 
 
 def _snowball(algorithm: str) -> Callable[[str], str]:
@@ -20,8 +20,8 @@ def _snowball(algorithm: str) -> Callable[[str], str]:
 
 
 def _stemmed(table: Table) -> Callable[[str], str]:
-    """Stems of one language in Latin script; nothing for a function word or a single letter. English keeps its
-    accents, as names have."""
+    """Return the stemmer of a language in Latin script. It returns an empty string for a function word or a single
+    letter. English stems keep accents, which occur in names."""
     snowball = _snowball(table.stemmer or "english")
 
     def english(word: str) -> str:
@@ -43,7 +43,7 @@ _snowballs |= {script: _snowball(algorithm) for script, algorithm in _BY_SCRIPT.
 
 
 def _of_script(word: str) -> str:
-    """The stem of a word in another script than Latin; nothing for a function word."""
+    """Return the stem of a word in a script other than Latin; an empty string for a function word."""
     script = script_of(word)
     table = BY_SCRIPT.get(script)
     word = folded(word)

@@ -1,35 +1,36 @@
-"""What is known of each language, from `tables/*.toml`: plain data that a native can mend.
+"""Language tables, loaded from `tables/*.toml`: plain data that a native speaker can correct.
 
-    name               what the language is called
-    stemmer            the Snowball algorithm, where there is one
-    blanks             false where words stand without blanks between them
-    letters            letters that tell the language among those in Latin script
-    function_words     words that carry grammar, no content, and the words that questions are built with
-    common_words       more words that tell the language
-    particles          characters that part words in a run without blanks, beside Chinese characters and katakana
-    whole_words        words of a script without blanks that hold a function word's characters, and are none
-    alone              characters of such a script that carry grammar where they stand alone
-    endings            what comes off the end of a word where Snowball knows none; weak ones leave two characters
-    time_words         a text with one of them tells a time; time_phrases: patterns of more words
-    months             twelve times the forms of a month's name; short_months: those that need a capital;
-                       doubtful_months: ordinary words too; before_months: words before one that make it a month
-    month              pattern of what may be a month's name; day_before, day_after: of the day beside it
-    numeric            the order of numbers in a date: dmy or ymd
-    when               patterns of a question for a time
-    first_person       patterns of the one who asks; i, my: what stands for a participant's name
-    name_endings       what hangs on to a name and is no part of it
-    titles             what stands before a name (or behind it) and is no part of it
-    and                what joins the last two of a list
-    within_names       words that a name may hold in small letters
-    ordinary_words     words that often begin a sentence or a heading, and no name
+    name               name of the language
+    stemmer            Snowball algorithm, if one exists
+    blanks             false if words are not separated by spaces
+    letters            letters that identify the language among the languages in Latin script
+    function_words     words of grammar without content, and the words that form questions
+    common_words       other words that identify the language
+    particles          characters that separate words in a run without spaces, next to Chinese characters and katakana
+    whole_words        content words that contain a function word's characters, in a script without spaces
+    alone              characters that are grammatical when isolated, in a script without spaces
+    endings            suffixes to remove where Snowball has no stemmer; weak_endings: only if two characters remain
+    time_words         words that are a time expression; time_phrases: patterns of several words
+    months             forms of each month's name, twelve lists; short_months: forms that need a capital;
+                       doubtful_months: forms that are ordinary words too; before_months: words that precede a month
+    month              pattern of a possible month name; day_before, day_after: patterns of the adjacent day
+    numeric            order of the numbers in a date: dmy or ymd
+    when               patterns of a question about a time
+    first_person       patterns that refer to the writer; i, my: pronouns that replace the writer's name
+    name_endings       suffixes of a name that are not part of it
+    titles             titles before or after a name
+    and                conjunctions before the last item of a list
+    within_names       lower-case words that may be part of a name
+    ordinary_words     words that often start a sentence or a heading, and are not names
     determiners, noun_endings, nouns
-                       where every noun has a capital: what stands before one that is no name, how such nouns end, and
-                       more of them
-    asks               what a question may end with instead of a question mark
+                       for languages that capitalise nouns: words before a common noun, suffixes of common nouns, and
+                       further common nouns
+    asks               words that may end a question instead of a question mark
     [intents]          patterns of each intent (operators/recall/intent.py)
 
-Patterns are regular expressions for whole words (anything, without blanks), whatever their case. Those of languages
-other than English see a text without accents (`scripts.plain`), and may be written with them.
+Patterns are case-insensitive regular expressions. They match whole words, or any substring in a script without spaces.
+In languages other than English they are matched against text without accents (`scripts.plain`); accents in a pattern
+are removed as well.
 """
 
 import tomllib
@@ -46,16 +47,16 @@ from recallflow.language.scripts import folded, normalised
 Intent = Literal["temporal", "entity", "preference", "procedural", "summary", "factual"]
 Pattern = regex.Pattern[str]
 
-_FOLDER = resources.files("recallflow.language") / "tables"  # maybe of a wheel that is imported as it is
+_FOLDER = resources.files("recallflow.language") / "tables"  # may be inside a zipped wheel
 _NEVER = regex.compile(r"(?!)")
 _ANY_LETTERS = r"[^\W\d_]+"
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One language. Words are in lower case; those of `function_words` with accents and without. `written`: those, and
-    the words of time and common ones, with their accents only. Patterns are compiled on first use: all of them take
-    longer than everything else that an import of this module does."""
+    """Table of one language. Words are in lower case. `function_words` contains each word with and without accents.
+    `written` contains function words, time words and common words with their accents only. Patterns are compiled on
+    first use, because compilation would dominate the import time of this module."""
 
     code: str
     name: str
@@ -91,7 +92,7 @@ class Table:
 
     @classmethod
     def load(cls, code: str) -> "Table":
-        """Reads the language's file."""
+        """Read the language's file."""
         given: dict[str, Any] = tomllib.loads((_FOLDER / f"{code}.toml").read_text("utf-8"))
 
         def words(name: str) -> list[str]:
@@ -169,7 +170,7 @@ class Table:
 
     @cached_property
     def intents(self) -> Mapping[Intent, Pattern]:
-        """Patterns of a question by its intent."""
+        """Patterns of questions by intent."""
         return {intent: self._whole(self._given["intents"].get(intent, ())) for intent in get_args(Intent)}
 
     def _whole(self, patterns: Iterable[str]) -> Pattern:
@@ -184,7 +185,7 @@ class Table:
 
 
 def _spellings(words: Iterable[str]) -> frozenset[str]:
-    """Each word as it stands, and as it stands without accents."""
+    """Return each word with and without its accents."""
     given = [normalised(word).lower() for word in words]
     return frozenset([*given, *map(folded, given)])
 

@@ -23,7 +23,7 @@ from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import LATIN_WORD, ascii_words, counts, runs, unspaced_table
 
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
-# The bit of nouns for persons; the others stand for what people tell of themselves (benchmarks/vocabulary/marks.toml).
+# The bit of nouns for persons; the other bits mean personal attributes (benchmarks/vocabulary/marks.toml).
 PERSON = 1
 _CACHE_BYTES = 8 * 1024 * 1024
 _BLOCK = 64  # texts at a time: their vectors stay in the processor's cache

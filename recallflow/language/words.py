@@ -12,12 +12,12 @@ from recallflow.language.tables import CHINESE, JAPANESE, Table
 LATIN_WORD = re.compile(r"\w\w+")
 _ANY_WORD = re.compile(r"\w+")
 _ASCII_WORD = re.compile(r"\w", re.ASCII)
-# By character: a word's in lower case, anything else a blank.
+# Translation by byte: word characters to lower case, all others to a space.
 _ASCII_FORMS = bytes(ord(chr(at).lower()) if _ASCII_WORD.match(chr(at)) else ord(" ") for at in range(256))
-# Marks belong to the letter before them, and a run without blanks ends where another script begins.
+# Marks belong to the preceding letter. A run without spaces ends where another script starts.
 _RUNS = regex.compile(rf"(?V1)(?P<unspaced>[{UNSPACED}][{UNSPACED}\p{{M}}]*)|(?P<spaced>[[\w\p{{M}}]--[{UNSPACED}]]+)")
-# A run is cut where Japanese goes from one kind of character to another: its endings are written in hiragana, behind
-# the stem. Of other scripts, letters carry others around them.
+# A run is split where the kind of Japanese character changes, because endings are written in hiragana after the stem.
+# In other scripts letters form clusters with their neighbours.
 _KINDS = regex.compile(
     r"(?V1)(?P<han>\p{Han}+)|(?P<hiragana>[\p{Hiragana}ー]+)|(?P<katakana>[\p{Katakana}ー]+)"
     r"|(?P<other>[^\p{Han}\p{Hiragana}\p{Katakana}ー]+)"
@@ -26,18 +26,18 @@ _HANGUL = re.compile("[\uac00-\ud7a3]")
 
 
 def ascii_blanked(text: str) -> str:
-    """An ASCII text in lower case, with a blank for each character that is in no word."""
+    """Return an ASCII text in lower case, with a space for each character outside words."""
     return text.encode().translate(_ASCII_FORMS).decode()
 
 
 def ascii_words(text: str) -> list[str]:
-    """Return the lower-case words of an ASCII text, single letters included: equal to the pattern, in a third of its
-    time."""
+    """Return the lower-case words of an ASCII text, single letters included. The result equals the pattern's, in a
+    third of its time."""
     return ascii_blanked(text).split()
 
 
 def runs(text: str) -> Iterator[tuple[str, bool]]:
-    """Runs of letters, digits and marks, and whether one is of a script without blanks. The text is normalised."""
+    """Yield each run of letters, digits and marks of a normalised text, and whether its script has no spaces."""
     for found in _RUNS.finditer(text):
         yield found[0], found.lastgroup == "unspaced"
 
@@ -55,13 +55,13 @@ def pairs(run: str, table: Table) -> Iterator[str]:
 
 
 def placed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
-    """As `runs`, each with where it begins."""
+    """Yield the same as `runs`, with the start of each run."""
     for found in _RUNS.finditer(text):
         yield found[0], found.start(), found.lastgroup == "unspaced"
 
 
 def placed_pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
-    """As `pairs`, each with where in the run it begins."""
+    """Yield the same as `pairs`, with the start of each pair in the run."""
     begin = 0
     separators = [found.span() for found in _SEPARATORS[table.code].finditer(run)]
     for end, next_begin in [*separators, (len(run), len(run))]:
@@ -83,7 +83,7 @@ def _separator(table: Table) -> regex.Pattern[str]:
         for words in (table.whole_words, table.function_words)
     )
     kept = f"(?:{whole})(*SKIP)(*FAIL)|" if whole else ""
-    # A particle is one behind a word's stem, or before the next: within hiragana a word may hold the same letters.
+    # A particle must follow a stem or precede the next one, because words in hiragana may contain the same letters.
     beside = r"[\p{Han}\p{Katakana}ー]"
     particles = f"|(?<={beside})[{table.particles}]|(?<=.)[{table.particles}](?={beside})" if table.particles else ""
     return regex.compile(kept + parting + particles)
@@ -93,18 +93,18 @@ _SEPARATORS = {table.code: _separator(table) for table in (CHINESE, JAPANESE)}
 
 
 def unspaced_table(text: str) -> Table:
-    """Chinese, or Japanese where there is kana."""
+    """Return Japanese if the text contains kana, otherwise Chinese."""
     return JAPANESE if KANA.search(text) else CHINESE
 
 
 def counts(word: str) -> bool:
-    """Whether a word with blanks around it is kept: a single letter tells nothing, a Korean syllable does."""
+    """Return whether a space-separated word is kept. A single letter has no meaning; a Korean syllable has one."""
     return len(word) > 1 or bool(_HANGUL.match(word))
 
 
 def words(text: str) -> list[str]:
-    """All words of a text in order, function words of scripts with blanks included, as `plain` writes them: what the
-    spelling of a text is."""
+    """Return all words of a text in order, normalised by `plain`, for the comparison of spellings. Function words of
+    scripts with spaces are included."""
     if text.isascii():
         return ascii_words(text)
     text = plain(text)

@@ -220,7 +220,7 @@ def _read(text: str) -> Iterator[Metric]:
 
 
 def _add(families: dict[str, Metric], name: str, said: Iterable[Metric]) -> None:
-    """Add the metrics of one process to those of the others."""
+    """Add the metrics of one process to the totals."""
     for family in said:
         if family.name not in families:
             families[family.name] = Metric(family.name, family.documentation, family.type, family.unit)

@@ -15,8 +15,8 @@ from recallflow.parsing import parse
 
 
 class SampleQuestion(NamedTuple):
-    """A recall query with its explanation and memory ids, of which one should be in the first three; empty for a
-    question without an answer."""
+    """A recall query, its explanation, and the ids of its relevant memories. At least one of them should rank in the
+    first three. `expect` is empty for a question without an answer."""
 
     note: str
     expect: tuple[str, ...]

@@ -121,8 +121,8 @@ class Verbs(ABC):
         where: Mapping[str, Any] | ForgetFilter | None = None,
         **fields: Any,
     ) -> "Future[Position]":
-        """Remove one memory, or all that match `where`: {session_id, category, tag, older_than}, of which all given
-        must match.
+        """Remove one memory, or every memory that matches all fields of `where`: {session_id, category, tag,
+        older_than}.
 
         Returns the event's position. Raises as `add`, and on an engine in this process InvalidRecord (`not_found`) for
         an unknown id.

@@ -91,7 +91,7 @@ class Mem0Calls:
             raise
 
     async def check_key(self) -> None:
-        """Raise InvalidRecord for unknown credentials, whatever their permissions."""
+        """Raise InvalidRecord for unknown credentials. Permissions are not checked."""
         question = cast(QueryEvent, self._event("anyone", {"type": "user.stats"}))
         try:
             self._door.admission.check(question, self._headers)
@@ -298,7 +298,7 @@ async def delete(calls: Mem0Calls, given: str) -> dict[str, Any]:
 
 
 async def delete_all(calls: Mem0Calls, body: requests.DeleteAll) -> dict[str, Any]:
-    """Forget all memories of an owner, or those of one session."""
+    """Forget all memories of an owner, or of one session."""
     entities = entities_alone(body.filters, body.entities)
     user_id, kind = owner_of(entities)
     if others := entities.keys() - {kind, RUN}:

@@ -298,7 +298,7 @@ def _split(given: Mapping[str, Any], entities: Mapping[str, str]) -> tuple[dict[
 
 
 def _at_the_root(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the conditions that must all hold: those at the top level, and those of an AND there."""
+    """Yield the conditions that must all hold: conditions at the top level and inside a top-level AND."""
     for field, value in given.items():
         if field == "AND":
             for one in _conditions(field, value):

@@ -1,4 +1,4 @@
-"""Routes of mem0's REST interface, below /mem0/TENANT: those of its platform, and those of its own server."""
+"""Routes of mem0's REST interface, below /mem0/TENANT: the routes of its platform and of its open-source server."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -108,7 +108,7 @@ def _below(prefix: str, door: RequestHandler) -> APIRouter:
     add("GET /v1/memories/{memory_id}/history/, GET /memories/{memory_id}/history", list_versions)
 
     @router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
-    async def others(rest: str) -> Response:  # noqa: ARG001 whatever it is
+    async def others(rest: str) -> Response:  # noqa: ARG001 FastAPI passes it
         message = "recallflow has no such part of mem0; docs/how-to/mem0-clients.md says which there are"
         return Response(orjson.dumps({"detail": message}), 501, media_type=JSON)
 
