@@ -61,10 +61,10 @@ class LocalCalls:
         self._open = set[LocalCall]()  # calls without an outcome, whose callers wait
         self._taken_calls: dict[Position, LocalCall] = {}
         self._in_flight = 0
-        self.obstacle = "starting"  # why no record can be put; empty where one can
+        self.obstacle = "starting"  # why the engine refuses records; empty if it accepts them
         self._ended = ""  # reason for the end of the engine
-        self.stopped = ""  # why nothing will ever come of a record; empty while something may
-        self._interrupted = ""  # why none is taken for now
+        self.stopped = ""  # why records will never be processed; empty while the engine runs
+        self._interrupted = ""  # why records are refused temporarily
         self._ends = False
         self._news = threading.Condition(self._lock)
 
@@ -219,7 +219,7 @@ class _TenantLines:
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[LocalCall]] = {}
-        self._served: dict[str, int] = {}  # tenant → the number of its last turn, in the order of these
+        self._served: dict[str, int] = {}  # tenant → number of its last turn, ascending
         self._turns = 0
 
     def __len__(self) -> int:

@@ -9,8 +9,8 @@ import httpx
 from recallflow.errors import SourceError, UsageError
 from recallflow.signing_keys import Jwks, read_jwks
 
-MOST_BYTES = 1024 * 1024  # of a document: a hundred keys have a tenth of that
-TIMEOUT_S = 5.0  # for a whole answer: who stops meanwhile waits for it
+MOST_BYTES = 1024 * 1024  # of a document: a hundred keys need a tenth of it
+TIMEOUT_S = 5.0  # for a whole response; a stop waits for it
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 

@@ -18,7 +18,7 @@ from recallflow.errors import UsageError
 
 TEXT = "text/plain; charset=utf-8"
 CLOSE_S = 0.1
-CONNECTION_S = 5.0  # for a request and its answer, however either trickles
+CONNECTION_S = 5.0  # limit of a request and its response, however slow
 CONNECTIONS_MOST = 32  # each has a thread and a descriptor
 PASSED = "fd://"
 

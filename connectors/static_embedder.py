@@ -15,7 +15,7 @@ from recallflow.language import FUNCTION_WORDS
 
 _MODEL = "minishlab/potion-base-8M"
 _TOKENS_MAX = 512
-_TOKEN_DIMENSIONS = 128  # the first of the table's, which come by how much they matter
+_TOKEN_DIMENSIONS = 128  # leading columns of the table, which is sorted by importance
 
 
 class StaticEmbedder(ModelTokenCounter):

@@ -8,7 +8,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _ENTRY_BYTES = 100  # of a dict's place
-_SHARE = 64  # of the budget: what takes more is not kept, unless a caller says otherwise
+_SHARE = 64  # of the budget: larger values are not cached by default
 
 
 class Kept(dict[K, V]):

@@ -25,7 +25,7 @@ class History:
         self._names: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._tenants: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._learners: list[Callable[[int, Control], None]] = []
-        self._began: dict[str, int] = {}  # when there first was any of a kind
+        self._began: dict[str, int] = {}  # time of the first decision of each kind
 
     def add(self, append_ms: int, event: Control) -> None:
         kind: str = event.type  # type: ignore[attr-defined]

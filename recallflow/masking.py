@@ -38,7 +38,7 @@ def mask(data: bytes) -> tuple[bytes, int]:
     masked, fields = data, 0
     if _NAMES.search(data):
         masked, fields = _mask_fields(data)
-        if not _is_json(masked):  # a quote too many, and every name behind it is taken for a value
+        if not _is_json(masked):  # after an unbalanced quote, every later name would be parsed as a value
             masked, more = _LOOSE_PAIR.subn(_mask_pair, masked)
             fields += more
     masked, shapes = _OWN.subn(lambda found: (found[1] or b"") + MASK, masked)

@@ -263,7 +263,7 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
         if one["type"] in _NO_NUMBER and isinstance(one["loc"][-1], int):
             whole, _, _ = field.rpartition(".")
             if whole in lists:
-                continue  # of a list of numbers that are none, the first says enough
+                continue  # report only the first invalid number of a list
             lists.add(whole)
         if one["type"] == "too_long":  # of a list where a text would do as well, this says more
             problems[field] = problem

@@ -24,7 +24,7 @@ def log_at_once(name: str, message: str) -> None:
         os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-MEMBER_VARIABLE = "RECALLFLOW_MEMBER"  # its name, set by a supervisor alone; its standard input ends with that
+MEMBER_VARIABLE = "RECALLFLOW_MEMBER"  # set only by a supervisor, whose exit ends our standard input
 STDIN = 0
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ ACCEPTED_SHARE = 1 / 16  # connections that one turn of the event loop may accep
 CONNECTIONS_MOST = 4_096  # memory: an open connection takes about 15 kB
 BACKLOG_MOST = 2_048
 DATABASE_FILES_LEAST = 20  # RocksDB raises anything below to it
-_UNLIMITED = 1_048_576  # what to ask for where the hard limit is none: Linux refuses more than fs.nr_open
+_UNLIMITED = 1_048_576  # requested limit if the hard limit is infinite: Linux refuses more than fs.nr_open
 
 
 def raise_descriptor_limit() -> None:

@@ -24,7 +24,7 @@ PIECE_BYTES = 8 * 1024 * 1024
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # a partition of several TB; a larger file is invalid
 CHECKSUM = "checksum"
 _OBJECT = re.compile(r"[0-9a-f]{64}-[0-9a-f]+")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path leads out of the folder that is written
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path can leave the target folder
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from recallflow.errors import CheckpointError, UsageError
 from recallflow.private_files import FOLDER_MODE, make_private_folder, open_private
 
 SCHEMES = ("s3", "gs", "file")
-ONE_PUT = "allow_delayed_open=true"  # a small object is sent with one request, and is there with its last byte
+ONE_PUT = "allow_delayed_open=true"  # a small object is sent atomically with one request
 
 
 class Location(NamedTuple):

@@ -63,7 +63,7 @@ class CheckpointStore:
     def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
         self._objects = objects
         self._grace_s = grace_s
-        self._read = dict[tuple[int, str], Manifest]()  # they never change
+        self._read = dict[tuple[int, str], Manifest]()  # a cache: manifests are immutable
         self._hashed = dict[int, Hashed]()
         self._noted = set[tuple[int, str]]()
 
@@ -147,7 +147,7 @@ class CheckpointStore:
         renamed, so an interruption leaves no folder. Raise CheckpointBroken with the missing or changed file."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CheckpointError(f"{folder} is not empty: a checkpoint is fetched into a new folder")
-        for left in folder.parent.glob(f".{folder.name}.fetching-*"):  # of one that was cut
+        for left in folder.parent.glob(f".{folder.name}.fetching-*"):  # of an interrupted fetch
             shutil.rmtree(left, ignore_errors=True)
         new = folder.parent / f".{folder.name}.fetching-{uuid.uuid4().hex[:12]}"
         try:
@@ -205,7 +205,7 @@ class CheckpointStore:
         try:
             data = self._objects.get(old, MANIFEST_BYTES_MAX)
         except FileNotFoundError:
-            return  # another one prunes as well
+            return  # another process prunes as well
         self._objects.put(f"{_part(number)}/retired/{name}", data)
         self._objects.delete(old)
 

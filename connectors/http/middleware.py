@@ -12,7 +12,7 @@ from recallflow.connectors.http.errors import Problem, body_of, own_failure, ref
 from recallflow.connectors.http.requests import Limits
 from recallflow.tracing import TRACE_HEADER, fail, parent_in, trace_headers, tracer
 
-PROBES = ("/livez", "/readyz", "/metrics")  # they are answered however much there is to do
+PROBES = ("/livez", "/readyz", "/metrics")  # answered under any load
 _BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _NO_ROUTE = "none"
 
@@ -78,7 +78,7 @@ def route_of(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", _NO_ROUTE)
 
 
-_FAILED = 500  # from here on it is our own fault
+_FAILED = 500  # statuses from here on are server errors
 _HEADER = TRACE_HEADER.encode()
 _METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 

@@ -148,7 +148,7 @@ def _without_null(field: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
 _UTF_8 = ("utf-8", "utf8")
-_DRAINED = 8  # times the limit: so much more is read, and dropped, so that who sends it hears why
+_DRAINED = 8  # times the limit are read and dropped, so that the sender receives the error
 
 
 def credentials_of(request: Request) -> Headers:
@@ -230,7 +230,7 @@ class PathSegments:
 def _routed(segment: bytes) -> str:
     try:
         return unquote_to_bytes(segment).decode().replace("%", "%25").replace("/", "%2F")
-    except UnicodeDecodeError:  # the route that it leads to refuses it
+    except UnicodeDecodeError:  # refused by the route
         return segment.decode("ascii")
 
 

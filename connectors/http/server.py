@@ -76,7 +76,7 @@ def _without_port(host: str) -> str:
 HEAD_BYTES = 64 * 1024  # of a request's line and headers
 HEAD_S = 10.0  # until headers are complete; also an idle connection without an admitted request
 KEEP_ALIVE_S = 75  # a proxy that keeps connections for a minute must not find one closed under a request
-READ_S = 30.0  # a client may leave a response unread so long, in all
+READ_S = 30.0  # total time that a client may leave a response unread
 READ_BYTES_PER_S = 16 * 1024  # a client that reads a long response at least this fast has more time
 DRAINED_BYTES = 48 * 1024  # between uvloop's two water marks
 _ADMITTED = "recallflow.admitted"  # in the state of a request
@@ -139,7 +139,7 @@ class HttpConnection(HttpToolsProtocol):
         self._head_due: asyncio.TimerHandle | None = None
         self._unread_due: asyncio.TimerHandle | None = None
         self._unread_since_s = 0.0
-        self._read_s = READ_S  # how long the response may still be left unread
+        self._read_s = READ_S  # remaining time in which the response may be unread
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -21,7 +21,7 @@ DESCRIBE_S = 2.0
 CONFIGS_S = 10.0
 UNKNOWN_BYTES = 900_000  # assumed batch limit where the brokers report none: below the default of a topic (1,048,588)
 KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-MOST_BYTES = 64 * 1024 * 1024  # a broker takes no request beyond 100 MB (socket.request.max.bytes)
+MOST_BYTES = 64 * 1024 * 1024  # a broker refuses requests above 100 MB (socket.request.max.bytes)
 ASK_S = 10.0
 
 _log = logging.getLogger(__name__)

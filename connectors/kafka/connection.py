@@ -30,10 +30,10 @@ class _Log:
     """One partition of a memory topic. Everything below `next_offset` was emitted to the dataflow, or is no record."""
 
     next_offset: int
-    first: int  # where this run began
-    target: int = 0  # it ended here at the moment that counts
-    open: int = 0  # records given that the state is not through with
-    open_below: int = 0  # of those, the ones below the target
+    first: int  # first offset of this run
+    target: int = 0  # end offset at the start or after the last outage
+    open: int = 0  # delivered records that the state has not processed
+    open_below: int = 0  # open records below the target
 
 
 class CatchUp:
@@ -45,7 +45,7 @@ class CatchUp:
 
     def __init__(self) -> None:
         self.behind = True  # False: nothing to go
-        self.passed = 0  # records below a target that the state is through with
+        self.passed = 0  # processed records below a target
         self._lock = threading.Lock()
         self._logs: dict[str, _Log] = {}
         self._ends: Mapping[str, int] | None = None
@@ -97,7 +97,7 @@ class CatchUp:
             if log is None:
                 return  # of another topic, or of a file
             for offset in offsets:
-                if offset < log.first:  # given by an earlier run
+                if offset < log.first:  # delivered by an earlier run
                     continue
                 log.open -= 1
                 log.open_below -= offset < log.target
@@ -150,7 +150,7 @@ class BrokerConnection:
         self._stopping = threading.Event()
         self._lost_s = self._aimed_s = 0.0
         self._passed = 0  # records caught up before the last aim
-        self._logged = False  # that all is caught up
+        self._logged = False  # whether the end of the catch-up was logged
         try:
             self._aim({number: end for (_, number), (_, end) in self._reader.spans([topic]).items()})
         except BaseException:
@@ -166,7 +166,7 @@ class BrokerConnection:
 
     def _run(self) -> None:
         while not self._stopping.wait(ASK_EVERY_S):
-            self._reader.consumer.poll(0)  # hands over complaints; nothing is assigned
+            self._reader.consumer.poll(0)  # calls the error callbacks; nothing is assigned
             try:
                 numbers = self._partitions()
                 if not self.connected:

@@ -25,7 +25,7 @@ from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse_control
 
 POLL_S = 0.1
-AHEAD_MS = 300_000  # a signed decision may be so far ahead of its append time: clocks differ
+AHEAD_MS = 300_000  # maximum lead of a signed decision over its append time, for clock skew
 # Reason for ignoring an event → text of the log line.
 LEFT_OUT = {
     "no_event": "is no control event",

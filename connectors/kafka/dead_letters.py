@@ -57,7 +57,7 @@ class Letter:
     @property
     def refusal(self) -> InvalidRecord:
         """Return the refusal, with the wrong fields where the dead letter lists them."""
-        named = orjson.loads(self.error.get("fields", "[]"))  # letters of before have none
+        named = orjson.loads(self.error.get("fields", "[]"))  # older dead letters have none
         fields = [FieldProblem(*one) for one in named] or [FieldProblem("", self.error["detail"])]
         return InvalidRecord(cast(ErrorCode, self.error["code"]), fields)
 

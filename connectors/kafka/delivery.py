@@ -124,7 +124,7 @@ class Delivery:
         self._sender = OutputSender(
             sink.options, sink.most_bytes, sink.permit, sink.outage_s, sink.stopping, sink.expired
         )
-        self._pending: list[tuple[Marked, int]] = []  # marks with the barriers behind the outputs before them
+        self._pending: list[tuple[Marked, int]] = []  # marks with the barriers after the outputs that precede them
 
     def write_batch(self, items: list[ToSend | Marked]) -> None:
         for item in items:
@@ -189,7 +189,7 @@ class OutputSender(Sender):
         self._open = Counter[int]()  # outputs that are not acknowledged, by the barrier before which they were sent
 
     def barrier(self) -> int:
-        """Return the number of a barrier behind all outputs sent so far."""
+        """Return the number of a barrier after all outputs sent so far."""
         self._barrier += 1
         return self._barrier - 1
 

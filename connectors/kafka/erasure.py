@@ -24,7 +24,7 @@ COMPACT, DELETE = "compact", "delete"
 TOMBSTONE_BYTES = 16 * 1024  # smallest record limit of a topic
 FLUSH_S = 60.0
 NO_LIMIT = -1
-LOOK_S = 0.2  # between two looks
+LOOK_S = 0.2  # polling interval
 
 
 class Retention(NamedTuple):

@@ -33,7 +33,7 @@ from recallflow.errors import SourceError, UsageError
 from recallflow.owner import parse_ranges, ranges_of
 
 MARGIN_MIN_S = 2.0
-RENEWALS = 5  # in the time that one of them lets us send
+RENEWALS = 5  # of a lease in a session, less the tolerated outage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PREFIX = "own-"
 _NAME = re.compile(_PREFIX + r"\d+(-\d+)?(_\d+(-\d+)?)*")
@@ -115,7 +115,7 @@ class Holder:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     renewals: int = 0
     released: bool = False
-    instance: str = ""  # the name of a static member
+    instance: str = ""  # `group.instance.id` of a static member
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod

@@ -16,15 +16,15 @@ HEARTBEAT_S = 0.3
 LOOK_S = 2.0  # topic metadata interval: added partitions are assigned after it
 REQUEST_S = 10.0  # a commit that is not answered by then is sent again
 SHARING = "cooperative-sticky"
-BY_HAND = "range"  # the coordinator takes no member of the one way where there are members of the other
-# The group rebalances, or our membership has ended: the callbacks tell which.
+BY_HAND = "range"  # the coordinator refuses to mix members of both assignment protocols
+# The group rebalances, or our membership has ended; the callbacks distinguish the two.
 _AGAIN = {
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.MEMBER_ID_REQUIRED,
     KafkaError._MAX_POLL_EXCEEDED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,  # one of two topics has grown, and the other one will
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # one of two topics has more partitions; the other will follow
 }
 _FENCED = {KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID}
 
@@ -104,7 +104,7 @@ class GroupConsumer:
         self._shares, self._is_new = strategy == SHARING, True
         self._complaints = Complaints()
         self._failed: KafkaError | None = None  # in a callback
-        self.member_id: str | None = None  # how the coordinator knows us
+        self.member_id: str | None = None  # member id assigned by the coordinator
         self._lost = False
         self._new_consumer, self._options = new_consumer, options.consumer() | chosen | static
         self._consumer: Any = None
@@ -201,7 +201,7 @@ class GroupConsumer:
         try:
             if self._shares:
                 if self._is_new and self.member_id != consumer.memberid():
-                    self._subscribe(consumer)  # within a rebalance, librdkafka joins again for it when that has ended
+                    self._subscribe(consumer)  # during a rebalance, librdkafka rejoins afterwards
                 for partition in partitions:
                     partition.offset = OFFSET_END
                 consumer.incremental_assign(partitions)
@@ -227,7 +227,7 @@ class GroupConsumer:
     def _lose(self, consumer: Any, _: list[TopicPartition]) -> None:
         self._lost = True
         self._listener.lost()
-        try:  # it would rejoin by itself, and fence a newer static member
+        try:  # it would rejoin automatically, and fence a newer static member
             consumer.unsubscribe()
         except KafkaException as error:
             self._failed = error.args[0]

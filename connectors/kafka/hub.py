@@ -90,7 +90,7 @@ class LaneReader:
         self._stopping = threading.Event()
         self._complaints = Complaints()
         self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
-        # Without this the client reports no ends, and an end behind transaction markers stays unknown.
+        # Without this the client reports no ends, and an end after transaction markers stays unknown.
         chosen = {"enable.partition.eof": ends, "error_cb": self._complaints}
         self._consumer = new_consumer(options.consumer() | chosen)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
@@ -159,7 +159,7 @@ class LaneReader:
     def _change(self, lane: Lane, joins: bool) -> None:
         part = lane.topic, lane.number
         if joins:
-            self.lanes = self.lanes | {part: lane}  # anew: other threads look through it
+            self.lanes = self.lanes | {part: lane}  # a copy, because other threads iterate over it
             self._consumer.incremental_assign([TopicPartition(*part, lane.next_offset)])
         else:
             self.lanes = {key: one for key, one in self.lanes.items() if one is not lane}
@@ -201,7 +201,7 @@ class LaneReader:
             error = message.error()
             if error is None:
                 if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
-                    continue  # it was removed while this was on its way
+                    continue  # the partition was removed meanwhile
                 lane.read_bytes += size_bytes(message)
                 lane.queue.append(message)
                 if lane.last_of_key is not None:

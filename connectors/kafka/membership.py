@@ -46,13 +46,13 @@ from recallflow.connectors.kafka.group_consumer import (
 )
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
 
-HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up everything
+HAND_OVER_MIN_S = 30.0  # minimum time limit of a handover, after which the member gives up all partitions
 REBALANCE_MIN_S = 300.0
 POLL_S = 0.05
 PAUSE_S = 0.01
 FIRST = 0  # the partition whose owner commits the settings of a new deployment
-AGAIN_S = 0.05  # a commit that came into the middle of a rebalance is sent again
-CLOSE_S = 5.0  # leaving may take as long as the brokers are away
+AGAIN_S = 0.05  # delay before a commit that met a rebalance is repeated
+CLOSE_S = 5.0  # limit of a leave, which waits for unavailable brokers
 
 _log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class Membership:
         self._static = instance_id if own is None else name_of(own)
         self._clock_s = clock_s
         self._me = Holder.here(state_dir, self._static or "", settings)
-        self._agreed = not settings  # whether the deployment's settings are known to be ours
+        self._agreed = not settings  # whether the deployment's settings are known to equal ours
         self._lease = Lease(session_s, clock_s)
         self._is_rebalancing = is_rebalancing or RebalanceProbe(options, name).is_rebalancing
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
@@ -194,11 +194,11 @@ class Membership:
         )
         self._error: Exception | None = None
 
-        self._state = threading.RLock()  # of the two below; never held while anything is waited for
+        self._state = threading.RLock()  # guards the next two fields; never held during a wait
         self._owned: dict[int, Committed] = {}  # last commit of each partition, or the next one
         self._dirty: set[int] = set()
 
-        self._coming: set[int] = set()  # assigned, not gained
+        self._coming: set[int] = set()  # assigned, but not yet owned
         self._member_id: str | None = None
         self._waits = False  # for the deployment's settings
         self._alone = False  # whether a check has excluded other owners by hand
@@ -430,7 +430,7 @@ class Membership:
         self._lease.renew(sent_s)
         with self._state:
             self._owned.update({partition: places[partition] for partition in gained})
-        self._coming -= gained  # after that: `expected` names them at any time
+        self._coming -= gained  # only now, so that `expected` always contains them
         self._assignee.gain({partition: coming[partition].committed.text or None for partition in gained})
 
     def _settings_agree(self, found: Mapping[int, CommittedEntry]) -> bool:
@@ -464,7 +464,7 @@ class Membership:
             self._lease.renew(sent_s)
             self._renew_at_s = sent_s + self._lease.renew_s
             self._turn += 1
-        with self._state:  # there may be something newer by now
+        with self._state:  # a newer commit may exist
             self._dirty -= {partition for partition in accepted if self._owned[partition] is places[partition]}
 
     def _note(self, released: bool = False) -> str:

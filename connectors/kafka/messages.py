@@ -27,7 +27,7 @@ def headers_of(message: Any) -> Headers | None:
     client returns incomplete headers."""
     try:
         return tuple(_headers(message) or ())
-    except (UnicodeDecodeError, SystemError):  # the latter is how the client wraps the former, by its version
+    except (UnicodeDecodeError, SystemError):  # some versions of the client wrap the former in the latter
         return None
 
 

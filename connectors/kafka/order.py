@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from recallflow.connectors.kafka.messages import append_ms, size_bytes
 from recallflow.owner import key_tenant
 
-AHEAD_MAX = 20_000  # records given before their turn in the log: 5 MB
-WAIT_S = 2.0  # as `wait_timeout_ms` of a query that names positions itself
-KEYS_MOST = 10_000  # remembered, before those whose records were given are dropped
+AHEAD_MAX = 20_000  # records delivered ahead of the log order: 5 MB
+WAIT_S = 2.0  # as the `wait_timeout_ms` of a query with positions
+KEYS_MOST = 10_000  # stored keys, above which keys without undelivered records are dropped
 REACH = 2_000  # memory records: the queue of the consumer, about a second of work
 Queue = Any  # a deque, or RoundRobinQueue, of confluent_kafka.Message, whose stubs make every field optional
 
@@ -39,11 +39,11 @@ class RoundRobinQueue:
 
     def __init__(self, given: Iterable[int] = ()) -> None:
         """`given` are the offsets that were given ahead of the log order."""
-        self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be given; all may where it is None
+        self.is_ready: Callable[[Any], bool] | None = None  # whether a record may be delivered; None: always
         self.ahead = set(given)
         self._read: deque[Any] = deque()
-        self._log: deque[Passed] = deque()  # in the order of the log, from the first on that was not given
-        self._lines: dict[bytes, deque[Any]] = {}  # by tenant, whose turn it is first
+        self._log: deque[Passed] = deque()  # in log order, from the first undelivered record
+        self._lines: dict[bytes, deque[Any]] = {}  # by tenant, in the order of the round robin
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -98,18 +98,18 @@ class Lane:
 
     topic: str
     number: int
-    next_offset: int  # of the next record to be given to the dataflow
-    end: int  # the partition's end, as far as known
-    answered_from: int = 0  # the offset from which on outputs count, but for those `given_before`
-    since_ms: int = 0  # when the record before the next one was appended
-    given_before: frozenset[int] = frozenset()  # by an earlier run, before their turn in the log
-    open: frozenset[int] = frozenset()  # given by an earlier run, and not through: they are given again
+    next_offset: int  # of the next record to deliver to the dataflow
+    end: int  # last known end offset of the partition
+    answered_from: int = 0  # first offset whose outputs count, except `given_before`
+    since_ms: int = 0  # append time of the record before the next one
+    given_before: frozenset[int] = frozenset()  # delivered by an earlier run, ahead of the log order
+    open: frozenset[int] = frozenset()  # delivered by an earlier run but unfinished: delivered again
     limit: int | None = None  # nothing from this offset on is given …
     paused: bool = False  # … and far beyond it nothing is read
     reached: int = -1  # the offset after the last record read
-    last_of_key: dict[bytes | None, int] | None = None  # offset of the last record read of each key, where queries wait
+    last_of_key: dict[bytes | None, int] | None = None  # last read offset of each key, if queries wait
     queue: Queue = field(default_factory=deque)
-    barriers: "WriteBarriers | None" = None  # of queries, where they wait for memory records
+    barriers: "WriteBarriers | None" = None  # of queries that wait for memory records
     # Two counters that only grow: one thread reads, another gives.
     read_bytes: int = 0
     given_bytes: int = 0
@@ -178,7 +178,7 @@ class Lane:
 class _Barrier:
     end: int  # offset of the memory partition when the query was read
     deadline_s: float
-    target: int | None = None  # the offset behind the last record of the query's key, once all up to `end` is fetched
+    target: int | None = None  # offset after the last record of the query's key, once records up to `end` are fetched
 
 
 class WriteBarriers:

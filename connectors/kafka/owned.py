@@ -85,7 +85,7 @@ class _Owned:
     queries: Lane
     marks: int = 0
     marked_s: float = 0.0
-    moved: bool = True  # something was given since the last mark, or is still open
+    moved: bool = True  # records were delivered since the last mark, or are still open
     place: bytes | None = None  # progress to keep with the state
 
 
@@ -135,7 +135,7 @@ class OwnedSource:
         self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or Closing(), settle
         self._owned: dict[int, _Owned] = {}
-        self._kept_warm: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
+        self._kept_warm: dict[int, Lane] = {}  # standby partitions, owned by another member
         self._given: dict[tuple[int, int], BarrierProgress] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         self._queries_most = queries_in_flight_max
@@ -322,7 +322,7 @@ class OwnedSource:
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
             if (partition, owned.marks - 1) in self._given:
-                continue  # the mark before is not synced and delivered yet
+                continue  # the previous mark is not synced and delivered yet
             if now_s - owned.marked_s >= (self._mark_s if owned.moved else IDLE_S):
                 yield self._mark(partition, owned)
                 owned.marked_s, owned.moved = now_s, False

@@ -14,10 +14,10 @@ from recallflow.connectors.kafka.messages import TRIMMINGS_BYTES, Headers, heade
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import RecallflowError, SinkError
 
-FLUSH_STEP_S = 0.5  # how often signals are seen while the brokers are away
+FLUSH_STEP_S = 0.5  # interval of signal checks while the brokers are unavailable
 FULL_QUEUE_WAIT_S = 0.05
 BATCH_BYTES = 1_000_000  # librdkafka's own batch.size
-ANY_PARTITION = -1  # the one that the key hashes to
+ANY_PARTITION = -1  # chosen by the hash of the key
 # Errors of a single record, not of the brokers or our rights: the other records can still be sent.
 _REFUSALS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -163,7 +163,7 @@ class Publisher:
         self._trimmings_bytes = TRIMMINGS_BYTES + headers_bytes(credentials)
         self._reached = reached
         self._given = 0
-        self._acknowledged: set[int] = set()  # of those after the first that is not
+        self._acknowledged: set[int] = set()  # acknowledged records after the first unacknowledged one
         self._through = 0  # number of leading records that are acknowledged
 
     def fits(self, key: bytes, value: bytes) -> bool:

@@ -28,7 +28,7 @@ from recallflow.records import Position
 from recallflow.responses import ErrorBody, Receipt, Response
 from recallflow.service import StoredEvent
 
-EARLY_MOST = 64  # outputs about one owner that are kept, as one may overtake word of where its record stands
+EARLY_MOST = 64  # outputs kept per owner, because an output may arrive before the position of its record
 M = TypeVar("M", Response, Receipt)
 Output = asyncio.Future[Any]
 
@@ -81,7 +81,7 @@ class Expected:
 
     key: bytes
     receive: Callable[[Any], None]
-    source: bytes | None = None  # its position, once that is known
+    source: bytes | None = None  # position of the record, once it is known
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ class KafkaService:
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> StoredEvent:
         ends_s = asyncio.get_running_loop().time() + timeout_s
-        with suppress(TimeoutError):  # stored it is all the same
+        with suppress(TimeoutError):  # the record is stored nevertheless
             async with asyncio.timeout_at(ends_s):
                 await self._until_ready()
         noted = event.model_copy(update={"receipt": True})
@@ -264,7 +264,7 @@ class KafkaService:
 
     async def _until_ready(self) -> None:
         """Return once answers are read: an earlier query could miss its answer."""
-        self._loop_calls.attach()  # before the look: later outputs wake this task
+        self._loop_calls.attach()  # before the check, so that later outputs wake this task
         if not self._exchange.ready.done():
             await self._answering.wait()
 

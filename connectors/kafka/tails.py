@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Ends:
-    """Repeated requests for the end offsets of topics: later outputs lie behind them."""
+    """Repeated requests for the end offsets of topics: later outputs have higher offsets."""
 
     def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
         """`counts` are the known numbers of partitions of the topics."""
@@ -68,7 +68,7 @@ class Ends:
             }
 
     def lost(self, begin: Tails, at_ms: int) -> str | None:
-        """Return the first partition that lost records behind `begin`, unless its remaining records are older than
+        """Return the first partition that lost records after `begin`, unless its remaining records are older than
         `at_ms`: the lost ones were older still."""
         with TopicReader(self._options, TAIL) as reader:
             for (topic, number), (low, high) in reader.spans([*begin]).items():

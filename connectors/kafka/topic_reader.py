@@ -17,7 +17,7 @@ from recallflow.errors import SourceError
 from recallflow.fields import format_time
 
 GIVE_UP_S = 10.0
-ASK_S = 2.0  # how often it is seen whether Kafka refuses us
+ASK_S = 2.0  # timeout of one request, after which refused access is detected
 TRY_AGAIN_S = 0.1
 POLL_S = 0.5
 READ_MANY = 1_000
@@ -57,9 +57,9 @@ class TopicReader:
         self.complaints = Complaints()
         to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.complaints}
         self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
-        self.ends: dict[int, int] = {}  # partition → its end, once it was read up to there
+        self.ends: dict[int, int] = {}  # partition → its end offset, once reached
         self._ended: set[tuple[str, int]] = set()
-        self._knows = False  # where anything is
+        self._knows = False  # whether a broker has answered a request
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +118,7 @@ class TopicReader:
                 answer = question()
             except KafkaException as error:
                 reason = error.args[0]
-                self.consumer.poll(0)  # hands over complaints; nothing is assigned yet
+                self.consumer.poll(0)  # calls the error callbacks; nothing is assigned yet
                 self.complaints.check()
                 # A partition is unknown for a moment after a broker's restart.
                 passing = passes(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
@@ -189,7 +189,8 @@ class TopicReader:
         return True
 
     def _look_up(self, topic: str) -> None:
-        """A client that first learns of topics with an assignment reads nothing for a second."""
+        """Request the metadata of a topic before an assignment, because without it the client delays its first fetch by
+        a second."""
         if not self._knows:
             self.ask(lambda: self.consumer.list_topics(topic, timeout=ASK_S))
 

@@ -70,7 +70,7 @@ class ModelCalls:
                 self._under_way -= 1
                 self._budget.give_back(reserved, spent.tokens)
         except asyncio.CancelledError:
-            self.meter.fail(task, "timeout")  # who asked did not wait for it
+            self.meter.fail(task, "timeout")  # the caller stopped waiting
             raise
         except (ModelError, EmbedderError) as error:
             self.meter.fail(task, error.code if isinstance(error, ModelError) else "malformed")
@@ -107,7 +107,7 @@ class ModelCalls:
                 if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
                     raise
                 wait_s = self._policy.wait_s(failures, error.retry_after)
-            except BaseException:  # however the wait ended, the service was called and may charge for it
+            except BaseException:  # even after a cancellation, the service was called and may charge for it
                 spend(Spent(1))
                 raise
             else:

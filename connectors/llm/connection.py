@@ -11,7 +11,7 @@ from recallflow.connectors.llm.policy import Endpoint
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import Spent
 
-NO_KEY = "none"  # the client insists on one, and a local server wants none
+NO_KEY = "none"  # the client requires a key, a local server does not
 
 
 class CallFailed(ModelError):
@@ -51,7 +51,7 @@ class ModelConnection:
             base_url=endpoint.url,
             default_headers=endpoint.named_headers,
             timeout=endpoint.timeout_s,
-            max_retries=0,  # they are ours
+            max_retries=0,  # our policy retries
             # No redirects or proxies: texts of memories go to the configured address only.
             http_client=openai.DefaultAsyncHttpxClient(
                 follow_redirects=False, event_hooks={"response": [_leave_errors_unread]}

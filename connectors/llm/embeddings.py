@@ -19,7 +19,7 @@ BATCH_TEXTS = 256
 BATCH_BYTES = 512 * 1024  # services take 300,000 tokens a call
 FLOAT_BYTES = 32  # in decimal digits, at most
 ENVELOPE_BYTES = 64 * 1024  # size of an answer without its floats
-SHORTENED = "text-embedding-3"  # models of this name give as many floats as they are asked for
+SHORTENED = "text-embedding-3"  # models with this prefix return the requested dimension
 
 
 class OpenAiEmbeddings:
@@ -34,7 +34,7 @@ class OpenAiEmbeddings:
         self._calls = ModelCalls(model, policy)
         shortened = model.rpartition("/")[2].startswith(SHORTENED)
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
-        self._fits = False  # once a vector had the size that is set, another size is a mistake of the service's
+        self._fits = False  # after a vector of the configured dimension, another dimension is an error of the service
 
     @property
     def meter(self) -> Meter:

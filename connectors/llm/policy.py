@@ -21,7 +21,7 @@ from recallflow.private_files import open_private
 
 OPENAI_URL = "https://api.openai.com/v1"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")  # what HTTP takes for a header's
+_VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")  # valid value of an HTTP header
 
 
 class Endpoint(NamedTuple):
@@ -41,7 +41,7 @@ class Endpoint(NamedTuple):
         try:
             parts = urlsplit(url)
             fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # a port that is none
+        except ValueError:  # an invalid port
             fits = False
         if not fits:
             raise UsageError("a model's base URL must begin with http:// or https:// and name a host")
@@ -135,7 +135,7 @@ class Meter:
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self.left_alone = False  # it failed so often that it is not asked, or but tried
+        self.left_alone = False  # the breaker is open or half-open after repeated failures
         self._spent: defaultdict[tuple[str, Task], Spent] = defaultdict(Spent)
         self._failures: Counter[tuple[Task, ModelFailure]] = Counter()
         self._named: set[str] = set()
@@ -227,7 +227,7 @@ class TokenBudget:
                 with open_private(new, "wb") as file:
                     file.write(orjson.dumps({"day": self._day, "spent": self._spent}))
                 new.replace(self._path)
-            except OSError as error:  # an answer that is paid for is worth more than the count
+            except OSError as error:  # a paid response is worth more than an exact count
                 _log.warning("%s cannot be written (%s): a restart would not know what is spent", self._path, error)
 
     def _begin_day(self) -> int:

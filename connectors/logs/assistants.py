@@ -127,7 +127,7 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
         if not isinstance(message, dict):
             yield broken(f"{where}, {key}", "is no message", mapping[key])
             continue
-        time = epoch_ms(message.get("create_time")) or time  # one without a time was said after the one before it
+        time = epoch_ms(message.get("create_time")) or time  # a message without a time gets the previous one's
         text = _chatgpt_text(message)
         if reason := _left_out(message, text):
             leave_out(scope, reason)

@@ -102,7 +102,7 @@ def is_document(start: bytes) -> bool:
     try:
         return isinstance(orjson.loads(text), dict)
     except orjson.JSONDecodeError as error:
-        return error.pos >= len(text) - 1  # nothing is wrong as far as it goes
+        return error.pos >= len(text) - 1  # valid up to the cut
 
 
 def written_lines(file: BinaryIO, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
@@ -153,7 +153,7 @@ class _Scanner:
         self._at = self._begin = self._room = 0
         self._kept: list[bytes] = []
         self._is_cut = False  # the value at hand had no end
-        self.is_broken = False  # which no value that was given shows
+        self.is_broken = False  # not visible in the returned values
 
     def peek(self, passing: "re.Pattern[bytes]") -> int | None:
         """Return the next byte after the skipped ones; None at the end."""
@@ -210,7 +210,7 @@ class _Scanner:
             if byte is None:
                 self._is_cut = True
                 return
-            if byte == _QUOTE:  # of a string that goes on behind the buffer
+            if byte == _QUOTE:  # of a string that continues after the buffer
                 self._pass_string()
                 continue
             self._at += 1

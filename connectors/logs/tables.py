@@ -97,7 +97,7 @@ class TableReader:
         if self._scope.user_given or "user_id" in self._columns:
             return
         owner = next((column for column, field in fields.items() if field == "user_id"), None)
-        # A guessed speaker column does not tell whether the speakers share a memory.
+        # A guessed speaker column does not show whether the speakers share a memory.
         guessed = {column for column, field in fields.items() if field == "name"} - {*self._columns.values()}
         unused = [name for name in names if (field := fields.get(name, "")).endswith(")") or not field]
         if unclear := unclear_identities([*unused, *(guessed if owner is None else ())], owner):

@@ -183,7 +183,7 @@ def chat_events(file: LogSource, chat: str | None, scope: ImportScope) -> Iterat
         if isinstance(entry, bytes):
             yield entry
             continue
-        if entry.wall.date() != day:  # a number tells equal texts of the same minute apart
+        if entry.wall.date() != day:  # a number distinguishes equal texts of the same minute
             day, same = entry.wall.date(), Counter()
         yield from _events(entry, form is IOS_LINE, chat or "chat", owner, same, scope)
 

@@ -19,10 +19,10 @@ from recallflow.limits import RECORD_BYTES
 from recallflow.queries import ReplyTo
 from recallflow.records import Position
 
-POLL_S = 0.05  # how late a deadline may be noticed
+POLL_S = 0.05  # maximum delay of a deadline
 METADATA_S = 1.0
 RETRY_S = 0.2
-LOOK_S = 2.0  # so often it is seen whether partitions were added, and whether Kafka is there
+LOOK_S = 2.0  # interval of the checks for added partitions and for a reachable Kafka
 
 _log = logging.getLogger(__name__)
 
@@ -276,7 +276,7 @@ class Exchange:
                 return
             self._stopping.set()
         self._thread.join()
-        self._producer.flush()  # ends by itself: every record has its delivery timeout
+        self._producer.flush()  # terminates, because every record has a delivery timeout
         del self._producer  # ends librdkafka's threads now: its callbacks refer to us, and we to it
         self._reader.stop()
         self._fail(UsageError("the client was closed before a response came"))

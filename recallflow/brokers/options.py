@@ -93,7 +93,7 @@ class KafkaOptions:
     def _check(self) -> None:
         """Let librdkafka check names, values and combinations when a client is created; without brokers it opens no
         connection."""
-        from confluent_kafka import Consumer, KafkaException, Producer  # it is not there where no Kafka is
+        from confluent_kafka import Consumer, KafkaException, Producer  # an optional dependency
 
         offline: dict[str, object] = {"bootstrap.servers": "", "log_level": 0}
         try:
@@ -146,6 +146,6 @@ class KafkaOptions:
 
 
 def _client_log() -> object:
-    from recallflow.brokers.trouble import ClientLog  # it knows librdkafka
+    from recallflow.brokers.trouble import ClientLog  # it imports librdkafka
 
     return ClientLog()

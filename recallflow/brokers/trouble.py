@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 
 from recallflow.errors import SourceError
 
-LOG_PAUSE_S = 10.0  # the least time between two lines about one trouble; it doubles while the trouble lasts
+LOG_PAUSE_S = 10.0  # minimum time between two log lines about one problem; it doubles while the problem lasts
 LOG_PAUSE_MAX_S = 640.0
 
 _log = logging.getLogger(__name__)
@@ -27,11 +27,11 @@ _PASSING = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,  # there was no connection to ask on, as after a pause of this process
+    KafkaError._TIMED_OUT_QUEUE,  # no connection for the request, as after a pause of this process
     KafkaError._RETRY,
     KafkaError._OUTDATED,
     KafkaError._WAIT_CACHE,
-    KafkaError._DESTROY,  # the connection that was asked is being replaced by another to the same broker
+    KafkaError._DESTROY,  # the connection is being replaced by another one to the same broker
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.BROKER_NOT_AVAILABLE,

@@ -173,7 +173,7 @@ def perform(arguments: Sequence[str] | None) -> int:
     take_any_character()
     umask = os.umask(UMASK)  # RocksDB creates its files by it
     try:
-        parser = commands()  # which has the console write, though nothing yet
+        parser = commands()
         services.complete(parser)
         options = parser.parse_args(arguments)
         with native_stderr_aside(shown=options.debug), hooked(options.debug):
@@ -186,7 +186,7 @@ def perform(arguments: Sequence[str] | None) -> int:
         code = end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
         code = PIPE_CLOSED
-    except OSError as error:  # nothing can be written where help is to go
+    except OSError as error:  # the output of help is not writable
         code = _unwritten(error)
     finally:
         os.umask(umask)
@@ -210,7 +210,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         code: int = options.run(options)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a disk that is full ends the command like any other failure
+            sys.stdout.flush()  # here, so that a full disk is handled like any other failure
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -241,7 +241,7 @@ def _flushed(code: int) -> int:
 
 
 def _unwritten(error: OSError) -> int:
-    with contextlib.suppress(OSError):  # standard error may be where nothing can be written
+    with contextlib.suppress(OSError):  # standard error may not be writable
         failed(error, debug=False, as_json=False)
     return 1
 

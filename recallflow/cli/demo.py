@@ -57,11 +57,11 @@ def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: da
         print_block(target, said, f"{_INDENT}  ")
         return
     print_block(target, said, f"{_INDENT}\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", f"{_INDENT}  ")
-    reason = next((one for one in memory["why"] if one["code"] == "answers"), memory["why"][0])  # it tells most
+    reason = next((one for one in memory["why"] if one["code"] == "answers"), memory["why"][0])  # most informative
     print_block(target, Text(f"because: {one_line(reason['text'])}", ASIDE), f"{_INDENT}  ")
 
 
-if TYPE_CHECKING:  # an engine takes long to import, and help needs none
+if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
     from collections.abc import Sequence
 
     from recallflow.events import MemoryEvent

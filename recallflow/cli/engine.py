@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_origins, decisions
 from recallflow.errors import QueryTimeout, RecallflowError, SourceError, StateInUse, UsageError
 
-if TYPE_CHECKING:  # what speaks to an engine takes long to import, and help needs none
+if TYPE_CHECKING:  # the clients import slowly, and help does not need them
     import asyncio
 
     from recallflow.events import MemoryEvent
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # what speaks to an engine takes long to import, and help nee
 
 TOPICS = ("topics.memory", "topics.queries", "topics.responses", "topics.receipts", "topics.dead_letters")
 TIMEOUT_S = 10.0
-UNHURRIED_S = 3_600.0  # in this process nothing is lost on the way: what takes long is at work
+UNHURRIED_S = 3_600.0  # in this process no message is lost: a slow call is still running
 NEITHER = (
     "no engine given; give --state-dir DIR, whose engine is stopped, or --bootstrap-servers HOST:PORT of a running "
     "engine"
@@ -123,7 +123,7 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
     from recallflow.state.directory import describe
 
     if options.command != "remember":
-        describe(config.named_state_dir())  # looking makes no directory
+        describe(config.named_state_dir())  # a read must not create the directory
     decided = decisions(options) if "control" in options else History()
     # The user of this process can read the files anyway, so no key is checked.
     try:

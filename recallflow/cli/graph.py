@@ -182,7 +182,7 @@ def run_graph_query(options: argparse.Namespace) -> int:
     if response["status"] == "error":
         print(f"error: {response['error']['message']}")
         return 1
-    is_there = options.type.replace(".", "_") in response  # not where nothing of the user can be opened
+    is_there = options.type.replace(".", "_") in response  # absent if the user's data cannot be decrypted
     if options.json:
         json_line(response)
     elif is_there:
@@ -200,7 +200,7 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
     from recallflow.state.directory import describe
 
     chosen = config(options)
-    describe(chosen.named_state_dir())  # asking makes no directory
+    describe(chosen.named_state_dir())  # a read must not create the directory
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     line = orjson.dumps({"type": options.type, "timestamp": time.time_ns() // 1_000_000} | scope | asked)
     at_rest, path = open_at_rest(chosen.encryption), chosen.named_state_dir()

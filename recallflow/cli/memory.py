@@ -158,7 +158,7 @@ def run_remember(options: argparse.Namespace) -> int:
     named = ("id", "session_id", "category", "tags")
     fields = {name: given for name in named if (given := getattr(options, name)) is not None}
     fields |= {"content": options.text, "kind": options.kind}
-    event_of(options, "memory", fields)  # what would be refused makes no directory
+    event_of(options, "memory", fields)  # a refused event must not create the directory
     with opened(options) as engine:
         receipt = engine.send("memory", fields)
     if options.json:

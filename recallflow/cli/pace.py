@@ -12,7 +12,7 @@ from recallflow.cli.output import clean, console
 from recallflow.connectors.lines import BATCH_RECORDS
 
 SHOWN_EVERY_S = 0.1
-SAID_EVERY_S = 10.0  # where no terminal is
+SAID_EVERY_S = 10.0  # without a terminal
 
 Clock = Callable[[], float]
 

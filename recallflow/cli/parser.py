@@ -157,7 +157,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = sys.argv[1:] if args is None else [*args]
-        if "_ARGCOMPLETE" in os.environ:  # a line that is not whole yet
+        if "_ARGCOMPLETE" in os.environ:  # an incomplete command line
             return super().parse_known_args(words, namespace)
         if not words and self._subcommands() is not None:
             self.exit(2, self.format_help(stderr=True))

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from recallflow.flows.embedded import EmbeddedEngine, run_lines
     from recallflow.flows.settings import open_at_rest
 
-    logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
+    logging.disable(logging.WARNING)  # scripts parse stderr: only refused lines, or the final error
     chosen = config(options)
     if (warning := chosen.enrichment.unavailable()) is not None:
         note(warning)

@@ -15,7 +15,7 @@ from recallflow.errors import UsageError
 from recallflow.private_files import FILE_MODE
 
 FORMATS = ("jsonl", "parquet")
-GROUP_ROWS = 20_000  # of a row group, unless its texts come to GROUP_BYTES before
+GROUP_ROWS = 20_000  # of a row group, unless its texts reach GROUP_BYTES first
 GROUP_BYTES = 32 * 1024 * 1024
 
 # Parquet column → type of its values. `json` is an object or a list as text.
@@ -56,7 +56,7 @@ def to_lines(path: Path | None) -> Iterator[BinaryIO]:
             yield file
         new.replace(path)
     except BaseException:
-        new.unlink(missing_ok=True)  # an incomplete export of personal data must not stay behind
+        new.unlink(missing_ok=True)  # an incomplete export of personal data must not remain on disk
         raise
 
 
@@ -114,7 +114,7 @@ def _cell(value: Any, kind: str) -> Any:
         from datetime import datetime
 
         return datetime.fromisoformat(value)
-    if kind == "text" and not isinstance(value, str):  # a topic holds what anybody wrote
+    if kind == "text" and not isinstance(value, str):  # records of a topic may be malformed
         return orjson.dumps(value).decode()
     if kind == "number":
         return float(value) if isinstance(value, int | float) else None

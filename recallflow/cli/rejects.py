@@ -19,7 +19,7 @@ class Rejects:
         self.path = path
         self._known: set[bytes] = set()
         self._whole_bytes = 0
-        with suppress(OSError):  # it is not there yet; where it cannot be written either, the first note says so
+        with suppress(OSError):  # a missing file; the first `note` reports one that is not writable
             self._read()
         self._opened = False
 

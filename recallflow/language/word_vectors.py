@@ -1,4 +1,4 @@
-"""Static word vectors: what everyday words of thirteen languages mean, as numbers that can be compared.
+"""Static word vectors of everyday words in thirteen languages.
 
 The table in the package (made by `python -m benchmarks.word_vectors`) holds a vector for each of 27,000 English words:
 "dog" is close to "pet". A word of another language has the vectors of the English words that translate it. A word that
@@ -28,7 +28,7 @@ PERSON = 1
 _CACHE_BYTES = 8 * 1024 * 1024
 _BLOCK = 64  # texts at a time: their vectors stay in the processor's cache
 _LONGEST = 8  # characters of a dictionary word in a script without blanks
-# Fewer letters of a longer word are rarely a word of their own: "car" is no part of "carpet".
+# A shorter part of a longer word is rarely a separate word: "car" is not a component of "carpet".
 _PREFIX, _SUFFIX = 5, 4
 _HANGUL_PREFIX = 2
 _NUMBERS = {table.code: number for number, table in enumerate(LATIN)}
@@ -95,8 +95,8 @@ class WordVectors:
         return WordRows(table, words, [*map(found.__getitem__, words)])
 
     def _latin_table(self, words: Sequence[str], lowered: str) -> Table:
-        """Return the language of a text in Latin script; where its words do not tell, the one that knows most of them,
-        English first."""
+        """Return the language of a text in Latin script. If its words do not identify one, return the language with the
+        most known words; English wins a tie."""
         number, sure = detect(words, lowered, 0)
         if sure or all(map(self._rows_of_english.__getitem__, words)):
             return LATIN[number]
