@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import identity_of, time_ms
-from recallflow.connectors.kafka.place import LogProgress, PartitionProgress
+from recallflow.connectors.kafka.place import LogProgress, PartitionProgress, Tails
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, NewConsumer, TopicReader
 from recallflow.flows.settings import TopicNames
@@ -117,7 +117,7 @@ def first_places(
     # Rerouted records may be anywhere in the log, sent by any deployment. The outputs of another deployment need not be
     # in our topics.
     anywhere = inputs if looks else set[str]()
-    tails = {
+    tails: Tails = {
         topic: {
             number: 0 if topic in anywhere else _least(f"{topic}:{number}", memory, queries, end)
             for number, end in lasts.items()
@@ -126,6 +126,7 @@ def first_places(
     }
     places: dict[int, PartitionProgress] = {}
     with TopicReader(options) as reader:
+        tails = since_first_record(reader, tails, [(topic, n) for n in numbers if n >= own for topic in inputs])
         for number in numbers:
             low = reader.span(topics.memory, number)[0]
             first, last = reader.span(topics.queries, number)
@@ -138,6 +139,20 @@ def first_places(
     for source, offset in (memory.below | queries.below).items():
         _log.info("%s: outputs of records below offset %d were sent before, and are not sent again", source, offset)
     return places
+
+
+def since_first_record(reader: TopicReader, tails: Tails, added: Collection[tuple[str, int]]) -> Tails:
+    """Return tails that begin no later than the first record of the added partitions (topic, number).
+
+    Records of an added partition were rerouted after that time, if Kafka has lost the place of the partition."""
+    spans = {part: reader.span(*part) for part in added}
+    times_ms = [time_ms(first) for first in reader.firsts(spans).values()]
+    if not times_ms:
+        return tails
+    return {
+        topic: {number: min(end, reader.offset_at(topic, number, min(times_ms))) for number, end in ends.items()}
+        for topic, ends in tails.items()
+    }
 
 
 def _least(part: str, memory: DeliveredOffsets, queries: DeliveredOffsets, end: int) -> int:

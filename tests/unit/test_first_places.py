@@ -3,8 +3,9 @@
 import pytest
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.flows import first_places
-from recallflow.flows.first_places import DeliveredOffsets, sent_before
+from recallflow.flows.first_places import DeliveredOffsets, sent_before, since_first_record
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 RECEIPTS, LETTERS, REQUESTS = "receipts:0", "letters:0", "requests:0"
@@ -60,3 +61,13 @@ def test_requests_count_where_there_are_any(kafka: FakeKafka) -> None:
         kafka.append_output("requests", 0, f"memories:0:{offset}")
     assert found(kafka) == DeliveredOffsets({}, {})
     assert found(kafka, enriches=True) == DeliveredOffsets({"memories:0": 2}, {REQUESTS: 2})
+
+
+def test_tails_begin_with_the_first_record_of_added_partitions(kafka: FakeKafka) -> None:
+    """Its records may have been rerouted since, by a member whose offsets Kafka has lost."""
+    tails = {"memories": {0: 10}, "receipts": {0: 2}}
+    kafka.append_output("receipts", 0, "memories:0:0", 100)
+    kafka.append_output("receipts", 0, "memories:0:2", 104)
+    with TopicReader(KafkaOptions("nowhere:1"), TAIL, new_consumer=kafka.consumer) as reader:
+        assert since_first_record(reader, tails, []) == tails
+        assert since_first_record(reader, tails, [("memories", 1)]) == {"memories": {0: 1}, "receipts": {0: 1}}
