@@ -16,6 +16,12 @@ from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, heading, json_line, paragraph
 from recallflow.samples import SampleQuestion
 
+if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
+    from recallflow.events import MemoryEvent
+    from recallflow.queries import Recall
+    from recallflow.records import Position
+    from recallflow.responses import Response
+
 QUESTION, ANSWER, NONE = "bold", "bold green", "bold yellow"
 NAMES = {"maya": "Maya", "team-atlas": "Team Atlas", "theo": "Theo"}
 _INDENT = "    "
@@ -60,15 +66,6 @@ def _print_memory(target: Console, memory: Mapping[str, Any], user: str, now: da
     reason = next((one for one in memory["why"] if one["code"] == "answers"), memory["why"][0])  # most informative
     print_block(target, Text(f"because: {one_line(reason['text'])}", ASIDE), f"{_INDENT}  ")
 
-
-if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
-    from collections.abc import Sequence
-
-    from recallflow.events import MemoryEvent
-    from recallflow.queries import Recall
-    from recallflow.records import Position
-    from recallflow.responses import Response
-    from recallflow.samples import SampleQuestion
 
 TENANT = "demo"
 

@@ -48,9 +48,6 @@ def run_until_stopped(
         return run(chosen) or 0
 
 
-if TYPE_CHECKING:
-    from recallflow.flows.config import Config
-
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
 TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
@@ -155,9 +152,6 @@ def _count(flag: str, text: str) -> int:
         raise UsageError(f"{flag}: {error}") from None
     raise UsageError(f"{flag} must be 1 or more")
 
-
-if TYPE_CHECKING:
-    from recallflow.flows.config import Config
 
 _STATUS_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 

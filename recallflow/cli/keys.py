@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from recallflow.cli.options import add_control, add_kafka, config
+from recallflow.cli.options import add_tenant, config
 from recallflow.cli.output import json_line, note
 from recallflow.cli.tenants import add_reasons, append_decision, check_signing, client, decide, decided
 from recallflow.errors import UsageError
@@ -49,9 +49,7 @@ def add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     for action in (creating, revoking, listing):
-        action.add_argument("tenant", metavar="TENANT", help="a tenant, or '*' for all tenants")
-        add_kafka(action, "topics.control")
-        add_control(action)
+        add_tenant(action, "a tenant, or '*' for all tenants")
     for name, (flag, metavar) in SCOPES.items():
         text = f"for these {name.replace('_', ' ')} only; may be repeated (default: all)"
         creating.add_argument(flag, dest=name, action="append", metavar=metavar, help=text)

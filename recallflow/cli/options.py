@@ -191,6 +191,13 @@ def add_control(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", type=Path, metavar="FILE", help=text)
 
 
+def add_tenant(parser: argparse.ArgumentParser, help_text: str | None = None) -> None:
+    """Add the tenant of a decision, and the options of the log of decisions."""
+    parser.add_argument("tenant", metavar="TENANT", help=help_text)
+    add_kafka(parser, "topics.control")
+    add_control(parser)
+
+
 def config(options: argparse.Namespace) -> "Config":
     """Return the configuration from file, environment and flags. Raise UsageError."""
     return config_and_origins(options)[0]

@@ -14,6 +14,9 @@ from recallflow.cli.options import ENGINE, STATE, add_kafka, config_and_origins
 from recallflow.errors import UsageError
 from recallflow.private_files import FILE_MODE
 
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
+
 FORMATS = ("jsonl", "parquet")
 GROUP_ROWS = 20_000  # of a row group, unless its texts reach GROUP_BYTES first
 GROUP_BYTES = 32 * 1024 * 1024
@@ -120,9 +123,6 @@ def _cell(value: Any, kind: str) -> Any:
         return float(value) if isinstance(value, int | float) else None
     return value
 
-
-if TYPE_CHECKING:
-    from recallflow.flows.config import Config
 
 EXPORT_CACHE_BYTES = 1024 * 1024
 

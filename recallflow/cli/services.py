@@ -47,10 +47,6 @@ def run_serve(options: argparse.Namespace) -> int:
     return run_until_stopped(options, run)
 
 
-if TYPE_CHECKING:
-    from recallflow.flows.config import Config
-
-
 def add_mcp(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "mcp",

@@ -13,7 +13,12 @@ from recallflow.errors import UsageError
 from recallflow.owner import parse_ranges, ranges_of
 
 if TYPE_CHECKING:
+    from recallflow.credentials import MasterKey
+    from recallflow.flows.settings import EncryptionSettings
+    from recallflow.state.at_rest import AtRest
     from recallflow.state.directory import StateDirectory
+    from recallflow.state.moving import Move
+    from recallflow.state.verify import Report
 
 CACHE_BYTES = 1024 * 1024
 
@@ -116,11 +121,6 @@ def _info(directory: "StateDirectory") -> dict[str, Any]:
     return found
 
 
-if TYPE_CHECKING:
-    from recallflow.state.at_rest import AtRest
-    from recallflow.state.verify import Report
-
-
 def add_upkeep(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `recallflow state verify | checkpoint | restore`."""
     verifying = actions.add_parser(
@@ -195,11 +195,6 @@ def _print_report(report: "Report") -> None:
     counts = ", ".join(f"{count} {name}" for name, count in report.records.items())
     print(f"{report.partitions} state partitions: {counts or 'no records'}")
     print(f"{len(report.problems)} problems" if report.problems else "all data was read, and is consistent")
-
-
-if TYPE_CHECKING:
-    from recallflow.state.at_rest import AtRest
-    from recallflow.state.moving import Move
 
 
 def add_moves(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -297,10 +292,6 @@ def _print_move(moved: "Sequence[Move]", passed_over: "Sequence[Path]" = ()) -> 
             note(f"{source} has no state partitions left, and may be removed")
     return 0
 
-
-if TYPE_CHECKING:
-    from recallflow.credentials import MasterKey
-    from recallflow.flows.settings import EncryptionSettings
 
 KEY_HELP = "give the new master key: --to-master-key-file FILE or --to-kms-key ID"
 

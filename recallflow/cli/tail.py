@@ -14,6 +14,10 @@ from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, json_line
 from recallflow.errors import UsageError
 
+if TYPE_CHECKING:
+    from recallflow.connectors.kafka.topic_reader import TopicReader
+    from recallflow.flows.settings import TopicNames
+
 # Kind of a record → its label and colour.
 _LABELS = {
     "memory": ("event", "green"),
@@ -94,10 +98,6 @@ def _answered(response: dict[str, Any]) -> str:
         parts.append(f"{took:.1f} ms")
     return ", ".join(parts) + (f": {said}" if said else "")
 
-
-if TYPE_CHECKING:
-    from recallflow.connectors.kafka.topic_reader import TopicReader
-    from recallflow.flows.settings import TopicNames
 
 # Topic to follow → whether it is an input of the engine.
 FOLLOWED = {"memory": True, "queries": True, "responses": False, "receipts": False, "dead_letters": False}

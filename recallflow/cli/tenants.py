@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallflow.cli.options import add_control, add_kafka, config, decisions
+from recallflow.cli.options import add_tenant, config, decisions
 from recallflow.cli.output import json_line, table
 from recallflow.errors import UsageError
 from recallflow.limits import QUOTAS
@@ -128,9 +128,7 @@ def add_categories(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     for action in (setting, removing, listing):
-        action.add_argument("tenant", metavar="TENANT")
-        add_kafka(action, "topics.control")
-        add_control(action)
+        add_tenant(action)
     for action in (setting, removing):
         action.add_argument("name", metavar="NAME")
         action.set_defaults(run=run_category_decision)
@@ -185,9 +183,7 @@ def add_owners(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     for action in (mapping, unmapping, listing):
-        action.add_argument("tenant", metavar="TENANT")
-        add_kafka(action, "topics.control")
-        add_control(action)
+        add_tenant(action)
     for action in (mapping, unmapping):
         action.add_argument("owner", metavar="OWNER", help="owner of projects, as in github.com/OWNER/…")
         action.set_defaults(run=run_owner_mapping, workspace=None)
@@ -247,9 +243,7 @@ def add_quota(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     for action in (setting, removing, listing):
-        action.add_argument("tenant", metavar="TENANT")
-        add_kafka(action, "topics.control")
-        add_control(action)
+        add_tenant(action)
     for action in (setting, removing):
         action.add_argument("name", metavar="NAME", choices=[*QUOTAS])
         action.set_defaults(run=run_quota_decision, limit=None)
