@@ -44,13 +44,13 @@ def build_app(
     # No documentation pages: FastAPI's load scripts from other hosts.
     app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
-    door = RequestHandler(service, admission, limits, mappings)
+    handler = RequestHandler(service, admission, limits, mappings)
     app.include_router(probe_routes(service, registry))
-    app.include_router(event_routes(door))
-    app.include_router(memory_routes(door))
-    _include_graph(app, door, rollouts)
-    app.include_router(explorer.routes(door))
-    app.include_router(mem0.routes(door))
+    app.include_router(event_routes(handler))
+    app.include_router(memory_routes(handler))
+    _include_graph(app, handler, rollouts)
+    app.include_router(explorer.routes(handler))
+    app.include_router(mem0.routes(handler))
     app.add_middleware(PathSegments)
     app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # around the gate: a refusal is traced as well
@@ -58,10 +58,10 @@ def build_app(
     return app
 
 
-def _include_graph(app: FastAPI, door: RequestHandler, rollouts: Rollouts) -> None:
+def _include_graph(app: FastAPI, handler: RequestHandler, rollouts: Rollouts) -> None:
     """Add the graph's routes, and again under the prefixes of existing clients."""
-    explore = explore_routes(door)
+    explore = explore_routes(handler)
     for prefix in ("", SDK_PREFIX):
-        for router in (graph_routes(door), explore, rollout_routes(door, rollouts)):
+        for router in (graph_routes(handler), explore, rollout_routes(handler, rollouts)):
             app.include_router(router, prefix=prefix)
     app.include_router(explore, prefix=DASHBOARD_PREFIX)

@@ -32,15 +32,15 @@ class Results(Response):
     """Stream of batch results. Starlette's StreamingResponse detects a disconnect by reading the body, and would
     consume its lines."""
 
-    def __init__(self, door: RequestHandler, request: Request, media_type: str) -> None:
+    def __init__(self, handler: RequestHandler, request: Request, media_type: str) -> None:
         super().__init__(media_type=media_type)
         del self.headers["content-length"]
-        self._door, self._request = door, request
+        self._handler, self._request = handler, request
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        with self._door.batch_slot(credentials_of(self._request)):
+        with self._handler.batch_slot(credentials_of(self._request)):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for ready in results(self._door, self._request):
+            async for ready in results(self._handler, self._request):
                 await send({"type": "http.response.body", "body": ready, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -82,10 +82,10 @@ class _UnderWay:
         return b"".join(found) or None
 
 
-async def results(door: RequestHandler, request: Request) -> AsyncIterator[bytes]:
+async def results(handler: RequestHandler, request: Request) -> AsyncIterator[bytes]:
     """Yield the result of each line; available results go together."""
     under_way = _UnderWay()
-    reading = asyncio.create_task(_read(door, request, under_way))
+    reading = asyncio.create_task(_read(handler, request, under_way))
     try:
         while (ready := await under_way.ready()) is not None:
             yield ready
@@ -94,13 +94,13 @@ async def results(door: RequestHandler, request: Request) -> AsyncIterator[bytes
         reading.cancel()
 
 
-async def _read(door: RequestHandler, request: Request, under_way: _UnderWay) -> None:
+async def _read(handler: RequestHandler, request: Request, under_way: _UnderWay) -> None:
     """Store every line. The client may disconnect before the end: stored events stay."""
     credentials = credentials_of(request)
     try:
-        async for number, line in lines(request, door.limits.body_bytes, door.limits.body_timeout_s):
+        async for number, line in lines(request, handler.limits.body_bytes, handler.limits.body_timeout_s):
             size = 0 if isinstance(line, Problem) else len(line)
-            await under_way.add(size, asyncio.create_task(_result(door, request, number, line, credentials)))
+            await under_way.add(size, asyncio.create_task(_result(handler, request, number, line, credentials)))
     finally:
         under_way.end()
 
@@ -174,11 +174,11 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[t
 
 
 async def _result(
-    door: RequestHandler, request: Request, number: int, line: bytes | Problem, credentials: Headers
+    handler: RequestHandler, request: Request, number: int, line: bytes | Problem, credentials: Headers
 ) -> bytes:
     """Return the result of one line, as a line."""
     try:
-        said = _said(line.body) if isinstance(line, Problem) else await _stored(door, request, line, credentials)
+        said = _said(line.body) if isinstance(line, Problem) else await _stored(handler, request, line, credentials)
     except RecallflowError as error:
         said = _said(body_of(error))
     except Exception as error:  # noqa: BLE001 one line costs no other, and asyncio's log would quote it
@@ -186,11 +186,11 @@ async def _result(
     return orjson.dumps({"line": number, **said}) + b"\n"
 
 
-async def _stored(door: RequestHandler, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
+async def _stored(handler: RequestHandler, request: Request, line: bytes, credentials: Headers) -> dict[str, object]:
     """Store the event of a line. Return its position. Raise RecallflowError."""
-    event, credentials = route_to_workspace(request, door.event(line, credentials), credentials, door.mappings)
-    door.admission.check(event, credentials)
-    said = shown(await door.service.store(event, credentials))
+    event, credentials = route_to_workspace(request, handler.event(line, credentials), credentials, handler.mappings)
+    handler.admission.check(event, credentials)
+    said = shown(await handler.service.store(event, credentials))
     said.pop("applied")
     return said
 

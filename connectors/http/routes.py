@@ -75,20 +75,22 @@ EVENTS = json_body(
 _RESULTS = "one line for each event, in their order: `line`, and `position` or `error`"
 
 
-def event_routes(door: RequestHandler) -> APIRouter:
+def event_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /memory/query, /memory/events and /memory/events/batch."""
     router = APIRouter(route_class=DescribedRoute)
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
     async def query(request: Request) -> Response:
-        return await door.ask(request, door.query(await door.body(request), credentials_of(request)))
+        return await handler.ask(request, handler.query(await handler.body(request), credentials_of(request)))
 
     stored = operation("Store an event", waits=True, body=EVENTS, status=202, answer="Accepted", refusals=(404, 409))
 
     @router.post("/memory/events", status_code=202, openapi_extra=stored)
     async def events(request: Request) -> Response:
         waiting = waits(request)
-        return await door.store(request, door.event(await door.body(request), credentials_of(request)), waits=waiting)
+        return await handler.store(
+            request, handler.event(await handler.body(request), credentials_of(request)), waits=waiting
+        )
 
     lines = operation("Store many events, a line each", body={LINES: {"schema": {"type": "string"}}})
     lines["responses"]["200"] = {"description": _RESULTS, "content": {LINES: {"schema": {"type": "string"}}}}
@@ -96,8 +98,8 @@ def event_routes(door: RequestHandler) -> APIRouter:
     @router.post("/memory/events/batch", openapi_extra=lines)
     async def batch(request: Request) -> Response:
         check_content_type(request, LINES)
-        door.admit(request)
-        return Results(door, request, LINES)
+        handler.admit(request)
+        return Results(handler, request, LINES)
 
     return router
 
@@ -112,23 +114,25 @@ _CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is aller
 _FOUND = (404,)
 
 
-def memory_routes(door: RequestHandler) -> APIRouter:
+def memory_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /memories and /episodes."""
     router = APIRouter(route_class=DescribedRoute)
     one = "/memories/{memory_id}"
 
     @router.get("/memories", openapi_extra=operation("Memories, the newest first", parameters=_LIST))
     async def memories(request: Request) -> Response:
-        return await door.ask(request, door.query(_LIST.event(request), credentials_of(request)))
+        return await handler.ask(request, handler.query(_LIST.event(request), credentials_of(request)))
 
     @router.get(one, openapi_extra=operation("One memory", parameters=_GET, refusals=_FOUND))
     async def get(request: Request) -> Response:
-        return await door.ask(request, door.query(_GET.event(request, **request.path_params), credentials_of(request)))
+        return await handler.ask(
+            request, handler.query(_GET.event(request, **request.path_params), credentials_of(request))
+        )
 
     @router.get(f"{one}/history", openapi_extra=operation("Its versions", parameters=_HISTORY, refusals=_FOUND))
     async def history(request: Request) -> Response:
         asked = _HISTORY.event(request, **request.path_params)
-        return await door.ask(request, door.query(asked, credentials_of(request)))
+        return await handler.ask(request, handler.query(asked, credentials_of(request)))
 
     changed = operation("Change it", parameters=_UPDATE, waits=True, body=_CHANGES, status=202, answer="Accepted",
                         refusals=(404, 409))  # fmt: skip
@@ -136,8 +140,8 @@ def memory_routes(door: RequestHandler) -> APIRouter:
     @router.patch(one, status_code=202, openapi_extra=changed)
     async def update(request: Request) -> Response:
         scope, waiting = _UPDATE.fields(request, **request.path_params), waits(request)
-        event = door.event(with_fields(await door.body(request), scope), credentials_of(request))
-        return await door.store(request, event, waits=waiting)
+        event = handler.event(with_fields(await handler.body(request), scope), credentials_of(request))
+        return await handler.store(request, event, waits=waiting)
 
     forgotten = operation("Forget it, for good", parameters=_FORGET, waits=True, status=202, answer="Accepted",
                           refusals=(404, 409))  # fmt: skip
@@ -145,14 +149,14 @@ def memory_routes(door: RequestHandler) -> APIRouter:
     @router.delete(one, status_code=202, openapi_extra=forgotten)
     async def forget(request: Request) -> Response:
         waiting = waits(request)
-        event = door.event(_FORGET.event(request, **request.path_params), credentials_of(request))
-        stored = await door.stored(request, event, waits=waiting)
+        event = handler.event(_FORGET.event(request, **request.path_params), credentials_of(request))
+        stored = await handler.stored(request, event, waits=waiting)
         check_forgotten(stored.receipt)
         return accepted(stored)
 
     @router.get("/episodes", openapi_extra=operation("Episodes, the newest first", parameters=_EPISODES))
     async def episodes(request: Request) -> Response:
-        return await door.ask(request, door.query(_EPISODES.event(request), credentials_of(request)))
+        return await handler.ask(request, handler.query(_EPISODES.event(request), credentials_of(request)))
 
     return router
 
@@ -166,7 +170,7 @@ _TRACED = json_body(reference("GraphTrace"), trace={"type": "graph.trace", **ANN
 _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore", **ANN, "nodes": ["Ann"], "hops": 2})
 
 
-def graph_routes(door: RequestHandler) -> APIRouter:
+def graph_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/status and /graph/trace."""
     router = APIRouter(route_class=DescribedRoute)
 
@@ -174,22 +178,22 @@ def graph_routes(door: RequestHandler) -> APIRouter:
         "/graph/status", openapi_extra=operation("The graph in numbers, and its rollout", parameters=_STATUS_PARAMETERS)
     )
     async def status(request: Request) -> Response:
-        return await door.ask(request, door.query(_STATUS_PARAMETERS.event(request), credentials_of(request)))
+        return await handler.ask(request, handler.query(_STATUS_PARAMETERS.event(request), credentials_of(request)))
 
     @router.get(
         "/graph/trace", openapi_extra=operation("What the graph adds to an answer", parameters=_TRACE_PARAMETERS)
     )
     async def trace(request: Request) -> Response:
-        return await door.ask(request, door.query(_TRACE_PARAMETERS.event(request), credentials_of(request)))
+        return await handler.ask(request, handler.query(_TRACE_PARAMETERS.event(request), credentials_of(request)))
 
     @router.post("/graph/trace", openapi_extra=operation("The same, with any filters", body=_TRACED))
     async def post_trace(request: Request) -> Response:
-        return await _ask_typed(door, request, _TRACE_PARAMETERS.type)
+        return await _ask_typed(handler, request, _TRACE_PARAMETERS.type)
 
     return router
 
 
-def explore_routes(door: RequestHandler) -> APIRouter:
+def explore_routes(handler: RequestHandler) -> APIRouter:
     """Return the routes of /graph/explore, which are mounted under more prefixes than the others."""
     router = APIRouter(route_class=DescribedRoute)
 
@@ -198,22 +202,22 @@ def explore_routes(door: RequestHandler) -> APIRouter:
         openapi_extra=operation("A part of the graph", parameters=_EXPLORE_PARAMETERS, refusals=_FOUND),
     )
     async def explore(request: Request) -> Response:
-        return await door.ask(request, door.query(_EXPLORE_PARAMETERS.event(request), credentials_of(request)))
+        return await handler.ask(request, handler.query(_EXPLORE_PARAMETERS.event(request), credentials_of(request)))
 
     @router.post("/graph/explore", openapi_extra=operation("The same, of many nodes", body=_EXPLORED, refusals=_FOUND))
     async def post_explore(request: Request) -> Response:
-        return await _ask_typed(door, request, _EXPLORE_PARAMETERS.type)
+        return await _ask_typed(handler, request, _EXPLORE_PARAMETERS.type)
 
     return router
 
 
-async def _ask_typed(door: RequestHandler, request: Request, kind: str) -> Response:
+async def _ask_typed(handler: RequestHandler, request: Request, kind: str) -> Response:
     """Answer a query of one type; its body may omit the type."""
-    body = await door.body(request)
-    query = door.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
+    body = await handler.body(request)
+    query = handler.query(body if raw_query(body) else with_fields(body, {"type": kind}), credentials_of(request))
     if query.type != kind:
         raise Problem("invalid_event", f"give {kind}, or leave it out; POST /memory/query takes any", "type")
-    return await door.ask(request, query)
+    return await handler.ask(request, query)
 
 
 _TENANT_PARAMETERS = Parameters(Rollout, only=("tenant_id",))
@@ -223,7 +227,7 @@ _DECISION = json_body(
 )
 
 
-def rollout_routes(door: RequestHandler, rollouts: Rollouts) -> APIRouter:
+def rollout_routes(handler: RequestHandler, rollouts: Rollouts) -> APIRouter:
     """Return the routes of /graph/rollout."""
     router = APIRouter(route_class=DescribedRoute)
     shown = operation(
@@ -244,11 +248,11 @@ def rollout_routes(door: RequestHandler, rollouts: Rollouts) -> APIRouter:
     async def decide(request: Request) -> Response:
         now_ms = time.time_ns() // 1_000_000
         fields = {"type": "graph.rollout", "name": DEFAULT, "timestamp": now_ms}
-        rollout = cast(Rollout, parse_control(with_fields(await door.body(request), fields)))
+        rollout = cast(Rollout, parse_control(with_fields(await handler.body(request), fields)))
         for name in ("by", "why"):
             if not getattr(rollout, name):
                 raise Problem("invalid_event", "is missing: decisions are kept, with who made them and why", name)
-        await rollouts.decide(rollout, credentials_of(request), door.limits.timeout_s)
+        await rollouts.decide(rollout, credentials_of(request), handler.limits.timeout_s)
         content = {name: getattr(rollout, name) for name in ("tenant_id", "mode", "by", "why")}
         return Response(orjson.dumps(content), ACCEPTED, media_type=JSON)
 

@@ -93,7 +93,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def routes(door: RequestHandler) -> APIRouter:
+def routes(handler: RequestHandler) -> APIRouter:
     """Return the routes. Raise UsageError where the drawing library is not installed."""
     router = APIRouter(include_in_schema=False)
     files = load()
@@ -108,7 +108,7 @@ def routes(door: RequestHandler) -> APIRouter:
 
     @router.get("/explore/owners")
     async def owners(request: Request) -> Response:
-        found = [one._asdict() for one in permitted_owners(door, credentials_of(request))]
+        found = [one._asdict() for one in permitted_owners(handler, credentials_of(request))]
         return Response(orjson.dumps({"owners": found}), media_type=JSON)
 
     @router.get("/explore")
@@ -124,17 +124,17 @@ def routes(door: RequestHandler) -> APIRouter:
     return router
 
 
-def permitted_owners(door: RequestHandler, headers: Headers) -> list[Owner]:
+def permitted_owners(handler: RequestHandler, headers: Headers) -> list[Owner]:
     """Return the known owners whose memories these credentials may read.
 
     Raises:
         InvalidRecord: (`unauthenticated`) the credentials are valid for no known tenant.
     """
     found, refused = [], None
-    for owner in sorted(door.service.owners()):
+    for owner in sorted(handler.service.owners()):
         query = UserStats(type="user.stats", **owner._asdict())
         try:
-            door.admission.check(query, headers)
+            handler.admission.check(query, headers)
         except InvalidRecord as error:
             refused = error  # a key is unknown to every tenant but its own
         else:

@@ -42,20 +42,20 @@ _SCHEME = b"token "  # mem0's, before an API key
 class Mem0Calls:
     """Service calls of a request, for the tenant in its path."""
 
-    def __init__(self, door: RequestHandler, request: Request) -> None:
-        self._door = door
+    def __init__(self, handler: RequestHandler, request: Request) -> None:
+        self._handler = handler
         self.tenant_id = request.path_params["tenant_id"]
         self.environment = request.path_params.get("environment", PRODUCTION)
         self._headers = tuple(map(_ours, credentials_of(request)))
 
     async def body(self, request: Request) -> bytes:
         """Return the JSON body of a request. Raise Problem and InvalidRecord."""
-        return await self._door.body(request, self._headers)
+        return await self._handler.body(request, self._headers)
 
     async def ask(self, user_id: str, fields: dict[str, Any]) -> Response:
         """Return the response to a query. Raise RecallflowError, also for an error response."""
         query = cast(QueryEvent, self._event(user_id, fields))
-        response = await self._door.answer(query, self._headers)
+        response = await self._handler.answer(query, self._headers)
         if response.error is not None:
             raise QueryFailed(response.query_id, response.error)
         return response
@@ -65,11 +65,11 @@ class Mem0Calls:
         that does not come in time is None. Raise RecallflowError."""
         parsed = [cast(MemoryEvent, self._event(user_id, fields)) for fields in events]
         for event in parsed:
-            self._door.admission.check(event, self._headers)
+            self._handler.admission.check(event, self._headers)
         applied = []
-        with self._door.slot(self.tenant_id):
+        with self._handler.slot(self.tenant_id):
             for event in parsed:
-                stored = await self._door.service.apply(event, self._headers, self._door.limits.timeout_s)
+                stored = await self._handler.service.apply(event, self._headers, self._handler.limits.timeout_s)
                 applied.append((event, stored.receipt))
         return applied
 
@@ -94,7 +94,7 @@ class Mem0Calls:
         """Raise InvalidRecord for unknown credentials. Permissions are not checked."""
         question = cast(QueryEvent, self._event("anyone", {"type": "user.stats"}))
         try:
-            self._door.admission.check(question, self._headers)
+            self._handler.admission.check(question, self._headers)
         except InvalidRecord as error:
             if error.code != "forbidden":  # for one user alone: which one, a ping does not say
                 raise

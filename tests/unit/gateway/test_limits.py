@@ -371,8 +371,8 @@ def test_delayed_refusals_are_few() -> None:
 
 def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
     evil, honest = ((KEY_HEADER, b"evil"),), ((KEY_HEADER, b"honest"),)
-    door = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
-    for share, most in ((door.batch_slot, 8), (door.body_slot, 16)):
+    handler = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    for share, most in ((handler.batch_slot, 8), (handler.body_slot, 16)):
         with ExitStack() as under_way:
             for _ in range(most):
                 under_way.enter_context(share(evil))
@@ -384,14 +384,14 @@ def test_one_credential_holds_a_share_of_bodies_and_batches() -> None:
 
 
 def test_tenant_over_its_share_of_requests_is_refused_alone() -> None:
-    door = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
+    handler = RequestHandler(Engine(), Everybody(), Limits(concurrency=64), without_mappings)
     with ExitStack() as under_way:
         for _ in range(16):
-            under_way.enter_context(door.slot("noisy"))
-        with pytest.raises(Problem) as refused, door.slot("noisy"):
+            under_way.enter_context(handler.slot("noisy"))
+        with pytest.raises(Problem) as refused, handler.slot("noisy"):
             pass
         assert status_of(refused.value.body.code) == 429
-        with door.slot("quiet"):
+        with handler.slot("quiet"):
             pass
-    with door.slot("noisy"):
+    with handler.slot("noisy"):
         pass
