@@ -127,8 +127,9 @@ def sought(
             found.add(named)
     if not traces.pieces():
         raise UsageError(
-            f"no text of user {user_id} is long enough to search for: give --export FILE, written by recallflow "
-            "export before the erasure, or leave out --verify. This call erases nothing"
+            f"no text of user {user_id} of tenant {tenant_id} is long enough to search for: check both names, give "
+            "--export FILE, written by recallflow export before the erasure, or leave out --verify. This call erases "
+            "nothing"
         )
     return TraceSearch(tenant_id, user_id, frozenset(found), traces)
 

@@ -421,7 +421,10 @@ class StateDirectory:
 def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> Iterator[None]:
     """Lock a state directory, and optionally create it. Raise StateError for a folder with other contents."""
     with using(path):
-        if not (path / DESCRIPTION).exists() and not (path / LOCK).exists():
+        is_new = not (path / DESCRIPTION).exists()
+        if is_new and not create and _inner_directories(path):  # before the lock, which the members' supervisor holds
+            raise _no_directory(path)
+        if is_new and not (path / LOCK).exists():
             if not create:
                 raise _no_directory(path)
             make_private_folder(path)
@@ -458,12 +461,19 @@ def _no_directory(path: Path) -> StateError:
         return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
     if not path.exists():
         return StateError(absent(path))
+    if inner := _inner_directories(path):
+        named = ", ".join(map(str, inner))
+        return StateError(f"{path} is no state directory, but holds directories of members: give one of {named}")
     return StateError(f"{path} is no state directory: it has no {DESCRIPTION}")
+
+
+def _inner_directories(path: Path) -> list[Path]:
+    return sorted(one.parent for one in path.glob(f"*/{DESCRIPTION}"))
 
 
 def absent(path: Path) -> str:
     """Return the error of a missing state directory, with a similarly named one."""
-    siblings = [one.parent.name for one in path.absolute().parent.glob(f"*/{DESCRIPTION}")]
+    siblings = [one.name for one in _inner_directories(path.absolute().parent)]
     near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
     return f"there is no state directory {path}{near}"
 

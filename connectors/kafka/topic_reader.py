@@ -73,7 +73,10 @@ class TopicReader:
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         found = self.ask(lambda: self._list(topics))
         if missing := [topic for topic in topics if topic not in found or found[topic].error is not None]:
-            raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
+            raise SourceError(
+                f"no topic {' and no topic '.join(missing)}: correct its name, or create it (recallflow "
+                "topics create, with the same options for topics)"
+            )
         return {topic: sorted(found[topic].partitions) for topic in topics}
 
     def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:

@@ -1,5 +1,6 @@
 """State partitions move between directories as wholes, and spread ones have the hash of one directory."""
 
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -153,6 +154,7 @@ def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
         (a, b, [1, 2], StateError, "both hold p002"),
         (a, tmp_path / "other", [1], SettingsMismatch, "different settings: partitions is 4 and 2"),
         (a, tmp_path / "none", [1], StateError, "there is no state directory"),
+        (tmp_path, b, [1], StateError, f"directories of members: give one of {re.escape(str(b))}"),
         (a, a, [1], UsageError, "are one directory"),
         (a, b, [1, 4], UsageError, "has 4 state partitions, from p000 on: no p004"),
         (tmp_path / "part", b, [0, 1], StateError, "does not hold p001"),
