@@ -3,7 +3,6 @@
 import io
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -77,18 +76,3 @@ def test_commands_may_use_a_directory_of_run_and_its_checkpoint(
         made.outputs(made.topics.receipts, 3)
     assert answered(made) == ["at once", "open"]
     assert [*made.outputs(made.topics.receipts).values()] == [1, 1, 1]
-
-
-def test_other_or_swapped_topics_are_refused(made: Deployment, topics: Names, tmp_path: Path) -> None:
-    was, now = made.topics.control, topics("other")
-    made.broker.create_topics({now: 1})
-    produce(made.broker, now, {"type": "memory", "content": "Of another log."})
-    code, said = replace(made, topics=replace(made.topics, control=now)).ends()
-    assert code == 1
-    assert was in said
-    assert now in said
-    turned = replace(made.topics, memory=made.topics.queries, queries=made.topics.memory)
-    code, said = replace(made, topics=turned, state_dir=tmp_path / "new", flags=("--deployment", turned.memory)).ends()
-    assert code == 2
-    assert turned.memory in said
-    assert answered(made) == ["at once"]

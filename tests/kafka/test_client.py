@@ -12,14 +12,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import HOST, free_ports, retry
+from benchmarks.broker import retry
 from recallflow import Found, Response
 from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryTimeout, RecallClient
-from recallflow.graphs import GraphReport
 from tests.kafka.engine import Engine
-from tests.kafka.harness import until
 
-PAIRS = 12
 WAIT_S = 30.0
 
 
@@ -31,23 +28,6 @@ def client(engine: Engine) -> Iterator[RecallClient]:
 
 def async_client(engine: Engine, **chosen: Any) -> AsyncRecallClient:
     return AsyncRecallClient(engine.broker.bootstrap_servers, "acme", **{"timeout_s": WAIT_S, **engine.named, **chosen})
-
-
-def contents(found: Found) -> list[str]:
-    return [memory.content for memory in found]
-
-
-def test_threads_share_a_client_and_read_their_own_writes(client: RecallClient, user: str) -> None:
-    def misses(owner: str) -> list[int]:
-        return [number for number in range(PAIRS) if not is_found(owner, number)]
-
-    def is_found(owner: str, number: int) -> bool:
-        text = f"the code of locker {number} is {number * 7919}"
-        position = client.add(text, user=owner)
-        return text in contents(client.search(f"code of locker {number}", user=owner, after=position))
-
-    with ThreadPoolExecutor(4) as pool:
-        assert [*pool.map(misses, [f"{user}-{number}" for number in range(4)])] == [[]] * 4
 
 
 def test_query_without_engine_times_out(deserted: Engine) -> None:
@@ -65,15 +45,6 @@ def test_missing_topic_is_named(engine: Engine, missing: str) -> None:
         pytest.raises((DeliveryFailed, QueryTimeout), match="no-such-topic"),
     ):
         client.add("lost", user="ann") if missing == "memory_topic" else client.search("anyone?", user="ann")
-
-
-def test_missing_broker_ends_each_call_in_time() -> None:
-    nowhere = f"{HOST}:{free_ports(None)[0]}"
-    with RecallClient(nowhere, "acme", timeout_s=0.3, options={"log_level": "0"}) as client:
-        with pytest.raises(DeliveryFailed, match=nowhere):
-            client.add("lost", user="ann")
-        with pytest.raises(QueryTimeout):
-            client.search("anyone?", user="ann")
 
 
 def test_close_fails_open_queries(deserted: Engine) -> None:
@@ -122,27 +93,3 @@ def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> 
 
 
 # ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_rollout_and_gate_decisions_change_answers(engine: Engine, user: str) -> None:
-    def status() -> GraphReport:
-        return tenant.graph_status(user="ann")
-
-    with engine.client(tenant=user) as tenant:
-        tenant.add("Rollout alarms page the on-call", user="ann", id="alarm", topics=["dashboard"])
-        at = tenant.add("Grafana turns pale", user="ann", id="red", topics=["dashboard"])
-        answer = tenant.search("rollout alarms", user="ann", k=1, strategy="hybrid_graph", after=at)
-        assert (answer.response.fallback, contents(answer)) == ("rollout_off", ["Rollout alarms page the on-call"])
-        assert [memory.id for memory in tenant.graph_trace("rollout alarms", user="ann", k=1).expanded] == ["red"]
-
-        assert tenant.graph_rollout("canary", by="ops", why="try it").topic == engine.topics.control
-        until(lambda: status().rollout.mode == "canary")
-        assert (status().rollout.by, status().rollout.why) == ("ops", "try it")
-        answer = tenant.search("rollout alarms", user="ann", k=1, strategy="hybrid_graph")
-        assert (answer.response.fallback, len(answer)) == (None, 2)
-
-        tenant.graph_gate(True, by="ops", why="wait")
-        until(lambda: status().gate.blocked)
-        assert (status().gate.by, status().gate.why) == ("ops", "wait")
-        blocked = tenant.search("rollout alarms", user="ann", strategy="hybrid_graph")
-        assert blocked.response.fallback == "quality_gate_blocked"

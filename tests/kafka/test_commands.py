@@ -143,13 +143,3 @@ def test_demo_through_a_broker_equals_the_local_one(cli: Cli, at: list[str], bro
     before = demo_topics()
     assert answers("--kafka", *at) == answers() != []
     assert demo_topics() == before
-
-
-def test_categories_are_kept_in_the_control_topic(broker: Cluster, topics: Names, cli: Cli) -> None:
-    topic = topics("control.events")
-    broker.create_topics({topic: 1})
-    where = ("--control-topic", topic, "--bootstrap-servers", broker.bootstrap_servers)
-    for name, description in (("food", "Meals."), ("food", "Meals and drinks.")):
-        assert cli("categories", "set", "acme", name, "--description", description, *where).returncode == 0
-    _, *listed = cli("categories", "list", "acme", *where).stdout.splitlines()
-    assert [line.split(maxsplit=1) for line in listed] == [["food", "Meals and drinks."]]

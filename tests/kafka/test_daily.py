@@ -14,8 +14,6 @@ from tests.kafka.harness import GIVE_UP_S, Start, read_topic, until
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-HOSTILE = "before\x1b[2J\x07\u009b31m\u202eafter"
-
 
 @pytest.fixture(autouse=True)
 def _whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,14 +47,6 @@ def test_remembered_fact_is_found_listed_shown_and_forgotten(cli: Cli, ours: lis
     assert "walnuts" not in cli("list", *ours).stdout
 
 
-def test_refused_event_names_the_field(cli: Cli, ours: list[str]) -> None:
-    cli("remember", "tea", "--id", "a", *ours)
-    done = cli("remember", "coffee", "--id", "a", *ours)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("recallflow: id: ")
-    assert "'nix'" in cli("show", "nix", *ours).stderr
-
-
 def test_flag_overrides_the_engine_of_the_environment(
     cli: Cli, ours: list[str], engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -84,25 +74,6 @@ def test_missing_engine_topics_and_brokers_are_named(cli: Cli, deserted: Engine)
     away = cli("remember", "tea", "--bootstrap-servers", "127.0.0.1:1", "--timeout-s", "0.5")
     assert (away.returncode, away.stdout) == (1, "")
     assert "127.0.0.1:1" in away.stderr
-
-
-def test_tail_shows_records_of_a_user_without_control_characters(cli: Cli, ours: list[str], engine: Engine) -> None:
-    user = ours[-1]
-    cli("remember", HOSTILE, "--id", "a", *ours)
-    cli("ask", "what was before?", *ours)
-    cli("remember", "other", "--id", "a", *ours)
-    where = [*at(engine), "--from", "beginning", "--tenant", "acme", "--user", user, "--count", "6"]
-    shown = cli("tail", *where)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    lines = shown.stdout.splitlines()
-    assert sorted(line.split()[2] for line in lines) == ["answer", "event", "event", "query", "receipt", "refused"]
-    assert all(f" acme/{user} " in line for line in lines)
-    assert [" id_conflict: " in line for line in lines].count(True) == 1
-    assert not {*"\x07\x1b\u009b\u202e"} & {*shown.stdout}
-    records = [json.loads(line) for line in cli("tail", *where, "--json").stdout.splitlines()]
-    assert {one["key"] for one in records} == {f"acme/{user}"}
-    assert HOSTILE in [one["record"].get("content") for one in records]
-    assert [one["error"]["code"] for one in records if "error" in one] == ["id_conflict"]
 
 
 def test_tail_shows_malformed_records(cli: Cli, deserted: Engine) -> None:
@@ -133,18 +104,3 @@ def test_tail_follows_new_records_until_interrupted(start: Start, deserted: Engi
     following.send_signal(signal.SIGINT)
     _, errors = following.communicate(timeout=GIVE_UP_S)
     assert (following.returncode, errors) == (0, "")
-
-
-def test_key_of_the_settings_is_sent(
-    cli: Cli, guarded_engine: Engine, user: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = [*at(guarded_engine), "--timeout-s", "60", "--tenant", user, "--user", "ann"]
-    control = ["--bootstrap-servers", ours[1], "--control-topic", guarded_engine.topics.control]
-    key = cli("keys", "create", user, *control).stdout.strip()
-    refused = cli("remember", "tea", *ours)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert key not in refused.stderr
-    assert cli("ask", "tea?", *ours).returncode == 1
-    monkeypatch.setenv("RECALLFLOW_AUTH_API_KEY", key)
-    until(lambda: cli("remember", "coffee", *ours).stdout.startswith("created: "))
-    assert "coffee" in cli("ask", "coffee?", *ours).stdout

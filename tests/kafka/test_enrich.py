@@ -17,7 +17,6 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
-from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
 from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
@@ -35,7 +34,7 @@ from tests.kafka.harness import (
     until,
     watched,
 )
-from tests.llm_server import Asked, Fault, LlmServer
+from tests.llm_server import Asked, LlmServer
 from tests.starts import COMMAND, Started, fork_server
 
 PARTITIONS = 2
@@ -201,82 +200,7 @@ def test_a_lost_directory_and_a_new_deployment_repeat_nothing(enrichment: Enrich
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_unanswered_model_tasks_are_reported_in_a_receipt(enrichment: Enrichment, llm_server: LlmServer) -> None:
-    enrichment.settings |= {"RECALLFLOW_LLM_ATTEMPTS": "1", "RECALLFLOW_LLM_TIMEOUT_MS": "1000"}
-    faults = [
-        (Fault("status", status=500), "unavailable"),
-        (Fault("status", status=429), "rate_limited"),
-        (Fault("hang"), "timeout"),
-        (Fault("refusal"), "refused"),
-        (Fault("cut"), "unavailable"),
-    ]
-    with enrichment.running():
-        for number, (fault, why) in enumerate(faults):
-            llm_server.fail(fault)
-            enrichment.request(1, begin=2 * number)
-            until(lambda count=number: len(enrichment.read(enrichment.topics.receipts)) > count)  # type: ignore[misc]
-            enrichment.request(1, begin=2 * number + 1)
-            until(lambda count=number: len(enrichment.events()) > count)  # type: ignore[misc]
-            found = {receipt["memory_id"]: receipt for receipt in enrichment.read(enrichment.topics.receipts)}
-            receipt = found[f"m{2 * number}"]
-            assert (receipt["outcome"], receipt["code"]) == ("degraded", "FACT_EXTRACTION_FAILED")
-            assert receipt["id"] == receipt["position"] == f"memory.events:0:{2 * number}"
-            assert why in receipt["detail"]
-            assert "town" not in receipt["detail"]
-
-
-def test_requests_share_calls_and_events_carry_our_key(enrichment: Enrichment, llm_server: LlmServer) -> None:
-    """Messages of a session share a call, and so do texts of a tenant and partition; categories are the operator's."""
-    key = ApiKeyText.new().text()
-    enrichment.settings |= {"RECALLFLOW_ENRICHMENT_BATCH_SIZE": "8", "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "3000"}
-    enrichment.settings |= {"RECALLFLOW_EMBEDDING_MODEL": "small", "RECALLFLOW_EMBEDDING_DIMENSION": "64"}
-    enrichment.settings["RECALLFLOW_AUTH_API_KEY"] = key
-    category = {"type": "category", "tenant_id": "acme", "name": "places", "description": "where people live"}
-    produce(enrichment.broker, enrichment.topics.control, orjson.dumps(category), key="acme/category/places")
-    llm_server.answer("categorise", {"assigned": [{"memory": "m1", "category": "places", "confidence": 0.9}]})
-    enrichment.request(40, session_id="s")  # 8 of each of five users
-    enrichment.request(8, begin=40, tasks=["embed"])
-    enrichment.request(1, begin=48, tasks=["categorise"])
-    with enrichment.running():
-        enrichment.check_once(49)
-    calls = Counter(asked.task for asked in llm_server.requests)
-    assert calls["facts"] == 5
-    assert calls["embed"] == PARTITIONS
-    embedded = [event for event in enrichment.events() if event["type"] == "memory.embedding"]
-    assert {(event["model"], len(event["embedding"])) for event in embedded} == {("small", 64)}
-    assert {event["user_id"] for event in embedded} == {f"u{number}" for number in range(5)}
-    (update,) = [event for event in enrichment.events() if event["type"] == "memory.update"]
-    assert (update["memory_id"], update["category"]) == ("m48", "places")
-    own = enrichment.topics
-    assert {dict(one.headers())["x-api-key"] for one in read_topic(enrichment.broker, own.memory)} == {key.encode()}
-    assert {dict(one.headers()).get("x-api-key") for one in read_topic(enrichment.broker, own.results)} == {None}
-
-
 # ── several processes ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_members_share_partitions_and_take_over_open_requests(
-    enrichment: Enrichment, tmp_path: Path, llm_server: LlmServer
-) -> None:
-    """The first member stops while its calls are under way, the second one is killed."""
-    llm_server.fail("hang", times=None)
-    enrichment.request(20)
-    first = enrichment.start()
-    with watched(first):
-        llm_server.wait_for(lambda now: now.held == 20)
-        second = enrichment.start(state_dir=tmp_path / "second")
-        with watched(second):
-            until(lambda: max(asked_about(llm_server).values()) == 2)  # partitions that moved
-            first.send_signal(signal.SIGTERM)
-            first.communicate()
-            assert first.returncode == 0
-            llm_server.wait_for(lambda now: now.held == 20)
-            second.send_signal(signal.SIGKILL)
-            second.wait()
-    llm_server.heal()
-    with enrichment.running():
-        enrichment.check_once(20)
-    assert {*asked_about(llm_server).values()} <= {3, 4}
 
 
 def test_a_directory_of_another_flow_is_refused_and_unchanged(

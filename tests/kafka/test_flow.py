@@ -26,12 +26,6 @@ def site(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     yield from start_site(broker, tmp_path_factory.mktemp("flow"), {}, 2)
 
 
-def behind(position: str, records: int = 1) -> str:
-    """Return the position of a record that comes so many records later."""
-    source, _, offset = position.rpartition(":")
-    return f"{source}:{int(offset) + records}"
-
-
 def test_outputs_go_to_their_topics_with_the_owners_key(site: Site) -> None:
     ann = site.user()
     key = f"acme/{ann}".encode()
@@ -68,27 +62,6 @@ def test_an_answer_goes_to_an_allowed_reply_topic(site: Site) -> None:
     ):
         refused = site.ask(ann, "user.stats", reply_to=wanted)
         assert refused["error"]["fields"][0]["field"] == field
-
-
-def test_a_query_that_waits_holds_up_no_other(site: Site) -> None:
-    ann = site.user()
-    first = site.tell(ann, "message", content=BICYCLE)
-    waits = site.post(ann, "recall", query=QUESTION, wait_for=[first.position, behind(first.position)])
-    assert site.ask(ann, "recall", query=QUESTION, wait_for=first.position)["status"] == "ok"
-    assert ("response", waits.query_id) not in site.reader.seen
-    second = site.tell(ann, "message", content="No: the bicycle is at Bob's.")
-    answer = site.reader.answer(waits.query_id)
-    assert (answer["status"], len(answer["memories"])) == ("ok", 2)
-    assert second.query_id in [memory["id"] for memory in answer["memories"]]
-
-
-def test_a_wait_that_times_out_is_a_stale_read(site: Site) -> None:
-    ann = site.user()
-    told = site.tell(ann, content=BICYCLE)
-    answer = site.ask(ann, "recall", query=QUESTION, wait_for=behind(told.position, 5), wait_timeout_ms=300)
-    assert answer["status"] == "degraded"
-    assert [warning["code"] for warning in answer["warnings"]] == ["stale_read"]
-    assert "5 records ahead" in answer["warnings"][0]["detail"]
 
 
 def test_a_signal_ends_the_flow_and_the_next_start_continues(site: Site) -> None:

@@ -17,7 +17,6 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.owner import partition_of
 from recallflow.state.directory import describe
-from recallflow.state.sources import TOPICS
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, until, watched
 
 USERS = [f"user{n}" for n in range(12)]
@@ -136,25 +135,6 @@ def test_recreated_input_topic_stops_the_flow_and_its_restart(deployment: Growin
     code, errors = deployment.ends()
     assert code == 1
     assert f"{remade} was deleted and recreated" in errors
-
-
-def test_a_recreated_output_topic_gets_new_outputs_once(deployment: Growing) -> None:
-    responses = deployment.topics.responses
-
-    def known_id() -> str:
-        return str(orjson.loads((deployment.state_dir / TOPICS).read_bytes())["ids"][responses])
-
-    deployment.send(len(USERS))
-    with deployment.running():
-        deployment.check_outputs()
-        deployment.send(0, 20)
-        deployment.check_outputs()
-        before = known_id()
-        deployment.remake(responses, 2)
-        deployment.asked = 0
-        until(lambda: known_id() != before)
-        deployment.send(0, 10)
-        deployment.check_outputs()
 
 
 def test_ends_of_added_partitions_are_read(broker: Cluster, topics: Names) -> None:

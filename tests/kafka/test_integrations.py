@@ -10,7 +10,7 @@ import pytest
 
 from recallflow.client import AsyncRecallClient, RecallClient
 from recallflow.credentials import ApiKeyText
-from recallflow.errors import NothingWritten, UsageError
+from recallflow.errors import UsageError
 from recallflow.integrations.langgraph import RecallStore
 from recallflow.integrations.openai_agents import RecallSession
 from tests.kafka.engine import Engine
@@ -42,22 +42,6 @@ def test_store_reads_its_own_writes(client: RecallClient, user: str) -> None:
     assert store.search((user,)) == []
 
 
-def test_session_reads_its_own_writes(engine: Engine, user: str) -> None:
-    items: list[Any] = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-
-    async def use() -> None:
-        async with async_client(engine) as client:
-            session = RecallSession("s1", client, user)
-            await session.add_items(items)
-            assert await session.get_items() == items
-            assert await session.pop_item() == items[1]
-            assert await session.get_items() == items[:1]
-            await session.clear_session()
-            assert await session.get_items() == []
-
-    asyncio.run(use())
-
-
 def test_item_larger_than_an_answer_is_refused(engine: Engine, user: str) -> None:
     async def use() -> None:
         async with async_client(engine) as client:
@@ -67,15 +51,6 @@ def test_item_larger_than_an_answer_is_refused(engine: Engine, user: str) -> Non
                 await session.get_items()
 
     asyncio.run(use())
-
-
-def test_write_after_an_unanswered_query_is_not_sent(
-    engine: Engine, deserted: Engine, client: RecallClient, user: str
-) -> None:
-    with engine.client(query_topic=deserted.topics.queries, timeout_s=0.5) as deaf, pytest.raises(NothingWritten):
-        RecallStore(deaf).put((user,), "food", {"text": "likes cake"})
-    client.add("a later write", user=user)
-    assert [memory.content for memory in client.search("cake", user=user)] == ["a later write"]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Outputs and dead letters on a real broker: large ones, refused ones, and records that are passed over."""
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,41 +65,6 @@ def test_large_answers_are_cut_in_their_largest_texts(site: Site) -> None:
     context = site.ask(ann, "recall", query=QUESTION, max_tokens=1_000_000)["context"]
     items = {item["id"]: item for item in context["relevant_items"]}
     assert (items[first.query_id]["truncated"], "truncated" in items[others[0].query_id]) == (True, False)
-
-
-def test_large_refused_records_become_dead_letters_that_fit(site: Site, letters: list[str], command: Command) -> None:
-    large = b'{"type": "message", "content": "' + b"x" * 1_048_500
-    sent = [
-        site.raw("memory", large),
-        site.raw("memory", b"{broken", headers=[("large", b"h" * 1_000_000), ("n", None)]),
-        site.raw("memory", b"{broken", key=b"k" * 1_000_000),
-        site.raw("memory", b"{broken, whole", headers=[("own", None)]),
-        site.raw("memory", None),
-    ]
-    first, second, third, whole, tombstone = (site.reader.letter(one.position) for one in sent)
-    assert first.header("error.size") == str(len(large))
-    assert first.header("error.sha256") == hashlib.sha256(large).hexdigest()
-    assert large.startswith(first.value or b"-")
-    assert 1_047_000 < len(first.value or b"") < len(large)
-    assert (second.value, second.header("error.headers_dropped")[:12]) == (b"{broken", "2 headers of")
-    assert (len(third.key or b""), third.header("error.key_size")) == (4_096, "1000000")
-    assert ("own", None) in whole.headers
-    assert tombstone.value is None
-
-    listed = [orjson.loads(line) for line in command("dlq", "list", "--json", *letters).stdout.splitlines()]
-    assert None in [one["record"] for one in listed]
-    again = command("dlq", "replay", *letters)
-    assert again.returncode == 1
-    assert "2 sent again; 3 not sent" in again.stdout
-    assert sent[0].position in again.stderr
-    wanted = {b"{broken, whole": [("own", None)], None: []}
-
-    def returned() -> dict[bytes | None, list[tuple[str, bytes | None]]]:
-        known = {one.position for one in sent}
-        found = [one for one in site.reader.outputs if one.kind == "dead-letter" and one.answers not in known]
-        return {one.value: [header for header in one.headers if header[0] == "own"] for one in found}
-
-    assert site.reader.until(lambda: returned().items() >= wanted.items())
 
 
 def test_an_answer_over_a_lowered_limit_is_an_error(broker: Cluster, site: Site) -> None:
@@ -198,22 +162,6 @@ def test_a_replay_refuses_lines_over_the_limit(
     assert done.returncode == 1, done.stderr
     (reject,) = map(orjson.loads, (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines())
     assert (reject["line"], reject["error"]["code"]) == (2, "too_large")
-
-
-@pytest.mark.parametrize(
-    ("skipped", "says"),
-    [
-        ("memory-{}", "give TOPIC"),
-        ("elsewhere:0:1", "this run reads"),
-        ("memory-{}:9:1", "the partition does not exist"),
-    ],
-)
-def test_a_position_that_cannot_be_skipped_is_refused(site: Site, skipped: str, says: str, tmp_path: Path) -> None:
-    words = [*site.servers(), *site.topics.arguments(), "--create", "--state-dir", str(tmp_path / "other")]
-    words += ["--deployment", tmp_path.name, "--skip", skipped.format(site.topics.suffix)]
-    ended = engine.command("run", *words)
-    assert ended.code == 2, ended
-    assert says in ended.error
 
 
 def test_a_topic_that_takes_too_little_is_named_at_start(broker: Cluster, tmp_path: Path) -> None:

@@ -129,31 +129,6 @@ def test_refused_texts_and_rate_limits_hold_up_no_other(
         assert len(vectors(broker, memory)) == 4
 
 
-@pytest.mark.parametrize(
-    ("fault", "code", "says"),
-    [(Fault("status", status=401), 1, "rejected"), ("wrong_dimension", 2, "embedding.dimension")],
-    ids=["rejected", "dimension"],
-)
-def test_a_failing_service_ends_the_run_without_vectors(
-    command: Command,
-    broker: Cluster,
-    memory: str,
-    reembed: list[str],
-    llm_server: LlmServer,
-    fault: Any,
-    code: int,
-    says: str,
-) -> None:
-    produce(broker, memory, *notes(50))
-    llm_server.fail(fault, times=None)
-    done = command(*reembed, "--yes")
-    assert done.returncode == code
-    assert says in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert llm_server.calls["embed"] < 20
-    assert vectors(broker, memory) == []
-
-
 def test_a_model_in_the_engine_needs_no_run(command: Command) -> None:
     done = command("reembed", "--embedder", "hash")
     assert done.returncode == 0

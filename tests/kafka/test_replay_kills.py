@@ -7,7 +7,6 @@ from pathlib import Path
 import orjson
 
 from benchmarks.broker import Cluster
-from tests.fleet.engine import Topics
 from tests.kafka.harness import Command, Names, read_topic, watched
 from tests.starts import fork_server
 
@@ -66,23 +65,3 @@ def test_a_killed_replay_continues_without_repetition(
     assert len({one["id"] for one in found}) == COUNT  # what was sent again has the id it had, and applies once
     before = orjson.loads(done.stdout)["before"]  # it went on where it was, and did not begin anew
     assert sum(ACKNOWLEDGED) - len(ACKNOWLEDGED) * SAVED_EVERY < before <= sum(ACKNOWLEDGED)
-
-
-def test_each_topic_gets_the_whole_log_once(broker: Cluster, command: Command, tmp_path: Path) -> None:
-    log, count = tmp_path / "log.jsonl", 30
-    event = {"type": "message", "tenant_id": "acme", "user_id": "ann"}
-    log.write_bytes(
-        b"".join(orjson.dumps(event | {"id": f"m{n}", "content": f"line {n}"}) + b"\n" for n in range(count))
-    )
-
-    def send(topics: Topics) -> int:
-        where = ("--bootstrap-servers", broker.bootstrap_servers, "--memory-topic", topics.of("memory"))
-        done = command("replay", log, *where)
-        assert done.returncode == 0, done.stderr
-        return sum(end - first for first, end in topics.bounds("memory").values())
-
-    for topics in (Topics(broker), Topics(broker)):
-        topics.make_one("memory", 2)
-        assert [send(topics), send(topics)] == [count, count]
-    topics.remake("memory", 2)
-    assert send(topics) == count

@@ -79,16 +79,6 @@ def test_applied_event_returns_its_receipt(service: KafkaService, ours: Headers,
     asyncio.run(told())
 
 
-def test_concurrent_queries_of_one_id_do_not_cross(service: KafkaService, ours: Headers, user: str) -> None:
-    async def asked() -> list[Response]:
-        await together(*(service.apply(memory(user, "x", id=f"m{number}"), ours, WAIT_S) for number in range(USERS)))
-        return await together(*(service.ask(get(user, f"m{number}", "q"), ours, WAIT_S) for number in range(USERS)))
-
-    answers = asyncio.run(asked())
-    assert [answer.query_id for answer in answers] == ["q"] * USERS
-    assert [(answer.versions or [{}])[0]["id"] for answer in answers] == [f"m{number}" for number in range(USERS)]
-
-
 @pytest.mark.parametrize("one_partition", [False, True], ids=["response topic", "reply partition"])
 def test_wrong_credentials_are_refused(guarded_engine: Engine, user: str, one_partition: bool) -> None:
     async def refused(service: KafkaService) -> None:

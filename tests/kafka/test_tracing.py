@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import httpx
 import pytest
 from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
@@ -16,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from benchmarks.broker import Cluster, free_ports
 from recallflow.flows.settings import TopicNames
 from recallflow.queries import UserStats
-from tests.kafka.harness import FLOW_FLAGS, GIVE_UP_S, Names, OnTopics, enriched_topics, read_topic, until
+from tests.kafka.harness import FLOW_FLAGS, Names, OnTopics, enriched_topics, read_topic, until
 from tests.llm_server import LlmServer
 from tests.otlp_server import OtlpServer
 
@@ -153,32 +152,3 @@ def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment,
     }
     assert {stage for stage, _ in told} >= {"queue", "prepare", "state", "wait", "deliver", "total"}
     assert {trace_id for _, trace_id in told} <= {span.trace_id for span in spans}
-
-
-def test_gateway_request_is_one_trace_through_the_engine(deployment: Deployment, collector: OtlpServer) -> None:
-    trace_id, span_id = f"{secrets.randbits(128) | 1:032x}", f"{secrets.randbits(64) | 1:016x}"
-    parent = {"traceparent": f"00-{trace_id}-{span_id}-01"}
-    event = {"type": "memory", "tenant_id": "acme", "user_id": "ann", "content": f"The {MARK} is here"}
-    query = {"type": "recall", "tenant_id": "acme", "user_id": "ann", "query": f"Where is the {MARK}?"}
-    with deployment.running("run"), deployment.running("serve"):
-        deployment.until_ready()
-        deployment.until_ready(deployment.http_port)
-        with httpx.Client(base_url=f"http://127.0.0.1:{deployment.http_port}", timeout=GIVE_UP_S) as client:
-            stored = client.post("/memory/events", params={"wait": "applied"}, json=event, headers=parent)
-            assert (stored.status_code, stored.json()["applied"]) == (202, True), stored.text
-            answered = client.post("/memory/query", json=query, headers=parent)
-            assert (answered.status_code, len(answered.json()["memories"])) == (200, 1), answered.text
-            assert client.get(f"/{MARK}", params={"query": MARK}, headers=parent).status_code == 404
-        collector.wait_for("search_memory", "create_memory", "POST /memory/query", "POST /memory/events")
-    spans = {span.name: span for span in collector.spans if span.trace_id == trace_id}
-    asked, search = spans["POST /memory/query"], spans["search_memory"]
-    sent, create = spans["POST /memory/events"], spans["create_memory"]
-    assert asked.parent_id == sent.parent_id == span_id
-    assert (search.parent_id, create.parent_id) == (asked.span_id, sent.span_id)
-    assert (asked.service, asked.kind, search.service) == ("recallflow-serve", SERVER, "recallflow-run")
-    assert asked.attributes["http.response.status_code"] == 200
-    assert answered.headers["traceparent"] == f"00-{trace_id}-{asked.span_id}-01"
-    out = [dict(one.headers())["traceparent"] for one in read_topic(deployment.broker, deployment.topics.responses)]
-    assert out == [f"00-{trace_id}-{search.span_id}-01".encode()]
-    assert not any(MARK.encode() in body.lower() for body in collector.bodies)
-    assert not any(MARK in log for log in deployment.logs)
