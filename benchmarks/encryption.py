@@ -24,7 +24,7 @@ from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.flows.embedded import process
 from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.encryption import UNENCRYPTED, AtRest
 
 GOAL = 1.25
 SETTINGS = Settings(partitions=1)

@@ -29,8 +29,8 @@ from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory, kept_fingerprint
+from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.sources import ONE_RUNS_LOG
 
 

@@ -22,13 +22,11 @@ from recallflow.operators import outbox
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.at_rest import AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.ciphers import SEALED
 from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.encryption import SEALED, AtRest, Keyring
 from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.folders import numbers_in, partition_folder, read_secret
-from recallflow.state.keyring import Keyring
 from recallflow.state.person import Fields
 from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
 from recallflow.state.traces import Traces

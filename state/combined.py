@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recallflow.errors import StateError
-from recallflow.state.at_rest import AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import AtRest
 from recallflow.state.fingerprint import check_same
 from recallflow.state.folders import names
 from recallflow.state.logical import hash_of

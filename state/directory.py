@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,8 +19,8 @@ from recallflow.background import exponential
 from recallflow.errors import PartitionMissing, StateError, StorageError
 from recallflow.private_files import make_private_folder, restrict
 from recallflow.state import keys
-from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
 from recallflow.state.database import SharedMemory
+from recallflow.state.encryption import SECRET_BYTES, UNENCRYPTED, AtRest, Keyring, StoredSecret
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.fingerprint import Fingerprint, check_settings
 from recallflow.state.folders import (
@@ -35,7 +36,6 @@ from recallflow.state.folders import (
     remove_leftovers,
 )
 from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
-from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition, other_format
 from recallflow.state.sources import has_moved, reads_topics
@@ -479,7 +479,7 @@ def absent(path: Path) -> str:
 
 
 def _create(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:
-    secret = StoredSecret.wrapped(new_secret(), at_rest.master_key)
+    secret = StoredSecret.wrapped(secrets.token_bytes(SECRET_BYTES), at_rest.master_key)
     with using(path):
         _check_new(path)
         write_description(path, DirectoryDescription(fingerprint, secret))

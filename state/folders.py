@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
-from recallflow.state.at_rest import StoredSecret
+from recallflow.state.encryption import StoredSecret
 from recallflow.state.files import check_room, read_checked, sync, sync_tree, write_checked
 from recallflow.state.partition import Partition
 

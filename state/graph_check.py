@@ -7,6 +7,7 @@ import orjson
 from recallflow.state import keys
 from recallflow.state.caseless import NAMES_MAX as CASELESS_MAX
 from recallflow.state.caseless import decode_names
+from recallflow.state.encryption import Keyring
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
     EdgeRow,
@@ -21,7 +22,6 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     node_key,
 )
-from recallflow.state.keyring import Keyring
 from recallflow.state.past_edge import LIFE, Life
 from recallflow.state.unions import NAMES_MAX, NameJoin, decode_joined, names_of
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recallflow.errors import DiskFull, StateError, UsageError
-from recallflow.state.at_rest import AtRest, StoredSecret
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import DESCRIPTION, StateDirectory, describe, hold
+from recallflow.state.encryption import AtRest, StoredSecret
 from recallflow.state.fingerprint import check_same
 from recallflow.state.folders import (
     arriving_folder,

@@ -16,9 +16,7 @@ from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.cleaning import Cleaning
 from recallflow.state.database import SharedMemory, StoredRecords, open_database, unlogged
-from recallflow.state.keyring import Keyring
-from recallflow.state.owner_keys import OwnerKeys
-from recallflow.state.sealing import Sealed, Sealing, Unsealed
+from recallflow.state.encryption import Keyring, OwnerKeys, Sealed, Unsealed
 from recallflow.stepped import spend
 
 
@@ -45,7 +43,7 @@ class Partition:
         self.path, self.number = path, number
         self.keyring = keyring
         self._owner_keys = OwnerKeys(keyring, self.get)
-        self._sealing: Sealing = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
+        self._sealing: Sealed | Unsealed = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
         self._db: Any = open_database(path, memory.options(), lock_wait_s)
         self._stored = StoredRecords(self._db, number)
         self._pending: Values = {}

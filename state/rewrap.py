@@ -4,8 +4,8 @@ from pathlib import Path
 
 from recallflow.credentials import MasterKey
 from recallflow.errors import MasterKeyError
-from recallflow.state.at_rest import AtRest, StoredSecret
 from recallflow.state.directory import describe, hold, using, write_description
+from recallflow.state.encryption import AtRest, StoredSecret
 from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
 
 

@@ -14,9 +14,9 @@ import orjson
 from recallflow.errors import DecryptionFailed, DiskFull, MasterKeyError, StateError, StateInUse
 from recallflow.owner import state_partition
 from recallflow.state import graph_check, keys
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.made_check import MadeCheck

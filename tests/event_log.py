@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.logical import state_hash
 
 CACHE_BYTES = 1024 * 1024

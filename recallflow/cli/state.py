@@ -15,8 +15,8 @@ from recallflow.owner import parse_ranges, ranges_of
 if TYPE_CHECKING:
     from recallflow.credentials import MasterKey
     from recallflow.flows.settings import EncryptionSettings
-    from recallflow.state.at_rest import AtRest
     from recallflow.state.directory import StateDirectory
+    from recallflow.state.encryption import AtRest
     from recallflow.state.moving import Move
     from recallflow.state.verify import Report
 

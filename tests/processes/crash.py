@@ -25,9 +25,9 @@ import orjson
 from recallflow.cli import main as run_command
 from recallflow.outputs import Answer
 from recallflow.state import cleaning, directory, segments
-from recallflow.state.at_rest import UNENCRYPTED
 from recallflow.state.cleaning import Cleaning
 from recallflow.state.combined import combined_hash
+from recallflow.state.encryption import UNENCRYPTED
 from recallflow.state.folders import numbers_in
 from recallflow.state.hot_owner import HotOwners
 from recallflow.state.moving import move

@@ -18,8 +18,8 @@ from recallflow.flows.checkpointing import FAR_BEHIND, Checkpoints
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
 from recallflow.state import keys
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import UNENCRYPTED, AtRest
 from tests.unit.operators.harness import HASHING
 
 TOPIC = "memory.events"

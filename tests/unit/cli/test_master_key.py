@@ -13,8 +13,8 @@ from recallflow.connectors.master_keys import read_master_key
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
-from recallflow.state.at_rest import AtRest
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import AtRest
 from tests.unit.cli.harness import Cli, assert_error, event, jsonl
 
 REGION = "eu-west-1"

@@ -31,8 +31,8 @@ from recallflow.queries import Mode, Recall
 from recallflow.records import Mark, Position, Record
 from recallflow.responses import Response
 from recallflow.state import keys
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.index import OwnerIndex
 from recallflow.state.logical import state_hash
 from recallflow.state.rows import Entry, Vectors

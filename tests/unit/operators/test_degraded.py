@@ -13,7 +13,7 @@ from recallflow.errors import DecryptionFailed, EmbedderError
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.state import keys
-from recallflow.state.sealing import Unsealed
+from recallflow.state.encryption import Unsealed
 from tests.unit.operators.harness import MEMORIES, Harness, answers, codes, explained, ids, make_event
 
 Ask = Callable[..., dict[str, Any]]

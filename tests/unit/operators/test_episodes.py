@@ -14,8 +14,8 @@ from recallflow.operators.episodes import end, episode_id, is_open, join
 from recallflow.owner import Owner
 from recallflow.state import hot_owner, keys
 from recallflow.state.database import SharedMemory
+from recallflow.state.encryption import Keyring
 from recallflow.state.hot_owner import HotOwner
-from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition
 from recallflow.state.rows import EpisodeRow, OwnerHead
 from tests.groups import share

@@ -14,8 +14,8 @@ from recallflow.operators.step import Clocks
 from recallflow.outputs import Output
 from recallflow.owner import Owner
 from recallflow.state import keys
-from recallflow.state.at_rest import AtRest
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import AtRest
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, make_event
 

@@ -20,7 +20,7 @@ from recallflow.operators.redaction import REDACTED
 from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
 from recallflow.queries import Mode
 from recallflow.state import keys
-from recallflow.state.sealing import Unsealed
+from recallflow.state.encryption import Unsealed
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, Harness, answers, make_event, run_flow
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from recallflow.state import directory, lock
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.database import SharedMemory
-from recallflow.state.keyring import Keyring
+from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.partition import Partition
 from tests.unit.operators.harness import make_event, run_flow
 from tests.unit.state.member import KEYRING, SEALED

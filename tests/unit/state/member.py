@@ -16,9 +16,8 @@ from recallflow.operators.routing import by_partition, partition_hashed
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Output
 from recallflow.records import Position, Record
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
-from recallflow.state.keyring import Keyring
+from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.logical import state_hash
 from tests.unit.operators.harness import CLOCKS, HASHING, answers
 

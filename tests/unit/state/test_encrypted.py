@@ -11,9 +11,9 @@ from recallflow.errors import MasterKeyError
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
+from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.rows import Vectors
 from recallflow.state.verify import verify
 from tests.event_log import CACHE_BYTES, comparable, final_questions, hash_of, make_log

@@ -11,7 +11,7 @@ from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.database import SharedMemory
-from recallflow.state.keyring import Keyring
+from recallflow.state.encryption import Keyring
 from recallflow.state.keys import NAME_BYTES, OWNER_BYTES
 from recallflow.state.partition import Partition
 

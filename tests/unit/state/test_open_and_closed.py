@@ -16,9 +16,9 @@ from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
 from recallflow.state import directory, folders, keys
-from recallflow.state.at_rest import AtRest
 from recallflow.state.database import SharedMemory
 from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.encryption import AtRest, Keyring
 from recallflow.state.files import write_checked
 from recallflow.state.folders import (
     arriving_folder,
@@ -29,7 +29,6 @@ from recallflow.state.folders import (
     read_secret,
     unmark_elsewhere,
 )
-from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition
 from recallflow.state.rewrap import rewrap
 from recallflow.state.segments import SMALL

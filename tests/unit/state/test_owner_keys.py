@@ -7,7 +7,7 @@ import pytest
 from recallflow.errors import DecryptionFailed
 from recallflow.owner import Owner
 from recallflow.state import keys
-from recallflow.state.keyring import Keyring
+from recallflow.state.encryption import Keyring
 from recallflow.state.partition import Partition
 from tests.unit.state.member import KEYRING
 

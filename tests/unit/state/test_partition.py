@@ -13,7 +13,7 @@ from recallflow.errors import StorageError
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.database import SharedMemory
-from recallflow.state.keyring import Keyring
+from recallflow.state.encryption import Keyring
 from recallflow.state.partition import Partition
 
 KEYS = [keys.OWNERS + b"%04d" % number for number in range(1_000)]
