@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recallflow.operators.graph.names import read_names, with_known
-from recallflow.state.caseless import is_caseless
+from recallflow.state.entity_names import is_caseless
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
 LABELS = Path(__file__).parent.parent / "tests/unit/operators/graph/names"

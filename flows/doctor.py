@@ -31,8 +31,8 @@ from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_to_others
 from recallflow.state.directory import DESCRIPTION, describe, kept_fingerprint
 from recallflow.state.fingerprint import check_settings
+from recallflow.state.folders import unpurged_owners
 from recallflow.state.lock import holder
-from recallflow.state.looking import unpurged_owners
 
 Status = Literal["OK", "WARN", "FAIL"]
 FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024

@@ -28,8 +28,7 @@ from recallflow.state.encryption import SEALED, AtRest, Keyring
 from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.folders import numbers_in, partition_folder, read_secret
 from recallflow.state.person import Fields
-from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
-from recallflow.state.traces import Traces
+from recallflow.state.trace_search import Findings, Pieces, RecordFilter, Traces, search_folder
 
 SEARCH_INTERVAL_S = 1.0
 

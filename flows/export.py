@@ -10,11 +10,10 @@ from recallflow.fields import EPOCH_MS_MIN, format_time
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import owners
 from recallflow.state.partition import Partition
-from recallflow.state.person import Fields, Person
-from recallflow.state.person_graph import PersonGraph
+from recallflow.state.person import Fields, Person, PersonGraph
 from recallflow.state.rows import Entry, MemoryRow
+from recallflow.state.state_hash import owners
 
 # Fields with names chosen by senders, which may end in `_ms` too.
 _SENDERS_OWN = frozenset(("metadata", "properties", "entities", "derived_from", "event", "output"))

@@ -59,8 +59,8 @@ from recallflow.responses import Receipt, Response
 from recallflow.service import StoredEvent
 from recallflow.state.files import is_passing
 from recallflow.state.lock import command
-from recallflow.state.logical import known_owners
 from recallflow.state.sources import CALLERS_LOG
+from recallflow.state.state_hash import known_owners
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
 OWNERS_KNOWN = 1_000  # owners that the explorer can list

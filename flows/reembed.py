@@ -49,9 +49,9 @@ from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import owners
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, MemoryRow
+from recallflow.state.state_hash import owners
 
 READ_AT_ONCE, READ_BYTES = 500, 8 * 1024 * 1024  # records per batch, and their size
 ROWS_AT_ONCE = 32  # a row may be as large as a record

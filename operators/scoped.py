@@ -8,7 +8,7 @@ from recallflow.operators.episodes import end, join, opening
 from recallflow.owner import Owner
 from recallflow.state.hot_owner import with_changes
 from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, Vectors
-from recallflow.state.scoped_index import ScopedIndex
+from recallflow.state.scoped import ScopedIndex
 
 
 class Changed(NamedTuple):

@@ -1,6 +1,8 @@
-"""Array types by content, and arrays that grow at the end."""
+"""Array types by content, arrays that grow at the end, and strings by number."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import count, islice
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
@@ -116,8 +118,8 @@ class JoinedArray:
     def _join(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._joined.reserve(sum(count for _, count, _ in waiting))
-        for values, count, meanings in waiting:
-            self._joined.extend(values if meanings is None else meanings.take(values), count)
+        for values, size, meanings in waiting:
+            self._joined.extend(values if meanings is None else meanings.take(values), size)
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:
@@ -190,3 +192,21 @@ class Texts:
     @property
     def nbytes(self) -> int:
         return self._bytes.nbytes + self._ends.nbytes
+
+
+class Interner:
+    """Strings ↔ small numbers, so that filters compare integers. -1 is no string."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str | None, int] = defaultdict(count().__next__, {None: -1})
+        self.strings: list[str] = []
+
+    def numbers(self, texts: Iterable[str | None]) -> list[int]:
+        """Return the strings' numbers. A new string gets the next number."""
+        found = [*map(self._numbers.__getitem__, texts)]
+        self.strings += (text for text in islice(self._numbers, 1 + len(self.strings), None) if text is not None)
+        return found
+
+    def known(self, text: str) -> int:
+        """Return the string's number, or -2, which no memory has, for an unknown string."""
+        return self._numbers.get(text, -2)

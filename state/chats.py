@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from recallflow.state.arrays import Array, Mask
-from recallflow.state.interner import Interner
+from recallflow.state.arrays import Array, Interner, Mask
 
 MACHINES = ("assistant", "system", "tool")  # roles of non-persons
 

@@ -1,10 +1,153 @@
-"""Which of an owner's entities have names that are part of each other, word for word: `Ana` and `Ana García`."""
+"""Names of entities: groups joined by `same_as` edges, names in scripts without case, and names contained in others."""
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-NAMES_MOST = 10_000  # of an owner with more, none are known: to read them all would take too long
-_COMMON = 100  # a word in more names than this is not distinctive
+import orjson
+import regex
+
+from recallflow.language import UNSPACED
+from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
+
+JOINED_NAMES_MAX = 64  # of one entity: a further edge joins nothing
+CASELESS_NAMES_MAX = 256  # of an owner: each text is searched for each of them
+NAMES_MOST = 10_000  # of an owner with more, no contained names are known: to read them all would take too long
 _NAME_BYTES = 300
+_URN = node_key(ENTITY_KIND, "urn:")
+_COMMON = 100  # a word in more names than this is not distinctive
+_LEAST_CHARACTERS = 2  # of a caseless name: a single one is part of many words
+
+
+class NameJoin(NamedTuple):
+    """A name that an edge joins another to: the edge's number, and whether it leads to that name."""
+
+    other: str
+    number: int
+    leads: bool
+
+
+JoinedOf = Callable[[str], Sequence[NameJoin]]
+
+
+def encode_joined(own: str, joined: Sequence[NameJoin]) -> bytes:
+    """Encode a name's record."""
+    return orjson.dumps([own, [tuple(one) for one in joined]])
+
+
+def decode_joined(data: bytes) -> tuple[str, list[NameJoin]]:
+    """Decode a name's record."""
+    own, joined = orjson.loads(data)
+    return own, [NameJoin(*one) for one in joined]
+
+
+def names_of(key: str, joined_of: JoinedOf) -> list[str]:
+    """Return all names of a name's entity, the main one first."""
+    found = {key: joined_of(key)}
+    left = [*found[key]]
+    while left:
+        other = left.pop().other
+        if other not in found:
+            found[other] = joined_of(other)
+            left += found[other]
+    return sorted(found, key=lambda name: _order(name, found[name])) if len(found) > 1 else [key]
+
+
+def _order(name: str, joined: Iterable[NameJoin]) -> tuple[bool, int, bool, str]:
+    """Return a sort key: URNs after names, then by the first edge of a name and its direction."""
+    # None are joined at one end only, unless the state is damaged.
+    number, is_led_to = min(((one.number, not one.leads) for one in joined), default=(0, True))
+    return name.startswith(_URN), number, is_led_to, name
+
+
+class Unions:
+    """The groups of an owner's names that `same_as` edges connect, computed on first use.
+
+    Each name has a record of directly connected names. All directly or indirectly connected names are one entity. Its
+    main name is the first source of such an edge; a URN only if there is no other name. When a memory's statement is
+    withdrawn, its edge is removed, and the group splits there."""
+
+    def __init__(self, stored: Iterable[bytes]) -> None:
+        # As JSON has them: most are never asked for, and all are read for the first question.
+        self._joined: dict[str, Sequence[Any]] = dict(orjson.loads(b"[%b]" % b",".join(stored)))
+        self._names: dict[str, tuple[NodeKey, ...]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._joined)
+
+    def names(self, key: NodeKey) -> tuple[NodeKey, ...]:
+        """Return all names of a node's entity, the main one first; often only the node itself."""
+        if key.memory or key.text not in self._joined:
+            return (key,)
+        if key.text not in self._names:
+            names = tuple(NodeKey(text) for text in names_of(key.text, self._joined_to))
+            self._names |= {name.text: names for name in names}
+        return self._names[key.text]
+
+    def _joined_to(self, name: str) -> list[NameJoin]:
+        return [NameJoin(*one) for one in self._joined.get(name, ())]
+
+    def joins(self, key: NodeKey) -> int:
+        """Return the number of edges that join a name to others."""
+        return 0 if key.memory else len(self._joined.get(key.text, ()))
+
+    def publish(self, changed: Mapping[str, Sequence[NameJoin]]) -> None:
+        """Apply the changes of an event. An empty list removes a name's connections."""
+        if changed:
+            self._names.clear()
+        for key, joined in changed.items():
+            self._joined.pop(key, None)
+            if joined:
+                self._joined[key] = list(joined)
+
+    def size_bytes(self) -> int:
+        return _NAME_BYTES * (len(self._joined) + len(self._names))
+
+
+_CASELESS = regex.compile(r"\p{Lo}")
+_ANYWHERE = regex.compile(rf"[{UNSPACED}]")
+_HANGUL = regex.compile(r"\p{Hangul}")
+_WITHIN = regex.compile(r"[\p{L}\p{M}\p{N}]")
+
+
+def is_caseless(name: str) -> bool:
+    """Return whether a name is of a script without case, so that texts must be searched for it."""
+    return not name.isascii() and len(name) >= _LEAST_CHARACTERS and _CASELESS.search(name) is not None
+
+
+def encode_names(names: list[str]) -> bytes:
+    """Encode an owner's stored names."""
+    return orjson.dumps(names)
+
+
+def decode_names(data: bytes) -> list[str]:
+    """Decode an owner's stored names."""
+    names: list[str] = orjson.loads(data)
+    return names
+
+
+def names_in(text: str, names: Iterable[str]) -> Iterator[str]:
+    """Return the names that occur in a text."""
+    if not unicodedata.is_normalized("NFKC", text):
+        text = unicodedata.normalize("NFKC", text)
+    text = text.casefold()
+    return (name for name in names if name in text and _is_separate(text, name))
+
+
+def _is_separate(text: str, name: str) -> bool:
+    """Return whether a text contains a name as a separate word. In scripts without blanks a name may be anywhere, and
+    in Korean particles follow it."""
+    if _ANYWHERE.search(name):
+        return True
+    may_go_on = _HANGUL.search(name) is not None
+    start = text.find(name)
+    while start >= 0:
+        end = start + len(name)
+        begins = not _WITHIN.match(text[start - 1 : start])
+        if begins and (may_go_on or not _WITHIN.match(text[end : end + 1])):
+            return True
+        start = text.find(name, start + 1)
+    return False
 
 
 class EntityNames:

@@ -5,16 +5,24 @@ Folders appear and disappear atomically: an arriving folder is prepared beside i
 renamed before its removal. Leftovers of a crash are removed when the directory is opened."""
 
 import shutil
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
+
+from rocksdict import AccessType, Options, Rdict
 
 from recallflow.errors import StateError, StorageError
+from recallflow.state import keys
 from recallflow.state.encryption import StoredSecret
 from recallflow.state.files import check_room, read_checked, sync, sync_tree, write_checked
 from recallflow.state.partition import Partition
 
 BROUGHT = "secret.json"
 MOVING = "moving.json"  # of a folder that has a copy in another directory, which is about to take its place
+_OPTIONS = "rocksdict-config.json"
 ELSEWHERE = "elsewhere.json"  # of a folder whose partition another member goes on with
 _NUMBERED = "p[0-9][0-9][0-9]"
 _ARRIVING, _GONE = ".new", ".gone"
@@ -159,3 +167,37 @@ def _set_aside(folder: Path) -> Path:
     if folder.exists():
         folder.rename(gone)
     return gone
+
+
+def unpurged_owners(path: Path, partitions: int) -> int:
+    """Return the number of erased owners whose data the files of a closed state directory may still hold. It changes no
+    byte of the directory. Raise StorageError."""
+    folders = [partition_folder(path, number) for number in range(partitions)]
+    return sum(_uncleaned_owners(folder) for folder in folders if (folder / "CURRENT").exists())
+
+
+def _uncleaned_owners(folder: Path) -> int:
+    with _stand_in(folder) as there:
+        try:
+            db = Rdict(str(there), Options(raw_mode=True), access_type=AccessType.read_only())
+        except Exception as error:
+            raise StorageError(f"cannot open {folder}: {error}") from error
+        try:
+            found: Iterator[Any] = iter(db.keys(from_key=keys.UNCLEANED))
+            return sum(1 for _ in takewhile(lambda key: key.startswith(keys.UNCLEANED), found))
+        finally:
+            db.close()
+
+
+@contextmanager
+def _stand_in(folder: Path) -> Iterator[Path]:
+    """Create a writable folder that reads like this one: rocksdict writes its options at each opening, even read-only,
+    and RocksDB a log."""
+    with tempfile.TemporaryDirectory(prefix="recallflow-") as made:
+        there = Path(made)
+        for file in folder.iterdir():
+            if file.name == _OPTIONS:
+                shutil.copyfile(file, there / file.name)
+            else:
+                (there / file.name).symlink_to(file.resolve())
+        yield there

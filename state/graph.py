@@ -3,8 +3,8 @@
 A node's key is a `NodeKey`: `NodeKey("m1", memory=True)` for the memory `m1`, `NodeKey("tag:tea")` for a shared node. A
 memory with the id `tag:tea` is a different node: keys compare, hash and are stored separately.
 
-An entity with several names (`state/unions.py`) is one node with all links of its names; the `same_as` edges between
-its names are not edges of it.
+An entity with several names (`state/entity_names.py`) is one node with all links of its names; the `same_as` edges
+between its names are not edges of it.
 
 A memory is a node without a record. An edge of a symmetric type (`similar_to`, `contradicts`) holds in both directions:
 each end lists it as outgoing, and `all_edges` yields it twice.
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from recallflow.fields import EPOCH_MS_MIN
 from recallflow.state import keys
+from recallflow.state.entity_names import NameJoin, Unions
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
     MEMORY_KIND,
@@ -39,7 +40,6 @@ from recallflow.state.graph_codec import (
 )
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current
-from recallflow.state.unions import NameJoin, Unions
 
 _SUPERSEDED_BYTES = 400
 _SEQ_BYTES = 150

@@ -5,12 +5,20 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from recallflow.state import keys
-from recallflow.state.caseless import NAMES_MAX as CASELESS_MAX
-from recallflow.state.caseless import decode_names
 from recallflow.state.encryption import Keyring
+from recallflow.state.entity_names import (
+    CASELESS_NAMES_MAX,
+    JOINED_NAMES_MAX,
+    NameJoin,
+    decode_joined,
+    decode_names,
+    names_of,
+)
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
+    LIFE,
     EdgeRow,
+    Life,
     LinksRow,
     NodeKey,
     NodeRow,
@@ -22,8 +30,6 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     node_key,
 )
-from recallflow.state.past_edge import LIFE, Life
-from recallflow.state.unions import NAMES_MAX, NameJoin, decode_joined, names_of
 
 # What each table is called, and the bytes of its keys behind the table's letter.
 TABLES = {
@@ -219,8 +225,8 @@ class GraphCheck:
                     yield f"names joined to {name.hex()}: no edge of number {one.number} joins them"
                 if NameJoin(own, one.number, not one.leads) not in names.get(one.other, []):
                     yield f"names joined to {name.hex()}: edge number {one.number} joins one end only"
-            if len(names_of(own, lambda key: names.get(key, []))) > NAMES_MAX:
-                yield f"names joined to {name.hex()}: more than {NAMES_MAX}"
+            if len(names_of(own, lambda key: names.get(key, []))) > JOINED_NAMES_MAX:
+                yield f"names joined to {name.hex()}: more than {JOINED_NAMES_MAX}"
 
     def _of_past(self) -> Iterator[str]:
         seqs = {*self._past, *(seq for _, seq in self._past_members), *(seq for seq, _, _ in self._past_neighbours)}
@@ -243,7 +249,7 @@ class GraphCheck:
         for name in self._caseless:
             if self._name(NodeKey(node_key(ENTITY_KIND, name))) not in self._nodes:
                 yield "names without case: one has no node"
-        if len({*self._caseless}) < len(self._caseless) or len(self._caseless) > CASELESS_MAX:
+        if len({*self._caseless}) < len(self._caseless) or len(self._caseless) > CASELESS_NAMES_MAX:
             yield "names without case: too many"
 
     def _name(self, key: NodeKey) -> bytes:

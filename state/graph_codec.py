@@ -1,12 +1,11 @@
 """The stored form of an owner's graph: JSON arrays, like `state/rows.py`.
 
 A link is the membership of a memory in a node, with a role. An edge is a typed relation of two nodes. Memories state it
-as evidence, or an event gives it.
-"""
+as evidence, or an event gives it."""
 
 import unicodedata
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 
@@ -372,3 +371,36 @@ def _node_key(node: tuple[str, str]) -> str:
 
 
 _node_keys = Kept(_node_key, 4 * 1024 * 1024)
+
+
+RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"
+
+
+class Life(NamedTuple):
+    """The existence of an edge since `added_ms`."""
+
+    source: NodeKey
+    target: NodeKey
+    type: str
+    number: int
+    added_ms: int
+
+    @classmethod
+    def of(cls, stored: list[Any]) -> Self:
+        """Parse the JSON form."""
+        source, target, *rest = stored
+        return cls(NodeKey(*source), NodeKey(*target), *rest)
+
+    @classmethod
+    def of_row(cls, row: EdgeRow) -> Self:
+        """Return the existence of a current edge."""
+        return cls(row.source, row.target, row.type, row.number, row.added_ms)
+
+
+def edge_part(part: bytes, content: Any) -> Any:
+    """Decode a part of an edge's history from JSON."""
+    if content is None or part == OVERRIDE:
+        return content
+    if part == LIFE:
+        return Life.of(content)
+    return GivenEdge(*content) if part == GIVEN else Statement(*content)

@@ -11,12 +11,10 @@ import numpy as np
 from recallflow.embedder import Matrix
 from recallflow.state import keys
 from recallflow.state.arrays import Ints
-from recallflow.state.caseless import decode_names
-from recallflow.state.entity_names import NAMES_MOST, EntityNames
+from recallflow.state.entity_names import NAMES_MOST, EntityNames, NameJoin, decode_names
 from recallflow.state.graph_codec import NodeKey, NodeRow, Superseded, Unsynced, is_entity, sketch_of
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
-from recallflow.state.unions import NameJoin
 from recallflow.state.window import WINDOW, SketchWindow
 
 K = TypeVar("K")

@@ -15,13 +15,11 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.past_graph import PastGraph
+from recallflow.state.past_graph import PastGraph, VersionGraph
 from recallflow.state.rows import Current, EpisodeRow, EpisodeSummaryRow, OwnerHead
-from recallflow.state.scoped_graph import ScopedGraph, ScopedVersionGraph
-from recallflow.state.scoped_index import ScopedIndex
+from recallflow.state.scoped import ScopedGraph, ScopedIndex, ScopedVersionGraph
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
-from recallflow.state.version_graph import VersionGraph
 
 _OWNER_BYTES = 1_000
 _EPISODE_BYTES = 300

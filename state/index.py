@@ -13,9 +13,8 @@ from recallflow.caching import Kept
 from recallflow.embedder import Matrix
 from recallflow.language import PlacedStems
 from recallflow.language.statements import StatementReading
-from recallflow.state.arrays import Array, Codes, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
+from recallflow.state.arrays import Array, Codes, Floats, GrowingArray, Interner, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
-from recallflow.state.interner import Interner
 from recallflow.state.labels import Labels
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, EpisodeRow, Vectors

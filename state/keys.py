@@ -38,8 +38,8 @@ read, or deleted, as one range and can never be reached from another owner's pre
        A node(16) number'(8)                  names of the edges at a node, out of it and into it, newest first
        J seq(8)                               a memory's most similar ones
        Z seq(8)                               by which memories a memory is superseded
-       T node(16)                             which other names an entity is joined to (state/unions.py)
-       c                                      names in scripts without case (state/caseless.py)
+       T node(16)                             which other names an entity is joined to (state/entity_names.py)
+       c                                      names in scripts without case (state/entity_names.py)
        F seq(8)                               memories whose graph could not be written
        m seq(8) version(4)                    the graph contributions of a replaced version
        l node(16) seq'(8)                     a memory's link to a node that it lost

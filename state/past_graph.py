@@ -3,8 +3,7 @@
 An index of that time has the versions and episodes. A link counts if the version of that time brought it. A statement
 on an edge counts if it was known by then and not yet replaced, or if the version of that time states it and a later
 edit replaced it. Replaced and deleted statements are stored separately (`operators/graph/past.py`). Names and
-descriptions of nodes are the current ones. Deleted memories have no history.
-"""
+descriptions of nodes are the current ones. Deleted memories have no history."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -16,26 +15,32 @@ import orjson
 
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.state import keys
+from recallflow.state.entity_names import JOINED_NAMES_MAX, NameJoin, Unions, decode_joined, encode_joined, names_of
 from recallflow.state.graph import Edge, Node, OwnerGraph, edge_of, similar_edge
 from recallflow.state.graph_codec import (
     EPISODE_KIND,
+    EVIDENCE,
+    GIVEN,
+    LIFE,
+    OVERRIDE,
+    RELATION,
     SAME_AS,
     SELF_ROLE,
     SUPERSEDES,
     EdgeRow,
+    Life,
     LinksRow,
     NodeKey,
     NodeRow,
     StoredNeighbour,
     Superseded,
     decode_neighbours,
+    edge_part,
     node_key,
 )
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.past_edge import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life, edge_part
 from recallflow.state.rows import Entry
-from recallflow.state.unions import NAMES_MAX, NameJoin, Unions, decode_joined, encode_joined, names_of
 
 LOOKED_AT = 16  # links and edges read per requested one
 
@@ -113,7 +118,7 @@ class PastGraph(OwnerGraph):
             joined: dict[str, list[NameJoin]] = {}
             for source, target, number in self._joins():
                 names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
-                if len(names) <= NAMES_MAX:
+                if len(names) <= JOINED_NAMES_MAX:
                     joined.setdefault(source, []).append(NameJoin(target, number, True))
                     joined.setdefault(target, []).append(NameJoin(source, number, False))
             self._unions = Unions(encode_joined(own, found) for own, found in joined.items())
@@ -354,3 +359,29 @@ def _episodes(index: OwnerIndex) -> dict[int, NodeKey]:
     numbers = np.unique(index.conversation.facts["episode"]).tolist()
     found = ((number, index.episode(number)) for number in numbers if number >= 0)
     return {number: NodeKey(node_key(EPISODE_KIND, one.id)) for number, one in found if one is not None}
+
+
+class VersionGraph(PastGraph):
+    """A graph in which a memory has the links of all its versions."""
+
+    def members(self, key: NodeKey, limit: int) -> list[int]:
+        """Return the `seq` of memories with a version linked to the node, newest first; for a memory, its own."""
+        if key.memory or key in self._episodes:
+            return super().members(key, limit)
+        own, near = self._called(key), [*self._ever_linked(key, limit)]
+        versions = self._versions(near)
+        linked = (seq for seq in near if any(self.was_linked(seq, one, own) for one in versions.get(seq, ())))
+        return [*islice(linked, limit)]
+
+    def was_linked(self, seq: int, version: int, key: NodeKey) -> bool:
+        """Return whether a version was linked to the node."""
+        return any(node == key for node, _ in self._links_of(seq, version))
+
+    def _versions(self, seqs: list[int]) -> dict[int, list[int]]:
+        """Return the versions in the index of memories, by `seq`."""
+        facts = self._index.conversation.facts
+        theirs = np.isin(facts["seq"], seqs)
+        found: dict[int, list[int]] = {}
+        for seq, version in zip(facts["seq"][theirs].tolist(), facts["version"][theirs].tolist(), strict=True):
+            found.setdefault(seq, []).append(version)
+        return found

@@ -10,7 +10,7 @@ import orjson
 
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
-from recallflow.state.logical import state_hash
+from recallflow.state.state_hash import state_hash
 
 CACHE_BYTES = 1024 * 1024
 QUERIES = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats")

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterator
 from pathlib import Path
 
-from recallflow.state.database_files import table_records
+from recallflow.state.trace_search import table_records
 
 LEAST_BYTES = 6  # shorter texts occur by chance in a few megabytes of encrypted bytes
 

@@ -10,7 +10,8 @@ from recallflow.limits import DESCRIBERS_MAX
 from recallflow.operators.graph.edge_changes import EdgeChanges
 from recallflow.operators.graph.extract import Link
 from recallflow.operators.graph.past import GraphHistory
-from recallflow.state import caseless, keys, unions
+from recallflow.state import entity_names, keys
+from recallflow.state.entity_names import NameJoin
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
     SAME_AS,
@@ -31,7 +32,6 @@ from recallflow.state.graph_codec import (
 from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
-from recallflow.state.unions import NameJoin
 
 Nodes = dict[bytes, NodeKey]  # by stored name
 
@@ -319,7 +319,7 @@ class NameChanges:
 
     def of(self, key: NodeKey) -> list[NodeKey]:
         """Return all names of an entity."""
-        return [NodeKey(name) for name in unions.names_of(key.text, self._joined)] if is_entity(key) else [key]
+        return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
 
     def join(self, row: EdgeRow, joins: bool) -> None:
         """Join the ends of a `same_as` edge as synonyms, or separate them. Groups beyond the size limit are not
@@ -333,8 +333,8 @@ class NameChanges:
         if joins == (one in self._joined(source)):
             return
         if joins:
-            names = {*unions.names_of(source, self._joined), *unions.names_of(target, self._joined)}
-            if len(names) > unions.NAMES_MAX:
+            names = {*entity_names.names_of(source, self._joined), *entity_names.names_of(target, self._joined)}
+            if len(names) > entity_names.JOINED_NAMES_MAX:
                 return
         for key, other in ((source, one), (target, NameJoin(source, row.number, False))):
             rest = [found for found in self._joined(key) if found.number != row.number]
@@ -342,11 +342,11 @@ class NameChanges:
 
     def _joined(self, key: str) -> list[NameJoin]:
         stored = self._changes.get(keys.joined(self._owner, self._changes.name(NodeKey(key))))
-        return [] if stored is None else unions.decode_joined(stored)[1]
+        return [] if stored is None else entity_names.decode_joined(stored)[1]
 
     def _put_joined(self, key: str, joined: list[NameJoin]) -> None:
         stored = keys.joined(self._owner, self._changes.name(NodeKey(key)))
-        self._changes.put(stored, unions.encode_joined(key, joined) if joined else None)
+        self._changes.put(stored, entity_names.encode_joined(key, joined) if joined else None)
         self._changes.staged.joined[key] = joined
 
     # ------------------------------------------------------------------ scripts without case
@@ -359,7 +359,7 @@ class NameChanges:
     def keep(self, key: str) -> None:
         """Add a new entity's name to the searched names, if it is in such a script and there is room."""
         name, names = _name(key), self.caseless()
-        if caseless.is_caseless(name) and len(names) < caseless.NAMES_MAX:
+        if entity_names.is_caseless(name) and len(names) < entity_names.CASELESS_NAMES_MAX:
             self._put_caseless([*names, name])
 
     def drop(self, gone: Iterable[NodeKey]) -> None:
@@ -369,7 +369,7 @@ class NameChanges:
             self._put_caseless([name for name in before if name not in names])
 
     def _put_caseless(self, names: list[str]) -> None:
-        self._changes.put(keys.caseless(self._owner), caseless.encode_names(names) if names else None)
+        self._changes.put(keys.caseless(self._owner), entity_names.encode_names(names) if names else None)
         self._changes.staged.caseless = names
 
 

@@ -11,13 +11,13 @@ from recallflow.state.graph_codec import (
     SUPERSEDES,
     SYMMETRIC,
     EdgeRow,
+    Life,
     NodeKey,
     Superseded,
     decode_superseded,
     encode_rows,
 )
 from recallflow.state.partition import Partition
-from recallflow.state.past_edge import Life
 
 if TYPE_CHECKING:
     from recallflow.operators.graph.changes import GraphChanges

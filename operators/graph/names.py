@@ -16,7 +16,7 @@ import regex
 
 from recallflow.caching import Kept
 from recallflow.language import LATIN, RUSSIAN, Reading, Table, read
-from recallflow.state.caseless import names_in
+from recallflow.state.entity_names import names_in
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
 _KEPT_BYTES = 1024 * 1024  # few distinct runs occur often

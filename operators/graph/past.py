@@ -14,10 +14,16 @@ import orjson
 
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
+    EVIDENCE,
+    GIVEN,
+    LIFE,
+    OVERRIDE,
+    RELATION,
     SAME_AS,
     SUPERSEDES,
     EdgeRow,
     GivenEdge,
+    Life,
     LinksRow,
     NodeKey,
     NodeRow,
@@ -26,7 +32,6 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     encode_rows,
 )
-from recallflow.state.past_edge import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life
 
 if TYPE_CHECKING:
     from recallflow.operators.graph.changes import GraphChanges

@@ -16,8 +16,8 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.labels import Labels, metadata_label
+from recallflow.state.past_graph import VersionGraph
 from recallflow.state.rows import BLANK
-from recallflow.state.version_graph import VersionGraph
 
 # Columns compared with a list of names.
 _COLUMNS = {

@@ -24,7 +24,7 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, Vectors
-from recallflow.state.scoped_index import ScopedIndex
+from recallflow.state.scoped import ScopedIndex
 
 AT_ONCE = 1_000  # records per step: some 10 ms
 SCOPES_KEPT = 2  # indexes of project subsets per owner

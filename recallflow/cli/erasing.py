@@ -29,13 +29,13 @@ from recallflow.flows.settings import open_at_rest
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state.directory import DESCRIPTION, describe
-from recallflow.state.looking import unpurged_owners
+from recallflow.state.folders import unpurged_owners
 from recallflow.state.sources import reads_topics
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.erasure import Remains, Retention
     from recallflow.flows.erasing import TraceSearch
-    from recallflow.state.searching import Findings
+    from recallflow.state.trace_search import Findings
 
 MIB = 1024 * 1024
 

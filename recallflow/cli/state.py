@@ -66,8 +66,8 @@ def run_info(options: argparse.Namespace) -> int:
 
 def run_hash(options: argparse.Namespace) -> int:
     from recallflow.flows.settings import open_at_rest
-    from recallflow.state.combined import combined_hash
     from recallflow.state.folders import names
+    from recallflow.state.state_hash import combined_hash
 
     chosen = config(options)
     if options.directories and options.state_dir is not None:

@@ -19,7 +19,7 @@ from benchmarks.broker import Cluster
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.enrichment import content_hash
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
-from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
+from recallflow.state.trace_search import Findings, Pieces, RecordFilter, search_folder
 from tests.kafka.harness import (
     FLOW_FLAGS,
     SESSION_S,

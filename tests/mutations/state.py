@@ -19,7 +19,7 @@ from recallflow.owner import Owner
 from recallflow.records import Mark
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import digests
+from recallflow.state.state_hash import digests
 
 TOPICS = TopicNames(memory="memories", queries="queries")
 SETTINGS = Settings(partitions=1)

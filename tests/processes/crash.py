@@ -26,12 +26,12 @@ from recallflow.cli import main as run_command
 from recallflow.outputs import Answer
 from recallflow.state import cleaning, directory, segments
 from recallflow.state.cleaning import Cleaning
-from recallflow.state.combined import combined_hash
 from recallflow.state.encryption import UNENCRYPTED
 from recallflow.state.folders import numbers_in
 from recallflow.state.hot_owner import HotOwners
 from recallflow.state.moving import move
 from recallflow.state.partition import Partition
+from recallflow.state.state_hash import combined_hash
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, Harness, answers, receipts
 

@@ -34,7 +34,7 @@ from recallflow.owner import state_partition
 from recallflow.records import Position
 from recallflow.state.database import SharedMemory
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import hash_of
+from recallflow.state.state_hash import hash_of
 from tests.simulation import kafka as model
 from tests.simulation import world as simulated
 from tests.simulation.member import DEPLOYMENT, EMBEDDER, ENGINE, SESSION_S, TOPICS, Member, Watcher, patch_members

@@ -18,9 +18,7 @@ from recallflow.flows.settings import Settings
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.person import HASHES, READERS, REPEATING, Person
-from recallflow.state.person_graph import REPEATING as GRAPH_REPEATING
-from recallflow.state.person_graph import PersonGraph
+from recallflow.state.person import HASHES, READERS, REPEATING, Person, PersonGraph
 from recallflow.state.verify import TABLES
 
 Cli = Callable[..., CompletedProcess[str]]
@@ -173,7 +171,7 @@ def test_export_contains_usage_with_times(lived: Path) -> None:
 
 def test_every_table_is_exported_or_derived(lived: Path) -> None:
     read = {keys.HEAD, keys.ROW, keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.ASKED}
-    read |= READERS.keys() | HASHES.keys() | REPEATING | GRAPH_REPEATING
+    read |= READERS.keys() | HASHES.keys() | REPEATING
 
     class Watched(Person):
         def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -51,7 +51,7 @@ from recallflow.flows.gateway import serve_local
 from recallflow.flows.mcp import embedded
 from recallflow.flows.settings import Settings
 from recallflow.state.directory import StateDirectory, describe
-from recallflow.state.logical import state_hash
+from recallflow.state.state_hash import state_hash
 
 path, scope = Path(sys.argv[1]), b'"tenant_id": "acme", "user_id": "ann"'
 told = b'{"type": "memory", "content": "The kettle is broken", %s}' % scope

@@ -27,7 +27,7 @@ from recallflow.outputs import Answer, DeadLetter, Done, Marked, Receipted
 from recallflow.owner import state_partition
 from recallflow.records import Mark, Open, Position, Record
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import state_hash
+from recallflow.state.state_hash import state_hash
 from tests.event_log import NEW_YEAR_MS, final_questions, make_log
 from tests.unit.operators.models import Reranker
 

@@ -34,8 +34,8 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.index import OwnerIndex
-from recallflow.state.logical import state_hash
 from recallflow.state.rows import Entry, Vectors
+from recallflow.state.state_hash import state_hash
 from recallflow.state.usage import OwnerUsage, Usage
 
 MEMORIES, QUERIES = "memories", "queries"

@@ -14,8 +14,8 @@ from recallflow.operators.answers.effects import IDS_MOST, RETURNED_MOST, Marks
 from recallflow.operators.step import Clocks
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
-from recallflow.state.logical import state_hash
 from recallflow.state.partition import Partition
+from recallflow.state.state_hash import state_hash
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, ReadPlace, answers, explained, make_event, run_flow
 

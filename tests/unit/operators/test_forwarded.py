@@ -18,7 +18,7 @@ from recallflow.outputs import Moved, Output, Receipted
 from recallflow.owner import state_partition
 from recallflow.records import MOVED_HEADER, Position, Record
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import state_hash
+from recallflow.state.state_hash import state_hash
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import CLOCKS, HASHING, answers
 from tests.unit.state.member import SEALED

@@ -18,7 +18,7 @@ from recallflow.operators.recall.pipeline import recall
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.parsing import parse
 from recallflow.state.index import OwnerIndex
-from recallflow.state.logical import state_hash
+from recallflow.state.state_hash import state_hash
 from tests.unit.operators.harness import MEMORIES, Harness, letters, make_event
 
 SECRET = "walnut"

@@ -17,8 +17,8 @@ from recallflow.records import Position, Record
 from recallflow.state import directory, keys, segments
 from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import HotOwners
-from recallflow.state.searching import Pieces
 from recallflow.state.segment import Segment
+from recallflow.state.trace_search import Pieces
 from recallflow.state.verify import verify
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, Harness, ReadPlace, answers, make_event, receipts

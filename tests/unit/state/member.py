@@ -18,7 +18,7 @@ from recallflow.outputs import Output
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
-from recallflow.state.logical import state_hash
+from recallflow.state.state_hash import state_hash
 from tests.unit.operators.harness import CLOCKS, HASHING, answers
 
 KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))

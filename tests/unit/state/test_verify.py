@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
-from recallflow.state.combined import combined_hash
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.encryption import UNENCRYPTED
 from recallflow.state.folders import numbers_in, partition_folder
 from recallflow.state.moving import merge, move, split
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current, Entry, Vectors
+from recallflow.state.state_hash import combined_hash
 from recallflow.state.verify import verify
 from tests.groups import share
 from tests.unit.state.member import PARTITIONS, Member, told

@@ -20,7 +20,7 @@ from recallflow.operators.graph.quality_gate import (
     compare,
 )
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import state_hash
+from recallflow.state.state_hash import state_hash
 from tests.unit.operators.graph.harness import DAY_MS, rolled_out
 from tests.unit.operators.harness import make_event, run_flow
 

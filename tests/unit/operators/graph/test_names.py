@@ -19,7 +19,7 @@ from recallflow.operators.graph.names import (
     read_names,
     with_known,
 )
-from recallflow.state.caseless import is_caseless
+from recallflow.state.entity_names import is_caseless
 from recallflow.state.graph_codec import NodeDescription, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 

@@ -12,9 +12,9 @@ from recallflow.limits import ALIASES_MAX
 from recallflow.operators.graph.entities import context, named
 from recallflow.operators.graph.query_graph import proximity
 from recallflow.operators.graph.reader import TraversalScope
-from recallflow.state import caseless, graph_check, keys, unions
+from recallflow.state import entity_names, graph_check, keys
+from recallflow.state.entity_names import JOINED_NAMES_MAX
 from recallflow.state.graph_codec import NodeKey
-from recallflow.state.unions import NAMES_MAX
 from tests.groups import share
 from tests.unit.operators.graph.engine import ALONE, ANN, Engine, event, fact, opened
 from tests.unit.operators.graph.test_write_model import engines
@@ -134,9 +134,9 @@ def test_uncertain_temporary_or_typeless_edges_unite_nothing(engine: Engine, edg
 
 
 def test_a_thing_has_at_most_so_many_names(engine: Engine) -> None:
-    engine.run(*[same("entity:hub", f"entity:n{number}") for number in range(NAMES_MAX + 5)])
+    engine.run(*[same("entity:hub", f"entity:n{number}") for number in range(JOINED_NAMES_MAX + 5)])
     (hub, *others) = sorted(things(engine), key=len, reverse=True)
-    assert len(hub) == NAMES_MAX
+    assert len(hub) == JOINED_NAMES_MAX
     assert {len(thing) for thing in others} == {1}
     assert len(others) == 6
     assert {edge.type for edge in engine.edges().values()} == {"same_as"}  # those that joined nothing
@@ -194,8 +194,8 @@ def test_one_sided_and_missing_unions_are_reported(tmp_path: Path) -> None:
     graph, partition = engine.graph, engine.directory.partition(0)
     owner = partition.keyring.owner(ANN)
     ann, cleo, dee = (keys.joined(owner, graph.name(entity(name))) for name in ("ann", "cleo", "dee"))
-    made_up = unions.encode_joined("entity:cleo", [unions.NameJoin("entity:dee", 77, True)])
-    nobody = caseless.encode_names(["王小明"])
+    made_up = entity_names.encode_joined("entity:cleo", [entity_names.NameJoin("entity:dee", 77, True)])
+    nobody = entity_names.encode_names(["王小明"])
     partition.stage({ann: None, cleo: made_up, dee: None, keys.caseless(owner): nobody})
     partition.commit()
     said = "\n".join(engine.problems())
@@ -217,8 +217,8 @@ CHANGES = st.lists(st.tuples(NAME, NAME, st.booleans()).filter(lambda one: one[0
 @given(joining=CHANGES, sizes=st.lists(st.integers(1, 5), min_size=1))
 def test_small_name_limit_bounds_unions_in_any_batch(joining: list[tuple[str, str, bool]], sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patched, engines(2) as (whole, cut):
-        patched.setattr(unions, "NAMES_MAX", 3)
-        patched.setattr(graph_check, "NAMES_MAX", 3)
+        patched.setattr(entity_names, "JOINED_NAMES_MAX", 3)
+        patched.setattr(graph_check, "JOINED_NAMES_MAX", 3)
         events = [same(f"entity:{one}", f"entity:{other}", archived=archived) for one, other, archived in joining]
         whole.run(*events)
         while cut.number < len(events):

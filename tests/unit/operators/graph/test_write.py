@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.graph import changes as graph_changes
-from recallflow.state import caseless, keys
+from recallflow.state import entity_names, keys
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.rows import Entry
 from tests.unit.operators.graph.engine import ALONE, ANN, Engine, event, fact, memory, opened
@@ -50,7 +50,7 @@ def test_sentence_starting_with_a_known_name_is_linked(engine: Engine) -> None:
 
 
 def test_caseless_scripts_are_searched_for_the_first_names(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caseless, "NAMES_MAX", 2)
+    monkeypatch.setattr(entity_names, "CASELESS_NAMES_MAX", 2)
     engine.run(event("message", id="said", content="好", name="王小明"), fact("b", entities=[{"name": "ليلى"}]))
     engine.run(fact("too many", entities=[{"name": "田中"}]))
     engine.again()

@@ -1,4 +1,4 @@
-"""One owner's memory graph restricted to the memories of an index, for senders who may read no others.
+"""An owner's memories of some projects alone, for senders who may read no others: their index and their graph.
 
 Contributions of other memories are invisible. An edge counts if one of these memories states it, or if it connects two
 of them. Values given by an event count if one of these memories is the evidence, or both ends are among them; free text
@@ -7,6 +7,7 @@ their origin."""
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from recallflow.errors import DecryptionFailed
@@ -24,9 +25,28 @@ from recallflow.state.graph_codec import (
     decode_member,
     node_key,
 )
-from recallflow.state.past_graph import LOOKED_AT, PastGraph
-from recallflow.state.rows import MemoryRow
-from recallflow.state.version_graph import VersionGraph
+from recallflow.state.index import OwnerIndex
+from recallflow.state.past_graph import LOOKED_AT, PastGraph, VersionGraph
+from recallflow.state.rows import EpisodeRow, MemoryRow
+
+
+@dataclass(slots=True)
+class ScopedIndex:
+    """An index with its current episodes by session, in order of time, and the episode gap. Its episodes are computed
+    from its own memories only."""
+
+    index: OwnerIndex
+    gap_ms: int
+    sessions: dict[str | None, list[EpisodeRow]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for episode in sorted(self.index.episodes(), key=lambda one: (one.start_ms, one.last_ms, one.number)):
+            self.sessions.setdefault(episode.session_id, []).append(episode)
+
+    def holds(self, project_id: str | None) -> bool:
+        """Return whether the index holds memories of a project."""
+        return self.index.projects is not None and project_id in self.index.projects
+
 
 MEMBERS_MOST = 100  # per node, the newest; the oldest of them gives its name
 READ_MOST = 4  # of these, until one has its name

@@ -13,10 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import DBCompressionType, Options, Rdict
 
-from recallflow.state import searching
-from recallflow.state.database_files import log_records, table_records
-from recallflow.state.searching import Findings, Pieces, RecordFilter, search_folder
-from recallflow.state.traces import LEAST_BYTES, PIECE_BYTES, Traces, pieces_of
+from recallflow.state import trace_search
+from recallflow.state.trace_search import (
+    LEAST_BYTES,
+    PIECE_BYTES,
+    Findings,
+    Pieces,
+    RecordFilter,
+    Traces,
+    log_records,
+    pieces_of,
+    search_folder,
+    table_records,
+)
 
 SECRET = 'the "secret" garden of Zo\u00eb'
 PIECE = SECRET.encode()
@@ -111,7 +120,7 @@ def test_a_piece_is_found_wherever_parts_end(size: int, before: int) -> None:
 
 
 def test_a_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(trace_search, "CHUNK_BYTES", 7)
     (tmp_path / "a").write_bytes(b"." * 5 + PIECE)
     (tmp_path / "b").write_bytes(PIECE[:-1])
     assert searched(tmp_path, PIECE) == {"a": 1}

@@ -1,0 +1,337 @@
+"""The search for traces of a person in every byte of every file of a folder: in the raw files, and in the records of a
+database, which compresses them."""
+
+import base64
+import hashlib
+import heapq
+import json
+import re
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+from rocksdict import AccessType, Options, Rdict, ReadOptions
+
+from recallflow.errors import StorageError
+from recallflow.state.graph_codec import NODE_KINDS
+
+LEAST_BYTES = 8  # a shorter string may occur anywhere by chance
+PIECE_BYTES = 16  # texts are searched for in pieces, because a file may hold a text in parts
+MOST = 10_000  # pieces per search
+# Fields whose values do not identify a person.
+_NOT_THEIRS = frozenset(("type", "environment", "tenant_id", "layer", "role", "kind", "model", "outcome", "vectors",
+                         "links", "valid_from", "valid_to", "until", "timestamp"))  # fmt: skip
+_OURS = NODE_KINDS | {"evidence", "relation", "archived", "same_as", "similar_to", "supersedes", "contradicts"}
+_NAMED = frozenset(("metadata", "properties"))
+_POSITION = re.compile(r"[\w.-]+:\d+:\d+")  # a log position: generated ids of other users may start with it
+_WORD = re.compile(rf"\S{{1,{PIECE_BYTES}}}\s*")
+
+
+class Traces:
+    """Texts of a person as UTF-8 pieces: all of them, or a deterministic sample of very many."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._chosen: list[tuple[int, bytes]] = []  # a heap, the one to go first
+        self._known: set[bytes] = set()
+        self.left_out = 0  # pieces beyond the sample; one that comes again counts again
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Add the texts of an exported record, or of an event."""
+        for text in _texts_of(record):
+            for piece in pieces_of(text):
+                self._choose(piece)
+
+    def pieces(self) -> list[bytes]:
+        """Return the pieces to search for."""
+        return sorted(self._known)
+
+    def _choose(self, piece: bytes) -> None:
+        if piece in self._known:
+            return
+        order = -int.from_bytes(hashlib.blake2b(piece, digest_size=8).digest(), "big")
+        if len(self._chosen) < self._most:
+            heapq.heappush(self._chosen, (order, piece))
+            self._known.add(piece)
+            return
+        self.left_out += 1
+        if order > self._chosen[0][0]:
+            _, gone = heapq.heapreplace(self._chosen, (order, piece))
+            self._known.remove(gone)
+            self._known.add(piece)
+
+
+def _texts_of(value: Any, *, named: bool = False) -> Iterator[str]:
+    """Yield every text in a record at any depth, except words that are not the person's. `named`: include field
+    names."""
+    match value:
+        case str() if value not in _OURS and _POSITION.fullmatch(value) is None:
+            yield value
+        case dict():
+            for name, one in value.items():
+                if named and name not in _OURS:
+                    yield name
+                if named or not (name in _NOT_THEIRS or name.endswith("_at")):
+                    yield from _texts_of(one, named=named or name in _NAMED)
+        case list():
+            for one in value:
+                yield from _texts_of(one, named=named)
+
+
+def pieces_of(text: str) -> Iterator[bytes]:
+    """Yield a text in pieces of whole words, or of parts of words that exceed a piece. A text that is too short to be
+    distinctive has none."""
+    whole = text.encode()
+    if len(whole) < 2 * PIECE_BYTES:
+        if len(whole) >= LEAST_BYTES:
+            yield whole
+        return
+    start = 0
+    for word in _WORD.finditer(text):
+        piece = text[start : word.end()].strip().encode()
+        if len(piece) >= PIECE_BYTES:
+            yield piece
+            start = word.end()
+    last = text[-PIECE_BYTES:].strip().encode()
+    if start < len(text) and len(last) >= LEAST_BYTES:
+        yield last
+
+
+def forms_of(piece: bytes) -> set[bytes]:
+    """Return the forms of a piece in files: plain, JSON, UTF-16, and base64 at any alignment."""
+    text = piece.decode()
+    forms = {piece, orjson.dumps(text)[1:-1], json.dumps(text).encode()[1:-1]}
+    forms |= {text.encode("utf-16-le"), text.encode("utf-16-be")}
+    return forms | {_in_base64(piece, before) for before in range(3)}
+
+
+def _in_base64(piece: bytes, before: int) -> bytes:
+    """Return the base64 form of a piece after a number of other bytes, without the characters that other bytes
+    affect."""
+    encoded = base64.b64encode(bytes(before) + piece)
+    return encoded[-(-before * 8 // 6) : (before + len(piece)) * 8 // 6]
+
+
+CHUNK_BYTES = 4 * 1024 * 1024
+RECORDS_AT_ONCE = 256
+
+Numbers = set[int]  # of pieces
+Records = Iterator[tuple[bytes, bytes]]
+
+
+class RecordFilter(NamedTuple):
+    """Functions about a database's records: whether a record is another person's, by its key and decrypted value; and
+    the decryption of a value, if its key outlives the person."""
+
+    is_others: Callable[[bytes, bytes], bool] = lambda _, __: False
+    opened: Callable[[bytes, bytes], bytes] = lambda _, value: value
+
+
+class Pieces:
+    """The pieces to search for, in all their encodings at once."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        numbered = {form: number for number, piece in enumerate(pieces) for form in forms_of(piece)}
+        self._numbers = [*numbered.values()]
+        from ahocorasick_rs import BytesAhoCorasick  # every command reads this module, and one searches
+
+        self._find = BytesAhoCorasick([*numbered]).find_matches_as_indexes
+        self._overlap_bytes = max(map(len, numbered), default=1) - 1
+
+    def within(self, data: bytes) -> Numbers:
+        """Return the pieces contained in some bytes."""
+        return {self._numbers[found] for found, _, _ in self._find(data, overlapping=True)}
+
+    def along(self, parts: Iterable[bytes]) -> Numbers:
+        """Return the pieces contained in bytes that arrive in parts, including matches across parts."""
+        found, before = Numbers(), b""
+        for part in parts:
+            data = before + part
+            found |= self.within(data)
+            before = data[-self._overlap_bytes :] if self._overlap_bytes else b""
+        return found
+
+
+@dataclass(slots=True)
+class Findings:
+    """The result of a search.
+
+    Attributes:
+        sizes: The bytes of each searched file.
+        found: The pieces found, by file.
+        others: Pieces that occur in other users' records, and prove nothing.
+        unread: Tables that RocksDB cannot read; only their raw bytes were searched.
+    """
+
+    sizes: dict[Path, int] = field(default_factory=dict)
+    found: dict[Path, Numbers] = field(default_factory=dict)
+    others: Numbers = field(default_factory=set)
+    unread: set[Path] = field(default_factory=set)
+
+    def telling(self) -> dict[Path, int]:
+        """Return the number of conclusive pieces in each file with any."""
+        left = {path: len(numbers - self.others) for path, numbers in self.found.items()}
+        return {path: count for path, count in sorted(left.items()) if count}
+
+
+def search_folder(folder: Path, pieces: Pieces, known: RecordFilter, findings: Findings) -> None:
+    """Search every file below a folder. A file that disappears during the search, such as a merged table, is ignored;
+    the files that replace it are searched."""
+    searched = set[Path]()
+    while left := [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in searched]:
+        for path in left:
+            searched.add(path)
+            try:
+                _search_file(path, pieces, known, findings)
+            except FileNotFoundError:
+                findings.found.pop(path, None)
+
+
+def _search_file(path: Path, pieces: Pieces, known: RecordFilter, findings: Findings) -> None:
+    found = pieces.along(_chunks(path))
+    findings.sizes[path] = path.stat().st_size
+    try:
+        if path.suffix == ".sst":
+            found |= _search_records(table_records(path), pieces, known, findings)
+        elif path.suffix == ".log":
+            found |= _search_records(log_records(path), pieces, known, findings)
+    except Exception:  # noqa: BLE001 - rocksdict raises bare Exception
+        path.stat()  # it may be gone
+        findings.unread.add(path)
+    if found:
+        findings.found[path] = found
+
+
+def _search_records(records: Records, pieces: Pieces, known: RecordFilter, findings: Findings) -> Numbers:
+    found = Numbers()
+    for of_others, values in _batched(records, known):
+        numbers = pieces.within(b"\0".join(values))
+        if of_others:
+            findings.others |= numbers
+        else:
+            found |= numbers
+    return found
+
+
+def _batched(records: Records, known: RecordFilter) -> Iterator[tuple[bool, list[bytes]]]:
+    """Yield the values of other users, and all further values, in batches. A search costs time per call, not per
+    byte."""
+    while batch := [*islice(records, RECORDS_AT_ONCE)]:
+        by_whose: dict[bool, list[bytes]] = {}
+        for key, value in batch:
+            opened = known.opened(key, value)
+            by_whose.setdefault(known.is_others(key, opened), []).append(opened)
+        yield from by_whose.items()
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+_BLOCK_BYTES = 32 * 1024  # of a log: fragments of records do not cross block boundaries
+_FRAGMENT = struct.Struct("<IHB")  # checksum, length, kind
+_NUMBER_BYTES = 4  # the log's number, in fragments of the kinds from `_NUMBERED` on
+_NUMBERED = 5
+_WHOLE, _FIRST, _LAST = (1, 5), (2, 6), (4, 8)
+_BATCH_HEAD_BYTES = 12
+# Number of strings by record tag of a batch. Tags with a column family are not written.
+_STRINGS = {0x0: 1, 0x1: 2, 0x2: 2, 0x3: 1, 0x7: 1, 0xD: 0, 0xF: 2}
+
+
+def table_records(path: Path) -> Records:
+    """Yield the records of a table file (`*.sst`), read through a database of this file alone.
+
+    Raises:
+        StorageError: RocksDB cannot read the file as a table.
+    """
+    with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
+        (Path(folder) / path.name).symlink_to(path.resolve())
+        Rdict.repair(folder, _options())
+        database: Any = Rdict(folder, _options(), access_type=AccessType.read_only())
+        try:
+            if not database.live_files():
+                raise StorageError(f"{path} is no table that RocksDB can read")
+            options: Any = ReadOptions()
+            options.fill_cache(False)
+            cursor = database.iter(options)
+            cursor.seek_to_first()
+            while cursor.valid():
+                yield cursor.key(), cursor.value()
+                cursor.next()
+            cursor.status()
+        finally:
+            database.close()
+
+
+def log_records(path: Path) -> Records:
+    """Yield the records of a log file (`*.log`) in order, including later deleted ones. Other contents are yielded
+    whole, under an empty key."""
+    for batch in _batches(path):
+        yield from _written(batch)
+
+
+def _options() -> Options:
+    return Options(raw_mode=True)
+
+
+def _batches(path: Path) -> Iterator[bytes]:
+    """Yield the reassembled batches of a log."""
+    parts: list[bytes] = []
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            for kind, fragment in _fragments(block):
+                if kind in (*_WHOLE, *_FIRST):
+                    parts = []
+                parts.append(fragment)
+                if kind in (*_WHOLE, *_LAST):
+                    yield b"".join(parts)
+                    parts = []
+    if parts:
+        yield b"".join(parts)
+
+
+def _fragments(block: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + _FRAGMENT.size <= len(block):
+        _, length, kind = _FRAGMENT.unpack_from(block, at)
+        at += _FRAGMENT.size + (_NUMBER_BYTES if kind >= _NUMBERED else 0)
+        if kind == 0:  # preallocated space
+            return
+        yield kind, block[at : at + length]
+        at += length
+
+
+def _written(batch: bytes) -> Records:
+    at = _BATCH_HEAD_BYTES
+    while at < len(batch):
+        count = _STRINGS.get(batch[at])
+        if count is None:
+            yield b"", batch[at:]
+            return
+        at += 1
+        strings = []
+        for _ in range(count):
+            length, at = _varint(batch, at)
+            strings.append(batch[at : at + length])
+            at += length
+        yield (strings[0], b"".join(strings)) if strings else (b"", b"")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a varint (seven bits per byte), and its end."""
+    number = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return number, at
