@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from recallflow.connectors.llm.policy import CHARACTERS_PER_TOKEN, estimate_tokens
-from recallflow.connectors.token_counters import load_tiktoken
+from recallflow.connectors.model_embedders import load_tiktoken
 from tests.llm_server import least
 
 BACKLOG = 400

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.locomo import shared
-from recallflow.connectors.onnx_embedder import DIRECTIONS, TOKEN_DIMENSIONS, directions, known_words, load_minilm
+from recallflow.connectors.model_embedders import DIRECTIONS, TOKEN_DIMENSIONS, directions, known_words, load_minilm
 
 STEP = 5
 

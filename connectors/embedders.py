@@ -1,15 +1,139 @@
-"""Embedding models by name."""
+"""Embedding models by name, and those without a model file: hashed spelling, word vectors, and a service."""
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from recallflow.connectors.hash_embedder import HashEmbedder
-from recallflow.connectors.meaning_embedder import MeaningEmbedder
-from recallflow.connectors.onnx_embedder import load_folder, load_minilm, load_named
-from recallflow.connectors.remote_embedder import RemoteModel
-from recallflow.connectors.static_embedder import StaticEmbedder
-from recallflow.embedder import Embedder
+import numpy as np
+
+from recallflow.caching import Kept
+from recallflow.connectors.model_embedders import StaticEmbedder, load_folder, load_minilm, load_named
+from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import EmbedderError
+from recallflow.language import grams, words
+from recallflow.language.word_vectors import word_vectors
 from recallflow.llm import EmbeddingService
+
+DIMENSION = 384
+_BUCKET = np.dtype(np.int32)
+_BLOCK = 128  # texts at a time: their sums stay in the processor's cache
+_CACHE_BYTES = 32 * 1024 * 1024
+
+
+class HashEmbedder:
+    """Feature hashing (Weinberger et al. 2009): words and their parts (`language.grams`) fall into signed buckets.
+
+    Needs no download, is deterministic, and knows spelling only.
+    """
+
+    kind: Kind = "spelling"
+
+    def __init__(self, dimension: int = DIMENSION) -> None:
+        self.dimension = dimension
+        self.name = f"hash-{dimension}"
+        self._buckets = _caches.setdefault(dimension, Kept(_Buckets(dimension), _CACHE_BYTES))
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return vectors. Bucket sums are whole numbers, so a row does not depend on its batch."""
+        rows = np.zeros((len(texts), self.dimension), np.float32)
+        for start in range(0, len(texts), _BLOCK):
+            rows[start : start + _BLOCK] = self._embed(texts[start : start + _BLOCK])
+        return rows
+
+    def _embed(self, texts: Sequence[str]) -> Any:
+        hashed = [b"".join(map(self._buckets.__getitem__, words(text))) for text in texts]
+        signed = np.frombuffer(b"".join(hashed), _BUCKET)
+        signs = signed >> 31  # 0, or -1 where ~b encodes the bucket b
+        at = np.repeat(np.arange(0, len(texts) * self.dimension, self.dimension), [*map(_count, hashed)])
+        at += signed ^ signs
+        sums: Any = np.bincount(at, 2.0 * signs + 1.0, len(texts) * self.dimension)
+        # bincount returns whole numbers if there are no words.
+        sums = sums.astype(np.float64, copy=False).reshape(len(texts), self.dimension)
+        norms = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
+        norms[norms == 0] = 1
+        sums /= norms
+        return sums
+
+
+def _count(buckets: bytes) -> int:
+    return len(buckets) // _BUCKET.itemsize
+
+
+class _Buckets:
+    """Signed buckets of a word in bytes: b is +1 in bucket b, ~b is -1."""
+
+    def __init__(self, dimension: int) -> None:
+        self._dimension = dimension
+
+    def __call__(self, word: str) -> bytes:
+        parts = (word, *(f"#{gram}" for gram in grams(word)))
+        hashes = [int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little") for part in parts]
+        buckets = [h % self._dimension for h in hashes]
+        return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], _BUCKET).tobytes()
+
+
+_caches: dict[int, Kept[str, bytes]] = {}  # by dimension: embedders of a process share their words
+
+
+SPELLING_BUCKETS = 256
+MEANING_SHARE = 0.8  # share of the word vectors in a cosine, where both texts have meaning
+
+
+class MeaningEmbedder:
+    """Embedder `meaning`: static word vectors of thirteen languages, and the hashed spelling of the words.
+
+    It needs no model and no download. Synonyms are close by their word vectors (`language/word_vectors.py`); names,
+    typing errors and rare words by the buckets of `HashEmbedder`. A vector is the concatenation of both parts.
+    """
+
+    kind: Kind = "blended"
+
+    def __init__(self) -> None:
+        self._words = word_vectors()
+        self._spelling = HashEmbedder(SPELLING_BUCKETS)
+        self.dimension = self._words.dimension + SPELLING_BUCKETS
+        self.name = f"meaning-{self.dimension}-{self._words.digest}"
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (texts, dimension) rows of length 1: the word vectors first, then the hashed spelling."""
+        size = self._words.dimension
+        rows = np.empty((len(texts), self.dimension), np.float32)
+        meaning = self._words.sums(texts)
+        np.multiply(meaning, _per_length(meaning, MEANING_SHARE), out=rows[:, :size])
+        np.multiply(self._spelling.embed(texts), np.float32((1 - MEANING_SHARE) ** 0.5), out=rows[:, size:])
+        rows *= _per_length(rows, 1.0)
+        return rows
+
+
+def _per_length(rows: Matrix, share: float) -> Matrix:
+    """Return the factor that gives each row the square root of the share as its length; 0 for a row of zeros."""
+    lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    factors: Matrix = np.divide(np.float32(share**0.5), lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return factors
+
+
+class RemoteModel:
+    """`RemoteEmbedder` with the name and dimension of its service. `copy` is the same model in this process."""
+
+    kind: Kind = "contextual"
+
+    def __init__(self, service: EmbeddingService, copy: Embedder | None = None) -> None:
+        """Raise EmbedderError where the copy is of another model."""
+        self.service = service
+        self.name, self.dimension = service.name, service.dimension
+        self._copy = copy
+        if copy is not None and copy.dimension != self.dimension:
+            raise EmbedderError(
+                f"--model-path: {copy.name} gives {copy.dimension} floats, and embedding.dimension is "
+                f"{self.dimension}: give the folder of {self.name}, or none"
+            )
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        if self._copy is None:
+            raise EmbedderError(f"there is no copy of {self.name} here: --model-path names one")
+        return self._copy.embed(texts)
+
 
 REMOTE = "openai"  # any service that speaks its protocol
 NAMES = ("meaning", "hash", "static", "minilm", "onnx", REMOTE)

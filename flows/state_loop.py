@@ -12,7 +12,7 @@ from functools import partial
 from recallflow.connectors.calls import LocalCalls
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivered
-from recallflow.connectors.token_counters import load_tiktoken
+from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.operators.answers.models import Models

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 def _reembed(
     options: argparse.Namespace, chosen: "Config", service: "EmbeddingService", standing: "MemoryTopicReplay"
 ) -> int:
-    from recallflow.connectors.token_counters import load_tiktoken
+    from recallflow.connectors.model_embedders import load_tiktoken
     from recallflow.operators.recall.budget import Estimate
 
     counter = load_tiktoken() or Estimate()

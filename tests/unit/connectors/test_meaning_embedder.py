@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recallflow.connectors.meaning_embedder import MeaningEmbedder
+from recallflow.connectors.embedders import MeaningEmbedder
 from recallflow.language.word_vectors import TABLE
 
 PETS, DOG, RENT = "Do I have any pets?", "We have a dog called Bolt.", "The rent is due on the first."

@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.onnx_embedder import OnnxEmbedder
+from recallflow.connectors.model_embedders import OnnxEmbedder
 from recallflow.embedder import QuestionEmbedder
 from recallflow.errors import EmbedderError
 from recallflow.flows.embedded import process

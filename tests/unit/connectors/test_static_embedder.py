@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.locomo import shared
-from recallflow.connectors.embedders import check_embedder, load_embedder, load_remote
-from recallflow.connectors.remote_embedder import RemoteModel
-from recallflow.connectors.static_embedder import StaticEmbedder
+from recallflow.connectors.embedders import RemoteModel, check_embedder, load_embedder, load_remote
+from recallflow.connectors.model_embedders import StaticEmbedder
 from recallflow.embedder import TokenEmbedder
 from recallflow.errors import EmbedderError
 from recallflow.llm import Embedded, RemoteEmbedder

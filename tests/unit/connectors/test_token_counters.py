@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.locomo import shared
-from recallflow.connectors import token_counters
+from recallflow.connectors import model_embedders
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.token_counters import load_tiktoken
+from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.embedder import TokenCounter
 
 
@@ -49,9 +49,9 @@ def put(cache: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, content: by
     (cache / hashlib.sha1(url.encode()).hexdigest()).write_bytes(content)
     files = [
         file._replace(sha256=hashlib.sha256(content).hexdigest()) if file.encoding == encoding else file
-        for file in token_counters._FILES
+        for file in model_embedders._FILES
     ]
-    monkeypatch.setattr(token_counters, "_FILES", files)
+    monkeypatch.setattr(model_embedders, "_FILES", files)
 
 
 @pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])

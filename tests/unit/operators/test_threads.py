@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from recallflow.connectors.hash_embedder import HashEmbedder
+from recallflow.connectors.embedders import HashEmbedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Matrix
 from recallflow.flows.embedded import EmbeddedEngine, run_lines

@@ -1,0 +1,473 @@
+"""Embedding models of files, ONNX exports and model2vec tables, and token counters."""
+
+import hashlib
+import importlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from recallflow.embedder import Kind, Matrix, TextVectors, TokenCounter
+from recallflow.errors import EmbedderError
+from recallflow.language import FUNCTION_WORDS
+
+_SITE = "https://openaipublic.blob.core.windows.net/encodings"
+
+
+class _File(NamedTuple):
+    """File of an encoding, as named in tiktoken's registry."""
+
+    encoding: str
+    sha256: str
+
+    def is_cached(self) -> bool:
+        """Return whether tiktoken would accept the cached file; it downloads a broken one again."""
+        default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
+        folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
+        name = hashlib.sha1(f"{_SITE}/{self.encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
+        try:  # an empty folder means that the cache is off
+            return folder != "" and hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() == self.sha256
+        except OSError:
+            return False
+
+
+_FILES = (
+    _File("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
+    _File("cl100k_base", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
+)
+
+
+class TiktokenCounter:
+    """Counter of a tiktoken encoding. Special tokens in a text count as text."""
+
+    def __init__(self, encoding: Any) -> None:
+        self.counted_by = f"tiktoken {encoding.name}"
+        self._encoding = encoding
+
+    def count_tokens(self, text: str) -> int:
+        return len(self._encoding.encode_ordinary(text))
+
+
+class ModelTokenCounter:
+    """Counter of an embedder with a tokenizer of Hugging Face's `tokenizers`."""
+
+    name: str
+    _tokenizer: Any
+
+    @property
+    def counted_by(self) -> str:
+        return self.name
+
+    def count_tokens(self, text: str) -> int:
+        return len(self._unlimited.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _unlimited(self) -> Any:
+        """Return the tokenizer without its limit: a counted text may be longer than an embedded one."""
+        return unlimited(self._tokenizer)
+
+
+def unlimited(tokenizer: Any) -> Any:
+    """Return a copy of a tokenizer that neither cuts nor pads. Later changes of the original do not affect it."""
+    made = type(tokenizer).from_str(tokenizer.to_str())
+    made.no_truncation()
+    made.no_padding()
+    return made
+
+
+def load_tiktoken() -> TokenCounter | None:
+    """Return the newest encoding in tiktoken's cache; None without tiktoken or such a file."""
+    try:
+        tiktoken = importlib.import_module("tiktoken")
+    except ImportError:
+        return None
+    name = next((file.encoding for file in _FILES if file.is_cached()), None)
+    return None if name is None else TiktokenCounter(tiktoken.get_encoding(name))
+
+
+Pooling = Literal["mean", "cls", "max", "last", "model"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+_CONFIGURED: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+_LAYERS = ("Transformer", "Pooling", "Normalize")
+_TOKENS_MAX = 512
+_CONFIGS = ("1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json", "modules.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Folder with an ONNX model in the layout of sentence-transformers. `name` contains a digest of the files, so that
+    vectors of different models are never mixed. These files are read:
+
+    model.onnx, or onnx/model.onnx      the network
+    tokenizer.json                      its tokens
+    1_Pooling/config.json               pooling of token vectors (default: the model's own, or their mean)
+    sentence_bert_config.json           max_seq_length: token limit (default: 512)
+    config_sentence_transformers.json   prompts: prefixes of a question ("query") and of a text ("passage",
+                                        "document")
+    modules.json                        layers: only transformer, pooling and normalising are accepted
+    """
+
+    name: str
+    network: Path
+    tokenizer: Path
+    pooling: Pooling
+    tokens_max: int
+    prompts: tuple[str, str]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a folder. Raise EmbedderError for missing or unsupported parts."""
+        network = next((file for file in (path / "model.onnx", path / "onnx" / "model.onnx") if file.is_file()), None)
+        tokenizer = path / "tokenizer.json"
+        if network is None:
+            raise EmbedderError(f"{path} has no model.onnx: give the folder of a model's ONNX export")
+        if not tokenizer.is_file():
+            raise EmbedderError(f"{path} has no tokenizer.json: give the folder of a model's ONNX export")
+        pooling, read, said, modules = (_config(path / name) for name in _CONFIGS)
+        layers = [str(layer.get("type", "")).rpartition(".")[2] for layer in modules or ()]
+        if beyond := [layer for layer in layers if layer not in _LAYERS]:
+            raise EmbedderError(f"{path} has a layer {beyond[0]} behind its model.onnx: export the model as a whole")
+        chosen = [name for name, given in (pooling or {}).items() if name.startswith("pooling_mode") and given is True]
+        if len(chosen) > 1 or any(name not in _CONFIGURED for name in chosen):
+            asked, known = " and ".join(chosen), ", ".join(_CONFIGURED)
+            raise EmbedderError(f"{path / _CONFIGS[0]} asks for {asked}: recallflow pools by one of {known}")
+        prompts = (said or {}).get("prompts") or {}
+        files = [network, *sorted(network.parent.glob("*.onnx_data")), tokenizer, *(path / name for name in _CONFIGS)]
+        return cls(
+            name=f"{path.resolve().name}-{digest(files)}",
+            network=network,
+            tokenizer=tokenizer,
+            pooling=_CONFIGURED[chosen[0]] if chosen else "model",
+            tokens_max=(read or {}).get("max_seq_length") or _TOKENS_MAX,
+            prompts=(prompts.get("query", ""), prompts.get("passage", "") or prompts.get("document", "")),
+        )
+
+    def load(self) -> tuple[Any, Any]:
+        """Return the session and the tokenizer. Raise EmbedderError where their libraries are not installed."""
+        try:
+            from onnxruntime import InferenceSession
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise EmbedderError("the onnx embedder needs onnxruntime: pip install 'recallflow[minilm]'") from None
+        tokenizer = Tokenizer.from_file(str(self.tokenizer))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(self.tokens_max)
+        return InferenceSession(str(self.network), providers=["CPUExecutionProvider"]), tokenizer
+
+
+def _config(path: Path) -> Any:
+    """Return the JSON of a file; None for a missing file. Raise EmbedderError."""
+    try:
+        return json.loads(path.read_text("utf-8")) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise EmbedderError(f"cannot read {path}: {error}") from error
+
+
+def digest(files: Iterable[Path]) -> str:
+    """Return a digest of the contents of the existing files."""
+    found = hashlib.blake2b(digest_size=4)
+    for path in files:
+        if path.is_file():
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        else:
+            found.update(b"-")
+    return found.hexdigest()
+
+
+T = TypeVar("T")
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+# (dimension, token dimensions): principal directions of MiniLM's word vectors (benchmarks/token_directions.py).
+# Directions of other models are computed at their first text.
+DIRECTIONS = Path(__file__).with_name("minilm_tokens.npy")
+TOKEN_DIMENSIONS = 128
+WORDS = 512  # sample size for the directions of a model
+_SHORTEST = 3
+_PROBE = "How long did the flight take?"
+_AGREES = 1e-3  # tolerance of each number
+_INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
+_WORD_MARKS = "▁Ġ#"  # marks of tokenizers for the beginning or the inside of a word
+
+
+class OnnxEmbedder(ModelTokenCounter):
+    """Embedder of an ONNX model.
+
+    Token vectors come from the last layer before pooling, without punctuation, reduced to 128 dimensions, with equal
+    weights. A model that returns a text vector only has no token vectors.
+
+    Each run has one text: padding to a neighbour's length would change a vector's last bits with its batch, and on two
+    cores a batch is no faster.
+    """
+
+    kind: Kind = "contextual"
+
+    def __init__(
+        self, name: str, session: Any, tokenizer: Any, pooling: Pooling = "mean", prompts: tuple[str, str] = ("", "")
+    ) -> None:
+        """`prompts` are the prefixes of a question and of a passage. Raise EmbedderError."""
+        self.name = name
+        self._session, self._tokenizer, self._pooling = session, tokenizer, pooling
+        self._before_questions, self._before_texts = prompts
+        self._inputs = {given.name for given in session.get_inputs()}
+        if unknown := sorted(self._inputs - _INPUTS):
+            raise EmbedderError(f"{name} wants {', '.join(unknown)} beside tokens: give the export of a text model")
+        ranks = {output.name: len(output.shape) for output in session.get_outputs()}
+        of_tokens = next((output for output, rank in ranks.items() if rank == 3), None)
+        of_text = next((output for output, rank in ranks.items() if rank == 2), None)
+        self._pooled_by_model = of_tokens is None or (pooling == "model" and of_text is not None)
+        if of_tokens is None and of_text is None:
+            raise EmbedderError(f"{name} gives no vectors: give the ONNX export of an embedding model")
+        self._outputs = [output for output in (of_tokens, of_text if self._pooled_by_model else None) if output]
+        self._has_tokens = of_tokens is not None
+        self.dimension = len(self.embed(["a"])[0])
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        return np.stack([self._run(self._before_texts, text)[0] for text in texts])
+
+    def embed_tokens(self, texts: Sequence[str]) -> list[TextVectors]:
+        return [self._read(self._before_texts, text) for text in texts]
+
+    def embed_question(self, text: str) -> TextVectors:
+        return self._read(self._before_questions, text)
+
+    def _read(self, prompt: str, text: str) -> TextVectors:
+        vector, hidden, tokens, own = self._run(prompt, text)
+        kept = hidden[self._meaningful[tokens] & own]
+        return TextVectors(vector, unit(unit(kept) @ self._directions) if self._has_tokens else hidden)
+
+    def hidden(self, text: str) -> Matrix:
+        """Return (tokens, dimension) unit vectors of the text's own tokens, at full dimension."""
+        _, hidden, _, own = self._run("", text)
+        return unit(hidden[own])
+
+    def vocabulary(self) -> list[str]:
+        """Return the model's tokens in the tokenizer's spelling."""
+        return [*self._tokenizer.get_vocab()]
+
+    def _run(self, prompt: str, text: str) -> tuple[Matrix, Matrix, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the text's vector, the model's last layer (tokens, dimension), the token ids, and a mask of the
+        text's own tokens."""
+        encoded = self._tokenizer.encode(prompt + text)
+        tokens = np.array(encoded.ids, np.int64)
+        own = np.array([end > len(prompt) for _, end in encoded.offsets], np.bool_)
+        given = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
+        feed = {name: rows[np.newaxis] for name, rows in given.items() if name in self._inputs}
+        found = [np.asarray(output[0], np.float32) for output in self._session.run(self._outputs, feed)]
+        hidden = found[0] if self._has_tokens else np.zeros((0, 0), np.float32)
+        whole = found[-1] if self._pooled_by_model else pooled(hidden, self._pooling)
+        return unit(whole), hidden, tokens, own
+
+    @cached_property
+    def _directions(self) -> Matrix:
+        if self.name == MINILM.partition("/")[2]:
+            kept: Matrix = np.load(DIRECTIONS).astype(np.float32)
+            return kept
+        if self.dimension <= TOKEN_DIMENSIONS:
+            return np.eye(self.dimension, dtype=np.float32)
+        words = known_words(self)
+        rows = np.concatenate([self.hidden(word) for word in words[:: max(len(words) // WORDS, 1)]])
+        return directions(rows, TOKEN_DIMENSIONS)[0]
+
+    @cached_property
+    def _meaningful(self) -> npt.NDArray[np.bool_]:
+        """Return a mask by token id: neither punctuation nor special tokens."""
+        vocabulary = self._tokenizer.get_vocab()
+        marks = self._tokenizer.get_added_tokens_decoder()
+        kept = np.zeros(max(vocabulary.values()) + 1, np.bool_)
+        for token, number in vocabulary.items():
+            kept[number] = number not in marks and any(map(str.isalnum, token))
+        return kept
+
+
+def load_minilm(folder: Path | None) -> OnnxEmbedder:
+    """Return all-MiniLM-L6-v2 from a folder or the model hub. Raise EmbedderError."""
+    if folder is not None and not (folder / "model.onnx").is_file():
+        raise EmbedderError(f"{folder} has no model.onnx: give the folder of an ONNX export of {MINILM}")
+    found = _fastembed(MINILM, folder).model
+    return OnnxEmbedder(MINILM.partition("/")[2], found.model, found.tokenizer)
+
+
+def load_named(name: str, folder: Path | None) -> OnnxEmbedder:
+    """Return a model of fastembed from a folder or the model hub. Raise EmbedderError."""
+    whole = _fastembed(name, folder)
+    found = whole.model
+    files = Path(found._model_dir)
+    identity = digest([files / found.model_description.model_file, files / "tokenizer.json"])
+    theirs = next(iter(whole.embed([_PROBE])))
+    # fastembed's classes hide the pooling, so it is the one that reproduces fastembed's vector.
+    for pooling in POOLINGS:
+        ours = OnnxEmbedder(f"{name.partition('/')[2]}-{identity}", found.model, found.tokenizer, pooling)
+        if np.allclose(ours.embed([_PROBE])[0], unit(np.asarray(theirs, np.float32)), atol=_AGREES):
+            return ours
+    raise EmbedderError(f"{name} makes a text's vector in a way that recallflow does not know: give another model")
+
+
+def load_folder(path: Path) -> OnnxEmbedder:
+    """Return the model in a folder of sentence-transformers. Raise EmbedderError."""
+    folder = Folder.read(path)
+    return _loading(str(path), lambda: OnnxEmbedder(folder.name, *folder.load(), folder.pooling, folder.prompts))
+
+
+def _fastembed(name: str, folder: Path | None) -> Any:
+    """Return fastembed's model; its `model` has a session, `model`, and a tokenizer."""
+    try:
+        from fastembed import TextEmbedding
+    except ImportError:
+        raise EmbedderError(f"the {name} embedder needs fastembed: pip install 'recallflow[minilm]'") from None
+    origin = folder or "the model hub (--model-path takes a local folder)"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fastembed warns of a pooling change that this model's users wanted
+        path = str(folder) if folder else None
+        return _loading(f"{name} from {origin}", lambda: TextEmbedding(name, specific_model_path=path))
+
+
+def _loading(origin: str, load: Callable[[], T]) -> T:
+    try:
+        return load()
+    except EmbedderError:
+        raise
+    except Exception as error:  # onnxruntime, the tokenizers and the hub client raise undocumented errors
+        raise EmbedderError(f"cannot load {origin}: {error}") from error
+
+
+def pooled(hidden: Matrix, pooling: Pooling) -> Matrix:
+    """Pool the token vectors of a text into one vector."""
+    found: Matrix
+    match pooling:
+        case "cls":
+            found = hidden[0]
+        case "last":
+            found = hidden[-1]
+        case "max":
+            found = hidden.max(axis=0)
+        case _:
+            found = hidden.mean(axis=0)
+    return found
+
+
+def unit(rows: Matrix) -> Matrix:
+    """Return one or several rows, L2-normalised."""
+    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    scaled: Matrix = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    return scaled
+
+
+# ---------------------------------------------------------------------- directions of token vectors
+
+
+def known_words(embedder: OnnxEmbedder) -> list[str]:
+    """Return the words of the model's vocabulary in alphabetical order."""
+    plain = {token.strip(_WORD_MARKS) for token in embedder.vocabulary()}
+    return sorted(word for word in plain if word.isalpha() and len(word) >= _SHORTEST)
+
+
+def directions(rows: Matrix, count: int) -> tuple[Matrix, float]:
+    """Return (dimension, count) principal directions of unit rows about the origin, and their share of the rows'
+    squared length."""
+    _, spread, turned = np.linalg.svd(rows.astype(np.float64), full_matrices=False)
+    # A direction and its opposite are equal: the larger half points up.
+    signs = np.sign(turned[np.arange(len(turned)), np.abs(turned).argmax(axis=1)])
+    kept = (turned * signs[:, None])[:count].T.astype(np.float32)
+    return kept, float((spread[:count] ** 2).sum() / (spread**2).sum())
+
+
+_MODEL = "minishlab/potion-base-8M"
+
+
+class StaticEmbedder(ModelTokenCounter):
+    """Embedder of a model2vec model: thousands of texts a second, and meaning beyond spelling.
+
+    Token vectors leave out function words and punctuation, have the weights of the table, and are its leading columns:
+    the table is sorted by importance. The name contains a digest of the table, so that vectors of two models are never
+    mixed.
+    """
+
+    kind: Kind = "static"
+
+    def __init__(self, model_path: Path | None) -> None:
+        if model_path is not None and not (model_path / "model.safetensors").is_file():
+            raise EmbedderError(f"{model_path} has no model.safetensors: give the folder of a model2vec model")
+        try:
+            from model2vec import StaticModel
+        except ImportError:
+            raise EmbedderError("the static embedder needs model2vec: pip install 'recallflow[static]'") from None
+        try:
+            model = StaticModel.from_pretrained(model_path or _MODEL, force_download=False)
+        except Exception as error:  # the hub client and the tokenizers raise undocumented errors
+            origin = model_path or f"{_MODEL} from the model hub (--model-path takes a local folder)"
+            raise EmbedderError(f"cannot load {origin}: {error}") from error
+        self._tokenizer: Any = unlimited(model.tokenizer)
+        self._tokenizer.enable_truncation(_TOKENS_MAX)
+        self._table = _table(model)
+        self._meaningful = _meaningful(self._tokenizer)
+        self._unknown = model.unk_token_id
+        self.dimension = self._table.shape[1]
+        self.name = f"static-{self.dimension}-{_digest(self._table, self._tokenizer)}"
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        return np.stack([_mean(self._rows(tokens)) for tokens in self._tokens(texts)])
+
+    def embed_tokens(self, texts: Sequence[str]) -> list[TextVectors]:
+        return [self._read(tokens) for tokens in self._tokens(texts)]
+
+    def _read(self, tokens: npt.NDArray[np.int64]) -> TextVectors:
+        rows = self._rows(tokens)
+        return TextVectors(_mean(rows), rows[self._meaningful[tokens], :TOKEN_DIMENSIONS])
+
+    def _rows(self, tokens: npt.NDArray[np.int64]) -> Matrix:
+        return self._table[tokens].astype(np.float32)
+
+    def _tokens(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Return the token ids of each text, without unknown tokens."""
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array([t for t in one.ids if t != self._unknown], np.int64) for one in found]
+
+
+def _table(model: Any) -> npt.NDArray[np.float16]:
+    """Return (tokens, dimension): each token's vector, weighted. Quantised models keep vectors and weights apart."""
+    vectors = np.asarray(model.embedding)
+    if (places := getattr(model, "token_mapping", None)) is not None:
+        vectors = vectors[np.asarray(places)]
+    if (weights := getattr(model, "weights", None)) is not None:
+        vectors = vectors * np.asarray(weights)[:, None]
+    return vectors.astype(np.float16)
+
+
+def _meaningful(tokenizer: Any) -> npt.NDArray[np.bool_]:
+    """Return a mask by token id: neither punctuation nor a function word."""
+    kept = np.zeros(tokenizer.get_vocab_size(), np.bool_)
+    for token, number in tokenizer.get_vocab().items():
+        kept[number] = token not in FUNCTION_WORDS and any(map(str.isalnum, token))
+    return kept
+
+
+def _digest(table: npt.NDArray[np.float16], tokenizer: Any) -> str:
+    digest = hashlib.blake2b(table.tobytes(), digest_size=4)
+    digest.update("\n".join(token for token, _ in sorted(tokenizer.get_vocab().items())).encode())
+    return digest.hexdigest()
+
+
+def _mean(rows: Matrix) -> Matrix:
+    """Return the L2-normalised mean of rows; zeros for no rows."""
+    total: Matrix = rows.sum(axis=0)
+    norm = np.linalg.norm(total)
+    return total / norm if norm > 0 else total
