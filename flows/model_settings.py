@@ -16,8 +16,7 @@ from recallflow.llm import RemoteEmbedder
 from recallflow.operators.rules import EnrichmentTasks
 
 if TYPE_CHECKING:
-    from recallflow.connectors.llm.chat import OpenAiModel
-    from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
+    from recallflow.connectors.llm.models import OpenAiEmbeddings, OpenAiModel
 
 CAPACITY_MAX = 1_000
 TIMEOUT_MS_MAX = 600_000

@@ -5,10 +5,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
-from recallflow.connectors.logs.building import (
+from recallflow.connectors.logs.documents import EACH, elements, first_objects, placed_elements
+from recallflow.connectors.logs.events import (
     EMPTY,
     OTHER_BRANCH,
+    ImportScope,
+    LogFormat,
     LoggedMessage,
+    LogHead,
+    LogSource,
     author,
     branch,
     broken,
@@ -22,8 +27,6 @@ from recallflow.connectors.logs.building import (
     stamp,
     word,
 )
-from recallflow.connectors.logs.documents import EACH, elements, first_objects, placed_elements
-from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _FILE = re.compile(r"conversations(-\d+)?\.json")
 

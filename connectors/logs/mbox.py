@@ -23,16 +23,19 @@ from email.utils import getaddresses, parsedate_to_datetime
 from typing import BinaryIO
 
 from recallflow.connectors.lines import bounded_lines
-from recallflow.connectors.logs.building import (
+from recallflow.connectors.logs.events import (
     EMPTY,
+    ImportScope,
+    LogFormat,
     LoggedMessage,
+    LogHead,
+    LogSource,
     author,
     broken,
     file_name,
     leave_out,
     message_events,
 )
-from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _MAIL_BYTES = 8 * 1024 * 1024  # size limit of a mail in memory; its text comes before large attachments
 _LINE_BYTES = 1024 * 1024

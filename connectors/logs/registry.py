@@ -8,20 +8,24 @@ from types import MappingProxyType
 
 from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.logs.assistants import CHATGPT, CLAUDE
-from recallflow.connectors.logs.building import EMPTY_FILE, EVENT_BYTES, leave_out
-from recallflow.connectors.logs.discord import DISCORD
+from recallflow.connectors.logs.chat_json import LOCOMO, OPENAI, SHAREGPT
 from recallflow.connectors.logs.documents import elements, first_objects, is_document
-from recallflow.connectors.logs.locomo import LOCOMO
+from recallflow.connectors.logs.events import (
+    EMPTY_FILE,
+    EVENT_BYTES,
+    ImportScope,
+    LogFormat,
+    LogHead,
+    LogSource,
+    leave_out,
+    start_of,
+)
 from recallflow.connectors.logs.mbox import MBOX
-from recallflow.connectors.logs.mem0 import MEM0
-from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
-from recallflow.connectors.logs.openai import OPENAI, SHAREGPT
-from recallflow.connectors.logs.slack import SLACK
+from recallflow.connectors.logs.memory_stores import MEM0, ZEP
+from recallflow.connectors.logs.messengers import TELEGRAM, WHATSAPP
 from recallflow.connectors.logs.sources import LogFile
 from recallflow.connectors.logs.tables import csv_format, header_columns, lines_format, mapped, parquet_format
-from recallflow.connectors.logs.telegram import TELEGRAM
-from recallflow.connectors.logs.whatsapp import WHATSAPP
-from recallflow.connectors.logs.zep import ZEP
+from recallflow.connectors.logs.team_chats import DISCORD, SLACK
 from recallflow.errors import UsageError
 from recallflow.parsing import EVENT_TYPES, unmarked, wrapping
 

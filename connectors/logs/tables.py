@@ -14,10 +14,18 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from recallflow.connectors.lines import bounded_lines
-from recallflow.connectors.logs.building import EVENT_BYTES, broken, encode_event
+from recallflow.connectors.logs.chat_json import Conversations, listed
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
-from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
-from recallflow.connectors.logs.openai import Conversations, listed
+from recallflow.connectors.logs.events import (
+    EVENT_BYTES,
+    ImportScope,
+    LogFormat,
+    LogHead,
+    LogSource,
+    broken,
+    encode_event,
+    start_of,
+)
 from recallflow.connectors.logs.owners import (
     OWNER_NAMES,
     ROLES,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from recallflow.cli.pace import Pace, ProgressMeter
     from recallflow.cli.rejects import Rejects
     from recallflow.connectors.lines import Delivery
-    from recallflow.connectors.logs.model import ImportScope
+    from recallflow.connectors.logs.events import ImportScope
     from recallflow.connectors.logs.registry import Log
     from recallflow.flows.config import Config
     from recallflow.flows.embedded import EmbeddedEngine
@@ -186,7 +186,7 @@ def _scope(options: argparse.Namespace) -> "ImportScope":
     from datetime import UTC
     from zoneinfo import ZoneInfo
 
-    from recallflow.connectors.logs.model import ImportScope
+    from recallflow.connectors.logs.events import ImportScope
     from recallflow.errors import UsageError
 
     try:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.llm.chat import _checked, read_answer
-from recallflow.connectors.llm.connection import CallFailed
+from recallflow.connectors.llm.models import CallFailed, _checked, read_answer
 from recallflow.connectors.llm.policy import DAY_S, Reserved, TokenBudget
 from recallflow.errors import ModelError
 from recallflow.llm import Spent

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
-from recallflow.connectors.llm.chat import OpenAiModel
+from recallflow.connectors.llm.models import OpenAiModel
 from recallflow.connectors.llm.policy import MOST_WAIT_S, Surroundings
 from recallflow.errors import ModelError, ModelFailure
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Prompt, Spent

@@ -13,9 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from recallflow.connectors.logs.building import EVENT_BYTES
 from recallflow.connectors.logs.documents import is_document
-from recallflow.connectors.logs.model import ImportScope
+from recallflow.connectors.logs.events import EVENT_BYTES, ImportScope
 from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import GZIP, ZSTANDARD, open_source
 from recallflow.errors import InvalidRecord, UsageError

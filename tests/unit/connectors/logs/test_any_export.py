@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.logs.model import ImportScope, LogFormat, LogSource
+from recallflow.connectors.logs.events import ImportScope, LogFormat, LogSource
 from recallflow.connectors.logs.registry import FORMATS
 from recallflow.connectors.logs.tables import csv_format
 from recallflow.errors import InvalidRecord, UsageError

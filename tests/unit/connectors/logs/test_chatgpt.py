@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.logs.assistants import chatgpt_events
-from recallflow.connectors.logs.building import branch
-from recallflow.connectors.logs.model import ImportScope
+from recallflow.connectors.logs.events import ImportScope, branch
 from tests.unit.connectors.logs.reading import Kept, ms, read, times, zipped
 
 START = 1_736_209_412.345

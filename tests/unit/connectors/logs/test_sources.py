@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from recallflow.connectors.logs import documents, sources
-from recallflow.connectors.logs.model import ImportScope
+from recallflow.connectors.logs.events import ImportScope
 from recallflow.connectors.logs.registry import Log, Registry, log_name
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import UsageError

@@ -1,15 +1,4 @@
-"""Slack's export of a workspace: a zip, or the folder that it was unpacked to.
-
-    channels.json, groups.json, mpims.json, dms.json   [{"id", "name"?, "members": [user]}]
-    users.json (org_users.json)                        [{"id", "name", "profile": {"display_name", "real_name"}}]
-    FOLDER/2025-01-31.json                             the messages of a day; the folder is a channel's name, a dm's id
-    message: {"type": "message", "subtype"?, "user", "text", "ts", "thread_ts"?, "edited"?: {"ts"}, "username"?,
-              "bot_id"?, "files"?: [{"name"}], "attachments"?, "blocks"?}
-
-`ts` is epoch seconds with a number in place of microseconds, unique in a channel. Sources of the format:
-slack.com/help/articles/220556107 (the files), docs.slack.dev/reference/events/message (subtypes),
-docs.slack.dev/messaging/formatting-message-text and gist.github.com/viccro/734581d3c9777f9733d1f665279e5b54.
-"""
+"""Exports of Slack and Discord."""
 
 import html
 import re
@@ -18,10 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recallflow.connectors.logs.building import (
+from recallflow.connectors.logs.documents import elements, first_objects, members
+from recallflow.connectors.logs.events import (
     EMPTY,
     OTHER_FILE,
+    ImportScope,
+    LogFormat,
     LoggedMessage,
+    LogHead,
+    LogSource,
     author,
     broken,
     epoch_ms,
@@ -30,15 +24,22 @@ from recallflow.connectors.logs.building import (
     leave_out,
     lenient,
     message_events,
+    stamp,
     word,
 )
-from recallflow.connectors.logs.documents import elements
-from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource
 
 _DAY = re.compile(r"(?:.*/)?(?P<folder>[^/]+)/\d{4}-\d{2}-\d{2}\.json")
 _LISTS = ("channels.json", "groups.json", "mpims.json", "dms.json")
 _USERS = ("users.json", "org_users.json")
-_SAID = (None, "bot_message", "me_message", "thread_broadcast", "reply_broadcast", "file_share", "file_comment")
+_SLACK_MESSAGES = (
+    None,
+    "bot_message",
+    "me_message",
+    "thread_broadcast",
+    "reply_broadcast",
+    "file_share",
+    "file_comment",
+)
 _REASONS = {"tombstone": "deleted messages", "message_deleted": "deleted messages"}
 _MARKED = re.compile(r"<(?P<what>[^<>|]*)(?:\|(?P<label>[^<>]*))?>")
 _BLOCK_TEXTS = 200  # of one message
@@ -50,12 +51,12 @@ class _Channel:
     name: str
 
 
-def _recognises(head: LogHead) -> bool:
+def _recognises_slack(head: LogHead) -> bool:
     names = {file_name(name) for name in head.members}
     return bool(names & {*_LISTS}) and (bool(names & {*_USERS}) or any(map(_DAY.fullmatch, head.members)))
 
 
-def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_slack(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     members = source.members()
     people = dict(_people(one for one in members if file_name(one.name) in _USERS))
     channels = dict(_channels((one for one in members if file_name(one.name) in _LISTS), people))
@@ -68,15 +69,15 @@ def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
         channel = channels.get(found["folder"], _Channel(found["folder"], found["folder"]))
         with member.open() as opened:
             for number, text in enumerate(elements(opened), start=1):
-                yield from message_of(
+                yield from slack_message(
                     lenient(text), channel.id, channel.name, people, scope, f"{member.name}, {number}"
                 )
 
 
-SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises, _read)
+SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _read_slack)
 
 
-def _objects(files: Iterator[LogSource]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _listed_by_id(files: Iterator[LogSource]) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in files:
         with file.open() as opened:
             for text in elements(opened):
@@ -86,7 +87,7 @@ def _objects(files: Iterator[LogSource]) -> Iterator[tuple[str, dict[str, Any]]]
 
 def _people(files: Iterator[LogSource]) -> Iterator[tuple[str, str]]:
     """Yield user id and display name, deleted users included."""
-    for key, user in _objects(files):
+    for key, user in _listed_by_id(files):
         if name := _person(user.get("profile")) or _person(user):
             yield key, name
 
@@ -104,7 +105,7 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
     """Yield channels by folder. A direct message has no name, and is named after its users; duplicates get their id
     added."""
     direct: dict[str, str] = {}
-    for key, one in _objects(files):
+    for key, one in _listed_by_id(files):
         if name := author(one.get("name")):
             yield name, _Channel(key, name)
         else:
@@ -120,7 +121,7 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
         yield key, _Channel(key, f"{name} {key}" if alike[name] > 1 else name)
 
 
-def message_of(
+def slack_message(
     message: Any, channel_id: str, channel: str, people: Mapping[str, str], scope: ImportScope, where: str
 ) -> Iterator[bytes]:
     """Yield a message of a channel; events of the channel are counted by subtype."""
@@ -128,13 +129,13 @@ def message_of(
         yield broken(where, "is no message of Slack's export", message)
         return
     kind = message.get("subtype")
-    if kind not in _SAID:
+    if kind not in _SLACK_MESSAGES:
         leave_out(scope, _REASONS.get(word(kind), word(kind)))
         return
     if message.get("hidden"):
         leave_out(scope, "hidden messages")
         return
-    text = _text(message, people, scope)
+    text = _slack_text(message, people, scope)
     if not text:
         leave_out(scope, EMPTY)
         return
@@ -169,7 +170,7 @@ def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
     )
 
 
-def _text(message: dict[str, Any], people: Mapping[str, str], scope: ImportScope) -> str:
+def _slack_text(message: dict[str, Any], people: Mapping[str, str], scope: ImportScope) -> str:
     """Return the text and file names. Bots often use attachments or blocks without text; with a text, these are
     mostly link previews and left out."""
     said = message.get("text")
@@ -224,3 +225,107 @@ def _plain(text: str, people: Mapping[str, str]) -> str:
         return f"{label} ({address})" if label and label not in (address, what) else address
 
     return html.unescape(_MARKED.sub(shown, text)).strip()
+
+
+_DISCORD_MESSAGES = (
+    "Default",
+    "Reply",
+    "20",
+    "23",
+)  # the last two are answers of bots to commands, which have no name there
+_DIRECT = "0"
+
+
+def _recognises_discord(head: LogHead) -> bool:
+    return not head.members and any(map(_is_channel, first_objects(head.start)))
+
+
+def _is_channel(one: dict[str, Any]) -> bool:
+    return all(isinstance(one.get(name), dict) for name in ("guild", "channel"))
+
+
+def _read_discord(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+    with source.open() as file:
+        about = members(file, without=frozenset(("messages",)))
+    guild, channel = (one if isinstance(one := about.get(name), dict) else {} for name in ("guild", "channel"))
+    owner = scope.user_id if scope.user_given else _owner(guild, channel)
+    with source.open() as file:
+        for number, text in enumerate(elements(file, "messages"), start=1):
+            yield from discord_message(lenient(text), guild, channel, owner, scope, f"{source.name}, message {number}")
+
+
+DISCORD = LogFormat(
+    "discord",
+    "DiscordChatExporter's JSON",
+    _recognises_discord,
+    _read_discord,
+    fields=("guild", "channel", "dateRange", "exportedAt", "messages", "messageCount"),
+)
+
+
+def _owner(guild: dict[str, Any], channel: dict[str, Any]) -> str:
+    """Return the owner of a channel: channel and guild. Direct messages use their id, because names may repeat."""
+    name, channel_id = author(channel.get("name")) or "channel", word(channel.get("id"))
+    if word(guild.get("id")) in (_DIRECT, ""):
+        return identifier(f"dm {name} {channel_id}".strip())
+    if "Thread" in word(channel.get("type")):
+        name = author(channel.get("category")) or name
+    return identifier(f"{author(guild.get('name')) or word(guild.get('id'))} #{name}")
+
+
+def discord_message(
+    message: Any, guild: dict[str, Any], channel: dict[str, Any], owner: str, scope: ImportScope, where: str
+) -> Iterator[bytes]:
+    """Yield a message of a channel; events of the channel are counted by type."""
+    if not isinstance(message, dict):
+        yield broken(where, "is no message of Discord's", message)
+        return
+    kind = word(message.get("type"))
+    if kind not in _DISCORD_MESSAGES:
+        leave_out(scope, f"service messages ({kind})")
+        return
+    text = _discord_text(message)
+    if not text:
+        leave_out(scope, EMPTY)
+        return
+    written = by if isinstance(by := message.get("author"), dict) else {}
+    edited, answered = stamp(message.get("timestampEdited")), message.get("reference")
+    session = word(channel.get("id")) or owner
+    message_id = word(message.get("id"))
+    metadata = {"source": "discord", "channel": word(channel.get("name")), "guild": word(guild.get("name"))}
+    if isinstance(answered, dict) and kind == "Reply":
+        metadata["reply_to"] = f"{session}-{word(answered.get('messageId'))}"
+    said = LoggedMessage(
+        id=f"{session}-{message_id or where}",
+        session=session,
+        role="assistant" if written.get("isBot") is True else "user",
+        content=text,
+        time=stamp(message.get("timestamp")),
+        name=author(written.get("nickname")) or author(written.get("name")) or author(word(written.get("id"))),
+        metadata=metadata,
+        edited=None if edited is None else (edited, edited),
+    )
+    if said.time is None:
+        yield broken(where, "has no timestamp", message)
+        return
+    yield from message_events(scope, owner, said)
+
+
+def _discord_text(message: dict[str, Any]) -> str:
+    """Return the text, the forwarded text, and file names. Bots often use embeds without text; with a text, embeds
+    are link previews and left out."""
+    found = [content.strip()] if isinstance(content := message.get("content"), str) else []
+    forwarded = message.get("forwardedMessage")
+    if isinstance(forwarded, dict) and isinstance(text := forwarded.get("content"), str) and text.strip():
+        found.append(f"[forwarded]\n{text.strip()}")
+    if not any(found):
+        for embed in _objects(message, "embeds"):
+            found += [text for field in ("title", "description") if isinstance(text := embed.get(field), str)]
+    found += [f"[file: {name}]" for one in _objects(message, "attachments") if (name := author(one.get("fileName")))]
+    found += [f"[sticker {name}]" for one in _objects(message, "stickers") if (name := author(one.get("name")))]
+    return "\n".join(text for text in found if text)
+
+
+def _objects(message: dict[str, Any], field: str) -> list[dict[str, Any]]:
+    listed = message.get(field)
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []

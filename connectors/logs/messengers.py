@@ -1,37 +1,232 @@
-"""WhatsApp's export of a chat: `_chat.txt` (iOS) or `WhatsApp Chat with NAME.txt` (Android), alone or in its zip.
-
-    [31/12/2025, 23:59:58] Ann: Happy new year!            iOS
-    31/12/2025, 23:59 - Ann: Happy new year!               Android
-    12/31/25, 11:59 PM - Ann created group "Trip"          a line of the program: without a name, or with a mark
-
-There are no ids and no zone. Days and months are in the phone's order, which the whole file or an option shows.
-Sources of the format: importers in public repositories (bolsozap, koftezz/whatsapp-chat-analyzer's issue 18 on edited
-messages, sepinf-inc/IPED's issue 1647 on the program's own lines); WhatsApp documents none.
-"""
+"""Exports of Telegram and WhatsApp."""
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import get_args
+from typing import Any, get_args
 
 from recallflow.connectors.lines import bounded_lines
-from recallflow.connectors.logs.building import (
+from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
+from recallflow.connectors.logs.events import (
     EMPTY,
     OTHER_FILE,
+    DateOrder,
+    ImportScope,
+    LogFormat,
     LoggedMessage,
+    LogHead,
+    LogSource,
     author,
     broken,
+    epoch_ms,
+    exported,
     file_name,
     identifier,
     leave_out,
+    lenient,
     message_events,
+    start_of,
+    word,
 )
-from recallflow.connectors.logs.model import DateOrder, ImportScope, LogFormat, LogHead, LogSource
 from recallflow.errors import UsageError
 from recallflow.limits import RECORD_BYTES
+
+_TELEGRAM_FILE = re.compile(r"result\.json")
+_OF_CHATS = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
+_OF_GROUPS = ("private_group", "private_supergroup", "public_supergroup", "private_channel", "public_channel")
+_OF_THE_ACCOUNT = ("bot_chat", "saved_messages", "replies", "verification_codes")  # chats without other people
+_NOT_INCLUDED = "(File"  # an export without files says so in their place
+_FORWARD_CHARACTERS = 200
+
+
+def _recognises_telegram(head: LogHead) -> bool:
+    if head.members:
+        return any(_TELEGRAM_FILE.fullmatch(file_name(name)) for name in head.members)
+    return any(map(_is_export, first_objects(head.start)))
+
+
+def _is_export(one: dict[str, Any]) -> bool:
+    if one.get("type") in (*_OF_CHATS, *_OF_GROUPS):
+        return "messages" in one
+    return "about" in one and ("personal_information" in one or "chats" in one)
+
+
+def _read_telegram(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+    for file in exported(source, _TELEGRAM_FILE, scope):
+        paths = _paths(file)
+        alike = frozenset[str]() if scope.user_given else _shared_names(file, paths)
+        for path in paths:
+            with file.open() as opened:
+                for number, (chat, text) in enumerate(placed_elements(opened, *path), start=1):
+                    where = f"{file.name}, message {number}"
+                    yield from telegram_message(lenient(text), chat, _owner(chat, alike, scope), scope, where)
+
+
+def _shared_names(file: LogSource, paths: list[tuple[str, ...]]) -> frozenset[str]:
+    """Return the names that a person's chats share with other chats of the account."""
+    ids: dict[str, str] = {}
+    shared: set[str] = set()
+    people: set[str] = set()
+    for path in paths:
+        with file.open() as opened:
+            for chat, text in placed_elements(opened, *path[:-2], "id"):
+                if name := author(chat.get("name")):
+                    chat_id = word(lenient(text))
+                    shared |= {name} if ids.setdefault(name, chat_id) != chat_id else set()
+                    people |= set() if chat.get("type") in _OF_GROUPS else {name}
+    return frozenset(shared & people)
+
+
+def _paths(file: LogSource) -> list[tuple[str, ...]]:
+    """Return the paths of messages: in an account, under current and left chats."""
+    with file.open() as opened:
+        start = first_objects(start_of(opened, 64 * 1024))
+    if any("messages" in one for one in start):
+        return [("messages", EACH)]
+    return [("chats", "list", EACH, "messages", EACH), ("left_chats", "list", EACH, "messages", EACH)]
+
+
+TELEGRAM = LogFormat(
+    "telegram",
+    "Telegram's export",
+    _recognises_telegram,
+    _read_telegram,
+    fields=(
+        "about",
+        "personal_information",
+        "chats",
+        "left_chats",
+        "date_unixtime",
+        "from",
+        "from_id",
+        "text_entities",
+    ),
+)
+
+
+def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: ImportScope, where: str) -> Iterator[bytes]:
+    """Yield a message of a chat. Service messages are counted by their action."""
+    if not isinstance(message, dict):
+        yield broken(where, "is no message of Telegram's export", message)
+        return
+    if message.get("type") == "service":
+        leave_out(scope, f"service messages ({word(message.get('action'))})")
+        return
+    text = _telegram_text(message)
+    if not text:
+        leave_out(scope, EMPTY)
+        return
+    if not owner:
+        yield broken(where, "is of a chat without name and id: give --user NAME", message)
+        return
+    chat_id = word(chat.get("id")) or "chat"
+    if (time := _time(message, "date", scope)) is None:
+        yield broken(where, "has no date", message)
+        return
+    answered = message.get("reply_to_message_id")
+    said = LoggedMessage(
+        id=f"{chat_id}-{word(message.get('id')) or where}",
+        session=chat_id,
+        role="assistant" if _is_bot(message, chat) else "user",
+        content=text,
+        time=time,
+        name=_name(message),
+        metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
+        edited=_edited(message, scope),
+    )
+    yield from message_events(scope, owner, said)
+
+
+def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
+    """Return the owner: the account or the chat by name; a chat without a unique name by its id. Return an empty
+    text for a chat without both."""
+    if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
+        return scope.user_id
+    name, chat_id = author(chat.get("name")), word(chat.get("id"))
+    if name is None:
+        return identifier(f"chat {chat_id}") if chat_id else ""
+    is_alike = name in alike and chat.get("type") not in _OF_GROUPS  # a group that became larger has another id
+    return identifier(f"{name} {chat_id}" if is_alike else name)
+
+
+def _is_bot(message: dict[str, Any], chat: dict[str, Any]) -> bool:
+    """Return whether a message in a chat with a bot comes from the bot, which uses the chat's id."""
+    return chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
+
+
+def _name(message: dict[str, Any]) -> str:
+    """Return the author; a deleted account has an id only."""
+    return author(message.get("from")) or author(f"deleted account {word(message.get('from_id'))}") or ""
+
+
+def _time(message: dict[str, Any], field: str, scope: ImportScope) -> int | str | None:
+    if given := message.get(f"{field}_unixtime"):
+        return epoch_ms(given)
+    written = message.get(field)
+    if not isinstance(written, str):
+        return None
+    with suppress(ValueError):
+        return int(datetime.fromisoformat(written).replace(tzinfo=scope.zone).timestamp() * 1000)
+    return written[:64]
+
+
+def _edited(message: dict[str, Any], scope: ImportScope) -> tuple[str, int | str | None] | None:
+    time = _time(message, "edited", scope)
+    return None if time is None else (str(time), time)
+
+
+def _telegram_text(message: dict[str, Any]) -> str:
+    """Return the text, with names of files and other attachments."""
+    found = [*_sent(message), _words(message.get("text"))]
+    text = "\n".join(part for part in found if part)
+    forwarded = author(message.get("forwarded_from"))
+    return f"[forwarded from {forwarded[:_FORWARD_CHARACTERS]}]\n{text}" if text and forwarded else text
+
+
+def _words(text: object) -> str:
+    """Return text or joined pieces; the address of a link follows its text."""
+    if isinstance(text, str):
+        return text.strip()
+    pieces = []
+    for piece in text if isinstance(text, list) else ():
+        if isinstance(piece, str):
+            pieces.append(piece)
+        elif isinstance(piece, dict) and isinstance(words := piece.get("text"), str):
+            address = piece.get("href")
+            pieces.append(f"{words} ({address})" if isinstance(address, str) and address != words else words)
+    return "".join(pieces).strip()
+
+
+def _sent(message: dict[str, Any]) -> Iterator[str]:
+    if "photo" in message:
+        yield "[photo]"
+    kind, emoji = message.get("media_type"), message.get("sticker_emoji")
+    if "file" in message or isinstance(kind, str):
+        name = message.get("file_name") or message.get("file")
+        named = (
+            isinstance(name, str) and not name.startswith(_NOT_INCLUDED) and (kind is None or "file_name" in message)
+        )
+        if isinstance(kind, str) and not named:
+            yield f"[{kind.replace('_', ' ')}{f' {emoji}' if isinstance(emoji, str) else ''}]"
+        else:
+            yield f"[file: {file_name(word(name))}]" if named else "[file]"
+    if isinstance(poll := message.get("poll"), dict) and isinstance(question := poll.get("question"), str):
+        answers = poll.get("answers")
+        texts = (
+            [one["text"] for one in answers if isinstance(one, dict) and isinstance(one.get("text"), str)]
+            if (isinstance(answers, list))
+            else []
+        )
+        yield f"[poll: {question}{': ' if texts else ''}{', '.join(texts)}]"
+    if "location_information" in message:
+        yield f"[location{f': {place}' if isinstance(place := message.get('place_name'), str) else ''}]"
+    if "contact_information" in message:
+        yield "[contact]"
+
 
 _ORDERS: tuple[DateOrder, ...] = get_args(DateOrder)
 
@@ -99,9 +294,9 @@ _STAMP = (
 _SECOND_HALF = ("P", "p", "م", "下午", "오후")
 IOS_LINE = re.compile(rf"\[{_STAMP}\]\s?(?P<rest>.*)", re.DOTALL)
 ANDROID_LINE = re.compile(rf"{_STAMP} [-–] (?P<rest>.*)", re.DOTALL)
-_SAID = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
+_SPOKEN_LINE = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
 _UNSAVED = re.compile(r"^~ ?(?=\S)")
-_FILE = re.compile(r"_chat\.txt|.*WhatsApp[ _-].*\.txt", re.IGNORECASE)
+_WHATSAPP_FILE = re.compile(r"_chat\.txt|.*WhatsApp[ _-].*\.txt", re.IGNORECASE)
 # English, German, Dutch and others with `WhatsApp Chat with`; Italian, French, Spanish, Portuguese.
 _CHAT = re.compile(
     r"(?:WhatsApp[ -]\S+ \S+|Chat WhatsApp con|(?:Chat|Discussion) WhatsApp avec|Chat de WhatsApp con|"
@@ -115,7 +310,7 @@ _OMITTED = re.compile(r"<[^<>\n]{3,60}>")  # <Media omitted>, in the phone's lan
 _KINDS_OMITTED = re.compile(r"(image|video|audio|sticker|GIF|document|Contact card) omitted")
 _DELETED = re.compile(r"(You deleted this message|This message was deleted)( by .+)?\.?")
 _EDITED = re.compile(r"(?<=\S)\s*(?:\u200e<[^<>:\n]+>|<This message was edited>)$")
-MEDIA, DELETED, OWN = "media that are not in the export", "deleted messages", "lines of the program's own"
+MEDIA, DELETED, PROGRAM_LINES = "media that are not in the export", "deleted messages", "lines of the program's own"
 
 
 @dataclass(slots=True)
@@ -127,7 +322,7 @@ class _Entry:
     characters: int = 0
 
 
-def _recognises(head: LogHead) -> bool:
+def _recognises_whatsapp(head: LogHead) -> bool:
     if head.members:
         return bool(_chats([*head.members]))
     lines = head.start.decode("utf-8", "replace").splitlines()[:_FIRST_LINES]
@@ -135,12 +330,12 @@ def _recognises(head: LogHead) -> bool:
 
 
 def _chats(names: list[str]) -> list[str]:
-    return [name for name in names if _FILE.fullmatch(file_name(name))]
+    return [name for name in names if _WHATSAPP_FILE.fullmatch(file_name(name))]
 
 
-def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_whatsapp(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     members = source.members()
-    chats = [one for one in members if _FILE.fullmatch(file_name(one.name))] if members else [source]
+    chats = [one for one in members if _WHATSAPP_FILE.fullmatch(file_name(one.name))] if members else [source]
     if others := len(members) - len(chats) if members else 0:
         leave_out(scope, OTHER_FILE, others)
     named = [_chat_of(chat.name, "" if members and len(chats) > 1 else source.name) for chat in chats]
@@ -164,7 +359,7 @@ def _chat_of(path: str, archive: str) -> str | None:
     return None
 
 
-WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises, _read)
+WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises_whatsapp, _read_whatsapp)
 
 
 def chat_events(file: LogSource, chat: str | None, scope: ImportScope) -> Iterator[bytes]:
@@ -236,10 +431,10 @@ def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
 def _events(
     entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[str]", scope: ImportScope
 ) -> Iterator[bytes]:
-    found = _SAID.fullmatch("\n".join(entry.lines))
+    found = _SPOKEN_LINE.fullmatch("\n".join(entry.lines))
     name = _person(found["name"]) if found else None
     if found is None or name is None:
-        leave_out(scope, OWN)
+        leave_out(scope, PROGRAM_LINES)
         return
     text, reason = _content(found["text"] or "", is_ios)
     if reason:
@@ -278,7 +473,7 @@ def _content(text: str, is_ios: bool) -> tuple[str, str | None]:
     if _OMITTED.fullmatch(bare) or (is_ios and _KINDS_OMITTED.fullmatch(bare)):
         return "", MEDIA
     if is_ios and text.startswith("\u200e"):
-        return "", OWN
+        return "", PROGRAM_LINES
     attached = None if is_ios else _ATTACHED_ANDROID.match(bare)
     return (f"[file: {attached['file']}]{bare[attached.end() :]}" if attached else bare), None
 

@@ -1,22 +1,23 @@
-"""Chat messages in OpenAI's format: JSON lines, or one JSON document, of messages or of objects with `messages`.
-
-ShareGPT's conversations have other field names: `{"id", "conversations": [{"from": "human" | "gpt", "value"}]}`.
-
-A conversation belongs to the person that it names (`user`, `user_id`, `customer`, …, also in `metadata`), or else to
-the default owner. A log without owners whose conversations have different people is refused.
-
-A conversation without a name is named after its log, so that two logs do not share conversations. A message without an
-id gets one from its conversation, its index and all earlier messages: a repeated or grown log keeps its ids, and two
-logs of one name never share an id.
-"""
+"""Chat messages in JSON: OpenAI's format, ShareGPT's and LoCoMo's."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
-from recallflow.connectors.logs.building import EVENT_BYTES, encode_event, identifier, word
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
-from recallflow.connectors.logs.model import ImportScope, LogFormat, LogHead, LogSource, start_of
+from recallflow.connectors.logs.events import (
+    EVENT_BYTES,
+    ImportScope,
+    LogFormat,
+    LogHead,
+    LogSource,
+    encode_event,
+    identifier,
+    start_of,
+    word,
+)
 from recallflow.connectors.logs.owners import (
     ROLES,
     FieldRoles,
@@ -40,7 +41,7 @@ _SPOKEN_ELSEWHERE = ("tool_calls", "function_call", "refusal", "audio")  # such 
 _SECONDS_BELOW = 1e11  # as seconds the year 5138, as milliseconds 1973: below it, a time is in seconds
 
 
-def _recognises(head: LogHead) -> bool:
+def _recognises_openai(head: LogHead) -> bool:
     return any("messages" in one or "role" in one for one in first_objects(head.start))
 
 
@@ -60,7 +61,7 @@ def _is_shared(one: dict[str, Any]) -> bool:
     return listed(one) not in (None, "messages")
 
 
-def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+def _read_openai(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         start = start_of(file)
     first = first_objects(start)
@@ -265,14 +266,96 @@ def _time(value: object) -> object:
 OPENAI = LogFormat(
     "openai",
     "OpenAI chat messages (role and content, or messages)",
-    _recognises,
-    _read,
+    _recognises_openai,
+    _read_openai,
     fields=("messages", "role", "content", "tool_calls", "model", "choices"),
 )
 SHAREGPT = LogFormat(
     "sharegpt",
     "ShareGPT conversations (from and value)",
     lambda head: any(map(_is_shared, first_objects(head.start))),
-    _read,
+    _read_openai,
     fields=("conversations", "items", "from", "value"),
+)
+
+
+_SESSION = re.compile(r"session_(\d+)")
+_TIME = "%I:%M %p on %d %B, %Y"
+
+
+def _recognises_locomo(head: LogHead) -> bool:
+    return any("conversation" in one and "sample_id" in one for one in first_objects(head.start))
+
+
+def _read_locomo(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
+    """Yield the events sample by sample, session by session in numeric order, turn by turn."""
+    with source.open() as file:
+        for text in elements(file):
+            sample = parsed(text)
+            if sample is None and text != b"null":
+                yield text[:EVENT_BYTES]
+            else:
+                yield from (encode_event(scope, event) for event in _events(sample, scope))
+
+
+def _events(sample: object, scope: ImportScope) -> Iterator[dict[str, Any]]:
+    conversation = sample.get("conversation") if isinstance(sample, dict) else None
+    if not isinstance(sample, dict) or not isinstance(conversation, dict):
+        yield _misfit({}, sample)
+        return
+    # Without a name, none of several samples belongs to the default owner: its events have no owner, and are refused.
+    owner = {} if scope.user_given and "sample_id" not in sample else {"user_id": sample.get("sample_id")}
+    for number, session in _sessions(conversation):
+        yield from _turns(owner | _session_fields(conversation, session), number, conversation[session])
+
+
+def _sessions(conversation: dict[str, Any]) -> list[tuple[int, str]]:
+    found = ((_SESSION.fullmatch(key), key) for key in conversation)
+    return sorted((int(match[1]), key) for match, key in found if match)
+
+
+def _session_fields(conversation: dict[str, Any], session: str) -> dict[str, Any]:
+    written = conversation.get(f"{session}_date_time")
+    return {"session_id": session} | ({} if written is None else {"timestamp": _locomo_time(written)})
+
+
+def _locomo_time(written: object) -> object:
+    """Convert `1:56 pm on 8 May, 2023` to RFC 3339 in UTC. Other values stay, and are refused as timestamps."""
+    try:
+        return datetime.strptime(str(written), _TIME).replace(tzinfo=UTC).isoformat()
+    except ValueError:
+        return written
+
+
+def _turns(fields: dict[str, Any], number: int, turns: object) -> Iterator[dict[str, Any]]:
+    if not isinstance(turns, list):
+        yield _misfit(fields, turns)
+        return
+    for place, turn in enumerate(turns, start=1):
+        if not isinstance(turn, dict):
+            yield _misfit(fields, turn)
+            continue
+        message = {"type": "message", "id": turn.get("dia_id", f"D{number}:{place}"), **fields, "role": "user"}
+        yield message | {"name": turn.get("speaker")} | _content(turn)
+
+
+def _content(turn: dict[str, Any]) -> dict[str, Any]:
+    """Return the text and the caption of the image; an empty content if the turn has neither."""
+    text, caption = turn.get("text"), turn.get("blip_caption")
+    if not caption:
+        return {"content": text} if text is not None else {}
+    image = f"[image: {caption}]"
+    return {"content": f"{text} {image}" if text else image}
+
+
+def _misfit(fields: dict[str, Any], value: object) -> dict[str, Any]:
+    return {"type": "message", **fields, "role": None, "metadata": {"malformed": value}}
+
+
+LOCOMO = LogFormat(
+    "locomo",
+    "LoCoMo samples (sample_id and conversation)",
+    _recognises_locomo,
+    _read_locomo,
+    fields=("sample_id", "conversation", "speaker_a", "speaker_b", "dia_id", "qa"),
 )

@@ -1,0 +1,483 @@
+"""Language and embedding models behind an API with OpenAI's protocol: connection, retries, and both kinds of calls."""
+
+import asyncio
+import logging
+import re
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, TypeVar
+
+import jsonschema
+import numpy as np
+import openai
+import orjson
+
+from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, TokenBudget, counted, estimate_tokens
+from recallflow.embedder import Matrix
+from recallflow.enrichment import EMBEDDED_BYTES
+from recallflow.errors import EmbedderError, ModelError, ModelFailure
+from recallflow.llm import FAILURES, Breaker, Completion, Embedded, Prompt, Spent, Task
+from recallflow.tracing import model_call
+
+NO_KEY = "none"  # the client requires a key, a local server does not
+
+
+class CallFailed(ModelError):
+    """Failure of one attempt, with its cost. `retry_after` is the service's header."""
+
+    def __init__(
+        self,
+        code: ModelFailure,
+        problem: str,
+        status: int | None = None,
+        retry_after: str | None = None,
+        spent: Spent = Spent(1),  # noqa: B008 it never changes
+    ) -> None:
+        super().__init__(code, problem)
+        self.status = status
+        self.retry_after = retry_after
+        self.spent: Spent = spent
+
+    @property
+    def may_pass(self) -> bool:
+        """Return whether a retry of the same call may succeed."""
+        return self.code in ("timeout", "unavailable", "rate_limited", "malformed")
+
+    @property
+    def of_service(self) -> bool:
+        """Return whether every call would fail: the service is down, overloaded, or refuses key or model."""
+        return self.code in ("timeout", "unavailable", "rate_limited") or self.status in (401, 403, 404)
+
+
+class ModelConnection:
+    """Connection to one endpoint. Use and close it on one event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raise UsageError for an invalid URL or header."""
+        self.client = openai.AsyncOpenAI(
+            api_key=endpoint.key or NO_KEY,
+            base_url=endpoint.url,
+            default_headers=endpoint.named_headers,
+            timeout=endpoint.timeout_s,
+            max_retries=0,  # our policy retries
+            # No redirects or proxies: texts of memories go to the configured address only.
+            http_client=openai.DefaultAsyncHttpxClient(
+                follow_redirects=False, event_hooks={"response": [_leave_errors_unread]}
+            ),
+        )
+        self._timeout_s = endpoint.timeout_s
+
+    async def ask(self, opened: AbstractAsyncContextManager[Any], most_bytes: int) -> Any:
+        """Return the JSON of a response that a method of the client opens. Raise CallFailed."""
+        try:
+            # The client's own timeout applies between two bytes only.
+            async with asyncio.timeout(self._timeout_s), opened as response:
+                return _parsed(await _read(response, most_bytes))
+        except (TimeoutError, openai.APITimeoutError):
+            raise CallFailed("timeout", f"no answer within {self._timeout_s:g} s") from None
+        except openai.APIStatusError as error:
+            raise _of_status(error) from None
+        except openai.APIConnectionError as error:
+            cause = type(error.__cause__ or error).__name__
+            raise CallFailed("unavailable", f"it cannot be reached: {cause}") from None
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+async def _leave_errors_unread(response: Any) -> None:
+    """Skip the body of an error, which may quote the request and have any length."""
+    if response.status_code >= 300:
+        await response.aclose()
+
+
+async def _read(response: Any, most_bytes: int) -> bytes:
+    body = bytearray()
+    pieces = response.iter_bytes()
+    while True:
+        try:
+            piece = await anext(pieces, None)
+        except Exception as error:  # noqa: BLE001 the transport's exceptions depend on the version of the client library
+            raise CallFailed("unavailable", f"the connection was cut: {type(error).__name__}") from None
+        if piece is None:
+            return bytes(body)
+        body += piece
+        if len(body) > most_bytes:
+            raise CallFailed("malformed", f"the answer has more than {most_bytes:,} bytes")
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise CallFailed("malformed", "the answer is not JSON") from None
+
+
+def _of_status(error: openai.APIStatusError) -> CallFailed:
+    status = error.status_code
+    code: ModelFailure = "rejected"
+    if status == 429:
+        code = "rate_limited"
+    elif status in (408, 409) or status >= 500:
+        code = "unavailable"
+    return CallFailed(code, f"the service answered {status}", status, error.response.headers.get("retry-after"))
+
+
+Answer = TypeVar("Answer", Completion, Embedded)
+
+WAITS_MOST_S = 86_400.0
+MALFORMED_MOST = 2  # a model that returns malformed JSON twice repeats it
+
+_log = logging.getLogger(__name__)
+
+
+class ModelCalls:
+    """Calls of one model. Use it on one event loop."""
+
+    def __init__(self, model: str, policy: Policy) -> None:
+        self.meter = Meter(model)
+        self._policy = policy
+        self._breaker = Breaker(policy.around.now_s)
+        self._budget = TokenBudget(policy.limit, policy.around.epoch_s, policy.spending)
+        self._under_way = 0
+        self._is_limited = False  # whether the last failure was a rate limit
+
+    async def call(
+        self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
+    ) -> tuple[Answer, Spent]:
+        """Return the result of an attempt, and the cost of all attempts. `tokens` is the estimated cost of one.
+        Raise ModelError."""
+        with model_call("embeddings" if task == "embed" else "chat", self.meter.model) as span:
+            answer, spent = await self._counted(tenant_id, task, tokens, attempt)
+            span.set_attributes(
+                {
+                    "gen_ai.usage.input_tokens": spent.prompt_tokens,
+                    "gen_ai.usage.output_tokens": spent.completion_tokens,
+                    "recallflow.task": task,
+                    "recallflow.attempts": spent.calls,
+                }
+            )
+            return answer, spent
+
+    async def _counted(
+        self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
+    ) -> tuple[Answer, Spent]:
+        try:
+            self._check_capacity()
+            reserved = self._budget.reserve(tenant_id, tokens)
+            spent = Spent()
+
+            def spend(cost: Spent) -> None:
+                nonlocal spent
+                spent = spent.plus(cost)
+                self.meter.spend(tenant_id, task, cost)
+
+            self._under_way += 1
+            try:
+                return await self._try(attempt, spend), spent
+            except ModelError as error:
+                error.spent = spent
+                raise
+            finally:
+                self._under_way -= 1
+                self._budget.give_back(reserved, spent.tokens)
+        except asyncio.CancelledError:
+            self.meter.fail(task, "timeout")  # the caller stopped waiting
+            raise
+        except (ModelError, EmbedderError) as error:
+            self.meter.fail(task, error.code if isinstance(error, ModelError) else "malformed")
+            raise
+
+    def close(self) -> None:
+        self._budget.write()
+
+    def _check_capacity(self) -> None:
+        capacity = self._policy.capacity
+        if capacity is not None and self._under_way >= capacity:
+            raise ModelError("busy", f"{capacity:,} calls are under way already")
+
+    async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Spent], None]) -> Answer:
+        failures = malformed = 0
+        began_s = self._policy.around.now_s()
+        while True:
+            is_trial = await self._turn()
+            try:
+                answer = await self._attempt(attempt)
+            except CallFailed as error:
+                spend(error.spent)
+                # While the service is down, waiting calls probe it without using up attempts, so an outage of hours
+                # loses nothing. This ends after a day, because the call itself may cause the failure.
+                waited_s = self._policy.around.now_s() - began_s
+                if waited_s < WAITS_MOST_S:
+                    if is_trial and self._policy.waits == "always" and error.of_service:
+                        continue
+                    if self._policy.waits == "for a limit" and error.code == "rate_limited":
+                        await self._policy.around.sleep(self._policy.wait_s(1, error.retry_after))
+                        continue
+                failures += 1
+                malformed += error.code == "malformed"
+                if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
+                    raise
+                wait_s = self._policy.wait_s(failures, error.retry_after)
+            except BaseException:  # even after a cancellation, the service was called and may charge for it
+                spend(Spent(1))
+                raise
+            else:
+                spend(answer.spent)
+                return answer
+            await self._policy.around.sleep(wait_s)
+
+    async def _turn(self) -> bool:
+        """Wait until the service may be called; return whether the call is a probe. Raise ModelError for calls that
+        do not wait."""
+        while (left_s := self._breaker.begin()) > 0:
+            waits = self._policy.waits
+            if waits == "never" or (waits == "for a limit" and not self._is_limited):
+                raise ModelError("left_alone", f"it failed {FAILURES} times in a row, and is left alone for a while")
+            await self._policy.around.sleep(left_s)
+        return self._breaker.is_open
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+        try:
+            answer = await attempt()
+        except CallFailed as error:
+            if error.of_service:
+                self._is_limited = error.code == "rate_limited"
+                self._failed(str(error), error.retry_after)
+            else:
+                self._answered()
+            raise
+        except BaseException as error:  # a probe has ended: the breaker waits for its end
+            late = isinstance(error, asyncio.CancelledError)
+            self._failed("timeout: no answer in time" if late else type(error).__name__, None)
+            raise
+        self._answered()
+        return answer
+
+    def _failed(self, problem: str, retry_after: str | None) -> None:
+        was_open = self._breaker.is_open
+        self._breaker.failed(self._policy.asked_s(retry_after))
+        self.meter.left_alone = self._breaker.is_open
+        if self._breaker.is_open and not was_open:
+            _log.warning("model %s is left alone for a while: %s", self.meter.model, problem)
+
+    def _answered(self) -> None:
+        if self._breaker.is_open:
+            _log.warning("model %s answers again", self.meter.model)
+        self._breaker.succeeded()
+        self.meter.left_alone = False
+
+
+# Markdown block that models without a JSON mode put around JSON. Its end may be missing where a model stopped early.
+_FENCED = re.compile(r"```[A-Za-z0-9]*[ \t]*\r?\n(.*?)(?:\r?\n[ \t]*```|\Z)", re.DOTALL)
+_WORDS = {"yes": True, "true": True, "no": False, "false": False}
+
+
+def read_answer(content: str, schema: Mapping[str, Any]) -> object:
+    """Return the value in a model's output, unchecked.
+
+    Three further forms are accepted: JSON in one fenced block, and for a schema with one field its bare value, as a
+    list or as a truth value (JSON, YES or NO). Raise ValueError for other text that is not JSON.
+    """
+    blocks = _FENCED.findall(content)
+    text = (blocks[0] if len(blocks) == 1 else content).strip()
+    field, kind = _only_field(schema)
+    word = _WORDS.get(text.strip("*.!\"' ").lower())
+    if kind == "boolean" and word is not None:
+        return {field: word}
+    value: object = orjson.loads(text)
+    return {field: value} if kind == "array" and isinstance(value, list) else value
+
+
+def _only_field(schema: Mapping[str, Any]) -> tuple[str, object]:
+    """Return name and type of the only field of a schema's object; empty values for other schemas."""
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    if len(properties) != 1:
+        return "", None
+    ((name, inner),) = properties.items()
+    return name, inner.get("type")
+
+
+MOST_BYTES = 1024 * 1024  # of a response
+
+
+class OpenAiModel:
+    """`LanguageModel`. Use and close it on one event loop."""
+
+    def __init__(self, model: str, endpoint: Endpoint, policy: Policy) -> None:
+        """Raise UsageError for an invalid URL or header."""
+        self.name = model
+        self._connection = ModelConnection(endpoint)
+        # The client imports the resources at this access: now, and not during the first question.
+        self._create = self._connection.client.chat.completions.with_streaming_response.create
+        self._calls = ModelCalls(model, policy)
+        # OpenAI's newer models accept one name only, many other servers the other.
+        self._most_tokens = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
+
+    @property
+    def meter(self) -> Meter:
+        return self._calls.meter
+
+    async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
+        tokens = estimate_tokens(prompt.system, prompt.user) + prompt.most_tokens
+        answer, spent = await self._calls.call(tenant_id, prompt.task, tokens, lambda: self._attempt(prompt))
+        return answer._replace(spent=spent)
+
+    async def close(self) -> None:
+        self._calls.close()
+        await self._connection.close()
+
+    async def _attempt(self, prompt: Prompt) -> Completion:
+        schema = {"name": prompt.task, "strict": True, "schema": prompt.schema}
+        asked: dict[str, Any] = {
+            "messages": [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}],
+            "response_format": {"type": "json_schema", "json_schema": schema},
+            self._most_tokens: prompt.most_tokens,
+        }
+        answer = await self._connection.ask(self._create(model=self.name, **asked), MOST_BYTES)
+        try:
+            choice = answer["choices"][0]
+            message, ended = choice["message"], choice.get("finish_reason")
+            refusal, content = message.get("refusal"), message.get("content") or ""
+            spent = _spent(answer, prompt, content)
+        except (LookupError, TypeError, AttributeError):
+            raise CallFailed("malformed", "the answer is no chat completion") from None
+        if refusal or ended == "content_filter":
+            raise CallFailed("refused", "the model will not answer", spent=spent)
+        if ended == "length":
+            problem = f"the answer was cut off after {prompt.most_tokens:,} tokens"
+            raise CallFailed("malformed", problem, spent=spent)
+        return Completion(_checked(content, prompt.schema, spent), spent)
+
+
+def _checked(content: str, schema: Mapping[str, Any], spent: Spent) -> dict[str, Any]:
+    """Return the checked output. Raise CallFailed, which never quotes it."""
+    try:
+        value = read_answer(content, schema)
+    except ValueError:
+        raise CallFailed("malformed", "what the model wrote is not JSON", spent=spent) from None
+    error = next(jsonschema.Draft202012Validator(schema).iter_errors(value), None)
+    if error is not None or not isinstance(value, dict):
+        rule = error.validator if error is not None else "object"
+        raise CallFailed("malformed", f"what the model wrote breaks its schema: {rule}", spent=spent)
+    return value
+
+
+def _spent(answer: Mapping[str, Any], prompt: Prompt, content: str) -> Spent:
+    given = counted(answer, "prompt_tokens", estimate_tokens(prompt.system, prompt.user))
+    return Spent(1, given, counted(answer, "completion_tokens", estimate_tokens(content)))
+
+
+BATCH_TEXTS = 256
+BATCH_BYTES = 512 * 1024  # services take 300,000 tokens a call
+FLOAT_BYTES = 32  # in decimal digits, at most
+ENVELOPE_BYTES = 64 * 1024  # size of an answer without its floats
+SHORTENED = "text-embedding-3"  # models with this prefix return the requested dimension
+
+
+class OpenAiEmbeddings:
+    """`EmbeddingService`. Use and close it on one event loop."""
+
+    def __init__(self, model: str, dimension: int, endpoint: Endpoint, policy: Policy) -> None:
+        """Raise UsageError for an invalid URL or header."""
+        self.name = model
+        self.dimension = dimension
+        self._connection = ModelConnection(endpoint)
+        self._create = self._connection.client.embeddings.with_streaming_response.create  # loaded now, as of a chat
+        self._calls = ModelCalls(model, policy)
+        shortened = model.rpartition("/")[2].startswith(SHORTENED)
+        self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
+        self._fits = False  # after a vector of the configured dimension, another dimension is an error of the service
+
+    @property
+    def meter(self) -> Meter:
+        return self._calls.meter
+
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+        """Return the vectors. A text without words gets the zero vector, and is not sent."""
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
+        spoken = [at for at, text in enumerate(texts) if text.strip()]
+        total = Spent()
+        for batch in _batches([(at, _beginning(texts[at])) for at in spoken]):
+            texts_of = [text for _, text in batch]
+            answer, spent = await self._calls.call(
+                tenant_id, "embed", estimate_tokens(*texts_of), partial(self._attempt, texts_of)
+            )
+            vectors[[at for at, _ in batch]] = answer.vectors
+            total = total.plus(spent)
+        return Embedded(vectors, total)
+
+    async def close(self) -> None:
+        self._calls.close()
+        await self._connection.close()
+
+    async def _attempt(self, texts: list[str]) -> Embedded:
+        # The official client asks for base64; many servers answer with numbers all the same.
+        opened = self._create(model=self.name, input=texts, encoding_format="base64", **self._asked)
+        most_bytes = len(texts) * (self.dimension * FLOAT_BYTES + 1024) + ENVELOPE_BYTES
+        answer = await self._connection.ask(opened, most_bytes)
+        try:
+            found = sorted((item["index"], item["embedding"]) for item in answer["data"])
+            rows = [_floats(embedding) for _, embedding in found]
+            whole = [at for at, _ in found] == [*range(len(texts))]
+            spent = Spent(1, counted(answer, "prompt_tokens", estimate_tokens(*texts)))
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+            raise CallFailed("malformed", "the answer has no embeddings") from None
+        if not whole:
+            raise CallFailed("malformed", f"the answer has {len(rows)} embeddings for {len(texts)} texts", spent=spent)
+        return Embedded(self._normalised(rows, spent), spent)
+
+    def _normalised(self, rows: list[Any], spent: Spent) -> Matrix:
+        """Return normalised vectors. Raise CallFailed for an invalid vector, and EmbedderError for a constant wrong
+        size: then the settings are wrong."""
+        sizes = {row.size for row in rows}
+        self._fits |= self.dimension in sizes
+        if sizes != {self.dimension}:
+            if self._fits or len(sizes) > 1:
+                raise CallFailed(
+                    "malformed", f"the answer has embeddings of other sizes than {self.dimension}", spent=spent
+                )
+            raise EmbedderError(
+                f"{self.name} gives vectors of {sizes.pop():,} floats: set embedding.dimension to that, "
+                f"which is {self.dimension}, or name another model"
+            )
+        found = np.stack(rows)
+        with np.errstate(all="ignore"):  # invalid numbers
+            norms = np.sqrt((found * found).sum(axis=1, keepdims=True))
+        if not np.isfinite(norms).all() or not norms.all():
+            raise CallFailed("malformed", "the answer has embeddings that are no vectors", spent=spent)
+        vectors: Matrix = (found / norms).astype(np.float32)
+        return vectors
+
+
+def _floats(embedding: Any) -> Any:
+    """Return the floats of an embedding. Raise ValueError or TypeError for other values."""
+    if isinstance(embedding, str):
+        row = np.frombuffer(b64decode(embedding, validate=True), "<f4").astype(np.float64)
+    else:
+        row = np.array(embedding, np.float64)
+    if row.ndim != 1 or not row.size:
+        raise ValueError
+    return row
+
+
+def _beginning(text: str) -> str:
+    encoded = text.encode()
+    return text if len(encoded) <= EMBEDDED_BYTES else encoded[:EMBEDDED_BYTES].decode(errors="ignore")
+
+
+def _batches(texts: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Yield texts in order, in batches up to the limit of a call."""
+    batch: list[tuple[int, str]] = []
+    size_bytes = 0
+    for at, text in texts:
+        grown = size_bytes + len(text.encode())
+        if batch and (len(batch) == BATCH_TEXTS or grown > BATCH_BYTES):
+            yield batch
+            batch, grown = [], len(text.encode())
+        batch.append((at, text))
+        size_bytes = grown
+    if batch:
+        yield batch
