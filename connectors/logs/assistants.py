@@ -19,24 +19,25 @@ from recallflow.connectors.logs.events import (
     broken,
     epoch_ms,
     exported,
+    field_of,
     file_name,
     identifier,
-    leave_out,
     lenient,
-    message_events,
+    list_of,
     stamp,
+    text_of,
     word,
 )
 
 _FILE = re.compile(r"conversations(-\d+)?\.json")
 
 
-def holds_conversations(head: LogHead, beside: Set[str], field: str, kind: type[object]) -> bool:
-    """Return whether a log is an export of one program: its archive contains one of the files `beside`, or each
+def holds_conversations(head: LogHead, other_files: Set[str], field: str, kind: type[object]) -> bool:
+    """Return whether a log is an export of one program: its archive contains one of the program's other files, or a
     conversation has a `field` of type `kind`."""
     if head.members:
         names = {file_name(name) for name in head.members}
-        return any(map(_FILE.fullmatch, names)) and bool(names & beside)
+        return any(map(_FILE.fullmatch, names)) and bool(names & other_files)
     return any(isinstance(one.get(field), kind) for one in first_objects(head.start))
 
 
@@ -87,6 +88,12 @@ def _account(value: object, field: str) -> str:
     return found if isinstance(found, str) else ""
 
 
+def _title(conversation: dict[str, Any], name: str) -> dict[str, str]:
+    """Return the metadata of a conversation's first message. On every message, a renamed conversation would be refused
+    as a whole at the next import."""
+    return {"title": title} if isinstance(title := conversation.get(name), str) and title else {}
+
+
 _CHATGPT_FILES = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # Claude's has others
 # Link markers to sources, in the current format and in that before 2025.
 _CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【\\d+(?::\\d+)?†[^【】\n]{1,200}】")
@@ -113,18 +120,18 @@ CHATGPT = LogFormat(
 
 def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
     """Yield the messages of the displayed branch. Others are counted."""
-    mapping = conversation.get("mapping") if isinstance(conversation, dict) else None
+    mapping = field_of(conversation, "mapping")
     if not isinstance(mapping, dict):
         yield broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
         return
     session = conversation.get("conversation_id") or conversation.get("id") or where
-    shown = branch({key: _field(node, "parent") for key, node in mapping.items()}, _leaf(conversation, mapping))
-    if others := sum(_field(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
-        leave_out(scope, OTHER_BRANCH, others)
-    about = {"title": title} if isinstance(title := conversation.get("title"), str) and title else {}
+    shown = branch({key: field_of(node, "parent") for key, node in mapping.items()}, _leaf(conversation, mapping))
+    if others := sum(field_of(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
+        scope.leave_out(OTHER_BRANCH, others)
+    about = _title(conversation, "title")
     time = epoch_ms(conversation.get("create_time"))
     for key in shown:
-        message = _field(mapping[key], "message")
+        message = field_of(mapping[key], "message")
         if message is None and isinstance(mapping[key], dict):  # the root holds none
             continue
         if not isinstance(message, dict):
@@ -133,46 +140,42 @@ def chatgpt_events(conversation: Any, scope: ImportScope, owner: str, where: str
         time = epoch_ms(message.get("create_time")) or time  # a message without a time gets the previous one's
         text = _chatgpt_text(message)
         if reason := _left_out(message, text):
-            leave_out(scope, reason)
+            scope.leave_out(reason)
             continue
         said = LoggedMessage(
             id=word(message.get("id")) or key,
             session=word(session),
-            role=_field(message.get("author"), "role"),
+            role=field_of(message.get("author"), "role"),
             content=text,
             time=time,
             metadata={"source": "chatgpt", **about, **_model(message)},
         )
-        about = {}  # with the first: were it with each, a conversation that is renamed would be refused as a whole
-        yield from message_events(scope, owner, said)
-
-
-def _field(value: object, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
+        about = {}
+        yield from scope.message_events(owner, said)
 
 
 def _leaf(conversation: dict[str, Any], mapping: dict[str, Any]) -> object:
     """Return the end of the displayed branch; without that field, of the newest branch."""
     if isinstance(current := conversation.get("current_node"), str) and current in mapping:
         return current
-    parents = {_field(node, "parent") for node in mapping.values() if isinstance(_field(node, "parent"), str)}
+    parents = {field_of(node, "parent") for node in mapping.values() if isinstance(field_of(node, "parent"), str)}
     ends = [key for key in mapping if key not in parents] or [*mapping]
-    return max(ends, key=lambda key: _seconds(_field(mapping[key], "message")), default=None)
+    return max(ends, key=lambda key: _seconds(field_of(mapping[key], "message")), default=None)
 
 
 def _seconds(message: object) -> float:
-    time = _field(message, "create_time")
+    time = field_of(message, "create_time")
     return float(time) if isinstance(time, int | float) else 0.0
 
 
 def _left_out(message: dict[str, Any], text: str) -> str | None:
-    role, content_type = _field(message.get("author"), "role"), _field(message.get("content"), "content_type")
+    role, content_type = field_of(message.get("author"), "role"), field_of(message.get("content"), "content_type")
     metadata = message.get("metadata")
-    if content_type in _INSTRUCTIONS or _field(metadata, "is_user_system_message"):
+    if content_type in _INSTRUCTIONS or field_of(metadata, "is_user_system_message"):
         return "custom instructions"
     if content_type in _REASONING:
         return "reasoning"
-    if _field(metadata, "is_visually_hidden_from_conversation"):
+    if field_of(metadata, "is_visually_hidden_from_conversation"):
         return "hidden messages"
     if role == "system":
         return "system messages"
@@ -186,14 +189,13 @@ def _left_out(message: dict[str, Any], text: str) -> str | None:
 def _chatgpt_text(message: dict[str, Any]) -> str:
     """Return the parts of a message as one text; parts without text are replaced by their kind."""
     content = message.get("content")
-    parts = _field(content, "parts")
+    parts = field_of(content, "parts")
     if not isinstance(parts, list):
-        parts = [_field(content, "text") or _field(content, "result")]
-    transcribed = any(_field(part, "content_type") == "audio_transcription" for part in parts)
+        parts = [field_of(content, "text") or field_of(content, "result")]
+    transcribed = any(field_of(part, "content_type") == "audio_transcription" for part in parts)
     found = [_part(part, transcribed) for part in parts]
-    attachments = _field(message.get("metadata"), "attachments")
-    for attachment in attachments if isinstance(attachments, list) else ():
-        if (name := _field(attachment, "name")) and isinstance(name, str):
+    for attachment in list_of(message.get("metadata"), "attachments"):
+        if (name := field_of(attachment, "name")) and isinstance(name, str):
             found.append(f"[file: {name}]")
     return "\n".join(text for text in found if text)
 
@@ -201,18 +203,18 @@ def _chatgpt_text(message: dict[str, Any]) -> str:
 def _part(part: object, transcribed: bool) -> str:
     if isinstance(part, str):
         return _CITATION.sub("", part).strip()
-    if isinstance(text := _field(part, "text"), str):
+    if isinstance(text := field_of(part, "text"), str):
         return text.strip()
-    kind = _field(part, "content_type")
+    kind = field_of(part, "content_type")
     if not isinstance(kind, str):
         return ""
     if transcribed and ("audio" in kind or "video" in kind):
-        return ""  # its words are there
+        return ""  # the transcription has its words
     return f"[{kind.removesuffix('_asset_pointer').replace('_', ' ')}]"
 
 
 def _model(message: dict[str, Any]) -> dict[str, object]:
-    model = _field(message.get("metadata"), "model_slug")
+    model = field_of(message.get("metadata"), "model_slug")
     return {"model": model} if isinstance(model, str) else {}
 
 
@@ -246,39 +248,30 @@ CLAUDE = LogFormat(
     "Claude's export",
     _recognises_claude,
     _read_claude,
-    fields=(
-        "uuid",
-        "name",
-        "created_at",
-        "updated_at",
-        "account",
-        "chat_messages",
-        "sender",
-        "current_leaf_message_uuid",
-    ),
+    ("uuid", "name", "created_at", "updated_at", "account", "chat_messages", "sender", "current_leaf_message_uuid"),
 )
 
 
 def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str) -> Iterator[bytes]:
     """Yield the messages of a conversation; with branches, the messages of the displayed branch."""
-    messages = conversation.get("chat_messages") if isinstance(conversation, dict) else None
+    messages = field_of(conversation, "chat_messages")
     if not isinstance(messages, list):
         yield broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
         return
     session = word(conversation.get("uuid")) or where
-    about = {"title": title} if isinstance(title := conversation.get("name"), str) and title else {}
+    about = _title(conversation, "name")
     shown = _shown(messages, conversation.get("current_leaf_message_uuid"))
-    leave_out(scope, OTHER_BRANCH, len(messages) - len(shown))
+    scope.leave_out(OTHER_BRANCH, len(messages) - len(shown))
     for number, message in enumerate(shown, start=1):
         if not isinstance(message, dict):
             yield broken(f"{where}, message {number}", "is no message", message)
             continue
         text, reasons = _claude_text(message)
         for reason in reasons:
-            leave_out(scope, reason)
+            scope.leave_out(reason)
         if not text:
             if not reasons:
-                leave_out(scope, EMPTY)
+                scope.leave_out(EMPTY)
             continue
         sender = message.get("sender")
         said = LoggedMessage(
@@ -289,8 +282,8 @@ def claude_events(conversation: Any, scope: ImportScope, owner: str, where: str)
             time=stamp(message.get("created_at")) or stamp(conversation.get("created_at")),
             metadata={"source": "claude", **about},
         )
-        about = {}  # with the first: were it with each, a conversation that is renamed would be refused as a whole
-        yield from message_events(scope, owner, said)
+        about = {}
+        yield from scope.message_events(owner, said)
 
 
 def _shown(messages: list[Any], leaf: object) -> list[Any]:
@@ -304,23 +297,18 @@ def _shown(messages: list[Any], leaf: object) -> list[Any]:
 
 def _claude_text(message: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the text with file names, and the reasons for omitted blocks."""
-    blocks = message.get("content")
     found, reasons = [], []
-    for block in blocks if isinstance(blocks, list) else ():
-        kind = block.get("type") if isinstance(block, dict) else None
+    for block in list_of(message, "content"):
+        kind = field_of(block, "type")
         if kind in ("text", None) and isinstance(text := block.get("text") if isinstance(block, dict) else block, str):
             found.append(text.strip())
         elif kind is not None:
             reasons.append(_LEFT_OUT.get(word(kind), f"blocks of type {word(kind)}"))
-    if not blocks and isinstance(text := message.get("text"), str):  # before there were blocks
-        found.append(text.strip())
-    for file in _files(message):
-        if isinstance(file, dict) and isinstance(name := file.get("file_name"), str) and name:
+    if not message.get("content"):  # older exports have no blocks
+        found.append(text_of(message, "text"))
+    for file in (*list_of(message, "attachments"), *list_of(message, "files")):
+        if isinstance(name := field_of(file, "file_name"), str) and name:
             found.append(f"[file: {name}]")
-        if isinstance(file, dict) and file.get("extracted_content"):
+        if field_of(file, "extracted_content"):
             reasons.append("texts of attached files")
     return "\n".join(text for text in found if text), reasons
-
-
-def _files(message: dict[str, Any]) -> list[Any]:
-    return [file for name in ("attachments", "files") if isinstance(given := message.get(name), list) for file in given]

@@ -1,4 +1,22 @@
-"""Chat messages in JSON: OpenAI's format, ShareGPT's and LoCoMo's."""
+"""Chat messages in JSON: OpenAI's format, ShareGPT's and LoCoMo's.
+
+OpenAI's format is JSON lines, or one JSON document, of messages or of objects with `messages`. ShareGPT's conversations
+have other field names: `{"id", "conversations": [{"from": "human" | "gpt", "value"}]}`.
+
+A conversation belongs to the person that it names (`user`, `user_id`, `customer`, …, also in `metadata`), or else to
+the default owner. A log without owners whose conversations have different people is refused.
+
+A conversation without a name is named after its log, so that two logs do not share conversations. A message without an
+id gets one from its conversation, its index and all earlier messages: a repeated or grown log keeps its ids, and two
+logs of one name never share an id.
+
+LoCoMo's samples have two people and many sessions:
+
+    [{"sample_id": "conv-1", "conversation": {"session_1_date_time": "1:56 pm on 8 May, 2023",
+                                              "session_1": [{"speaker", "dia_id", "text", "blip_caption"?}]}}]
+
+Invalid data becomes an invalid event, which is refused with its wrong fields, and never left out.
+"""
 
 import hashlib
 import re
@@ -13,7 +31,7 @@ from recallflow.connectors.logs.events import (
     LogFormat,
     LogHead,
     LogSource,
-    encode_event,
+    field_of,
     identifier,
     start_of,
     word,
@@ -29,16 +47,16 @@ from recallflow.connectors.logs.owners import (
 from recallflow.errors import UsageError
 from recallflow.fields import written_time
 
-_SHARED_LISTS = ("conversations", "conversation", "items")  # where ShareGPT has the messages of a conversation
+_SHARED_LISTS = ("conversations", "conversation", "items")  # ShareGPT's names of the messages of a conversation
 _CONVERSATION_KEYS = ("session_id", "conversation_id", "thread_id")
 _TIME_KEYS = ("timestamp", "created", "create_time", "created_at")
 _OWNER_KEYS = ("tenant_id", "environment")
 _MESSAGE_KEYS = ("id", "type", "role", "content", "name", "metadata")
 _PLACED = frozenset(("user_id", *_CONVERSATION_KEYS, *_TIME_KEYS, *_OWNER_KEYS, *_MESSAGE_KEYS))
-_SHARED = ("from", "value")  # what ShareGPT calls role and content
+_SHARED = ("from", "value")  # ShareGPT's names of role and content
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 _SPOKEN_ELSEWHERE = ("tool_calls", "function_call", "refusal", "audio")  # such a message may have no content
-_SECONDS_BELOW = 1e11  # as seconds the year 5138, as milliseconds 1973: below it, a time is in seconds
+_SECONDS_BELOW = 1e11  # a smaller time is in seconds: the limit is the year 5138 in seconds, 1973 in milliseconds
 
 
 def _recognises_openai(head: LogHead) -> bool:
@@ -92,7 +110,7 @@ class Conversations:
             owned: whether the log names owners, so that a record without one is refused.
             is_table: whether its columns were checked and mapped.
         """
-        self._log, self._scope, self._owned, self._is_table = log, scope, owned, is_table
+        self._log, self.scope, self._owned, self._is_table = log, scope, owned, is_table
         self._first_speaker: tuple[str, object] | None = None
         self._bare = ConversationDigest(self)
 
@@ -119,7 +137,7 @@ class Conversations:
         the roles of its keys, empty for a table's row, whose columns were mapped."""
         fields = {key: element[key] for key in _OWNER_KEYS if element.get(key) is not None}
         owner = element.get("user_id") if roles is None else owner_of(element, roles)
-        if owner is not None and not self._scope.user_given:
+        if owner is not None and not self.scope.user_given:
             self._owned = self._owned or roles is not None
             fields["user_id"] = owner
         if roles is not None and roles.sessions and (alias := first_named(element, roles.sessions)) is not None:
@@ -145,7 +163,7 @@ class Conversations:
 
     def _check_owner(self, element: dict[str, Any], roles: FieldRoles, used: tuple[str, ...]) -> None:
         """Raise UsageError where an unused field looks like the owner."""
-        if self._scope.user_given:
+        if self.scope.user_given:
             return
         owner = first_named(element, roles.owners)
         people = roles.people if owner is None else unclear_identities(roles.people, owner)
@@ -155,12 +173,9 @@ class Conversations:
                 "it. Call it user_id, or give --user NAME for one owner of all"
             )
 
-    def encoded(self, event: dict[str, Any]) -> bytes:
-        return encode_event(self._scope, event)
-
     def checked(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return the event. Raise UsageError where people of two conversations would share the default owner."""
-        if self._scope.user_given or event.get("user_id") is not None:
+        if self.scope.user_given or event.get("user_id") is not None:
             return event
         if self._owned:
             return event | {"user_id": ""}  # refused: the record belongs to a person that the log does not name
@@ -187,10 +202,10 @@ class ConversationDigest:
 
     def event(self, message: object, conversation: dict[str, Any], place: int) -> bytes:
         event = self._conversations.checked(self._event(message, conversation))
-        self._digest.update(self._conversations.encoded(event) + b"\n")
+        self._digest.update(self._conversations.scope.encode_event(event) + b"\n")
         if event.get("id") in (None, ""):
             event["id"] = identifier(f"{word(event['session_id'])}-{place}-{self._digest.hexdigest()}")
-        return self._conversations.encoded(event)
+        return self._conversations.scope.encode_event(event)
 
     def _event(self, message: object, conversation: dict[str, Any]) -> dict[str, Any]:
         """Return a message event with the given role. A message without a role is refused later."""
@@ -295,11 +310,11 @@ def _read_locomo(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
             if sample is None and text != b"null":
                 yield text[:EVENT_BYTES]
             else:
-                yield from (encode_event(scope, event) for event in _events(sample, scope))
+                yield from (scope.encode_event(event) for event in _events(sample, scope))
 
 
 def _events(sample: object, scope: ImportScope) -> Iterator[dict[str, Any]]:
-    conversation = sample.get("conversation") if isinstance(sample, dict) else None
+    conversation = field_of(sample, "conversation")
     if not isinstance(sample, dict) or not isinstance(conversation, dict):
         yield _misfit({}, sample)
         return

@@ -23,9 +23,41 @@ from recallflow.fields import written_time
 DateOrder = Literal["dmy", "mdy", "ymd"]
 
 
+EVENT_BYTES = 1024 * 1024 + 1  # one more than an event may have, so that a cut line is still rejected as too large
+_WRITTEN_LEVELS = 250  # orjson writes 254, and an event may have 200
+_ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
+_SHOWN_CHARACTERS = 500  # quoted part of an invalid value
+_TIME_CHARACTERS = 64
+_REASON_CHARACTERS, _REASONS_MAX = 64, 100
+_SECONDS_BELOW = 10**12  # beyond it no year has four digits
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_HALVES = re.compile("[\ud800-\udfff]")
+_BESIDE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # marks of direction, and of no width
+
+OTHER_FILE = "files of another kind"
+EMPTY_FILE = "empty files"
+EMPTY = "empty messages"
+OTHER_BRANCH = "messages of other branches"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMessage:
+    """One message of a log. `time` is epoch milliseconds, or a text in the event's format. `edited` is the identity
+    and time of the latest edit."""
+
+    id: str
+    session: str
+    role: object
+    content: str
+    time: int | str | None = None
+    name: str | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    edited: tuple[str, int | str | None] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ImportScope:
-    """Defaults of an import.
+    """Defaults of an import, and the events that it makes.
 
     `user_given` means that `--user` was set: then a group chat, otherwise a separate owner, belongs to that user.
     `date_order` and `zone` apply to dates without month names or zone. `skipped` counts omitted messages by reason, in
@@ -40,6 +72,58 @@ class ImportScope:
     zone: tzinfo = UTC
     skipped: Counter[str] = field(default_factory=Counter, compare=False)
     columns: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def encode_event(self, event: dict[str, Any]) -> bytes:
+        """Return an event as JSON, with the scope's owner where it names none."""
+        owned = {"tenant_id": self.tenant_id, "user_id": self.user_id, "environment": self.environment} | event
+        try:
+            return orjson.dumps(owned)
+        except orjson.JSONEncodeError:  # nested deeper than orjson writes, though it reads it
+            return orjson.dumps(_cut(owned, _WRITTEN_LEVELS))
+
+    def encode_owned_event(self, owner: str, event: Mapping[str, object], time: int | str | None = None) -> bytes:
+        """Return an owner's event as JSON; an event that is too large is cut just above the limit. Lone surrogates,
+        which JSON can contain and UTF-8 cannot, become replacement characters."""
+        owned = {**event, **({} if time is None else {"timestamp": time}), "user_id": owner}
+        try:
+            return self.encode_event(owned)[:EVENT_BYTES]
+        except orjson.JSONEncodeError:
+            try:
+                written = json.dumps(owned, ensure_ascii=False, default=str)
+            except RecursionError:
+                return broken(str(event.get("id")), "is nested too deeply")
+            return self.encode_event(json.loads(_sound(written)))[:EVENT_BYTES]
+
+    def message_events(self, owner: str, said: LoggedMessage) -> Iterator[bytes]:
+        """Yield the message, and the update of its edit."""
+        event = {
+            "type": "message",
+            "id": identifier(said.id),
+            "session_id": identifier(said.session),
+            "role": said.role if isinstance(said.role, str) else None,
+            "content": said.content,
+            **({} if said.time is None else {"timestamp": said.time}),
+            **({} if said.name is None else {"name": said.name}),
+            **({"metadata": dict(said.metadata)} if said.metadata else {}),
+        }
+        yield self.encode_owned_event(owner, event)
+        if said.edited is not None:
+            yield self.edit(owner, identifier(said.id), said.edited, {"content": said.content})
+
+    def edit(
+        self, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]
+    ) -> bytes:
+        """Return the update event of an edit, which has an identity and a time."""
+        key, time = edited
+        event = {"type": "memory.update", "id": identifier(f"{memory_id}~{key}"), "memory_id": memory_id, **changed}
+        return self.encode_owned_event(owner, event, time)
+
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        """Count an omitted message. Reasons that come from the log are limited in number, to limit memory."""
+        shown = author(reason[:_REASON_CHARACTERS]) or "without a reason"
+        known = shown in self.skipped or len(self.skipped) < _REASONS_MAX
+        if count:
+            self.skipped[shown if known else "for other reasons"] += count
 
 
 class LogSource(Protocol):
@@ -103,19 +187,6 @@ class LogFormat:
     fields: tuple[str, ...] = ()  # names in its JSON, by which the format that is nearest to an unknown log is found
 
 
-EVENT_BYTES = 1024 * 1024 + 1  # one more than an event may have, so that a cut line is still rejected as too large
-_WRITTEN_LEVELS = 250  # orjson writes 254, and an event may have 200
-
-
-def encode_event(scope: ImportScope, event: dict[str, Any]) -> bytes:
-    """Return an event as JSON, with the scope's owner where it names none."""
-    owned = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "environment": scope.environment} | event
-    try:
-        return orjson.dumps(owned)
-    except orjson.JSONEncodeError:  # nested deeper than orjson writes, though it reads it
-        return orjson.dumps(_cut(owned, _WRITTEN_LEVELS))
-
-
 def _cut(value: Any, levels: int) -> Any:
     """Return a value cut below some levels: the rest is still nested too deeply, and refused for that."""
     if levels == 0:
@@ -123,76 +194,6 @@ def _cut(value: Any, levels: int) -> Any:
     if isinstance(value, dict):
         return {key: _cut(item, levels - 1) for key, item in value.items()}
     return [_cut(item, levels - 1) for item in value] if isinstance(value, list) else value
-
-
-_ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
-_SHOWN_CHARACTERS = 500  # quoted part of an invalid value
-_TIME_CHARACTERS = 64
-_REASON_CHARACTERS, _REASONS_MAX = 64, 100
-_SECONDS_BELOW = 10**12  # beyond it no year has four digits
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-_HALVES = re.compile("[\ud800-\udfff]")
-_BESIDE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # marks of direction, and of no width
-
-OTHER_FILE = "files of another kind"
-EMPTY_FILE = "empty files"
-EMPTY = "empty messages"
-OTHER_BRANCH = "messages of other branches"
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedMessage:
-    """One message of a log. `time` is epoch milliseconds, or a text in the event's format. `edited` is the identity
-    and time of the latest edit."""
-
-    id: str
-    session: str
-    role: object
-    content: str
-    time: int | str | None = None
-    name: str | None = None
-    metadata: Mapping[str, object] = field(default_factory=dict)
-    edited: tuple[str, int | str | None] | None = None
-
-
-def message_events(scope: ImportScope, owner: str, said: LoggedMessage) -> Iterator[bytes]:
-    """Yield the message, and the update of its edit."""
-    event = {
-        "type": "message",
-        "id": identifier(said.id),
-        "session_id": identifier(said.session),
-        "role": said.role if isinstance(said.role, str) else None,
-        "content": said.content,
-        **({} if said.time is None else {"timestamp": said.time}),
-        **({} if said.name is None else {"name": said.name}),
-        **({"metadata": dict(said.metadata)} if said.metadata else {}),
-    }
-    yield encode_owned_event(scope, owner, event)
-    if said.edited is not None:
-        yield edit(scope, owner, identifier(said.id), said.edited, {"content": said.content})
-
-
-def edit(
-    scope: ImportScope, owner: str, memory_id: str, edited: tuple[str, int | str | None], changed: Mapping[str, object]
-) -> bytes:
-    """Return the update event of an edit."""
-    key, time = edited
-    event = {"type": "memory.update", "id": identifier(f"{memory_id}~{key}"), "memory_id": memory_id, **changed}
-    return encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))
-
-
-def encode_owned_event(scope: ImportScope, owner: str, event: Mapping[str, object]) -> bytes:
-    """Return an owner's event as JSON; an event that is too large is cut just above the limit. Lone surrogates,
-    which JSON can contain and UTF-8 cannot, become replacement characters."""
-    owned = {**event, "user_id": owner}
-    try:
-        return encode_event(scope, owned)[:EVENT_BYTES]
-    except orjson.JSONEncodeError:
-        try:
-            written = json.dumps(owned, ensure_ascii=False, default=str)
-        except RecursionError:
-            return broken(str(event.get("id")), "is nested too deeply")
-        return encode_event(scope, json.loads(_sound(written)))[:EVENT_BYTES]
 
 
 def broken(where: str, what: str, value: object = None) -> bytes:
@@ -220,6 +221,21 @@ def lenient(text: bytes) -> Any:
             return json.loads(text.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return text
+
+
+def field_of(value: object, name: str) -> Any:
+    """Return a field of a parsed value; None where it is no object or lacks the field."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def text_of(value: object, name: str) -> str:
+    """Return a text field, stripped; an empty text for other values."""
+    return found.strip() if isinstance(found := field_of(value, name), str) else ""
+
+
+def list_of(value: object, name: str) -> list[Any]:
+    """Return a list field; an empty list for other values."""
+    return found if isinstance(found := field_of(value, name), list) else []
 
 
 def word(value: object) -> str:
@@ -266,14 +282,6 @@ def stamp(written: object) -> str | None:
     return None if written in (None, "") else word(written)[:_TIME_CHARACTERS]
 
 
-def leave_out(scope: ImportScope, reason: str, count: int = 1) -> None:
-    """Count an omitted message. Reasons that come from the log are limited in number, to limit memory."""
-    shown = author(reason[:_REASON_CHARACTERS]) or "without a reason"
-    known = shown in scope.skipped or len(scope.skipped) < _REASONS_MAX
-    if count:
-        scope.skipped[shown if known else "for other reasons"] += count
-
-
 def exported(source: LogSource, names: "re.Pattern[str]", scope: ImportScope) -> list[LogSource]:
     """Return the files of an export with matching names, or the single file that was given; count others."""
     members = source.members()
@@ -281,7 +289,7 @@ def exported(source: LogSource, names: "re.Pattern[str]", scope: ImportScope) ->
         return [source]
     found = [member for member in members if names.fullmatch(file_name(member.name))]
     if others := len(members) - len(found):
-        leave_out(scope, OTHER_FILE, others)
+        scope.leave_out(OTHER_FILE, others)
     return found
 
 

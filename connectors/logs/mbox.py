@@ -33,8 +33,6 @@ from recallflow.connectors.logs.events import (
     author,
     broken,
     file_name,
-    leave_out,
-    message_events,
 )
 
 _MAIL_BYTES = 8 * 1024 * 1024  # size limit of a mail in memory; its text comes before large attachments
@@ -60,7 +58,7 @@ def _read(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     with source.open() as file:
         for number, (mail, is_whole) in enumerate(_mails(file), start=1):
             if not is_whole:
-                leave_out(scope, _CUT)
+                scope.leave_out(_CUT)
             yield from mail_events(mail, scope, f"{file_name(source.name)}, mail {number}")
 
 
@@ -94,10 +92,10 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
         return
     subject, sender = _header(parsed, "Subject"), _header(parsed, "From")
     body, quoted = _unquoted(_body(parsed))
-    leave_out(scope, _QUOTED, quoted)
+    scope.leave_out(_QUOTED, quoted)
     text = "\n".join(part for part in (body, *_files(parsed)) if part)
     if not text and not subject:
-        leave_out(scope, EMPTY)
+        scope.leave_out(EMPTY)
         return
     if (time := _time(parsed)) is None:
         yield broken(where, "has no date", mail)
@@ -116,7 +114,7 @@ def mail_events(mail: bytes, scope: ImportScope, where: str) -> Iterator[bytes]:
         name=author(name) or author(address) or author(sender),
         metadata={"source": "mbox", "subject": subject[:500], "from": address[:500]},
     )
-    yield from message_events(scope, scope.user_id, said)
+    yield from scope.message_events(scope.user_id, said)
 
 
 def _header(mail: Message, name: str) -> str:

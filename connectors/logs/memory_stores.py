@@ -1,4 +1,32 @@
-"""Memories of mem0, Zep and Graphiti."""
+"""Memories of mem0, Zep and Graphiti, saved as JSON.
+
+mem0: results of `get_all`, an export or `history`.
+
+    {"results": [memory]}, {"memories": [memory]}, [memory], or a memory a line
+    memory: {"id", "memory", "user_id" | "agent_id" | "app_id" | "run_id", "metadata", "categories", "created_at",
+             "updated_at", "expiration_date"?}
+    history: {"id", "memory_id", "event": "ADD" | "UPDATE" | "DELETE", "old_memory", "new_memory", "created_at", …}
+
+Sources of the format: docs.mem0.ai (api-reference/memory/get-memory, v2-get-memories, create-memory-export and
+cookbooks/essentials/exporting-memories). Owners and fields match the gateway's mem0 interface
+(docs/how-to/mem0-clients.md), so both ways of migration give the same memories.
+
+Zep's threads (formerly sessions) and facts, and Graphiti's data, in the JSON of their interfaces.
+
+    {"thread_id" | "session_id", "user_id", "messages": [message]}, or {"threads" | "sessions": [such]}
+    message: {"uuid", "role" (of v2: a name, with "role_type"), "name"?, "content", "created_at", "metadata"}
+    {"edges" | "facts": [edge], "nodes": [node], "episodes": [episode]}
+    edge:    {"uuid", "fact", "name", "source_node_uuid", "target_node_uuid", "valid_at", "invalid_at", "expired_at",
+              "created_at", "group_id"?}
+    node:    {"uuid", "name", "summary"}
+    episode: {"uuid", "content", "source": "message" | "text" | "json", "role"?, "role_type"?, "valid_at", "created_at",
+              "thread_id" | "session_id"?, "group_id"?}
+
+A fact that became untrue has an `invalid_at`: it is imported as the fact, and as an update that ends it. Sources of the
+format: help.getzep.com/sdk-reference (thread/get-messages-of-a-thread), its version 2
+(deprecated/memory/get-session-message, graph/node/get-entity-edges-for-a-node) and mintlify.com/getzep/graphiti
+(api/edges, api/episodes).
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,13 +44,11 @@ from recallflow.connectors.logs.events import (
     LogSource,
     author,
     broken,
-    edit,
-    encode_owned_event,
+    field_of,
     file_name,
     identifier,
-    leave_out,
     lenient,
-    message_events,
+    list_of,
     stamp,
     start_of,
     word,
@@ -60,11 +86,11 @@ def _read_mem0(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
         path = () if listed is None else (listed,)
         for number, text in enumerate(elements(opened, *path), start=1):
             value, where = lenient(text), f"{source.name}, {number}"
-            pages = value.get(listed) if listed and isinstance(value, dict) else None  # a further page, in a line
+            pages = field_of(value, listed) if listed else None  # a line may be a further page
             for one in pages if isinstance(pages, list) else [value]:
                 yield from memory_events(one, scope, where)
     if any(name in one for one in start for name in _NOT_MEMORIES):
-        leave_out(scope, "relations of mem0's graph")
+        scope.leave_out("relations of mem0's graph")
 
 
 MEM0 = LogFormat(
@@ -97,12 +123,10 @@ def memory_events(memory: Any, scope: ImportScope, where: str) -> Iterator[bytes
         stamp(memory.get("created_at")),
         stamp(memory.get("updated_at")),
     )
-    labels = _labels(memory)
-    given = {"content": memory["memory"], **labels}
-    event = {"type": "memory", "id": memory_id, **fields, **given}
-    yield encode_owned_event(scope, owner, event | ({} if created is None else {"timestamp": created}))
+    given = {"content": memory["memory"], **_labels(memory)}
+    yield scope.encode_owned_event(owner, {"type": "memory", "id": memory_id, **fields, **given}, created)
     if updated is not None and updated != created:
-        yield edit(scope, owner, memory_id, (updated, updated), given)
+        yield scope.edit(owner, memory_id, (updated, updated), given)
 
 
 def _owned(memory: dict[str, Any], scope: ImportScope) -> tuple[str, dict[str, Any]]:
@@ -120,8 +144,7 @@ def _unclear(memory: dict[str, Any], scope: ImportScope) -> list[str]:
 
 
 def _labels(memory: dict[str, Any]) -> dict[str, object]:
-    categories = memory.get("categories")
-    named = [one for one in categories if isinstance(one, str)] if isinstance(categories, list) else []
+    named = [one for one in list_of(memory, "categories") if isinstance(one, str)]
     labels: dict[str, object] = {"category": named[0]} if named else {}
     if len(named) > 1:
         labels["tags"] = named
@@ -149,7 +172,7 @@ def _step(step: dict[str, Any], owner: str, fields: dict[str, Any], scope: Impor
         event = {"type": "memory.forget", "id": identifier(step.get("id")), "memory_id": memory_id}
         if kind != "DELETE":
             event |= {"type": "memory.update", "content": step.get("new_memory")}
-    return encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))
+    return scope.encode_owned_event(owner, event, time)
 
 
 _THREADS, _FACTS = ("threads", "sessions"), ("edges", "facts")
@@ -230,13 +253,12 @@ def _events(
 ) -> Iterator[bytes]:
     if not isinstance(value, dict):
         yield broken(where, "is nothing that Zep gives", value)
-    elif kind == "messages" and not isinstance(value.get("messages"), list):  # else it is a further page, in a line
+    elif kind == "messages" and not isinstance(value.get("messages"), list):  # a list would be a further page
         yield from _message(value, _session(about, where), _owner(about, scope), scope, where)
     elif isinstance(messages := value.get("messages"), list):
         for number, message in enumerate(messages, start=1):
-            yield from _message(
-                message, _session(value, where), _owner(value, scope), scope, f"{where}, message {number}"
-            )
+            session, owner = _session(value, where), _owner(value, scope)
+            yield from _message(message, session, owner, scope, f"{where}, message {number}")
     elif "fact" in value:
         yield from fact_events(value, names, scope)
     elif _is_episode(value):
@@ -270,7 +292,7 @@ def _message(message: Any, session: str, owner: str, scope: ImportScope, where: 
         return
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
-        leave_out(scope, EMPTY)
+        scope.leave_out(EMPTY)
         return
     role, kind = message.get("role"), message.get("role_type")
     said = LoggedMessage(
@@ -282,7 +304,7 @@ def _message(message: Any, session: str, owner: str, scope: ImportScope, where: 
         name=author(message.get("name")) or (author(role) if kind is not None and role != kind else None),
         metadata={"source": "zep"},
     )
-    yield from message_events(scope, owner, said)
+    yield from scope.message_events(owner, said)
 
 
 def _role(given: object) -> object:
@@ -303,40 +325,37 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: ImportSco
     event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **held}
     if source and target:
         event["relations"] = [relation | held]
-    yield encode_owned_event(scope, owner, event | ({} if created is None else {"timestamp": created}))
+    yield scope.encode_owned_event(owner, event, created)
     if ends is not None:
         changed: dict[str, object] = {"valid_to": ends}
         if source and target:
             changed["relations"] = [relation | held | {"valid_to": ends}]
-        yield edit(scope, owner, memory_id, (ends, stamp(edge.get("expired_at")) or ends), changed)
+        yield scope.edit(owner, memory_id, (ends, stamp(edge.get("expired_at")) or ends), changed)
 
 
 def _episode(episode: dict[str, Any], scope: ImportScope, where: str) -> Iterator[bytes]:
     """Yield the event of a Graphiti episode: a message with its speaker, or other text or data."""
     content, kind = episode.get("content"), word(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
-        leave_out(scope, EMPTY)
+        scope.leave_out(EMPTY)
         return
     time = stamp(episode.get("valid_at")) or stamp(episode.get("reference_time")) or stamp(episode.get("created_at"))
     owner, key = _owner(episode, scope), word(episode.get("uuid")) or where
     if kind != "message":
         event = {"type": "memory", "id": identifier(key), "kind": kind[:100], "content": content}
-        yield encode_owned_event(scope, owner, event | ({} if time is None else {"timestamp": time}))
+        yield scope.encode_owned_event(owner, event, time)
         return
     spoken = _SPOKEN.fullmatch(content) if episode.get("role") is None else None
     name = author(spoken["name"] if spoken else episode.get("role"))
+    has_session = episode.get("thread_id") or episode.get("session_id")
     role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
     said = LoggedMessage(
         id=key,
-        session=_session({**episode, "uuid": None}, where) if _has_session(episode) else owner,
+        session=_session({**episode, "uuid": None}, where) if has_session else owner,
         role=role,
         content=spoken["text"] if spoken else content,
         time=time,
         name=None if name in ("user", "assistant", "system", "tool") else name,
         metadata={"source": "zep"},
     )
-    yield from message_events(scope, owner, said)
-
-
-def _has_session(episode: dict[str, Any]) -> bool:
-    return bool(episode.get("thread_id") or episode.get("session_id"))
+    yield from scope.message_events(owner, said)

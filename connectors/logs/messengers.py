@@ -1,4 +1,26 @@
-"""Exports of Telegram and WhatsApp."""
+"""Exports of Telegram and WhatsApp.
+
+Telegram Desktop's export in JSON is `result.json`, of one chat or of the account:
+
+    {"name", "type", "id", "messages": [...]}
+    {"about", "personal_information", "chats": {"list": [{"name", "type", "id", "messages": [...]}]}, "left_chats"}
+    message: {"id", "type": "message" | "service", "date", "date_unixtime", "edited_unixtime"?, "from": text | null,
+              "from_id", "reply_to_message_id"?, "forwarded_from"?, "text": text | [text | {"type", "text", "href"?}],
+              "photo"?, "file"?, "file_name"?, "media_type"?, "sticker_emoji"?, "poll"?, "action"?}
+
+`date` is the local time of the exporting machine, `date_unixtime` (since 2021) is epoch seconds. Sources of
+the format: tg-parser (docs/TELEGRAM_FORMAT.md on PyPI) and importers in public repositories.
+
+WhatsApp's export of a chat is `_chat.txt` (iOS) or `WhatsApp Chat with NAME.txt` (Android), alone or in its zip:
+
+    [31/12/2025, 23:59:58] Ann: Happy new year!            iOS
+    31/12/2025, 23:59 - Ann: Happy new year!               Android
+    12/31/25, 11:59 PM - Ann created group "Trip"          a line of the program: without a name, or with a mark
+
+There are no ids and no zone. Days and months are in the phone's order, which the whole file or an option shows.
+Sources of the format: importers in public repositories (bolsozap, koftezz/whatsapp-chat-analyzer's issue 18 on edited
+messages, sepinf-inc/IPED's issue 1647 on the program's own lines); WhatsApp documents none.
+"""
 
 import hashlib
 import re
@@ -24,11 +46,11 @@ from recallflow.connectors.logs.events import (
     broken,
     epoch_ms,
     exported,
+    field_of,
     file_name,
     identifier,
-    leave_out,
     lenient,
-    message_events,
+    list_of,
     start_of,
     word,
 )
@@ -39,7 +61,7 @@ _TELEGRAM_FILE = re.compile(r"result\.json")
 _OF_CHATS = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
 _OF_GROUPS = ("private_group", "private_supergroup", "public_supergroup", "private_channel", "public_channel")
 _OF_THE_ACCOUNT = ("bot_chat", "saved_messages", "replies", "verification_codes")  # chats without other people
-_NOT_INCLUDED = "(File"  # an export without files says so in their place
+_ABSENT = "(File"  # an export without files says so in their place
 _FORWARD_CHARACTERS = 200
 
 
@@ -95,16 +117,7 @@ TELEGRAM = LogFormat(
     "Telegram's export",
     _recognises_telegram,
     _read_telegram,
-    fields=(
-        "about",
-        "personal_information",
-        "chats",
-        "left_chats",
-        "date_unixtime",
-        "from",
-        "from_id",
-        "text_entities",
-    ),
+    ("about", "personal_information", "chats", "left_chats", "date_unixtime", "from", "from_id", "text_entities"),
 )
 
 
@@ -114,11 +127,11 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
         yield broken(where, "is no message of Telegram's export", message)
         return
     if message.get("type") == "service":
-        leave_out(scope, f"service messages ({word(message.get('action'))})")
+        scope.leave_out(f"service messages ({word(message.get('action'))})")
         return
     text = _telegram_text(message)
     if not text:
-        leave_out(scope, EMPTY)
+        scope.leave_out(EMPTY)
         return
     if not owner:
         yield broken(where, "is of a chat without name and id: give --user NAME", message)
@@ -138,7 +151,7 @@ def telegram_message(message: Any, chat: dict[str, Any], owner: str, scope: Impo
         metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
         edited=_edited(message, scope),
     )
-    yield from message_events(scope, owner, said)
+    yield from scope.message_events(owner, said)
 
 
 def _owner(chat: dict[str, Any], alike: Set[str], scope: ImportScope) -> str:
@@ -195,7 +208,7 @@ def _words(text: object) -> str:
     for piece in text if isinstance(text, list) else ():
         if isinstance(piece, str):
             pieces.append(piece)
-        elif isinstance(piece, dict) and isinstance(words := piece.get("text"), str):
+        elif isinstance(words := field_of(piece, "text"), str):
             address = piece.get("href")
             pieces.append(f"{words} ({address})" if isinstance(address, str) and address != words else words)
     return "".join(pieces).strip()
@@ -207,20 +220,13 @@ def _sent(message: dict[str, Any]) -> Iterator[str]:
     kind, emoji = message.get("media_type"), message.get("sticker_emoji")
     if "file" in message or isinstance(kind, str):
         name = message.get("file_name") or message.get("file")
-        named = (
-            isinstance(name, str) and not name.startswith(_NOT_INCLUDED) and (kind is None or "file_name" in message)
-        )
+        named = isinstance(name, str) and not name.startswith(_ABSENT) and (kind is None or "file_name" in message)
         if isinstance(kind, str) and not named:
             yield f"[{kind.replace('_', ' ')}{f' {emoji}' if isinstance(emoji, str) else ''}]"
         else:
             yield f"[file: {file_name(word(name))}]" if named else "[file]"
-    if isinstance(poll := message.get("poll"), dict) and isinstance(question := poll.get("question"), str):
-        answers = poll.get("answers")
-        texts = (
-            [one["text"] for one in answers if isinstance(one, dict) and isinstance(one.get("text"), str)]
-            if (isinstance(answers, list))
-            else []
-        )
+    if isinstance(question := field_of(poll := message.get("poll"), "question"), str):
+        texts = [text for one in list_of(poll, "answers") if isinstance(text := field_of(one, "text"), str)]
         yield f"[poll: {question}{': ' if texts else ''}{', '.join(texts)}]"
     if "location_information" in message:
         yield f"[location{f': {place}' if isinstance(place := message.get('place_name'), str) else ''}]"
@@ -337,7 +343,7 @@ def _read_whatsapp(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
     members = source.members()
     chats = [one for one in members if _WHATSAPP_FILE.fullmatch(file_name(one.name))] if members else [source]
     if others := len(members) - len(chats) if members else 0:
-        leave_out(scope, OTHER_FILE, others)
+        scope.leave_out(OTHER_FILE, others)
     named = [_chat_of(chat.name, "" if members and len(chats) > 1 else source.name) for chat in chats]
     if len(chats) > 1 and None in named and not scope.user_given:
         first = next(chat.name for chat, name in zip(chats, named, strict=True) if name is None)
@@ -434,11 +440,11 @@ def _events(
     found = _SPOKEN_LINE.fullmatch("\n".join(entry.lines))
     name = _person(found["name"]) if found else None
     if found is None or name is None:
-        leave_out(scope, PROGRAM_LINES)
+        scope.leave_out(PROGRAM_LINES)
         return
     text, reason = _content(found["text"] or "", is_ios)
     if reason:
-        leave_out(scope, reason)
+        scope.leave_out(reason)
         return
     content = f"{entry.wall.isoformat()}\n{name}\n{text}"
     same[content] += 1
@@ -452,7 +458,7 @@ def _events(
         name=name,
         metadata={"source": "whatsapp"},
     )
-    yield from message_events(scope, owner, said)
+    yield from scope.message_events(owner, said)
 
 
 def _person(written: str) -> str | None:

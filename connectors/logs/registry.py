@@ -17,7 +17,6 @@ from recallflow.connectors.logs.events import (
     LogFormat,
     LogHead,
     LogSource,
-    leave_out,
     start_of,
 )
 from recallflow.connectors.logs.mbox import MBOX
@@ -79,7 +78,7 @@ class Log:
     columns: tuple[tuple[str, str], ...] = ()
 
     def read(self, scope: ImportScope) -> Iterator[bytes]:
-        leave_out(scope, EMPTY_FILE, self.source.empty)
+        scope.leave_out(EMPTY_FILE, self.source.empty)
         return self.format.read(self.source, scope)
 
 

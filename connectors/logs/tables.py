@@ -23,7 +23,6 @@ from recallflow.connectors.logs.events import (
     LogHead,
     LogSource,
     broken,
-    encode_event,
     start_of,
 )
 from recallflow.connectors.logs.owners import (
@@ -131,7 +130,7 @@ class TableReader:
         if isinstance(role := element.get("role"), str):
             element["role"] = ROLES.get(role.strip().casefold(), role)
         if element.get("type") in EVENT_TYPES:  # an event, as `export` writes it
-            yield encode_event(scope, _exported(element))
+            yield scope.encode_event(_exported(element))
             return
         if listed(element) is None:
             element.setdefault("role", "user")

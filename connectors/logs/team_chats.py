@@ -1,4 +1,28 @@
-"""Exports of Slack and Discord."""
+"""Exports of team chats: Slack and Discord.
+
+Slack's export of a workspace is a zip, or the folder that it was unpacked to:
+
+    channels.json, groups.json, mpims.json, dms.json   [{"id", "name"?, "members": [user]}]
+    users.json (org_users.json)                        [{"id", "name", "profile": {"display_name", "real_name"}}]
+    FOLDER/2025-01-31.json                             the messages of a day; the folder is a channel's name, a dm's id
+    message: {"type": "message", "subtype"?, "user", "text", "ts", "thread_ts"?, "edited"?: {"ts"}, "username"?,
+              "bot_id"?, "files"?: [{"name"}], "attachments"?, "blocks"?}
+
+`ts` is epoch seconds with a number in place of microseconds, unique in a channel. Sources of the format:
+slack.com/help/articles/220556107 (the files), docs.slack.dev/reference/events/message (subtypes),
+docs.slack.dev/messaging/formatting-message-text and gist.github.com/viccro/734581d3c9777f9733d1f665279e5b54.
+
+A Discord channel is one file in the JSON of DiscordChatExporter:
+
+    {"guild": {"id", "name"}, "channel": {"id", "type", "categoryId", "category", "name"},
+     "messages": [{"id", "type": "Default" | "Reply" | …, "timestamp", "timestampEdited" | null, "content",
+                   "author": {"id", "name", "nickname"?, "isBot"}, "attachments": [{"fileName"}],
+                   "embeds": [{"title", "url", "description"}], "stickers": [{"name"}], "reference"?: {"messageId"},
+                   "forwardedMessage"?: {"content"}}]}
+
+Times are RFC 3339. A direct message is in the guild `Direct Messages`, whose id is 0. A thread has its channel as
+`category`.
+"""
 
 import html
 import re
@@ -19,27 +43,20 @@ from recallflow.connectors.logs.events import (
     author,
     broken,
     epoch_ms,
+    field_of,
     file_name,
     identifier,
-    leave_out,
     lenient,
-    message_events,
+    list_of,
     stamp,
+    text_of,
     word,
 )
 
 _DAY = re.compile(r"(?:.*/)?(?P<folder>[^/]+)/\d{4}-\d{2}-\d{2}\.json")
 _LISTS = ("channels.json", "groups.json", "mpims.json", "dms.json")
 _USERS = ("users.json", "org_users.json")
-_SLACK_MESSAGES = (
-    None,
-    "bot_message",
-    "me_message",
-    "thread_broadcast",
-    "reply_broadcast",
-    "file_share",
-    "file_comment",
-)
+_SUBTYPES = (None, "bot_message", "me_message", "thread_broadcast", "reply_broadcast", "file_share", "file_comment")
 _REASONS = {"tombstone": "deleted messages", "message_deleted": "deleted messages"}
 _MARKED = re.compile(r"<(?P<what>[^<>|]*)(?:\|(?P<label>[^<>]*))?>")
 _BLOCK_TEXTS = 200  # of one message
@@ -64,14 +81,12 @@ def _read_slack(source: LogSource, scope: ImportScope) -> Iterator[bytes]:
         found = _DAY.fullmatch(member.name.replace("\\", "/"))
         if found is None:
             if file_name(member.name) not in (*_LISTS, *_USERS):
-                leave_out(scope, OTHER_FILE)
+                scope.leave_out(OTHER_FILE)
             continue
         channel = channels.get(found["folder"], _Channel(found["folder"], found["folder"]))
         with member.open() as opened:
             for number, text in enumerate(elements(opened), start=1):
-                yield from slack_message(
-                    lenient(text), channel.id, channel.name, people, scope, f"{member.name}, {number}"
-                )
+                yield from slack_message(lenient(text), channel, people, scope, f"{member.name}, {number}")
 
 
 SLACK = LogFormat("slack", "Slack's export of a workspace", _recognises_slack, _read_slack)
@@ -93,12 +108,8 @@ def _people(files: Iterator[LogSource]) -> Iterator[tuple[str, str]]:
 
 
 def _person(given: object) -> str | None:
-    fields = ("display_name", "real_name", "name") if isinstance(given, dict) else ()
-    return (
-        next((name for field in fields if (name := author(given.get(field)))), None)
-        if isinstance(given, dict)
-        else None
-    )
+    fields = ("display_name", "real_name", "name")
+    return next((name for field in fields if (name := author(field_of(given, field)))), None)
 
 
 def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator[tuple[str, _Channel]]:
@@ -109,12 +120,7 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
         if name := author(one.get("name")):
             yield name, _Channel(key, name)
         else:
-            members = one.get("members")
-            named = (
-                sorted(people.get(word(member), word(member)) for member in members)
-                if isinstance(members, list)
-                else []
-            )
+            named = sorted(people.get(word(member), word(member)) for member in list_of(one, "members"))
             direct[key] = f"dm {', '.join(named)}" if named else key
     alike = Counter(direct.values())
     for key, name in direct.items():
@@ -122,22 +128,22 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
 
 
 def slack_message(
-    message: Any, channel_id: str, channel: str, people: Mapping[str, str], scope: ImportScope, where: str
+    message: Any, channel: _Channel, people: Mapping[str, str], scope: ImportScope, where: str
 ) -> Iterator[bytes]:
     """Yield a message of a channel; events of the channel are counted by subtype."""
     if not isinstance(message, dict):
         yield broken(where, "is no message of Slack's export", message)
         return
     kind = message.get("subtype")
-    if kind not in _SLACK_MESSAGES:
-        leave_out(scope, _REASONS.get(word(kind), word(kind)))
+    if kind not in _SUBTYPES:
+        scope.leave_out(_REASONS.get(word(kind), word(kind)))
         return
     if message.get("hidden"):
-        leave_out(scope, "hidden messages")
+        scope.leave_out("hidden messages")
         return
     text = _slack_text(message, people, scope)
     if not text:
-        leave_out(scope, EMPTY)
+        scope.leave_out(EMPTY)
         return
     ts, thread, edited = message.get("ts"), message.get("thread_ts"), message.get("edited")
     if (time := epoch_ms(ts)) is None:
@@ -145,17 +151,18 @@ def slack_message(
         return
     answered = thread if isinstance(thread, str) and thread != ts else None
     said = LoggedMessage(
-        id=f"{channel_id}-{word(ts)}",
+        id=f"{channel.id}-{word(ts)}",
         # The first message of a thread stays in the channel: before the first answer it was not in a thread.
-        session=f"{channel_id}-{answered}" if answered else channel_id,
+        session=f"{channel.id}-{answered}" if answered else channel.id,
         role="assistant" if kind == "bot_message" or message.get("bot_id") else "user",
         content=text,
         time=time,
         name=_author(message, people),
-        metadata={"source": "slack", "channel": channel} | ({"thread": f"{channel_id}-{answered}"} if answered else {}),
+        metadata={"source": "slack", "channel": channel.name}
+        | ({"thread": f"{channel.id}-{answered}"} if answered else {}),
         edited=(word(edited["ts"]), epoch_ms(edited["ts"])) if isinstance(edited, dict) and edited.get("ts") else None,
     )
-    yield from message_events(scope, scope.user_id if scope.user_given else identifier(channel), said)
+    yield from scope.message_events(scope.user_id if scope.user_given else identifier(channel.name), said)
 
 
 def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
@@ -173,21 +180,21 @@ def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
 def _slack_text(message: dict[str, Any], people: Mapping[str, str], scope: ImportScope) -> str:
     """Return the text and file names. Bots often use attachments or blocks without text; with a text, these are
     mostly link previews and left out."""
-    said = message.get("text")
-    found = [_plain(said, people)] if isinstance(said, str) else []
-    attachments, blocks = message.get("attachments"), message.get("blocks")
+    found = [_plain(text_of(message, "text"), people)]
+    attachments = list_of(message, "attachments")
     if not any(found):
-        found = [_plain(text, people) for text in [*_attached(attachments), *_in_blocks(blocks)][:_BLOCK_TEXTS]]
-    elif isinstance(attachments, list) and attachments:
-        leave_out(scope, "attachments beside a message's own text", len(attachments))
-    for file in files if isinstance(files := message.get("files"), list) else ():
-        name = file.get("name") or file.get("title") if isinstance(file, dict) else None
+        texts = [*_attached(attachments), *_in_blocks(message.get("blocks"))]
+        found = [_plain(text, people) for text in texts[:_BLOCK_TEXTS]]
+    else:
+        scope.leave_out("attachments beside a message's own text", len(attachments))
+    for file in list_of(message, "files"):
+        name = field_of(file, "name") or field_of(file, "title")
         found.append(f"[file: {name}]" if isinstance(name, str) else "[file]")
     return "\n".join(text for text in found if text)
 
 
-def _attached(attachments: object) -> Iterator[str]:
-    for one in attachments if isinstance(attachments, list) else ():
+def _attached(attachments: list[Any]) -> Iterator[str]:
+    for one in attachments:
         if isinstance(one, dict):
             texts = [text for field in ("pretext", "title", "text") if isinstance(text := one.get(field), str) and text]
             fallback = one.get("fallback")
@@ -205,9 +212,8 @@ def _in_blocks(blocks: object) -> Iterator[str]:
             text = one.get("text")
             if isinstance(text, str):
                 yield text
-            ahead += [
-                value for value in (one.get("elements"), one.get("fields"), text) if isinstance(value, list | dict)
-            ]
+            nested = (one.get("elements"), one.get("fields"), text)
+            ahead += [value for value in nested if isinstance(value, list | dict)]
 
 
 def _plain(text: str, people: Mapping[str, str]) -> str:
@@ -227,7 +233,7 @@ def _plain(text: str, people: Mapping[str, str]) -> str:
     return html.unescape(_MARKED.sub(shown, text)).strip()
 
 
-_DISCORD_MESSAGES = (
+_TYPES = (
     "Default",
     "Reply",
     "20",
@@ -281,12 +287,12 @@ def discord_message(
         yield broken(where, "is no message of Discord's", message)
         return
     kind = word(message.get("type"))
-    if kind not in _DISCORD_MESSAGES:
-        leave_out(scope, f"service messages ({kind})")
+    if kind not in _TYPES:
+        scope.leave_out(f"service messages ({kind})")
         return
     text = _discord_text(message)
     if not text:
-        leave_out(scope, EMPTY)
+        scope.leave_out(EMPTY)
         return
     written = by if isinstance(by := message.get("author"), dict) else {}
     edited, answered = stamp(message.get("timestampEdited")), message.get("reference")
@@ -308,24 +314,20 @@ def discord_message(
     if said.time is None:
         yield broken(where, "has no timestamp", message)
         return
-    yield from message_events(scope, owner, said)
+    yield from scope.message_events(owner, said)
 
 
 def _discord_text(message: dict[str, Any]) -> str:
     """Return the text, the forwarded text, and file names. Bots often use embeds without text; with a text, embeds
     are link previews and left out."""
-    found = [content.strip()] if isinstance(content := message.get("content"), str) else []
-    forwarded = message.get("forwardedMessage")
-    if isinstance(forwarded, dict) and isinstance(text := forwarded.get("content"), str) and text.strip():
-        found.append(f"[forwarded]\n{text.strip()}")
+    found = [text_of(message, "content")]
+    if forwarded := text_of(message.get("forwardedMessage"), "content"):
+        found.append(f"[forwarded]\n{forwarded}")
     if not any(found):
-        for embed in _objects(message, "embeds"):
-            found += [text for field in ("title", "description") if isinstance(text := embed.get(field), str)]
-    found += [f"[file: {name}]" for one in _objects(message, "attachments") if (name := author(one.get("fileName")))]
-    found += [f"[sticker {name}]" for one in _objects(message, "stickers") if (name := author(one.get("name")))]
+        for embed in list_of(message, "embeds"):
+            found += [text for field in ("title", "description") if isinstance(text := field_of(embed, field), str)]
+    found += [
+        f"[file: {name}]" for one in list_of(message, "attachments") if (name := author(field_of(one, "fileName")))
+    ]
+    found += [f"[sticker {name}]" for one in list_of(message, "stickers") if (name := author(field_of(one, "name")))]
     return "\n".join(text for text in found if text)
-
-
-def _objects(message: dict[str, Any], field: str) -> list[dict[str, Any]]:
-    listed = message.get(field)
-    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
