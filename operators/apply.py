@@ -30,9 +30,8 @@ from recallflow.operators.events import Analysis, Write, event_time
 from recallflow.operators.graph.graph_events import archive, check_relations, relate
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.memory_rows import changed_columns, entry_of, new_row, vectors_of
-from recallflow.operators.passages import passages
+from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.rules import Rules
-from recallflow.operators.text import entry_stems, flags_of
 from recallflow.operators.user_limits import UserLimits
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget

@@ -1,26 +1,146 @@
-"""Batched text analysis and embedding, before the state."""
+"""Text analysis and embedding, in batches and before the state.
+
+A passage of a long text has about 80 words at most and ends at the end of a sentence. It starts with the last sentence
+of the previous passage, if that is short. A short text is one passage. The number of passages is limited, so those of a
+very long text are longer. Words depend on the script: in scripts without blanks, a character counts as half a word."""
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
+import regex
 
 from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryAdd, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
-from recallflow.language import read
+from recallflow.language import UNSPACED, Reading, read, sentence_ends, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.guard import once
-from recallflow.operators.passages import Passage, passages
-from recallflow.operators.text import entry_stems, flags_of
 from recallflow.state.arrays import Bytes, mean, unit
+from recallflow.state.rows import BLANK, ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHIFT, PASSAGE_END, TELLS_TIME
 from recallflow.state.tokens import NO_TOKENS, to_bytes
 from recallflow.state.window import sketches
+
+WORDS = 80
+MOST = 32  # passages per memory; limits the cost of embedding and storage
+SHARED_WORDS = 20  # the longest overlap with the previous passage
+_SENTENCE_WORDS = 40  # a longer sentence is cut into parts of `SHARED_WORDS`
+_RUN = 64  # the longest word in characters; longer runs count as several
+
+_HALF = 2  # half words per word
+_SINGLE = rf"{UNSPACED}\u3001-\u303f\uff01-\uff65"
+_SINGLES = regex.compile(f"[{_SINGLE}]")
+_ANY_WORD = regex.compile(rf"[{_SINGLE}]|[^\s{_SINGLE}]{{1,{_RUN}}}")
+
+
+class Passage(NamedTuple):
+    """Characters [start, end) of a text. Characters before `own` overlap with the previous passage."""
+
+    start: int
+    own: int
+    end: int
+
+
+def passages(text: str) -> list[Passage]:
+    """Return the passages of a text, in order. Together they contain all but blanks."""
+    if _is_short(text):
+        return [Passage(0, 0, len(text))]
+    parts = _parts(text)
+    total = sum(part.size for part in parts)
+    count = min(MOST, -(-total // (WORDS * _HALF)))
+    # A part belongs to the passage of its middle. So passages have similar lengths, and none is empty, because a part
+    # is shorter than half of the shortest passage.
+    before, numbered = 0, []
+    for part in parts:
+        numbered.append((min((2 * before + part.size) * count // (2 * total), count - 1), part))
+        before += part.size
+    groups = [[part for _, part in group] for _, group in groupby(numbered, key=lambda one: one[0])]
+    lent = [None, *(last if last.size <= SHARED_WORDS * _HALF else None for *_, last in groups[:-1])]
+    found = []
+    for group, shared in zip(groups, lent, strict=True):
+        own, end = group[0].start, group[-1].end
+        start = own if shared is None else shared.start
+        shown = text[start:end]
+        start += len(shown) - len(shown.lstrip())
+        found.append(Passage(start, own, start + len(shown.strip())))
+    return found
+
+
+def own_texts(text: str, among: Sequence[Passage]) -> list[str]:
+    """Return the text without overlaps, one part per passage."""
+    starts = [0, *(passage.own for passage in among[1:]), len(text)]
+    return [text[start:end] for start, end in pairwise(starts)]
+
+
+class _Part(NamedTuple):
+    """A sentence, or a part of a long one, with trailing blanks; `size` in half words."""
+
+    start: int
+    end: int
+    size: int
+
+
+def _is_short(text: str) -> bool:
+    if len(text) < WORDS * _HALF or (text.isascii() and len(text.split()) + len(text) // _RUN <= WORDS):
+        return True
+    return _size(text) <= WORDS * _HALF
+
+
+def _size(text: str) -> int:
+    if text.isascii():
+        words = text.split()
+        # Blanks separate words, and a long run without blanks counts as several words.
+        more = (
+            0 if len(text) <= _RUN or max(map(len, words)) <= _RUN else sum((len(word) - 1) // _RUN for word in words)
+        )
+        return _HALF * (len(words) + more)
+    return _HALF * len(_ANY_WORD.findall(text)) - len(_SINGLES.findall(text))
+
+
+def _parts(text: str) -> list[_Part]:
+    found: list[_Part] = []
+    for start, end in pairwise([0, *sentence_ends(text)]):
+        size = _size(text[start:end])
+        if size <= _SENTENCE_WORDS * _HALF:
+            found.append(_Part(start, end, size))
+        else:
+            found += _cut(text, start, end)
+    return found
+
+
+def _cut(text: str, start: int, end: int) -> list[_Part]:
+    """Split a long sentence into parts of some words."""
+    found: list[_Part] = []
+    size = 0
+    has_singles = _SINGLES.search(text, start, end) is not None  # most texts have none, and many words
+    for word in _ANY_WORD.finditer(text, start, end):
+        worth = 1 if has_singles and _SINGLES.match(word[0]) else _HALF
+        if size + worth > SHARED_WORDS * _HALF:
+            found.append(_Part(start, word.start(), size))
+            start, size = word.start(), 0
+        size += worth
+    return [*found, _Part(start, end, size)]
+
+
+def entry_stems(text: str, among: Sequence[Passage], reading: Reading) -> str:
+    """Return the stems of a text with these passages."""
+    if len(among) == 1:
+        return " ".join(reading.stems)
+    return PASSAGE_END.join(" ".join(stems(part, reading.language)) for part in own_texts(text, among))
+
+
+def flags_of(text: str, reading: Reading) -> int:
+    """Return the flags of a text's index entry."""
+    if not text or text.isspace():
+        return BLANK
+    asks = (HAS_QUESTION if reading.asks else 0) | (ENDS_ASKING if reading.ends_asking else 0)
+    return asks | (TELLS_TIME if reading.tells_time else 0) | reading.language << LANGUAGE_SHIFT
+
 
 STEP = "embed"
 

@@ -8,7 +8,7 @@ import numpy as np
 from recallflow.embedder import Matrix
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import redaction
-from recallflow.operators.passages import passages
+from recallflow.operators.prepare import passages
 from recallflow.operators.recall.bm25 import idf
 from recallflow.operators.recall.question import Question
 from recallflow.responses import Span

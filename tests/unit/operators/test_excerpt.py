@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.locomo import shared
 from recallflow.limits import READ_CHARACTERS
-from recallflow.operators.passages import MOST, SHARED_WORDS, WORDS, own_texts, passages
+from recallflow.operators.prepare import MOST, SHARED_WORDS, WORDS, own_texts, passages
 from recallflow.state import keys
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
