@@ -17,7 +17,7 @@ from recallflow.events import Event
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.tokens import Issuer
+from recallflow.operators.grants import Issuer
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.signing_keys import Jwks, SigningKey

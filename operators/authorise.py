@@ -16,16 +16,13 @@ from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.events import Event
 from recallflow.fields import format_time
-from recallflow.operators.api_keys import ApiKeys
 from recallflow.operators.decode import refused
 from recallflow.operators.events import Ask, Decoded, Refused
-from recallflow.operators.grant import Grant, refusal
+from recallflow.operators.grants import KEY_KINDS, ApiKeys, Grant, Issuer, TokenVerifier, refusal
 from recallflow.operators.guard import twice
-from recallflow.operators.tokens import Issuer, TokenVerifier
 from recallflow.records import Record, Refusal
 
 STEP = "authorise"
-KEY_KINDS = ("api_key", "token_key")
 JUDGED_BY = (*KEY_KINDS, "quota")  # decisions that a record's verdict depends on
 ANY_ISSUER = Issuer()
 _VALUE_BYTES = 16_500  # the longest credential or user id

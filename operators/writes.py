@@ -12,11 +12,12 @@ from functools import partial
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.events import UserErase
-from recallflow.operators import audit, erase, outbox, projects, redaction
+from recallflow.operators import audit, erase, outbox, redaction
 from recallflow.operators.apply import apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.erase import Forget, LargeErasures, is_erased
 from recallflow.operators.events import Decoded, Item, Refused, Write, key_of
+from recallflow.operators.grants import check_projects
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.large import STEP, LargeEvents
@@ -85,7 +86,7 @@ class MemoryWrites:
         outputs: Sequence[Kept]
         try:
             self._check_topic(write)
-            projects.check(write)
+            check_projects(write)
             applied = twice(STEP, record.position, self._applied, write, undo=drop)
             if applied is None:
                 return None
@@ -121,7 +122,7 @@ class MemoryWrites:
         outputs: Sequence[Kept]
         try:
             self._check_topic(write)
-            projects.check(write)
+            check_projects(write)
             if self._erasures.begin(write, event):
                 return None
             was_large = self._erasures.end(write.owner)

@@ -10,11 +10,12 @@ from recallflow.decisions import categories
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, ModelError
 from recallflow.graphs import Facts, Trace
-from recallflow.operators import projects, redaction
+from recallflow.operators import redaction
 from recallflow.operators.answers import listing, lookups
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.erase import erasure_state
 from recallflow.operators.events import Ask, QueryContext
+from recallflow.operators.grants import check_all_projects
 from recallflow.operators.graph import explore as explorer
 from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.facts import FactSearch
@@ -194,7 +195,7 @@ class Answerer:
                 found = lookups.episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=found)
             case GraphStatus():
-                projects.refuse_all(ask)
+                check_all_projects(ask)
                 report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():

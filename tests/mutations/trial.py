@@ -21,7 +21,7 @@ from recallflow.events import Event
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item, Misrouted, Refused
-from recallflow.operators.tokens import Issuer
+from recallflow.operators.grants import Issuer
 from recallflow.outputs import Answer, DeadLetter, Output
 from recallflow.owner import Owner
 from recallflow.parsing import QUERY_TYPES, parse

@@ -15,7 +15,7 @@ from recallflow.decisions import History
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item
-from recallflow.operators.tokens import Issuer
+from recallflow.operators.grants import Issuer
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks

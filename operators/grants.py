@@ -1,0 +1,369 @@
+"""Rights of senders, by their API keys and JWTs as of any time.
+
+Senders with credentials for some projects may change memories of these projects, and nothing shared. Memories of other
+projects are treated as missing. Ids are an exception: they belong to the owner, so an id used in another project is
+taken."""
+
+import hmac
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from recallflow.caching import Kept
+from recallflow.control import ALL_TENANTS, ApiKey, TokenKey
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of
+from recallflow.decisions import History
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
+from recallflow.events import (
+    Event,
+    MemoryAdd,
+    MemoryEmbedding,
+    MemoryFeedback,
+    MemoryForget,
+    MemoryUpdate,
+    Message,
+)
+from recallflow.fields import EPOCH_MS_MAX, Name
+from recallflow.operators.events import Ask, Write
+from recallflow.records import Principal
+from recallflow.signing_keys import read_key
+
+KEY_KINDS = API_KEY, SIGNING_KEY = ("api_key", "token_key")
+
+
+class Grant(NamedTuple):
+    """The rights of credentials. None means any: tenant, or the tenant's projects, environments and users. `name`
+    identifies the holder to operators."""
+
+    name: str
+    tenant_id: str | None
+    projects: tuple[str, ...] | None
+    environments: frozenset[str] | None
+    end_users: frozenset[str] | None
+
+    def check(self, event: Event, end_user: str | None) -> None:
+        """Raise InvalidRecord (`forbidden`) for an event that is not allowed. `end_user` is the declared user of the
+        request. Projects are checked where memories are read."""
+        if self.tenant_id not in (None, event.tenant_id):
+            raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
+        if self.environments is not None and event.environment not in self.environments:
+            raise refusal("forbidden", "environment", "the credentials are for other environments")
+        if self.end_users is not None and event.user_id not in self.end_users:
+            raise refusal("forbidden", "user_id", "the credentials are for other users")
+        if end_user is not None and end_user != event.user_id:
+            raise refusal("forbidden", "user_id", "x-end-user-id names another user: send each event for its own")
+
+    def check_tenant(self, tenant_id: str, end_user: str | None, *, decides: bool) -> None:
+        """Raise InvalidRecord (`forbidden`) if the credentials do not permit reading a tenant's decisions, or making
+        new ones (`decides`), which needs a key for any tenant."""
+        if self.tenant_id not in (None, tenant_id):
+            raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
+        if (self.projects, self.environments, self.end_users, end_user) != (None, None, None, None):
+            raise refusal("forbidden", "", "the credentials are for a part of the tenant only, and this is about all")
+        if decides and self.tenant_id is not None:
+            raise refusal("forbidden", "", "who decides has a key for any tenant (recallflow keys create '*')")
+
+    def ids(self, end_user: str | None) -> dict[str, str]:
+        """Return the ids that the credentials determine uniquely, by event field. `end_user`: see `check`."""
+        tenants = None if self.tenant_id is None else (self.tenant_id,)
+        users = self.end_users if end_user is None else (end_user,)
+        named = {"tenant_id": tenants, "user_id": users, "environment": self.environments, "project_id": self.projects}
+        return {field: next(iter(names)) for field, names in named.items() if names is not None and len(names) == 1}
+
+    @property
+    def principal(self) -> Principal:
+        """The sender, for later steps."""
+        return Principal(self.name, self.projects)
+
+
+def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
+    """Return an error about credentials. It must not quote the sender, nor reveal existing names."""
+    return InvalidRecord(code, [FieldProblem(field, problem)])
+
+
+def check_projects(write: Write) -> None:
+    """Raise InvalidRecord for an event that its sender may not send, regardless of stored data."""
+    event, projects = write.event, write.projects
+    if projects is None:
+        return
+    match event:
+        case Message() | MemoryAdd():
+            if event.project_id not in projects:
+                raise _forbidden("project_id", f"these credentials are for {_listed(projects)}: name one")
+        case MemoryUpdate() | MemoryEmbedding() | MemoryFeedback() | MemoryForget():
+            pass  # the memory's project decides later
+        case _:
+            raise _too_wide(event.type, "changes what all projects of a user have in common")
+
+
+def check_all_projects(ask: Ask) -> None:
+    """Raise InvalidRecord for a query that covers all projects, if its sender may read only some."""
+    if ask.projects is not None:
+        raise _too_wide(ask.query.type, "tells of all projects of a user")
+
+
+def _listed(projects: tuple[str, ...]) -> str:
+    return f"the project{'s' if len(projects) > 1 else ''} {', '.join(sorted(projects))}" if projects else "no project"
+
+
+def _too_wide(kind: str, what: str) -> InvalidRecord:
+    return _forbidden("type", f"{kind} {what}: send it with credentials that are for all projects")
+
+
+def _forbidden(field: str, problem: str) -> InvalidRecord:
+    return InvalidRecord("forbidden", [FieldProblem(field, problem)])
+
+
+UNKNOWN = (
+    "no API key of this tenant: check both, wait a second with one that was just made, or ask its operator for a new "
+    "key (recallflow keys create)"
+)
+# Used in place of a missing key, so that a lookup takes the same time.
+_NO_SALT, _NO_HASH = "0" * 32, "0" * 64
+
+
+class ApiKeys:
+    """The API keys of all tenants."""
+
+    def __init__(self, decisions: History) -> None:
+        self._decisions = decisions
+        self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, with the decision used
+
+    def grant(self, text: str, tenant_id: str, at_ms: int) -> Grant:
+        """Return the rights of a key with a tenant's memories, as of a time. Raise InvalidRecord
+        (`unauthenticated`)."""
+        given = ApiKeyText.parse(text)
+        if given is None:
+            raise refusal("unauthenticated", KEY_HEADER, "no API key: give it as it was shown, rfk_…")
+        holder, key = self._find(tenant_id, given.name, at_ms)
+        salt, stored = (_NO_SALT, _NO_HASH) if key is None else (key.salt, key.hash)
+        same = hmac.compare_digest(hash_of(salt, given.secret).encode(), stored.encode())
+        if key is None or not same:
+            raise refusal("unauthenticated", KEY_HEADER, UNKNOWN)
+        if self._decisions.is_revoked(holder, API_KEY, given.name, at_ms):  # only a holder of the secret learns it
+            raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
+        return self._grant(holder, key)
+
+    def claimed(self, text: str, at_ms: int) -> Grant | None:
+        """Return the rights of the only key of this name, if there is one. The secret is not checked: call `grant`
+        before any action."""
+        given = ApiKeyText.parse(text)
+        holders = [] if given is None else self._decisions.tenants(API_KEY, given.name)
+        if given is None or len(holders) != 1:
+            return None
+        key = self._decisions.as_of(holders[0], API_KEY, given.name, at_ms)
+        return self._grant(holders[0], key) if isinstance(key, ApiKey) else None
+
+    def authenticate(self, text: str, at_ms: int) -> None:
+        """Raise InvalidRecord (`unauthenticated`) for a text that is not a valid key of any tenant at a time."""
+        given = ApiKeyText.parse(text)
+        holders = [] if given is None else self._decisions.tenants(API_KEY, given.name)
+        *others, last = holders or [ALL_TENANTS]
+        for holder in others:
+            with suppress(InvalidRecord):
+                self.grant(text, holder, at_ms)
+                return
+        self.grant(text, last, at_ms)
+
+    def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
+        """Return the holder of a named key, and the key. Both possible holders are always looked up, for constant
+        time."""
+        own, deployments = (self._decisions.as_of(holder, API_KEY, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
+        if isinstance(own, ApiKey):
+            return tenant_id, own
+        return ALL_TENANTS, deployments if isinstance(deployments, ApiKey) else None
+
+    def _grant(self, holder: str, key: ApiKey) -> Grant:
+        """Return the rights of a key. They are cached, because their lists may be long."""
+        made_of, grant = self._grants.get((holder, key.name), (None, None))
+        if made_of is not key or grant is None:
+            grant = Grant(
+                name=key.name,
+                tenant_id=None if holder == ALL_TENANTS else holder,
+                projects=None if key.projects is None else tuple(key.projects),
+                environments=None if key.environments is None else frozenset(key.environments),
+                end_users=None if key.end_users is None else frozenset(key.end_users),
+            )
+            self._grants[holder, key.name] = key, grant
+        return grant
+
+
+TOKEN_CHARACTERS = 16_384
+VERIFIED_BYTES = 16 * 1024 * 1024  # cache of verified tokens; a verification takes 0.1 ms
+_SECOND_MS = 1_000
+# Times are compared with the record's append time here, because PyJWT would use a clock.
+_OPTIONS: Any = {"require": ["exp", "sub"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
+_NAME, _NAMES = TypeAdapter(Name), TypeAdapter(list[Name])
+
+
+class Issuer(NamedTuple):
+    """The required issuer and audience of a token, None for any; and the claim with the tenant."""
+
+    issuer: str | None = None
+    audience: str | None = None
+    tenant_claim: str = "tenant_id"
+
+
+class Verified(NamedTuple):
+    """The rights of a verified token, and its validity period."""
+
+    grant: Grant
+    begin_ms: int
+    end_ms: int
+
+
+class TokenVerifier:
+    """The verification of tokens, and their keys."""
+
+    def __init__(self, decisions: History, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:
+        """Args:
+        decisions: The control events with keys.
+        issuer: The required issuer and audience.
+        secrets: Secrets by fingerprint. More may be added later.
+        """
+        self._decisions = decisions
+        self._issuer = issuer
+        self._secrets = secrets
+        self._public: dict[str, Any] = {}  # by fingerprint
+        self._heads = Kept(_head, VERIFIED_BYTES // 4)
+        self._verified: Kept[tuple[str, str, str], Verified] = Kept(self._verify, VERIFIED_BYTES)
+
+    def grant(self, token: str, append_ms: int, at_ms: int) -> Grant:
+        """Return the rights of a token in a record appended at `append_ms`, by the keys in force at `at_ms`. Raise
+        InvalidRecord (`unauthenticated`)."""
+        if len(token) > TOKEN_CHARACTERS:
+            raise _refusal(f"the token has over {TOKEN_CHARACTERS:,} characters")
+        kid, algorithm = self._heads[token]
+        key = self._only_key(algorithm, at_ms) if kid is None else self._key(kid, at_ms)
+        if key is None:
+            raise _refusal("the token is signed with no key that is known, or with one that was revoked: get a new one")
+        if algorithm != key.algorithm:
+            raise _refusal("the token's alg is not the one that its key is for")
+        self._learn(key)
+        grant, begin_ms, end_ms = self._verified[token, key.algorithm, key.fingerprint]
+        if append_ms < begin_ms:
+            raise _refusal("the token does not hold yet: compare the clocks")
+        if append_ms >= end_ms:
+            raise _refusal("the token has expired: get a new one")
+        return grant
+
+    def unknown_secrets(self) -> list[str]:
+        """Return fingerprints of secrets that signed tokens in the past and are missing here."""
+        found = (self._decisions.as_of(ALL_TENANTS, SIGNING_KEY, name, EPOCH_MS_MAX) for name in self._names())
+        return [
+            key.fingerprint
+            for key in found
+            if isinstance(key, TokenKey) and key.algorithm == "HS256" and key.fingerprint not in self._secrets
+        ]
+
+    # ------------------------------------------------------------------ keys
+
+    def _names(self) -> list[str]:
+        return self._decisions.names(ALL_TENANTS, SIGNING_KEY)
+
+    def _key(self, name: str, at_ms: int) -> TokenKey | None:
+        """Return the key of a name that was valid at a time."""
+        if self._decisions.is_revoked(ALL_TENANTS, SIGNING_KEY, name, at_ms):
+            return None
+        found = self._decisions.as_of(ALL_TENANTS, SIGNING_KEY, name, at_ms)
+        return found if isinstance(found, TokenKey) else None
+
+    def _only_key(self, algorithm: str, at_ms: int) -> TokenKey | None:
+        """Return the only key of an algorithm that was valid at a time; None if there are several."""
+        found = [key for name in self._names() if (key := self._key(name, at_ms)) and key.algorithm == algorithm]
+        return found[0] if len(found) == 1 else None
+
+    def _learn(self, key: TokenKey) -> None:
+        """Cache a public key whose fingerprint and algorithm are correct."""
+        if key.fingerprint in self._public or key.algorithm == "HS256":
+            return
+        try:
+            read = read_key(key.jwk)
+        except UsageError:
+            return
+        if read.jwk is not None and (read.algorithm, read.fingerprint) == (key.algorithm, key.fingerprint):
+            import jwt
+
+            self._public[read.fingerprint] = jwt.PyJWK(read.jwk, read.algorithm).key
+
+    # ------------------------------------------------------------------ tokens
+
+    def _verify(self, given: tuple[str, str, str]) -> Verified:
+        """Verify a token with a key, and return its claims. Raise InvalidRecord."""
+        import jwt  # only loaded if tokens are used
+
+        token, algorithm, fingerprint = given
+        key = self._secrets.get(fingerprint) if algorithm == "HS256" else self._public.get(fingerprint)
+        if key is None:
+            raise _refusal("the key that the token is signed with is not known here: ask the operator")
+        issuer, audience, _ = self._issuer
+        try:
+            claims = jwt.decode(token, key, algorithms=[algorithm], issuer=issuer, audience=audience, options=_OPTIONS)
+        except jwt.InvalidSignatureError:
+            raise _refusal("the token's signature is not that of its key") from None
+        except jwt.InvalidAudienceError:
+            raise _refusal("the token is for another audience: auth.audience names ours") from None
+        except jwt.InvalidIssuerError:
+            raise _refusal("the token is of another issuer: auth.issuer names ours") from None
+        except jwt.MissingRequiredClaimError as error:
+            raise _refusal(f"the token lacks the claim {error.claim}") from None
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            raise _unreadable() from None
+        return self._read(claims)
+
+    def _read(self, claims: dict[str, Any]) -> Verified:
+        """Parse claims. Raise InvalidRecord."""
+        environments, end_users = _names(claims, "environments"), _names(claims, "end_users")
+        grant = Grant(
+            name=_name(claims, "sub"),
+            tenant_id=_name(claims, self._issuer.tenant_claim),
+            projects=_names(claims, "projects"),
+            environments=None if environments is None else frozenset(environments),
+            end_users=None if end_users is None else frozenset(end_users),
+        )
+        return Verified(grant, _time_ms(claims, "nbf") if "nbf" in claims else 0, _time_ms(claims, "exp"))
+
+
+def _head(token: str) -> tuple[str | None, str]:
+    """Return the key name, if any, and the algorithm in a token's header. Raise InvalidRecord."""
+    import jwt
+
+    try:
+        head = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise _unreadable() from None
+    return head.get("kid"), str(head.get("alg"))
+
+
+def _name(claims: dict[str, Any], claim: str) -> str:
+    try:
+        return _NAME.validate_python(claims.get(claim), strict=True)
+    except ValidationError:
+        raise _refusal(f"the token's claim {claim} is no name") from None
+
+
+def _names(claims: dict[str, Any], claim: str) -> tuple[str, ...] | None:
+    """Return the names in a claim; None if the claim is missing."""
+    if claim not in claims:
+        return None
+    try:
+        return tuple(_NAMES.validate_python(claims[claim], strict=True))
+    except ValidationError:
+        raise _refusal(f"the token's claim {claim} is no list of names") from None
+
+
+def _time_ms(claims: dict[str, Any], claim: str) -> int:
+    value = claims[claim]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= EPOCH_MS_MAX // _SECOND_MS:
+        raise _refusal(f"the token's claim {claim} is no time in seconds")
+    return int(value * _SECOND_MS)
+
+
+def _refusal(problem: str) -> InvalidRecord:
+    return refusal("unauthenticated", TOKEN_HEADER, problem)
+
+
+def _unreadable() -> InvalidRecord:
+    return _refusal("no token that can be read: send Bearer, a space, and a JWT")
