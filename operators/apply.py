@@ -31,8 +31,8 @@ from recallflow.operators.graph.graph_events import archive, check_relations, re
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.memory_rows import changed_columns, entry_of, new_row, vectors_of
 from recallflow.operators.prepare import entry_stems, flags_of, passages
+from recallflow.operators.quotas import UserLimits
 from recallflow.operators.rules import Rules
-from recallflow.operators.user_limits import UserLimits
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.responses import Outcome, Receipt, Unfit

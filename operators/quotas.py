@@ -1,4 +1,4 @@
-"""Rate quotas: records per second of a tenant, for events and for queries.
+"""Quotas: records per second of a tenant, and memories, bytes and edges of a user.
 
 The n-th record of a tenant in one second of one partition, by the log's clock, is refused if n exceeds the quota. A
 replay gives the same verdicts if it starts with the first record of a second. Records refused for other reasons do not
@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from recallflow.decisions import History, quota
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
-from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
+from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from recallflow.operators.events import Ask, Decoded, Refused, Write
 from recallflow.owner import key_tenant
-from recallflow.records import Refusal
+from recallflow.records import Record, Refusal
+from recallflow.state.rows import Held
 
 STEP = "quota"
 _SECOND_MS = 1_000
@@ -78,3 +79,43 @@ class Rates:
             f"the tenant sent more in this second than {name} allows of one partition ({limit:,}): send it later, or "
             "have the limit raised (recallflow quota set)",
         )
+
+
+_WAY_OUT = "forget memories, or have the limit raised (recallflow quota set)"
+
+
+class UserLimits(NamedTuple):
+    """The quotas in force for one record; None for no limit."""
+
+    memories: int | None = None
+    text_bytes: int | None = None
+    edges: int | None = None
+
+    @classmethod
+    def of(cls, decisions: History, tenant_id: str, record: Record) -> "UserLimits":
+        """Return a tenant's quotas as of a record."""
+        if not decisions.names(tenant_id, "quota"):
+            return NO_LIMITS
+        names = MEMORIES_PER_USER, BYTES_PER_USER, EDGES_PER_USER
+        return cls(*(quota(decisions, tenant_id, name, record.append_ms) for name in names))
+
+    def check_room(self, held: Held, text: str) -> None:
+        """Raise OverQuota if the user may not have another memory with this text."""
+        if self.memories is not None and held.memories >= self.memories:
+            problem = f"the user has {held.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"
+            raise OverQuota(MEMORIES_PER_USER, f"{problem}: {_WAY_OUT}")
+        self.check_text(held, text)
+
+    def check_text(self, held: Held, text: str, before: str | None = None) -> None:
+        """Raise OverQuota if the user may not store another text. A text shorter than `before`, which it replaces, is
+        always allowed."""
+        if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
+            return
+        wanted = held.text_bytes + len(text.encode())
+        if wanted > self.text_bytes:
+            problem = f"the user's texts, with all their versions, would take {wanted:,} bytes"
+            allowed = f"and {BYTES_PER_USER} allows {self.text_bytes:,}"
+            raise OverQuota(BYTES_PER_USER, f"{problem}, {allowed}: {_WAY_OUT}", "content")
+
+
+NO_LIMITS = UserLimits()

@@ -21,6 +21,7 @@ from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.facts import FactSearch
 from recallflow.operators.graph.query_graph import trace
 from recallflow.operators.graph.rollout import Expansions, status
+from recallflow.operators.quotas import UserLimits
 from recallflow.operators.recall import llm_steps
 from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.pipeline import (
@@ -36,7 +37,6 @@ from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import ComposedAnswer, Effects, Engine, Find, Posed, find_nothing
 from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.operators.rules import Rules
-from recallflow.operators.user_limits import UserLimits
 from recallflow.queries import (
     K_MAX,
     EpisodesList,

@@ -10,9 +10,9 @@ from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.episode_summaries import known_summary
 from recallflow.operators.episodes import is_open
+from recallflow.operators.quotas import UserLimits
 from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.summaries import Summaries
-from recallflow.operators.user_limits import UserLimits
 from recallflow.queries import EpisodesList
 from recallflow.responses import EpisodeInfo, MemoryUsage, Response
 from recallflow.state.hot_owner import HotOwner
