@@ -11,7 +11,7 @@ session without messages wait in an episode that the first message takes over.""
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
@@ -20,7 +20,9 @@ import orjson
 
 from recallflow.events import Event, MemoryAdd, Message
 from recallflow.owner import Owner
-from recallflow.state.rows import Entry, EpisodeRow, MemoryRow
+from recallflow.state.hot_owner import with_changes
+from recallflow.state.rows import Entry, EpisodeMark, EpisodeRow, MemoryRow, Vectors
+from recallflow.state.scoped import ScopedIndex
 
 
 def joins_episode(event: Event) -> bool:
@@ -145,3 +147,44 @@ def _widen(episode: EpisodeRow, opened: EpisodeRow) -> EpisodeRow:
         episode.of_facts,
         episode.summarised,
     )
+
+
+class Changed(NamedTuple):
+    """The changes of one event to an owner: current memories with vectors, removed memories, and ended episodes."""
+
+    entries: Sequence[tuple[Entry, Vectors | None]]
+    removed: Sequence[int]
+    ends: Iterable[EpisodeMark]
+
+
+def follow_change(scoped: ScopedIndex, owner: Owner, changed: Changed) -> None:
+    """Apply the changes of an event that belong to the index's projects."""
+    index = scoped.index
+    index.remove(*changed.removed)
+    for entry, vectors in changed.entries:
+        if scoped.holds(entry.project_id):
+            own = entry._replace(episode=_episode_of(scoped, owner, entry))
+            index.add([own], {(entry.seq, entry.version): vectors})
+    for mark in changed.ends:
+        session = scoped.sessions.setdefault(mark.session_id, [])
+        if mark.ended_ms is not None and (ended := end(session, mark.ended_ms, scoped.gap_ms)) is not None:
+            _put(scoped, mark.session_id, [ended])
+
+
+def _episode_of(scoped: ScopedIndex, owner: Owner, entry: Entry) -> int:
+    """Return the episode number of a memory in the index."""
+    slot = scoped.index.slot(entry.seq)
+    if slot is not None:
+        return int(scoped.index.facts["episode"][slot])
+    if entry.episode < 0:
+        return entry.episode
+    joined = join(scoped.sessions.get(entry.session_id, []), opening(owner, entry), scoped.gap_ms)
+    if joined.changed:
+        _put(scoped, entry.session_id, joined.changed)
+    return joined.episode.number
+
+
+def _put(scoped: ScopedIndex, session_id: str | None, changed: list[EpisodeRow]) -> None:
+    scoped.sessions[session_id] = with_changes(scoped.sessions.get(session_id, []), changed)
+    for episode in changed:
+        scoped.index.put_episode(episode)

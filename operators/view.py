@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from recallflow.operators.episodes import opening
+from recallflow.operators.episodes import Changed, follow_change, opening
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import GraphChanges
 from recallflow.operators.graph.write import ForgottenMemory, RememberedMemory
 from recallflow.operators.quotas import NO_LIMITS
-from recallflow.operators.scoped import Changed, follow_change
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys, segments
