@@ -39,12 +39,11 @@ from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Decoded, Item, Refused, Write
-from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
 from recallflow.operators.routing import by_partition, partition_hashed
 from recallflow.operators.rules import Rules
-from recallflow.operators.step import StateStep
+from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys

@@ -59,7 +59,7 @@ from recallflow.cli import main
 from recallflow.connectors.kafka import hub
 from recallflow.flows import first_places
 from recallflow.operators.events import Batch
-from recallflow.operators.partition import PartitionLogic
+from recallflow.operators.step import PartitionLogic
 
 left = int(sys.argv[1])
 hub.BATCH_MAX = 5
