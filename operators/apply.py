@@ -30,11 +30,11 @@ from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time
 from recallflow.operators.graph.graph_events import archive, check_relations, relate
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
+from recallflow.operators.large import Work, to_forget
 from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
-from recallflow.operators.work import Work, to_forget
 from recallflow.responses import Outcome, Receipt, Unfit
 from recallflow.state.arrays import unit
 from recallflow.state.labels import metadata_labels

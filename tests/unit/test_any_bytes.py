@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.messages import Headers, Outgoing
 from recallflow.flows.router import Router
 from recallflow.flows.settings import TopicNames
 from recallflow.operators import guard
-from recallflow.operators.work import decode_record, encode_record
+from recallflow.operators.large import decode_record, encode_record
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.records import Position, Record
 from tests.groups import share

@@ -19,7 +19,7 @@ from recallflow.errors import LogChanged
 from recallflow.flows import state_loop
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings
-from recallflow.operators import work
+from recallflow.operators import large
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -192,8 +192,8 @@ def test_changed_log_is_refused(tmp_path: Path, changed: Callable[[list[bytes]],
 def test_stepwise_event_continues_after_a_crash(
     tmp_path: Path, crashes: Crashes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "LOOKED_AT", 2)
-    monkeypatch.setattr(work, "SHARE", 3)
+    monkeypatch.setattr(large, "LOOKED_AT", 2)
+    monkeypatch.setattr(large, "SHARE", 3)
     sync_each_batch(monkeypatch)
     said = [{"type": "message", "id": f"m{n}", "session_id": "s", "content": f"tea {n}"} | OWNER for n in range(24)]
     forget = {"type": "memory.forget", "filter": {"session_id": "s"}, "receipt": True} | OWNER

@@ -11,7 +11,7 @@ import pytest
 from recallflow.control import SETTLED_MS
 from recallflow.credentials import ApiKeyText, Headers
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.work import decode_record, encode_record
+from recallflow.operators.large import decode_record, encode_record
 from recallflow.outputs import Answer, Output
 from recallflow.records import Position, Principal, Record, Refusal
 from recallflow.signing_keys import read_key

@@ -9,7 +9,7 @@ import pytest
 from recallflow.enrichment import content_hash
 from recallflow.flows.embedded import Processed
 from recallflow.limits import MADE_MAX
-from recallflow.operators import work
+from recallflow.operators import large
 from recallflow.state import keys
 from recallflow.state.rows import Entry
 from recallflow.state.verify import verify
@@ -123,7 +123,7 @@ def test_ineffective_events_are_counted_by_reason(tmp_path: Path) -> None:
 def test_many_messages_are_forgotten_with_their_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: bool
 ) -> None:
-    monkeypatch.setattr(work, "SHARE", 30)
+    monkeypatch.setattr(large, "SHARE", 30)
     engine = Harness(tmp_path / "steps", record={"headers": ()})
     told = [message(f"m{at}", session_id="s") for at in range(5)]
     facts = [fact(f"f{at}{number}", **of(f"m{at}")) for at in range(5) for number in range(4)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.enrichment import content_hash
-from recallflow.operators import work
+from recallflow.operators import large
 from recallflow.operators.episodes import episode_id
 from recallflow.operators.rules import EnrichmentTasks
 from recallflow.owner import Owner
@@ -98,14 +98,14 @@ def _read(path: Path, log: Sequence[Event], cuts: Sequence[int], wanted: Enrichm
 def test_the_state_is_the_same_however_the_log_is_read(
     log: list[Event], cuts: list[int], enriches: bool, share: int
 ) -> None:
-    events, usual = _logged(log), work.SHARE
+    events, usual = _logged(log), large.SHARE
     with TemporaryDirectory() as folder:
         whole = _read(Path(folder) / "whole", events, (), None)
         try:
-            work.SHARE = share
+            large.SHARE = share
             cut = _read(Path(folder) / "cut", events, cuts, EVERYTHING if enriches else None)
         finally:
-            work.SHARE = usual
+            large.SHARE = usual
         assert cut.hash() == whole.hash()
         for one in (whole, cut):
             _nothing_is_left_of_what_is_gone(one)

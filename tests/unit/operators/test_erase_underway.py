@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators import erase, large, work
+from recallflow.operators import erase, large
 from recallflow.operators.answers import turns, waiting
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.graph.quality_gate import ExpansionOutcome, Failure, QualityGates
@@ -179,8 +179,8 @@ def test_nothing_is_written_of_an_erased_user(make_engine: MakeEngine, monkeypat
 def test_steps_of_an_erased_user_end_and_held_events_follow(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, days: float, outcome: str
 ) -> None:
-    monkeypatch.setattr(work, "LOOKED_AT", 2)
-    monkeypatch.setattr(work, "SHARE", 3)
+    monkeypatch.setattr(large, "LOOKED_AT", 2)
+    monkeypatch.setattr(large, "SHARE", 3)
     test = {"environment": "test"}
     engine = make_engine()
     engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea", **test) for n in range(20)))
@@ -237,8 +237,8 @@ def test_user_of_many_environments_is_erased_in_steps(
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "LOOKED_AT", 2)
-    monkeypatch.setattr(work, "SHARE", 3)
+    monkeypatch.setattr(large, "LOOKED_AT", 2)
+    monkeypatch.setattr(large, "SHARE", 3)
     monkeypatch.setattr(large, "AT_ONCE", 1)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from recallflow.errors import ModelError
-from recallflow.operators import work
+from recallflow.operators import large
 from recallflow.operators.answers.models import Models, Within
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language, Remote, Reranker, Service, letters
@@ -144,7 +144,7 @@ def test_one_hanging_step_takes_nothing_from_the_others(open_engine: Open, langu
 
 
 def test_parked_query_sees_no_half_of_an_event(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "LOOKED_AT", 10)
+    monkeypatch.setattr(large, "LOOKED_AT", 10)
     engine = open_engine()
     engine.run(QUERIES, ask(k=50))
     engine.run(MEMORIES, make_event("memory.forget", DAY_MS, filter={"category": "work"}))

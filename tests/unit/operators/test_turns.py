@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators import work
+from recallflow.operators import large
 from recallflow.operators.answers import turns
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import Models, Within
@@ -117,7 +117,7 @@ def test_often_written_owner_is_answered_in_as_many_turns(engine: Harness) -> No
 
 
 def test_no_turn_sees_a_partly_applied_event(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "LOOKED_AT", 2)
+    monkeypatch.setattr(large, "LOOKED_AT", 2)
     begin(engine, ask(rewrite=True, k=9))
     engine.advance()
     everything = make_event("memory.forget", DAY_MS, filter={"older_than": DAY_MS})

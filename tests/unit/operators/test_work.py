@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.operators import large, work
+from recallflow.operators import large
 from recallflow.operators.answers import waiting
 from recallflow.operators.recall import moment
 from recallflow.outputs import Done, Output
@@ -61,8 +61,8 @@ class Engine(Harness):
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "LOOKED_AT", 4)
-    monkeypatch.setattr(work, "SHARE", 3)
+    monkeypatch.setattr(large, "LOOKED_AT", 4)
+    monkeypatch.setattr(large, "SHARE", 3)
     monkeypatch.setattr(large, "AT_ONCE", 2)
 
 
@@ -129,8 +129,8 @@ def test_the_state_is_that_of_one_step(
     large = make_event(kind, id="large", receipt=True, **fields)
     hashes, waited = [], []
     for looked_at, share in ((4_000, 4_000), (4, 30), (3, 1), (50, 3), (2, 12)):
-        monkeypatch.setattr(work, "LOOKED_AT", looked_at)
-        monkeypatch.setattr(work, "SHARE", share)
+        monkeypatch.setattr(large, "LOOKED_AT", looked_at)
+        monkeypatch.setattr(large, "SHARE", share)
         engine = make_engine()
         engine.run(MEMORIES, *said())
         engine.run(MEMORIES, large, behind)
@@ -263,8 +263,8 @@ def test_forgotten_memory_leaves_nothing(
     """Every record of the owner is looked at: by the places of the forgotten memories, by their ids' names, and by
     their text."""
     if how == "in steps":
-        monkeypatch.setattr(work, "LOOKED_AT", 4)
-        monkeypatch.setattr(work, "SHARE", 3)
+        monkeypatch.setattr(large, "LOOKED_AT", 4)
+        monkeypatch.setattr(large, "SHARE", 3)
     engine = make_engine()
     engine.run(MEMORIES, *said())
     engine.run(QUERIES, ask("q"), ask("r", session_id="gone"))  # usage is counted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators import work
+from recallflow.operators import large
 from recallflow.operators.graph import changes
 from recallflow.state.hot_graph import Staged
 from recallflow.state.partition import Partition, Values
@@ -217,7 +217,7 @@ def test_forget_step_changes_a_bounded_share_of_a_past(
         stage(partition, values, *rest)
 
     monkeypatch.setattr(Partition, "stage", counted)
-    monkeypatch.setattr(work, "SHARE", SHARE)
+    monkeypatch.setattr(large, "SHARE", SHARE)
     stepped.run(MEMORIES, make_event(FORGET[0], **FORGET[1]))
     stepped.advance_to_end()
     assert max(changed) < RECORDS_A_LINK * SHARE < sum(changed)
