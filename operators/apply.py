@@ -25,7 +25,7 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.language import read, stems
 from recallflow.limits import READ_CHARACTERS
-from recallflow.operators import derived, episode_summaries
+from recallflow.operators import derived
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time
 from recallflow.operators.graph.graph_events import archive, check_relations, relate
@@ -291,7 +291,7 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
             view.put_summary(event.category, event.summary, sources)
             return "updated"
         case EpisodeSummary():
-            return "updated" if episode_summaries.keep(view, event) else "outdated"
+            return "updated" if derived.keep_episode_summary(view, event) else "outdated"
     raise TypeError(f"{event.type} is not applied here")
 
 

@@ -1,15 +1,16 @@
-"""Derived memories: whether an event still matches its sources, and the effects of changed sources.
+"""Derived memories and summaries: whether an event still matches its sources, and the effects of changed sources.
 
 A memory derived from a message is forgotten with it. If the message's text changes, the derived memory ends: it stays
 visible in the past only. A summary is deleted with the first of its sources that is forgotten or changed, because it
-may contain removed content."""
+may contain removed content. The summary of an episode is valid as long as its messages are unchanged."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from recallflow.enrichment import content_hash
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.events import (
     CategorySummary,
     DerivedFrom,
@@ -24,7 +25,9 @@ from recallflow.events import (
 )
 from recallflow.limits import MADE_EVER_MAX, MADE_MAX
 from recallflow.operators.view import View
-from recallflow.state.rows import Entry, MemoryRow
+from recallflow.state.graph_codec import EPISODE_KIND, node_key
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.rows import Entry, EpisodeRow, MemoryRow
 
 # The types with `derived_from`. A tuple, because isinstance with a union takes three times as long.
 _MADE = MemoryAdd, MemoryUpdate, CategorySummary, EpisodeSummary, GraphEdges
@@ -156,3 +159,36 @@ def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
         edited_ms=edited_ms,
     )
     view.put(after, renewed, view.vectors(entry.seq), current.digest, ended=True)
+
+
+LATER_MEMBERS = 1_000  # members that are searched for messages newer than a summary
+
+
+def known_summary(hot: HotOwner, episode: EpisodeRow, by_ms: int | None = None) -> str | None:
+    """Return the summary of an episode, if there is one and it covers no message after a time."""
+    if not episode.summarised or (by_ms is not None and by_ms < episode.last_ms):
+        return None
+    try:
+        return hot.episode_summary(episode.number)
+    except DecryptionFailed:
+        return None
+
+
+def keep_episode_summary(view: View, event: EpisodeSummary) -> bool:
+    """Store the summary of an episode. Return whether it is valid: its sources are all in the episode, and include the
+    last message. Raise InvalidRecord for an unknown episode."""
+    sources = [view.entry(seq) for seq in view.seqs(one.memory_id for one in sources_of(event))]
+    session_id = sources[0].session_id if sources else event.session_id
+    episode = next((one for one in reversed(view.episodes(session_id)) if one.id == event.episode_id), None)
+    if sources:
+        if episode is None or any(view.episode_id(one.session_id, one.episode) != episode.id for one in sources):
+            return False
+        newest = max(one.seq for one in sources)
+        members = view.graph.members(node_key(EPISODE_KIND, episode.id), LATER_MEMBERS)
+        if any(view.entry(seq).role is not None for seq in takewhile(lambda seq: seq > newest, members)):
+            return False
+    elif episode is None:
+        problem = "no episode of this session has this id: name the episode's session_id"
+        raise InvalidRecord("not_found", [FieldProblem("episode_id", problem)])
+    view.put_episode_summary(episode, event.summary)
+    return True

@@ -8,7 +8,7 @@ import numpy as np
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.operators import redaction
-from recallflow.operators.episode_summaries import known_summary
+from recallflow.operators.derived import known_summary
 from recallflow.operators.episodes import is_open
 from recallflow.operators.quotas import UserLimits
 from recallflow.operators.redaction import Redacted, RowsReader

@@ -7,21 +7,21 @@ queries are answered without models."""
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from recallflow.embedder import NO_FLOATS, Matrix
-from recallflow.errors import EmbedderError, ModelError
-from recallflow.llm import EmbeddingService, LanguageModel, Prompt, Reranker
-from recallflow.operators.answers.scoring import Scorer
+from recallflow.errors import EmbedderError, ModelError, RerankerError
+from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker, EmbeddingService, LanguageModel, Prompt, Reranker
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
 from recallflow.records import Position
 
-AT_ONCE = 100  # queries
+AT_ONCE, SCORED_AT_ONCE = 100, 16  # queries
 _LATER_S = 1.0  # the time limit of a query exceeds that of its calls by this
 
 T = TypeVar("T", covariant=True)
@@ -73,7 +73,7 @@ class Models:
         """
         self._around = around
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
-        self._reranker = None if reranker is None else Within(Scorer(reranker.model, now_s), reranker.timeout_s)
+        self._reranker, self._breaker, self._scoring = reranker, Breaker(now_s), 0
         limits = [within.timeout_s for within in (language, embeddings, reranker) if within is not None]
         # Calls over the limit fail at once, so that no call waits for capacity.
         capacity, timeout_s = 2 * AT_ONCE, max(limits) + _LATER_S
@@ -109,15 +109,11 @@ class Models:
         try:
             wanted = job.wanted
             with self._around(job.position):
-                steps = [
-                    self._complete(job.tenant_id, step, prompt, crowded) for step, prompt in wanted.prompts.items()
-                ]
-                embedding, scoring = (
+                prompts = wanted.prompts.items()
+                completed, (embedded, vectors), scored = await asyncio.gather(
+                    asyncio.gather(*(self._complete(job.tenant_id, *prompt, crowded) for prompt in prompts)),
                     self._embed(job.tenant_id, wanted.texts, crowded),
                     self._score(wanted.question, wanted.candidates),
-                )
-                completed, (embedded, vectors), scored = await asyncio.gather(
-                    asyncio.gather(*steps), embedding, scoring
                 )
         finally:
             self._under_way -= 1
@@ -160,17 +156,38 @@ class Models:
         if not candidates:
             return None
         assert self._reranker is not None  # noqa: S101 scores need a reranker
-        (scorer, timeout_s), began_s = self._reranker, self._now_s()
+        (reranker, timeout_s), began_s = self._reranker, self._now_s()
         problem, scores = None, dict[str, float]()
         try:
             async with asyncio.timeout(timeout_s):
-                given = await scorer.score(question, [text.shown for text in candidates])
+                given = await self._scores(reranker, question, [text.shown for text in candidates])
             scores = dict(zip((text.id for text in candidates), given, strict=True))
         except TimeoutError:
             problem = f"no result within {timeout_s:g} s"
         except Exception as error:  # noqa: BLE001 as above
             problem = str(error) or type(error).__name__
-        return Scored(scorer.model, len(candidates), self._ms_since(began_s), scores, problem)
+        return Scored(reranker.name, len(candidates), self._ms_since(began_s), scores, problem)
+
+    async def _scores(self, reranker: Reranker, question: str, texts: Sequence[str]) -> Sequence[float]:
+        """Return a reranker's score for each text. Raise RerankerError if it is busy, its circuit breaker is open, or
+        its scores are invalid."""
+        if self._scoring >= SCORED_AT_ONCE:
+            raise RerankerError(f"{SCORED_AT_ONCE} questions are with it already")
+        if self._breaker.begin() > 0:
+            raise RerankerError(f"it failed {FAILURES} times in a row, and is left alone for {LEFT_ALONE_S:g} s")
+        self._scoring += 1
+        try:
+            scores = await reranker.score(question, texts)
+            if len(scores) != len(texts) or not all(map(math.isfinite, scores)):
+                problem = f"it gave {len(scores)} numbers for {len(texts)} texts, or some that are none"
+                raise RerankerError(problem)  # noqa: TRY301 it counts as any other failure
+        except BaseException:  # a timeout cancels the call
+            self._breaker.failed()
+            raise
+        finally:
+            self._scoring -= 1
+        self._breaker.succeeded()
+        return scores
 
     def _ms_since(self, began_s: float) -> float:
         return (self._now_s() - began_s) * 1000

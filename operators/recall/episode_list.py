@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from recallflow.fields import format_time
-from recallflow.operators.episode_summaries import known_summary
+from recallflow.operators.derived import known_summary
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.scene import Ranking
 from recallflow.operators.redaction import RowsReader

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from recallflow.llm import FAILURES, LEFT_ALONE_S
-from recallflow.operators.answers import scoring
+from recallflow.operators.answers import models
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.rerank import BEST
@@ -144,7 +144,7 @@ def test_repeated_failures_pause_the_reranker(open_engine: Open, reranker: Reran
 def test_queries_over_the_concurrency_limit_are_not_reranked(
     open_engine: Open, reranker: Reranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "AT_ONCE", 1)
+    monkeypatch.setattr(models, "SCORED_AT_ONCE", 1)
     reranker.hangs = True
     engine = open_engine()
     engine.run(MEMORIES, *TOLD)

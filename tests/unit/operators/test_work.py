@@ -126,14 +126,14 @@ def test_the_state_is_that_of_one_step(
     make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch, kind: str, fields: dict[str, Any]
 ) -> None:
     behind = make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="Bo likes #tea in Porto")
-    large = make_event(kind, id="large", receipt=True, **fields)
+    event = make_event(kind, id="large", receipt=True, **fields)
     hashes, waited = [], []
     for looked_at, share in ((4_000, 4_000), (4, 30), (3, 1), (50, 3), (2, 12)):
         monkeypatch.setattr(large, "LOOKED_AT", looked_at)
         monkeypatch.setattr(large, "SHARE", share)
         engine = make_engine()
         engine.run(MEMORIES, *said())
-        engine.run(MEMORIES, large, behind)
+        engine.run(MEMORIES, event, behind)
         waited.append(engine.is_due)
         engine.advance_to_end()
         (outcome,) = engine.receipts().values()
@@ -179,14 +179,14 @@ def test_large_work_is_atomic_and_later_events_wait_in_order(make_engine: Callab
 def test_a_kill_between_two_steps_changes_nothing(
     make_engine: Callable[[], Engine], steps: int, snapshot_after: str | None, kind: str, fields: dict[str, Any]
 ) -> None:
-    large = make_event(kind, id="large", receipt=True, **fields)
+    event = make_event(kind, id="large", receipt=True, **fields)
     behind = make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="tea", receipt=True)
 
     def run(engine: Engine, kill: bool) -> None:
         engine.run(MEMORIES, *said())
         if snapshot_after == "memories":
             engine.mark()
-        engine.run(MEMORIES, large, behind)
+        engine.run(MEMORIES, event, behind)
         assert engine.is_due
         if snapshot_after == "the event":
             engine.mark()
