@@ -28,8 +28,7 @@ from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch
+from recallflow.operators.events import Batch, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import EnrichmentTasks, Rules
 from recallflow.operators.step import StateStep

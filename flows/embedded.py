@@ -22,8 +22,7 @@ from recallflow.flows.settings import Settings
 from recallflow.flows.state_loop import BeforeApplied, StateLoop
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Item
+from recallflow.operators.events import Item, decode
 from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.parsing import ends_turn

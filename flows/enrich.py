@@ -35,8 +35,8 @@ from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.results import PositionedRequest
 from recallflow.operators.enrichment.step import Enricher, EnrichmentItem, PartitionEnrichment, PendingRequest, ToEnrich
+from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import twice
-from recallflow.operators.routing import key_of_partition
 from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted
 from recallflow.owner import Owner
 from recallflow.parsing import parse_request, parse_result

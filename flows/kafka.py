@@ -48,11 +48,9 @@ from recallflow.flows.topic_checks import (
 )
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import Authoriser
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch, Item, Misrouted
+from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition, partition_read
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
-from recallflow.operators.routing import by_partition, key_of_partition, partition_read
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.outputs import Marked, Output

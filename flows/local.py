@@ -48,8 +48,7 @@ from recallflow.flows.settings import AuthSettings, open_at_rest
 from recallflow.flows.state_loop import StateLoop
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Item
+from recallflow.operators.events import Item, decode
 from recallflow.operators.quotas import Rates
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.owner import Owner

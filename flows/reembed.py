@@ -37,11 +37,9 @@ from recallflow.flows.topic_checks import kept_partitions, stamped_by_log
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Decoded, Item, Refused, Write
+from recallflow.operators.events import Ask, Decoded, Item, Refused, Write, by_partition, decode, partition_hashed
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
-from recallflow.operators.routing import by_partition, partition_hashed
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.owner import Owner

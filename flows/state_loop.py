@@ -17,10 +17,8 @@ from recallflow.embedder import Embedder
 from recallflow.flows.gc_policy import collect_due_garbage
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import CallCompletion
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch, Item
+from recallflow.operators.events import Batch, Item, by_partition, decode, key_of_partition, partition_hashed
 from recallflow.operators.prepare import prepare
-from recallflow.operators.routing import by_partition, key_of_partition, partition_hashed
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Audited, Done, Moved, Output, Requested, Verdict

@@ -16,8 +16,7 @@ from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.events import Event
 from recallflow.fields import format_time
-from recallflow.operators.decode import refused
-from recallflow.operators.events import Ask, Decoded, Refused
+from recallflow.operators.events import Ask, Decoded, Refused, refused
 from recallflow.operators.grants import KEY_KINDS, ApiKeys, Grant, Issuer, TokenVerifier, refusal
 from recallflow.operators.guard import twice
 from recallflow.records import Record, Refusal

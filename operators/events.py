@@ -1,16 +1,22 @@
-"""Items of the dataflow up to the state."""
+"""Items of the dataflow up to the state: records decoded into events or refusals, and batches by partition."""
 
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from recallflow.embedder import Matrix
-from recallflow.errors import InvalidRecord
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.operators.graph.names import TextNames
-from recallflow.owner import Owner
-from recallflow.queries import QueryEvent
-from recallflow.records import Position, Record
+from recallflow.operators.guard import twice
+from recallflow.owner import Owner, partition_of, state_partition
+from recallflow.parsing import QUERY_TYPES, parse, raw_query
+from recallflow.queries import QUERY_IDS, QueryEvent
+from recallflow.records import Position, Record, Refusal
 from recallflow.state.arrays import Bytes
 from recallflow.state.tokens import NO_TOKENS
+
+_DECODE = "decode"  # the step in reports of internal errors
 
 
 class Analysis(NamedTuple):
@@ -130,3 +136,64 @@ def key_of(item: Decoded) -> bytes:
     if key is not None or isinstance(item, Refused):
         return key or b""
     return item.owner.record_key
+
+
+def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
+    """Return the event of a record. Invalid events, internal errors, and positions in `skips` give `Refused`."""
+    if skips and record.position in skips:
+        skipped = InvalidRecord("skipped", [FieldProblem("", "passed over unread, as run --skip said")])
+        return Refused(record, skipped, _DECODE)
+    if record.refusal is not None:
+        return refused(record, record.refusal)
+    try:
+        return twice(_DECODE, record.position, _event_of, record)
+    except InvalidRecord as error:
+        return Refused(record, error, _DECODE, _query_id(record))
+
+
+def refused(record: Record, refusal: Refusal) -> Refused:
+    """Return a refused record, with its verdict attached."""
+    error = InvalidRecord(refusal.code, [FieldProblem(refusal.field, refusal.problem)])
+    return Refused(record._replace(refusal=refusal), error, refusal.step, _query_id(record))
+
+
+def _event_of(record: Record) -> Write | Ask:
+    event = parse(record.value)
+    if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
+        return Ask(record, event, event.owner)  # type: ignore[arg-type]
+    return Write(record, event, event.owner)  # type: ignore[arg-type]
+
+
+def _query_id(record: Record) -> str | None:
+    """Return the id of a refused record that is recognisably a query."""
+    raw = raw_query(record.value)
+    if raw is None:
+        return None
+    given = next((raw[name] for name in QUERY_IDS if name in raw), None)
+    return given[:128] if isinstance(given, str) and given else str(record.position)
+
+
+def by_partition(items: Iterable[Item], partition_of: Callable[[Item], int]) -> list[tuple[str, Batch]]:
+    """Group items into one batch per state partition, under its key."""
+    batches: dict[int, list[Item]] = defaultdict(list)
+    for item in items:
+        batches[partition_of(item)].append(item)
+    return [(key_of_partition(number), Batch(number, found)) for number, found in batches.items()]
+
+
+def partition_read(item: Item) -> int:
+    """Return the partition of a topic that has the partitions of the state."""
+    return item.record.position.partition
+
+
+def key_of_partition(number: int) -> str:
+    """Return the key of a state partition. It is zero-padded, so that keys sort as numbers."""
+    return f"{number:03d}"
+
+
+def partition_hashed(item: Item, partitions: int) -> int:
+    """Return the state partition of a record by its owner. A refused record goes to the partition of its key, so that
+    its position advances for that user."""
+    if isinstance(item, Refused):
+        return partition_of(item.record.key or b"", partitions)
+    return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)

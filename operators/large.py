@@ -20,10 +20,9 @@ import orjson
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.events import MemoryForget, Message
 from recallflow.operators import redaction
-from recallflow.operators.decode import decode
 from recallflow.operators.derived import with_derived
 from recallflow.operators.episodes import join
-from recallflow.operators.events import Item, Refused, Write, event_time
+from recallflow.operators.events import Item, Refused, Write, decode, event_time
 from recallflow.operators.graph.sync import attempt, sync
 from recallflow.operators.graph.write import GraphWriter
 from recallflow.operators.guard import twice

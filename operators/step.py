@@ -21,13 +21,12 @@ from recallflow.operators.answers.asides import Asides
 from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
 from recallflow.operators.async_call import CallCompletion
-from recallflow.operators.events import Ask, Batch, Item, Misrouted, Refused, Write
+from recallflow.operators.events import Ask, Batch, Item, Misrouted, Refused, Write, key_of_partition
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.said import Kind
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.routing import key_of_partition
 from recallflow.operators.rules import Rules
 from recallflow.operators.writes import MemoryWrites
 from recallflow.outputs import Done, Marked, Moved, Output

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, Runtime, numbers
 from recallflow.operators.enrichment.results import PositionedRequest, unanswered
+from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import report
-from recallflow.operators.routing import key_of_partition
 from recallflow.outputs import Done, Enriched, EnrichmentOutput, Marked
 from recallflow.records import Mark, Open, Position, Signal
 

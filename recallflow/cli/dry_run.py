@@ -10,8 +10,7 @@ from recallflow.connectors.logs.registry import log_name
 from recallflow.embedder import Embedder
 from recallflow.fields import format_time
 from recallflow.flows.embedded import rejection
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Refused, Write
+from recallflow.operators.events import Ask, Refused, Write, decode
 from recallflow.operators.prepare import check_dimension, said
 from recallflow.outputs import DeadLetter
 from recallflow.records import Position, Record

@@ -19,8 +19,7 @@ from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.logs.registry import log_name
 from recallflow.errors import FieldProblem, InvalidRecord, RecallflowError, UsageError
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused
+from recallflow.operators.events import Refused, decode
 from recallflow.outputs import DeadLetter
 from recallflow.parsing import unmarked
 from recallflow.private_files import make_private_folder

@@ -19,8 +19,7 @@ from recallflow.decisions import History
 from recallflow.errors import ErrorCode
 from recallflow.events import Event
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Item, Misrouted, Refused
+from recallflow.operators.events import Ask, Item, Misrouted, Refused, decode
 from recallflow.operators.grants import Issuer
 from recallflow.outputs import Answer, DeadLetter, Output
 from recallflow.owner import Owner

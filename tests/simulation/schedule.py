@@ -28,7 +28,7 @@ from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceErr
 from recallflow.flows import ownership, standby
 from recallflow.flows.router import OwningPartitions
 from recallflow.flows.state_loop import opener
-from recallflow.operators.decode import decode
+from recallflow.operators.events import decode
 from recallflow.operators.prepare import prepare
 from recallflow.owner import state_partition
 from recallflow.records import Position

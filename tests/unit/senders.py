@@ -13,8 +13,7 @@ from recallflow.control import Control
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, Headers, fingerprint, hash_of, new_salt
 from recallflow.decisions import History
 from recallflow.operators.authorise import Authoriser, Trust
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Item
+from recallflow.operators.events import Item, decode
 from recallflow.operators.grants import Issuer
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record

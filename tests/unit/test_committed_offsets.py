@@ -21,7 +21,7 @@ from recallflow.flows.kafka import MainFlow
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.runner import Loop
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import decode
+from recallflow.operators.events import decode
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Answer, Done, Marked, Output, Receipted
 from recallflow.state.directory import StateDirectory

@@ -21,8 +21,7 @@ from recallflow.decisions import History
 from recallflow.flows.ownership import Ownership, StateFolders
 from recallflow.flows.settings import TopicNames
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused
+from recallflow.operators.events import Refused, decode
 from recallflow.operators.quotas import Rates
 from tests.unit.connectors.fake_consumer import FakeKafka
 

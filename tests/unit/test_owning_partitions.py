@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.flows.router import OwningPartitions
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Misrouted
+from recallflow.operators.events import Misrouted, decode
 from recallflow.owner import state_partition
 from recallflow.records import MOVED_HEADER, Position, Record
 

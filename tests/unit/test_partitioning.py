@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.operators.events import Refused
-from recallflow.operators.routing import by_partition, partition_hashed
+from recallflow.operators.events import Refused, by_partition, partition_hashed
 from recallflow.owner import Owner, partition_of, state_partition
 from recallflow.records import Position, Record
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from recallflow.flows import record_spans as module
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.record_spans import RecordSpans
-from recallflow.operators.decode import decode
+from recallflow.operators.events import decode
 from recallflow.outputs import Answer, Receipted
 from recallflow.records import Position, Record
 from recallflow.responses import Context, MemoryPage, RecalledMemory, Response

@@ -20,8 +20,7 @@ from recallflow.flows.runner import BatchStep, KeyedStep, Loop, Recipe, run_loop
 from recallflow.flows.settings import Settings
 from recallflow.operators import erase, large
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused
+from recallflow.operators.events import Refused, decode
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Answer, DeadLetter, Done, Marked, Receipted
 from recallflow.owner import state_partition

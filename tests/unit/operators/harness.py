@@ -19,8 +19,7 @@ from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import CallCompletion
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch, Item
+from recallflow.operators.events import Batch, Item, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.scene import Ranking, Scene

@@ -10,8 +10,7 @@ import pytest
 
 from recallflow.flows.router import OwningPartitions
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch, Misrouted
+from recallflow.operators.events import Batch, Misrouted, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Moved, Output, Receipted

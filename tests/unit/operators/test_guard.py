@@ -11,7 +11,7 @@ import pytest
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Matrix
 from recallflow.errors import DefectLog, EmbedderError, StorageError
-from recallflow.operators import decode, guard, writes
+from recallflow.operators import events, guard, writes
 from recallflow.operators.answers import answer
 from recallflow.operators.apply import apply
 from recallflow.operators.recall.pipeline import recall
@@ -73,7 +73,7 @@ class Engine(Harness):
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     plant = Plant()
     monkeypatch.setattr(guard, "_defects", DefectLog(logging.getLogger("defects")))
-    monkeypatch.setattr(decode, "parse", plant.wrap("decode", parse))
+    monkeypatch.setattr(events, "parse", plant.wrap("decode", parse))
     monkeypatch.setattr(writes, "apply", plant.wrap("state", apply))
     monkeypatch.setattr(answer, "recall", plant.wrap("recall", recall))
     monkeypatch.setattr(OwnerIndex, "add", plant.wrap("index", OwnerIndex.add))

@@ -14,8 +14,7 @@ from recallflow.embedder import NO_FLOATS, Kind, Matrix, TextVectors
 from recallflow.enrichment import content_hash
 from recallflow.flows.embedded import Processed
 from recallflow.llm import Embedded
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Analysis, Refused, Write
+from recallflow.operators.events import Analysis, Refused, Write, decode
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.factors import boosts, raw

@@ -11,8 +11,7 @@ from recallflow.control import SETTLED_MS, Quota
 from recallflow.decisions import History, quota
 from recallflow.errors import OverQuota
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Item, Refused, Write
+from recallflow.operators.events import Ask, Item, Refused, Write, decode
 from recallflow.operators.quotas import Rates
 from recallflow.records import Position, Record
 

@@ -10,9 +10,8 @@ import orjson
 
 from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import decode
+from recallflow.operators.events import by_partition, decode, partition_hashed
 from recallflow.operators.prepare import prepare
-from recallflow.operators.routing import by_partition, partition_hashed
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Output
 from recallflow.records import Position, Record
