@@ -117,7 +117,6 @@ def cli(
 
 @pytest.fixture(scope="session")
 def starts() -> Iterator[Starts]:
-    """Return the server that forks processes for commands."""
     yield fork_server()
     fork_server().close()
     fork_server.cache_clear()

@@ -23,13 +23,9 @@ NEW_YEAR_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
 ASKED_AT = "2025-12-24T00:00:00Z"
 
 OWNERS = [
-    ("acme", "ann", "prod"),
-    ("acme", "ann", "staging"),
-    ("acme", "bob", "prod"),
-    ("acme", "zoë/🦦", "prod"),
-    ("globex", "ann", "prod"),
-    ("globex", "cy", "prod"),
-]
+    ("acme", "ann", "prod"), ("acme", "ann", "staging"), ("acme", "bob", "prod"), ("acme", "zoë/🦦", "prod"),
+    ("globex", "ann", "prod"), ("globex", "cy", "prod"),
+]  # fmt: skip
 TIMELESS = ("acme", "drifter", "prod")  # events of this owner have no timestamp
 # fmt: off
 WORDS = [
@@ -82,20 +78,11 @@ class Author:
     def _one(self, owner: tuple[str, str, str]) -> None:
         (act,) = self._draw.choices(
             [
-                self._message,
-                self._memory,
-                self._update,
-                self._forget,
-                self._judge,
-                self._relate,
-                self._archive,
-                self._end,
-                self._repeat,
-                self._query,
-                self._break,
+                self._message, self._memory, self._update, self._forget, self._judge, self._relate, self._archive,
+                self._end, self._repeat, self._query, self._break,
             ],
             [46, 11, 9, 4, 3, 4, 2, 4, 6, 8, 6],
-        )
+        )  # fmt: skip
         act(owner)
 
     def _event(self, kind: str, owner: tuple[str, str, str], /, **fields: Any) -> bytes:
@@ -257,7 +244,6 @@ def final_questions() -> list[bytes]:
 
 
 def kind_of(line: bytes) -> str | None:
-    """Return an event's type, or None for a line that is no event."""
     try:
         event = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -266,7 +252,6 @@ def kind_of(line: bytes) -> str | None:
 
 
 def hash_of(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> str:
-    """Return the hash of a directory's logical state."""
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         return state_hash(directory)
 

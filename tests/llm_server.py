@@ -179,7 +179,6 @@ class LlmServer(ThreadingHTTPServer):
 
     @property
     def requests(self) -> list[Asked]:
-        """All calls, in the order they came."""
         with self.now.changed:
             return list(self.now.requests)
 

@@ -52,7 +52,6 @@ class OtlpServer:
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
     def wait_for(self, *names: str, timeout_s: float = 60.0) -> list[Span]:
-        """All spans, once there is one of each name."""
         with self._arrived:
             come = self._arrived.wait_for(lambda: {*names} <= {span.name for span in self.spans}, timeout_s)
             assert come, sorted(span.name for span in self.spans)

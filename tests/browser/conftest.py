@@ -89,7 +89,6 @@ def explorer(gateway: str, open_page: Callable[..., Page]) -> Callable[..., Page
 
 
 def fill_in(page: Page, user: str) -> None:
-    """Enter the tenant and user to show."""
     page.get_by_label("Tenant").fill("acme")
     page.get_by_label("User").fill(user)
     page.get_by_role("button", name="Show memories").click()

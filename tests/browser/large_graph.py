@@ -23,12 +23,8 @@ def large_graph(nodes: int) -> Iterator[dict[str, Any]]:
         relation = {"source": place, "type": "near", "target": chance.choice(places)}
         is_stated = chance.random() < 0.05 and relation["target"] != place
         yield OWNER | {
-            "type": "memory",
-            "id": f"c{number}",
-            "timestamp": START_MS + number * HOUR_MS,
-            "session_id": f"s{number // 40}",
-            "content": f"Bring {chance.choice(_THINGS)} {number}",
-            "entities": [{"name": place, "type": "place"}],
-            "topics": [chance.choice(_TOPICS)],
+            "type": "memory", "id": f"c{number}", "timestamp": START_MS + number * HOUR_MS,
+            "session_id": f"s{number // 40}", "content": f"Bring {chance.choice(_THINGS)} {number}",
+            "entities": [{"name": place, "type": "place"}], "topics": [chance.choice(_TOPICS)],
             "relations": [relation] if is_stated else [],
-        }
+        }  # fmt: skip

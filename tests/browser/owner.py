@@ -70,13 +70,9 @@ def wide() -> Iterator[dict[str, Any]]:
 
 def _message(id_: str, at_ms: int, session: str, content: str) -> dict[str, Any]:
     return OWNER | {
-        "type": "message",
-        "id": id_,
-        "timestamp": START_MS + at_ms,
-        "session_id": session,
-        "name": "Ann",
+        "type": "message", "id": id_, "timestamp": START_MS + at_ms, "session_id": session, "name": "Ann",
         "content": content,
-    }
+    }  # fmt: skip
 
 
 def _memory(id_: str, at_ms: int, **fields: Any) -> dict[str, Any]:

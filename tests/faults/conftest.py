@@ -24,13 +24,11 @@ def _forked_engines() -> Iterator[None]:
 
 @pytest.fixture
 def bare(broker: Cluster) -> Topics:
-    """Names of topics that do not exist yet."""
     return Topics(broker)
 
 
 @pytest.fixture
 def topics(bare: Topics) -> Topics:
-    """Two partitions of each."""
     bare.make()
     return bare
 

@@ -42,7 +42,6 @@ def produce(servers: str, topic: str, partition: int, key: bytes, value: bytes, 
 
 
 def _library() -> ctypes.CDLL:
-    """The one that the client brings along."""
     folder = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
     lib = ctypes.CDLL(str(next(folder.glob("librdkafka*.so*"))))
     for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):

@@ -74,7 +74,6 @@ class Wire:
 
 
 def _carry(client: socket.socket, broker: socket.socket) -> None:
-    """Passes bytes on both ways until either end ends."""
     with client, broker:
         back = threading.Thread(target=_pump, args=(broker, client), daemon=True)
         back.start()

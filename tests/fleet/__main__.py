@@ -1,9 +1,7 @@
 """Hurt the processes of one deployment at random, and look for what was lost, done twice, or told wrong.
 
-    python -m tests.fleet --throughput [--members 2] [--events 30000] [--json FILE]
     python -m tests.fleet [--members 4] [--partitions 16] [--kills 30] [--seed N] [--lose-disk]
                                [--checkpoints URL] [--misrouted 0.1] [--standby 1] [--json FILE]
-    python -m tests.fleet --cold 200000 [--json FILE]
 
 Processes of `recallflow run` with a directory each share the partitions of a deployment, while about 200 owners of
 three tenants talk and ask, and one question a partition is asked every 50 ms. Members are killed, stopped beyond their
@@ -11,9 +9,6 @@ session, shut down and started again, by a schedule that follows from the seed; 
 the member's directory along. Then everything that stands in the topics is counted, all memories are asked for and
 compared with a small model of what was told, and the state of all members together with that of one fresh process that
 read the same topics alone. Who has which partition is asked of the brokers.
-
-With --throughput several members are compared with one instead, by the processor time that messages take. With --cold
-a partition of so many memories goes to a member that has to fetch a checkpoint of it.
 """
 
 import argparse
@@ -23,12 +18,10 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from benchmarks.broker import connect_or_start
-from tests.fleet import speed
 from tests.fleet.members import Fault, schedule
 from tests.fleet.trial import Plan, Report, Trial, show
 
@@ -38,7 +31,7 @@ def main() -> None:
         prog="python -m tests.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     usual = Plan()
-    parser.add_argument("--members", type=int, help=f"processes (default: {usual.members}, with --throughput 2)")
+    parser.add_argument("--members", type=int, default=usual.members, help="processes (default: 4)")
     parser.add_argument("--partitions", type=int, default=usual.partitions)
     parser.add_argument("--kills", type=int, default=30, help="SIGKILLs; pauses and stops come on top")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
@@ -48,42 +41,16 @@ def main() -> None:
     parser.add_argument("--standby", type=int, default=0, metavar="N", help="members that follow each partition")
     parser.add_argument("--per-second", type=float, default=usual.per_second, help="records a second (default: 60)")
     parser.add_argument("--probe-ms", type=float, default=usual.probe_s * 1000, help="between probes (default: 50)")
-    parser.add_argument("--throughput", action="store_true", help="compare the pace of several with that of one")
-    parser.add_argument("--events", type=int, default=30_000, help="of a run with --throughput (default: 30,000)")
-    parser.add_argument("--cold", type=int, metavar="N", help="memories of a partition that is taken from a checkpoint")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    figures, clean = (pace if chosen.throughput else from_checkpoint if chosen.cold else harm)(chosen)
-    if chosen.json:
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
-    if not clean:
-        raise SystemExit(1)
-
-
-def pace(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """What --throughput finds."""
-    with connect_or_start() as cluster:
-        compared = speed.compare(cluster, chosen.members or 2, chosen.partitions, chosen.events)
-    speed.show_throughput(compared)
-    return asdict(compared), True
-
-
-def from_checkpoint(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """What --cold finds."""
-    with connect_or_start() as cluster:
-        found = speed.take_over(cluster, chosen.cold)
-    speed.show_cold(found)
-    return asdict(found), found.lost == 0
-
-
-def harm(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """What chaos does, and whether that was nothing."""
     plan = plan_of(chosen)
     print(f"seed {plan.seed}", flush=True)
-    faults = schedule(plan.seed, plan.members, chosen.kills, plan.session_s, lose_disk=chosen.lose_disk)
-    report = run(plan, faults)
+    report = run(plan, schedule(plan.seed, plan.members, chosen.kills, plan.session_s, lose_disk=chosen.lose_disk))
     show(report)
-    return asdict(report), report.clean()
+    if chosen.json:
+        chosen.json.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
+    if not report.clean():
+        raise SystemExit(1)
 
 
 def plan_of(chosen: argparse.Namespace) -> Plan:

@@ -16,8 +16,6 @@ EXCUSES = {"stale_read", CATCHING_UP}
 
 @dataclass
 class Findings:
-    """What is not as it should be; all are to be empty."""
-
     outputs: int = 0
     audited: int = 0
     waited: int = 0  # answers that waited for a memory, and have it
@@ -80,12 +78,10 @@ def expected(log: Log, outputs: Iterable[Output], findings: Findings) -> None:
 
 
 def settled(log: Log, reader: Reader) -> bool:
-    """Whether every record has come to its end by what the reader has seen."""
     return not open_records(log, reader)
 
 
 def open_records(log: Log, reader: Reader) -> list[Sent]:
-    """The records that nothing came of yet."""
     for sent in (sent for sent in list(log.sent) if not sent.done):
         names = {kind: sent.query_id if kind == "response" else sent.position for kind in OUTPUTS}
         kinds = {kind for kind, name in names.items() if (kind, name) in reader.seen}
@@ -189,12 +185,10 @@ def judge(log: Log, reader: Reader) -> Findings:
 
 
 def sent_home_once(log: Log, findings: Findings) -> None:
-    """No record that landed elsewhere is in its home partition twice."""
     once(all_of(log.topics, INPUTS[:2]), findings)
 
 
 def once(records: Iterable[Output], findings: Findings) -> None:
-    """No record came of another one twice, whatever partitions they are in."""
     found = Counter((record.header(SOURCE), record.header(NUMBER)) for record in records if record.header(SOURCE))
     findings.twice.extend(f"{source}, number {number}: {n} times" for (source, number), n in found.items() if n > 1)
 
@@ -221,7 +215,6 @@ def list_all(log: Log, reader: Reader, findings: Findings) -> None:
 
 
 def differences(mind: Mind, listed: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """What a list of all memories has otherwise than the model."""
     left = dict(mind.memories)
     for item in listed:
         memory = left.pop(item["id"], None)

@@ -48,11 +48,9 @@ class Topics:
         self._await(lambda: self._has_bounds(kind))  # a broker is told to lead a partition a little after it told us
 
     def arguments(self) -> list[str]:
-        """What makes a command of recallflow use them."""
         return [word for kind in (*INPUTS, *OUTPUTS) for word in (f"--{kind}-topic", self.of(kind))]
 
     def grow(self, kind: str, partitions: int) -> None:
-        """Add partitions, up to so many."""
         name = self.of(kind)
         self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(ADMIN_S)
         self._await(lambda: has_leaders(self._admin, name, partitions))
@@ -63,7 +61,6 @@ class Topics:
         self._await(lambda: name not in self._admin.list_topics(timeout=ADMIN_S).topics)
 
     def remake(self, kind: str, partitions: int) -> None:
-        """Delete a topic and makes one of the same name."""
         self.remove(kind)
         deadline = time.monotonic() + ADMIN_S
         while True:
@@ -91,7 +88,6 @@ class Topics:
 
     @cached_property
     def _admin(self) -> AdminClient:
-        """One that lives on: what it was asked is dropped with it."""
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
 
     def _await(self, true: Callable[[], bool]) -> None:
@@ -157,8 +153,6 @@ SHORT_SESSION = ("--session-timeout-s", "6")  # after which another engine may t
 
 
 class Engine:
-    """`recallflow run` on a state directory of its own, to be started, hurt and started again."""
-
     setup = ""  # Python that the new process runs before the command
 
     def __init__(self, topics: Topics, folder: Path, *options: str, name: str = "engine") -> None:
@@ -174,7 +168,6 @@ class Engine:
     # ------------------------------------------------------------------ life
 
     def start(self, *options: str) -> None:
-        """Start the process, and does not wait."""
         if self.running():
             raise RuntimeError("the engine runs already")
         self.log.touch()
@@ -190,17 +183,13 @@ class Engine:
 
     def words(self, *options: str) -> list[str]:
         where = [
-            "--create",
-            "--state-dir",
-            str(self.state_dir),
-            "--bootstrap-servers",
+            "--create", "--state-dir", str(self.state_dir), "--bootstrap-servers",
             self.topics.cluster.bootstrap_servers,
-        ]
+        ]  # fmt: skip
         probes = ["--metrics-port", str(self._port)]
         return ["run", *where, *probes, *self.topics.arguments(), *self._options, *options]
 
     def up(self, *options: str) -> None:
-        """Start it and waits until it is ready. RuntimeError where it ends instead, or does not get there."""
         self.start(*options)
         self.await_ready()
 
@@ -222,12 +211,10 @@ class Engine:
         self._reap()
 
     def stop(self) -> Ended:
-        """SIGTERM, and how it ended."""
         self.ask_to_stop()
         return self.ended()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM."""
         self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
@@ -237,12 +224,10 @@ class Engine:
         self._signal(signal.SIGCONT)
 
     def ends(self, *options: str) -> Ended:
-        """Start it, and waits for it to end by itself."""
         self.start(*options)
         return self.ended()
 
     def ended(self, timeout_s: float = GIVE_UP_S) -> Ended:
-        """Wait for the end. RuntimeError where there is none."""
         if self._process is None:
             raise RuntimeError("the engine was never started")
         try:
@@ -254,7 +239,6 @@ class Engine:
         return Ended(self._process.returncode, "", self.said())
 
     def pid(self) -> int:
-        """RuntimeError where it does not run."""
         if self._process is None or not self.running():
             raise RuntimeError("the engine does not run")
         return self._process.pid
@@ -263,7 +247,6 @@ class Engine:
         return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
-        """What the last process said."""
         with self.log.open("rb") as log:
             log.seek(self._began)
             return log.read().decode(errors="replace")
@@ -297,7 +280,6 @@ class Engine:
     # --------------------------------------------------------------- command
 
     def state(self, action: str, *more: str | Path) -> Ended:
-        """`recallflow state ACTION` on its directory."""
         return command("state", action, "--state-dir", self.state_dir, *more)
 
     def _signal(self, number: signal.Signals) -> None:

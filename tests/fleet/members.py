@@ -33,13 +33,11 @@ class Fleet:
     # ------------------------------------------------------------------ life
 
     def start(self, *numbers: int) -> None:
-        """Start these members, or all, and does not wait."""
         for number in numbers or range(len(self.members)):
             self.members[number].start()
             self._down.discard(number)
 
     def up(self) -> None:
-        """Start all, and waits until they are ready."""
         self.start()
         self.await_ready()
 
@@ -63,7 +61,6 @@ class Fleet:
         return [number for number in range(len(self.members)) if number not in self._down | self._paused]
 
     def running(self) -> bool:
-        """Whether all that should run do, and there is one at least."""
         at_work = self.at_work()
         return bool(at_work) and all(self.members[number].running() for number in at_work)
 
@@ -79,10 +76,6 @@ class Fleet:
             self.members[number].ask_to_stop()
         return [self.members[number].ended() for number in numbers]
 
-    def stop_all(self) -> list[Ended]:
-        """Every member that runs."""
-        return self.stop(*self.at_work())
-
     def pause(self, number: int) -> None:
         self._paused.add(number)
         self.members[number].pause()
@@ -92,7 +85,6 @@ class Fleet:
         self._paused.discard(number)
 
     def lose_disk(self, number: int) -> None:
-        """What a machine that is gone takes with it. The member must not run."""
         shutil.rmtree(self.members[number].state_dir, ignore_errors=True)
 
     # ---------------------------------------------------------------- looking
@@ -106,20 +98,13 @@ class Fleet:
         return [command("state", "merge", *self.directories(), "--into", target), command("state", "hash", target)]
 
     def verify(self) -> list[Ended]:
-        """What `state verify` says of each directory. Nobody may run."""
         return [command("state", "verify", "--state-dir", path) for path in self.directories()]
 
     def directories(self) -> list[Path]:
-        """Those that there are."""
         return [member.state_dir for member in self.members if member.state_dir.exists()]
 
     def said(self, most: int = 2_000) -> str:
-        """The last words of every member."""
         return "\n".join(f"--- member {n}: {member.said()[-most:]}" for n, member in enumerate(self.members))
-
-    def cpu_s(self) -> list[float]:
-        """The processor time that each member at work has taken so far."""
-        return [self.members[number].metrics()["process_cpu_seconds_total"] for number in self.at_work()]
 
     def __enter__(self) -> Self:
         return self
@@ -136,8 +121,6 @@ Owners = dict[int, str]  # partition → the member that has it
 
 
 class Seen(NamedTuple):
-    """What was so from then on."""
-
     at_s: float
     owners: Owners
 
@@ -174,7 +157,6 @@ class Ownership(threading.Thread):
 
 
 def owners_at(seen: Iterable[Seen], at_s: float) -> Owners:
-    """Who had what at a moment."""
     found: Owners = {}
     for one in seen:
         found = one.owners if one.at_s <= at_s else found
@@ -207,8 +189,6 @@ class Fault(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What was so between two moments."""
-
     cause: str
     from_s: float
     to_s: float
@@ -259,7 +239,6 @@ class Chaos:
             self.episodes.append(Episode(*spans))
 
     def counts(self) -> Counter[str]:
-        """How often each kind of fault came."""
         return Counter(episode.fault.cause for episode in self.episodes)
 
     def _strike(self, fault: Fault) -> None:

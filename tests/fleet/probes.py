@@ -32,7 +32,6 @@ class Probe(NamedTuple):
 
     @property
     def ms(self) -> float:
-        """How long its answer took; without end where there was none."""
         return float("inf") if self.answered_s is None else (self.answered_s - self.due_s) * 1000
 
 
@@ -73,7 +72,6 @@ class Probes:
         listening.join()
 
     def probes(self) -> list[Probe]:
-        """All of them so far, in the order in which they were due."""
         found = [(name, *due) for name, due in list(self._due.items())]
         return [Probe(number, due_s, self._arrived.get(name, [None])[0]) for name, number, due_s in found]
 
@@ -154,7 +152,6 @@ def measure(probes: Sequence[Probe], idle: Span, episodes: Iterable[Episode], se
 
 
 def recovered(away: Sequence[Probe], back_s: float) -> bool:
-    """Whether a partition was answered for again before the members were back."""
     return bool(away) and (answered_s := away[-1].answered_s) is not None and answered_s < back_s
 
 
@@ -167,5 +164,4 @@ def longest_of(probes: Sequence[Probe]) -> list[float]:
 
 
 def shares(times_ms: list[float]) -> tuple[float, float]:
-    """p50 and p95; 0 where nothing was asked."""
     return (float(np.percentile(times_ms, 50)), float(np.percentile(times_ms, 95))) if times_ms else (0.0, 0.0)

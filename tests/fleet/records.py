@@ -15,8 +15,6 @@ from tests.fleet.engine import GIVE_UP_S, OUTPUTS, Topics
 
 @dataclass
 class Memory:
-    """One memory: its versions' contents, oldest first."""
-
     versions: list[str]
 
 
@@ -49,8 +47,6 @@ class Mind:
 
 @dataclass
 class Minds:
-    """All owners' memories."""
-
     owners: dict[str, Mind] = field(default_factory=dict)
 
     def of(self, owner: str) -> Mind:
@@ -82,7 +78,6 @@ AS_USUAL: How = {}
 
 
 def who(user: str) -> dict[str, str]:
-    """The fields that say whose an event is."""
     tenant, _, name = user.rpartition("/")
     return {"tenant_id": tenant or TENANT, "user_id": name}
 
@@ -123,7 +118,6 @@ class Log:
         self._producer = Producer(settings | limits | {"linger.ms": 0, "log_level": 0})
 
     def number(self) -> int:
-        """One that no record of this log has."""
         with self.lock:
             self._numbers += 1
             return self._numbers
@@ -136,7 +130,6 @@ class Log:
             return self._event("memory", user, event, [RECEIPT if takes else LETTER], how)
 
     def ask(self, user: str, event_type: str, *, how: How = AS_USUAL, **fields: Any) -> Sent:
-        """A query of a user's."""
         event = {"type": event_type, **who(user), "id": f"q{self.number()}"} | fields
         return self._event("query", user, event, [ANSWER], how)
 
@@ -156,19 +149,16 @@ class Log:
         return sent
 
     def event(self, kind: str, event: dict[str, Any], wants: Sequence[frozenset[str]], **how: Any) -> Sent:
-        """An event that the model need not know, sent as it is."""
         sent = Sent(kind, str(event.get("user_id", "")), event, list(wants))
         self._send(sent, orjson.dumps(event), {"key": f"{TENANT}/{sent.owner}".encode()} | how)
         return sent
 
     def waiting(self) -> int:
-        """How many records are not in their topics yet."""
         with self.lock:
             self._producer.poll(0)
             return len(self._producer)
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
-        """Wait until all of it is in its topic."""
         if left := self._producer.flush(timeout_s):
             raise RuntimeError(f"{left} records could not be sent within {timeout_s:.0f} s")
         if self.failed:
@@ -202,8 +192,6 @@ FOREIGN = b"not of recallflow"  # the key of what others put into an output topi
 
 @dataclass(frozen=True)
 class Output:
-    """A record of an output topic. `kind` as in `topics.OUTPUTS`."""
-
     kind: str
     part: str
     offset: int
@@ -217,7 +205,6 @@ class Output:
         return found
 
     def header(self, name: str) -> str:
-        """A header as text; empty where there is none."""
         return (dict(self.headers).get(name) or b"").decode()
 
     @property
@@ -255,7 +242,6 @@ class Reader:
         return True
 
     def drain(self) -> list[Output]:
-        """Read all there is by now."""
         reached = self._consumer.position(self._consumer.assignment())
         for part in reached:
             part.offset = part.offset if part.offset >= 0 else OFFSET_BEGINNING
@@ -266,7 +252,6 @@ class Reader:
         return self.outputs
 
     def read(self) -> None:
-        """Take what has come, or waits a moment."""
         for message in self._consumer.consume(1_000, FETCH_S):
             error = message.error()
             if error is None:
@@ -275,7 +260,6 @@ class Reader:
                 self._behind.discard((message.topic(), message.partition()))
 
     def answer(self, query_id: str, timeout_s: float = GIVE_UP_S) -> dict[str, Any]:
-        """The response to a query. TimeoutError where none comes."""
         found: list[Output] = []
 
         def came() -> bool:
@@ -287,11 +271,9 @@ class Reader:
         return found[0].body
 
     def letter(self, position: str, timeout_s: float = GIVE_UP_S) -> Output:
-        """The dead letter of a record. TimeoutError where none comes."""
         return self._one("dead-letter", position, timeout_s)
 
     def receipt(self, position: str, timeout_s: float = GIVE_UP_S) -> dict[str, Any]:
-        """The receipt of a memory event. TimeoutError where none comes."""
         return self._one("receipt", position, timeout_s).body
 
     def _one(self, kind: str, position: str, timeout_s: float) -> Output:
@@ -319,7 +301,6 @@ class Reader:
 
 
 def all_of(topics: Topics, kinds: Iterable[str] = OUTPUTS) -> list[Output]:
-    """Everything the output topics hold now."""
     reader = Reader(topics, tuple(kinds))
     try:
         return reader.drain()

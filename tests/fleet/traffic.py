@@ -85,7 +85,6 @@ class Traffic(threading.Thread):
             raise self.error
 
     def step(self) -> None:
-        """One record, unless everybody waits."""
         owner = next((owner for owner in self._drawn() if self._may_speak(owner)), None)
         if owner is None:
             return

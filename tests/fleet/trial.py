@@ -58,14 +58,11 @@ class Plan:
     options: tuple[str, ...] = ()
 
     def shape(self) -> tuple[str, ...]:
-        """Options of a member, and of who is compared with it."""
         return ("--epoch-ms", "200", "--cache-bytes", "16MiB")
 
 
 @dataclass
 class Report:
-    """What a run came to."""
-
     plan: Plan
     faults: dict[str, int] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
@@ -84,8 +81,6 @@ class Report:
 
 
 class Trial:
-    """What a run has. Everything ends with it."""
-
     def __init__(self, cluster: Cluster, folder: Path, plan: Plan) -> None:
         self.plan, self.folder, self.report = plan, folder, Report(plan)
         self.topics = Topics(cluster)
@@ -111,7 +106,6 @@ class Trial:
         return self.report
 
     def rest(self, seconds: float) -> None:
-        """Lets it work, and reads what comes."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.reader.read()
@@ -183,7 +177,6 @@ SHOWN = 5
 
 
 def show(report: Report) -> None:
-    """A table of counts; below it what is wrong."""
     plan, found = report.plan, report.findings
     print(f"seed {plan.seed}, {plan.members} members, {plan.partitions} partitions")
     for name, figure in rows(report):

@@ -29,8 +29,6 @@ READY = " ready after "
 
 @dataclass
 class Engine(OnTopics):
-    """A running main flow and the port of its metrics."""
-
     metrics_port: int = 0
     key: ApiKeyText | None = None
     log: list[str] = field(default_factory=list)
@@ -43,7 +41,6 @@ class Engine(OnTopics):
         harness_produce(self.broker, topic, *values, key=key)
 
     def decide(self, event: Control, at_ms: int) -> None:
-        """Write a control event with this timestamp."""
         producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers})
         value = event.model_dump_json(exclude_none=True).encode()
         producer.produce(self.topics.control, value, event.record_key, timestamp=at_ms)
@@ -98,7 +95,6 @@ def guarded_engine(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def deserted(broker: Cluster) -> Engine:
-    """Return topics without an engine."""
     made = Engine(broker, own_topics())
     create(broker, made.topics, partitions=1)
     return made
@@ -115,5 +111,4 @@ def deserted_topics(broker: Cluster) -> Engine:
 
 @pytest.fixture
 def user() -> str:
-    """Return a user of this test's own."""
     return f"user-{uuid.uuid4().hex[:12]}"

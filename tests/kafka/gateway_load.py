@@ -34,22 +34,15 @@ JSON = {"content-type": "application/json"}
 
 
 class Gateway:
-    """`recallflow serve`, always at the same address."""
-
     def __init__(self, cluster: Cluster, topics: TopicNames, *flags: str) -> None:
         port = free_ports(None)[0]
         self.url = f"http://{HOST}:{port}"
         named = {
-            "--memory-topic": topics.memory,
-            "--query-topic": topics.queries,
-            "--control-topic": topics.control,
-            "--response-topic": topics.responses,
-            "--receipt-topic": topics.receipts,
-            "--dead-letter-topic": topics.dead_letters,
-            "--bootstrap-servers": cluster.bootstrap_servers,
-            "--host": HOST,
-            "--port": str(port),
-        }
+            "--memory-topic": topics.memory, "--query-topic": topics.queries, "--control-topic": topics.control,
+            "--response-topic": topics.responses, "--receipt-topic": topics.receipts,
+            "--dead-letter-topic": topics.dead_letters, "--bootstrap-servers": cluster.bootstrap_servers,
+            "--host": HOST, "--port": str(port),
+        }  # fmt: skip
         self._words = ["serve", *(word for pair in named.items() for word in pair), *flags]
 
     @contextmanager
@@ -66,7 +59,6 @@ class Gateway:
                 process.wait()
 
     def is_ready(self) -> bool:
-        """Return whether /readyz reports readiness."""
         with suppress(URLError, ConnectionError):  # a status but 2xx is one of these, too
             urllib.request.urlopen(f"{self.url}/readyz").close()
             return True
@@ -165,5 +157,4 @@ async def crowd(
 
 
 def connection() -> aiohttp.ClientSession:
-    """One connection of one client, which is kept open."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), timeout=aiohttp.ClientTimeout(total=ANSWER_S))

@@ -34,13 +34,9 @@ GIVE_UP_S = 60.0
 ANN = {"tenant_id": "acme", "user_id": "ann"}
 SESSION_S = 6  # the shortest that a broker takes by default: so long a start waits for one that was killed
 FLAGS = {
-    "--memory-topic": "memory",
-    "--query-topic": "queries",
-    "--control-topic": "control",
-    "--response-topic": "responses",
-    "--receipt-topic": "receipts",
-    "--dead-letter-topic": "dead_letters",
-}
+    "--memory-topic": "memory", "--query-topic": "queries", "--control-topic": "control",
+    "--response-topic": "responses", "--receipt-topic": "receipts", "--dead-letter-topic": "dead_letters",
+}  # fmt: skip
 REQUESTS = {"--enrichment-topic": "enrichment"}
 FLOW_FLAGS = {
     "run": FLAGS | REQUESTS,
@@ -98,14 +94,11 @@ def _fork_engine(script: str, words: list[str], output: int | None = None) -> su
 
 @dataclass
 class OnTopics:
-    """Topics on a broker, with clients and commands that use them."""
-
     broker: Cluster
     topics: TopicNames
 
     @property
     def named(self) -> dict[str, str]:
-        """Topic arguments of a client."""
         return {f"{name}_topic": getattr(self.topics, topic) for name, topic in CLIENT_TOPICS.items()}
 
     def client(self, tenant: str = "acme", **chosen: Any) -> RecallClient:
@@ -151,7 +144,6 @@ class Deployment(OnTopics):
         return fork_server().start(SCRIPT, [str(kill_after), "run", *pace, *self.flags, *where])
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:
-        """Runs until it ends by itself: exit code, and standard error."""
         started = self.start(kill_after)
         with watched(started):
             _, errors = started.communicate()
@@ -159,7 +151,6 @@ class Deployment(OnTopics):
 
     @contextlib.contextmanager
     def running(self, kill_after: int = 0) -> Iterator[None]:
-        """Runs it, and stops it as an operator does, unless it was killed by then."""
         started = self.start(kill_after)
         with watched(started):
             yield
@@ -215,7 +206,6 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def read_topic(broker: Cluster, topic: str) -> list[Any]:
-    """Every message of a topic, partition by partition."""
     with TopicReader(KafkaOptions(broker.bootstrap_servers), {"fetch.wait.max.ms": 10, **UNCOMMITTED}) as reader:
         spans = reader.spans([topic])
         return [one for (_, number), (low, _) in spans.items() for one in reader.read_to_end(topic, number, low)]
@@ -254,7 +244,6 @@ def enriched_topics(broker: Cluster, topics: Names) -> TopicNames:
 
 
 def own_topics(topics: Names) -> TopicNames:
-    """Topics of this test's own."""
     return other_outputs(TopicNames(memory=topics("memory.events"), control=topics("control.events")), topics)
 
 

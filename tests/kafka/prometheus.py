@@ -35,18 +35,14 @@ def faster(text: str) -> str:
 
 
 class Prometheus:
-    """Asks a running server."""
-
     def __init__(self, port: int) -> None:
         self._url = f"http://{HOST}:{port}"
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """Return the current result of an expression: series with `metric` and `value`."""
         found: list[dict[str, Any]] = self._get("/api/v1/query", query=expr)["result"]
         return found
 
     def firing(self) -> dict[str, dict[str, Any]]:
-        """Alerts that fire, by name."""
         alerts = self._get("/api/v1/alerts")["alerts"]
         return {one["labels"]["alertname"]: one for one in alerts if one["state"] == "firing"}
 

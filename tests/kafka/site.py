@@ -22,7 +22,6 @@ class Site:
     reader: Reader
 
     def user(self) -> str:
-        """Return the name of a new user."""
         return f"user-{uuid.uuid4().hex[:8]}"
 
     def tell(self, user: str, event_type: str = "memory", **fields: Any) -> Sent:
@@ -31,7 +30,6 @@ class Site:
         return sent
 
     def ask(self, user: str, event_type: str, **fields: Any) -> dict[str, Any]:
-        """Return the answer to a query."""
         return self.reader.answer(self.post(user, event_type, **fields).query_id)
 
     def post(self, user: str, event_type: str, **fields: Any) -> Sent:
@@ -57,7 +55,6 @@ class Site:
 
 
 def start_site(broker: Cluster, folder: Path, config: dict[str, dict[str, str]], partitions: int) -> Iterator[Site]:
-    """Start an engine on new topics, and end it."""
     topics = Topics(broker)
     for kind in (*INPUTS, *OUTPUTS, REPLY):
         topics.make_one(kind, partitions, config.get(kind))

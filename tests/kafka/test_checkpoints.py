@@ -37,7 +37,6 @@ def test_a_lost_disk_is_restored_from_encrypted_checkpoints(broker: Cluster, tmp
         (member,) = fleet.members
 
         def talk(count: int) -> dict[int, int]:
-            """Returns where the memories of each partition end, once all is answered."""
             log.talk(count, owners=OWNERS)
             assert reader.until(lambda: settled(log, reader)), member.said()
             return {part: end for part, (_, end) in topics.bounds("memory").items()}

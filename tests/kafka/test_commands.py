@@ -38,7 +38,6 @@ def enrichment(topics: Names) -> list[str]:
 
 
 def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
-    """Return key and value of each record of a topic."""
     return [(message.key() or b"", message.value() or b"") for message in read_topic(broker, topic)]
 
 
@@ -69,7 +68,6 @@ def ask(port: int, path: str) -> tuple[int, str]:
 
 
 def metrics(port: int) -> dict[tuple[str, str], float]:
-    """Samples by their name and the values of their labels."""
     families = text_string_to_metric_families(ask(port, "/metrics")[1])
     samples = [sample for family in families for sample in family.samples]
     return {(one.name.removeprefix("recallflow_"), "/".join(one.labels.values())): one.value for one in samples}

@@ -70,11 +70,8 @@ class Enrichment(OnTopics):
             }
             memory |= {"kind": "message", "role": "user", "created_at": number}
             request: dict[str, Any] = {
-                "type": "enrichment.request",
-                "tenant_id": "acme",
-                "user_id": user,
-                "tasks": ["facts"],
-            }
+                "type": "enrichment.request", "tenant_id": "acme", "user_id": user, "tasks": ["facts"],
+            }  # fmt: skip
             request |= {"source": f"memory.events:0:{number}", "memories": [memory]} | fields
             requests.append(request)
         produce(self.broker, self.topics.enrichment, *requests)
@@ -112,12 +109,10 @@ def facts(asked: Asked) -> dict[str, Any]:
 
 def settings(llm_server: LlmServer) -> dict[str, str]:
     return {
-        "RECALLFLOW_LLM_MODEL": "judge",
-        "RECALLFLOW_LLM_BASE_URL": llm_server.url,
-        "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0",
-        "RECALLFLOW_ENRICHMENT_BATCH_SIZE": "1",
+        "RECALLFLOW_LLM_MODEL": "judge", "RECALLFLOW_LLM_BASE_URL": llm_server.url,
+        "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0", "RECALLFLOW_ENRICHMENT_BATCH_SIZE": "1",
         "RECALLFLOW_LLM_CAPACITY": str(CAPACITY),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture

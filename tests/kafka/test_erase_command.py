@@ -44,7 +44,6 @@ class Deployed(NamedTuple):
 
 
 def await_ready(engine: subprocess.Popen[str]) -> None:
-    """Returns once an engine answers."""
     assert engine.stderr is not None
     assert any(" ready after " in line for line in engine.stderr)
 

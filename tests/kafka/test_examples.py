@@ -34,7 +34,6 @@ RUN_HERE: list[str] = sorted((one for one in EXAMPLES if not one.startswith(ELSE
 
 @pytest.fixture(scope="module")
 def folder(deserted_topics: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a folder with the files that examples name; an engine runs beside it."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copy(sample_path("conversations.jsonl"), folder)
     with deserted_topics.running(folder / "beside"):

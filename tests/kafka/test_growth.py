@@ -24,8 +24,6 @@ USERS = [f"user{n}" for n in range(12)]
 
 @dataclass(kw_only=True)
 class Growing(Deployment):
-    """A main flow on a real broker, whose topics grow."""
-
     counts: dict[str, int]  # of the memory and the query topic, as producers know them
 
     def send(self, count: int, queries: int = 0) -> None:
@@ -59,7 +57,6 @@ class Growing(Deployment):
             self.counts[topic] = count
 
     def remake(self, topic: str, count: int) -> None:
-        """Deletes a topic and makes another one of its name."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
         for future in admin.delete_topics([topic]).values():
             future.result()

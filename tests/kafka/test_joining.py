@@ -36,8 +36,6 @@ Ownership.give_up = held
 
 
 class Holding(Engine):
-    """A member that hands partitions over on command."""
-
     def __init__(self, topics: Topics, folder: Path, *options: str, name: str) -> None:
         super().__init__(topics, folder, *options, name=name)
         self._go_on = folder / "go on"

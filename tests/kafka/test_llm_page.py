@@ -29,7 +29,6 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 def block(language: str) -> str:
-    """The first block of the page in a language."""
     found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]

@@ -25,8 +25,6 @@ Member = subprocess.Popen[str]
 
 
 class Site:
-    """The topics, members and notes of a deployment."""
-
     def __init__(self, broker: Cluster, topics: Callable[[str], str], directory: Path) -> None:
         self.memory, self.queries, self.group = topics("memory.events"), topics("queries"), topics("group")
         self.broker = broker

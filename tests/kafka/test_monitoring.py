@@ -41,17 +41,12 @@ AT_ONCE = 4  # requests that the gateway takes
 QUIET_SCRAPES = 30
 POOR, SMALL = "poor", "small"  # tenants: without tokens; with room for one memory
 FAULTS = (
-    "RecallflowControlEventsLeftOut",
-    "RecallflowDeadLetters",
-    "RecallflowMisroutedRecords",
-    "RecallflowModelBudgetSpent",
-    "RecallflowModelFailures",
-    "RecallflowUnfitEvents",
-)
+    "RecallflowControlEventsLeftOut", "RecallflowDeadLetters", "RecallflowMisroutedRecords",
+    "RecallflowModelBudgetSpent", "RecallflowModelFailures", "RecallflowUnfitEvents",
+)  # fmt: skip
 
 
 def expressions() -> dict[str, str]:
-    """Return the expressions of the dashboard, by panel and number."""
     panels = dashboard()["panels"]
     return {
         f"{panel['title']} {target['refId']}": target["expr"] for panel in panels for target in panel.get("targets", ())
@@ -59,7 +54,6 @@ def expressions() -> dict[str, str]:
 
 
 def selectors() -> set[str]:
-    """Return the series that the alerts look at."""
     rules = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
     exprs = [rule["expr"] for group in rules for rule in group["rules"] if "alert" in rule]
     name = r"\b(?:recallflow[_:][\w:]+|process_\w+|up)(?:\{[^}]*\})?"
@@ -93,23 +87,17 @@ class Site:
 
     @property
     def far_ahead(self) -> str:
-        """A position that is not written."""
         return f"{self._topics['--memory-topic']}:{state_partition('acme', 'ann', 2)}:999999"
 
     def _start(self, job: str, *words: str, without: tuple[str, ...]) -> None:
         """`without`: flags of topics that the command does not have."""
         named = [one for flag, topic in self._topics.items() if flag not in without for one in (flag, topic)]
         settings = {
-            "RECALLFLOW_ENRICHMENT_FACTS": "true",
-            "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0",
-            "RECALLFLOW_ENRICHMENT_BATCH_SIZE": "1",
-            "RECALLFLOW_LLM_MODEL": "judge",
-            "RECALLFLOW_LLM_BASE_URL": self._llm.url,
-            "RECALLFLOW_LLM_ATTEMPTS": "1",
-            "RECALLFLOW_LLM_CAPACITY": "2",
-            "RECALLFLOW_SERVE_CONCURRENCY": str(AT_ONCE),
-            "RECALLFLOW_SERVE_TIMEOUT_S": "1",
-        }
+            "RECALLFLOW_ENRICHMENT_FACTS": "true", "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0",
+            "RECALLFLOW_ENRICHMENT_BATCH_SIZE": "1", "RECALLFLOW_LLM_MODEL": "judge",
+            "RECALLFLOW_LLM_BASE_URL": self._llm.url, "RECALLFLOW_LLM_ATTEMPTS": "1", "RECALLFLOW_LLM_CAPACITY": "2",
+            "RECALLFLOW_SERVE_CONCURRENCY": str(AT_ONCE), "RECALLFLOW_SERVE_TIMEOUT_S": "1",
+        }  # fmt: skip
         words = (*words, "--bootstrap-servers", self._servers, *named)
         process = fork_server().start(COMMAND, [*words], os.environ | settings, text=True)
         self.processes[job] = process
@@ -119,7 +107,6 @@ class Site:
         return ("--create", "--state-dir", str(self._folder / job), "--metrics-port", str(self.targets[job]))
 
     def post(self, **fields: Any) -> int:
-        """Ask over HTTP, and return the status."""
         body = orjson.dumps({"type": "recall", "tenant_id": "acme", "user_id": "ann", "query": "Where is it?"} | fields)
         url = f"http://{HOST}:{self.targets['recallflow-serve']}/memory/query"
         headers = {"content-type": "application/json"}

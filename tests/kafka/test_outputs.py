@@ -34,12 +34,10 @@ def site(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def letters(site: Site) -> list[str]:
-    """Options of `dlq` for the dead letters."""
     return [*site.servers(), "--dead-letter-topic", site.topics.of("dead-letter")]
 
 
 def limit(broker: Cluster, topic: str, most_bytes: int) -> None:
-    """Change how large a record a topic takes."""
     change = ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

@@ -63,7 +63,6 @@ def test_readme_commands_answer_and_members_share_partitions(servers: str, tmp_p
 
 
 def owned(servers: str) -> dict[str, set[int]]:
-    """Return the partitions of each member of the deployment."""
     admin: Any = AdminClient({"bootstrap.servers": servers})
     (group,) = admin.describe_consumer_groups(["recallflow-memory.events"]).values()
     members = group.result().members
@@ -71,13 +70,11 @@ def owned(servers: str) -> dict[str, set[int]]:
 
 
 def is_spread(now: dict[str, set[int]], before: dict[str, set[int]]) -> bool:
-    """Return whether there are two more members, each with partitions of its own."""
     numbers = [number for mine in now.values() for number in mine]
     return len(now) == len(before) + 2 and all(now.values()) and sorted(numbers) == [*range(16)]
 
 
 def first_line(command: str, folder: Path) -> str:
-    """Return the first line of a command that goes on until it is stopped."""
     words = shlex.split(command)
     with subprocess.Popen(words, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -91,7 +88,6 @@ def first_line(command: str, folder: Path) -> str:
 
 @contextmanager
 def started(words: list[str], folder: Path, **more: str) -> Iterator[None]:
-    """Run a command until the end of the block."""
     process = subprocess.Popen(words, cwd=folder, env=example_pages.environment(**more), stderr=subprocess.DEVNULL)
     with watched(process):
         yield

@@ -39,7 +39,6 @@ class Site:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
-        """Both members, ready; ends them as an operator does."""
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
         where = ["--state-dir", self.folder, "--bootstrap-servers", self._broker.bootstrap_servers]
         pace = ["--epoch-ms", "50", "--metrics-port", str(self._port)]
@@ -67,7 +66,6 @@ class Site:
         return int(orjson.loads((self.folder / name / LOCK).read_bytes())["pid"])
 
     def folders(self) -> dict[str, set[str]]:
-        """The partitions that each member has owned so far."""
         return {name: {one.name for one in (self.folder / name).glob("p0*")} for name in MEMBERS}
 
     def tell(self, count: int) -> None:

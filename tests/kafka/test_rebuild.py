@@ -48,7 +48,6 @@ class Deployment(harness.Deployment):
         return int(removed.result().low_watermark)
 
     def lose(self, *users: str) -> None:
-        """Delete the state partitions of users."""
         for number in {*map(home, users)}:
             shutil.rmtree(partition_folder(self.state_dir, number), ignore_errors=True)
 
@@ -59,7 +58,6 @@ def home(user: str) -> int:
 
 @pytest.fixture
 def fresh(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
-    """Return a deployment that was never started."""
     own = own_topics(topics)
     broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS, own.control: 1})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))

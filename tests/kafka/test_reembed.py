@@ -18,14 +18,12 @@ FERRY, BIKE = "The ferry to Porto leaves at nine", "Bo sold his red bike"
 
 @pytest.fixture
 def memory(broker: Cluster, topics: Names) -> str:
-    """Return a memory topic of this test's own."""
     broker.create_topics({topics("memory.events"): 2, topics("control.events"): 1})
     return topics("memory.events")
 
 
 @pytest.fixture
 def reembed(broker: Cluster, memory: str, topics: Names, llm_server: LlmServer) -> list[str]:
-    """Return the command for a model of the test server."""
     model = ["--embedder", "openai", "--embedding-model", "e-1", "--embedding-dimension", "64"]
     return ["reembed", *model, "--embedding-url", llm_server.url, "--memory-topic", memory,
             "--control-topic", topics("control.events"), "--bootstrap-servers", broker.bootstrap_servers]  # fmt: skip

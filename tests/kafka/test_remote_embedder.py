@@ -23,8 +23,6 @@ Running = Callable[..., contextlib.AbstractContextManager[None]]
 
 @dataclass
 class Platform(OnTopics):
-    """Sends events of Ann's and reads the answers to her questions."""
-
     _asked: int = 0
 
     def remember(self, **texts: str) -> None:

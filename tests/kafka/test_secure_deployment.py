@@ -32,8 +32,6 @@ ALLOWED = 4  # memories of a user
 
 @dataclass
 class Secure:
-    """A deployment, its configuration, and the commands and clients that use it."""
-
     engine: Deployment
     command: Command
     config: Path
@@ -52,7 +50,6 @@ class Secure:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """An engine that is killed in the end."""
         process = self.engine.start()
         with watched(process):
             yield
@@ -210,7 +207,6 @@ def test_protected_deployment_survives_kills_and_an_erasure(secure: Secure, tmp_
 
 
 def found_words(folder: Path) -> list[tuple[Path, str]]:
-    """The files in which a word of the memories can be read."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) > 10_000
     return [(path, word) for path in files for word in WORDS if word.encode() in path.read_bytes().lower()]

@@ -73,12 +73,10 @@ class Member:
         self.name, self.share = "", frozenset[int]()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": broker.bootstrap_servers,
-                "group.id": topic,
-                "partition.assignment.strategy": SHARING,
-                "heartbeat.interval.ms": 300,
+                "bootstrap.servers": broker.bootstrap_servers, "group.id": topic,
+                "partition.assignment.strategy": SHARING, "heartbeat.interval.ms": 300,
             }
-        )
+        )  # fmt: skip
         self._consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke)
 
     def _assign(self, consumer: Consumer, came: list[TopicPartition]) -> None:
@@ -104,7 +102,6 @@ def test_lost_partitions_are_shared_out_as_predicted(broker: Cluster, count: int
         members = [stack.enter_context(closing(Member(broker, topic))) for _ in range(count)]
 
         def shared() -> Shares | None:
-            """Once all is shared out evenly."""
             for one in members:
                 one.poll()
             sizes = [len(one.share) for one in members]

@@ -108,12 +108,9 @@ def test_trace_spans_client_engine_models_and_enrichment(deployment: Deployment,
     spans = collector.spans
     write = {span.name: span for span in spans if span.trace_id == stored}
     assert {*write} == {
-        "create_memory",
-        f"process {deployment.topics.enrichment}",
-        "embeddings e-1",
-        f"process {deployment.topics.results}",
-        "upsert_memory",
-    }
+        "create_memory", f"process {deployment.topics.enrichment}", "embeddings e-1",
+        f"process {deployment.topics.results}", "upsert_memory",
+    }  # fmt: skip
     chain = ["create_memory", f"process {deployment.topics.enrichment}", f"process {deployment.topics.results}",
              "upsert_memory"]  # fmt: skip
     for parent, child in pairwise(chain):

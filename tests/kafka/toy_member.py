@@ -31,8 +31,6 @@ EVENTS = ("gain", "send", "give")
 
 
 class Line(NamedTuple):
-    """An event: `gain`, `send` or `give`."""
-
     event: str
     tenure: str
     partition: int
@@ -84,7 +82,6 @@ def committed(count: int) -> Committed:
 
 
 def read(path: Path) -> list[Line]:
-    """Return the notes of all members in order of time."""
     found = []
     for text in path.read_text().splitlines():
         if len(fields := text.split()) < len(Line._fields):

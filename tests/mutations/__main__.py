@@ -40,7 +40,6 @@ def main() -> None:
 
 
 def show(report: Report) -> None:
-    """Prints what was done and found."""
     print(f"{report.records:,} records; {report.accepted.total():,} count, {report.refused.total():,} refused")
     for name in ("accepted", "refused", "decisions", "outputs"):
         counted = getattr(report, name).most_common()

@@ -44,7 +44,6 @@ class Credential:
     until_ms: int = BEGIN_MS + 365 * DAY_MS
 
     def covers(self, owner: Owner, append_ms: int) -> bool:
-        """Whether a record of an owner may be sent with it."""
         in_scope = self.tenant in (None, owner.tenant_id)
         in_scope = in_scope and (self.environments is None or owner.environment in self.environments)
         in_scope = in_scope and (self.users is None or owner.user_id in self.users)
@@ -52,15 +51,12 @@ class Credential:
 
 
 class Signers(NamedTuple):
-    """The keys that tokens are signed with, and one that nobody announced."""
-
     rsa: rsa.RSAPrivateKey
     ec: ec.EllipticCurvePrivateKey
     secret: bytes
     strange: rsa.RSAPrivateKey
 
     def jwks(self) -> dict[str, Any]:
-        """The document of the keys that tokens may be signed with."""
         public = {
             RSA_KID: jwt.algorithms.RSAAlgorithm.to_jwk(self.rsa.public_key(), as_dict=True),
             EC_KID: jwt.algorithms.ECAlgorithm.to_jwk(self.ec.public_key(), as_dict=True),
@@ -78,8 +74,6 @@ def signers() -> Signers:
 
 
 class Cast:
-    """Everybody, with the decisions that made them."""
-
     def __init__(self, last_ms: int) -> None:
         """`last_ms`: when the last record is appended. Half-way, keys are revoked and tokens run out."""
         self.signers = signers()
@@ -131,13 +125,10 @@ class Cast:
         return Credential(name, tenant, TOKEN_HEADER, f"Bearer {text}", text.rpartition(".")[2], **scope)
 
     def signed(self, kind: str, payload: dict[str, Any], **header: Any) -> str:
-        """A token with these claims, signed with the key of that kind."""
         algorithm, kid, key = {
-            "rsa": ("RS256", RSA_KID, self.signers.rsa),
-            "ec": ("ES256", EC_KID, self.signers.ec),
-            "secret": ("HS256", SECRET_KID, self.signers.secret),
-            "strange": ("RS256", RSA_KID, self.signers.strange),
-        }[kind]
+            "rsa": ("RS256", RSA_KID, self.signers.rsa), "ec": ("ES256", EC_KID, self.signers.ec),
+            "secret": ("HS256", SECRET_KID, self.signers.secret), "strange": ("RS256", RSA_KID, self.signers.strange),
+        }[kind]  # fmt: skip
         return jwt.encode(payload, key, algorithm, headers={"kid": kid} | header)  # type: ignore[arg-type]
 
 

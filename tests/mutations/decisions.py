@@ -41,7 +41,6 @@ class Sent:
 
 
 def decided(append_ms: int, event: Control) -> Sent:
-    """A decision as an operator sends it."""
     timed = event.model_copy(update={"timestamp": append_ms})
     value, key = timed.model_dump_json(exclude_none=True).encode(), event.record_key
     return Sent(append_ms, value, key, signed(SECRET, key, value))
@@ -84,16 +83,11 @@ def _cut_elsewhere(random: Random, known: Sent, _planted: ApiKeyText) -> Sent:
 
 
 def _planting(random: Random, known: Sent, planted: ApiKeyText) -> Sent:
-    """A key of an attacker's own."""
     salt = new_salt()
     who = {"tenant_id": random.choice((*SENDERS, *BYSTANDERS, ALL_TENANTS)), "name": planted.name}
     event = {
-        "type": "api_key",
-        **who,
-        "salt": salt,
-        "hash": hash_of(salt, planted.secret),
-        "timestamp": known.append_ms,
-    }
+        "type": "api_key", **who, "salt": salt, "hash": hash_of(salt, planted.secret), "timestamp": known.append_ms,
+    }  # fmt: skip
     return _written(known, event, random.choice((None, OTHER_SECRET)))
 
 
@@ -108,16 +102,10 @@ def _signed_otherwise(random: Random, known: Sent, _planted: ApiKeyText) -> Sent
     later = _event(known) | {"timestamp": known.append_ms + random.choice((0, 1, _AHEAD_MS))}
     headed: tuple[tuple[str, bytes | None], ...] = random.choice(
         (
-            (),
-            ((name, None),),
-            ((name, b""),),
-            ((name.upper(), signature),),
-            ((name, signature), (name, signature)),
-            ((SIGNATURE, b"0" * 64),),
-            ((SIGNATURE, (signature or b"")[:-1]),),
-            ((SIGNATURE, b"\xff" * 64),),
+            (), ((name, None),), ((name, b""),), ((name.upper(), signature),), ((name, signature), (name, signature)),
+            ((SIGNATURE, b"0" * 64),), ((SIGNATURE, (signature or b"")[:-1]),), ((SIGNATURE, b"\xff" * 64),),
         )
-    )
+    )  # fmt: skip
     return replace(_written(known, later, OTHER_SECRET), headed=headed)
 
 
@@ -128,12 +116,5 @@ def _nothing(random: Random, known: Sent, _planted: ApiKeyText) -> Sent:
 
 
 _WAYS: tuple[Callable[[Random, Sent, ApiKeyText], Sent], ...] = (
-    _again,
-    _changed,
-    _moved,
-    _cut_elsewhere,
-    _planting,
-    _revoking,
-    _signed_otherwise,
-    _nothing,
-)
+    _again, _changed, _moved, _cut_elsewhere, _planting, _revoking, _signed_otherwise, _nothing,
+)  # fmt: skip

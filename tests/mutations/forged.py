@@ -15,16 +15,8 @@ from tests.mutations.cast import BEGIN_MS, DAY_MS, SECRET_KID, SENDERS, USERS, C
 
 Header = tuple[str, bytes | None]
 KIDS = (
-    "../../etc/passwd",
-    "/dev/null",
-    "",
-    "rsa-1\u0000",
-    "RSA-1",
-    "http://127.0.0.1/jwks",
-    "*",
-    "' OR ''='",
-    "x" * 600,
-)
+    "../../etc/passwd", "/dev/null", "", "rsa-1\u0000", "RSA-1", "http://127.0.0.1/jwks", "*", "' OR ''='", "x" * 600,
+)  # fmt: skip
 
 
 def headers(random: Random, cast: Cast, credential: Credential, user_id: str) -> list[Header]:
@@ -86,13 +78,10 @@ def _strange_key_id(random: Random, cast: Cast, credential: Credential, _given: 
     """A key's id that is a path, an address or another's; or a key that the token itself brings."""
     more: dict[str, Any] = random.choice(
         (
-            {"kid": random.choice(KIDS)},
-            {"jku": "http://127.0.0.1:1/jwks"},
-            {"jwk": cast.signers.jwks()["keys"][0]},
-            {"x5u": "file:///etc/passwd", "crit": ["x5u"]},
-            {"b64": False, "crit": ["b64"]},
+            {"kid": random.choice(KIDS)}, {"jku": "http://127.0.0.1:1/jwks"}, {"jwk": cast.signers.jwks()["keys"][0]},
+            {"x5u": "file:///etc/passwd", "crit": ["x5u"]}, {"b64": False, "crit": ["b64"]},
         )
-    )
+    )  # fmt: skip
     return _token(cast.signed("strange", _claims(random, credential), **more))
 
 
@@ -102,28 +91,13 @@ def _wrong_claims(random: Random, cast: Cast, credential: Credential, _given: li
     seconds = BEGIN_MS // 1000
     said |= random.choice(
         (
-            {"aud": "another"},
-            {"aud": None},
-            {"aud": []},
-            {"iss": "https://login.example.evil"},
-            {"exp": seconds - 1},
-            {"exp": "never"},
-            {"exp": -1},
-            {"exp": True},
-            {"exp": 1e400},
-            {"nbf": seconds + DAY_MS},
-            {"nbf": "soon"},
-            {"tenant_id": None},
-            {"tenant_id": ["acme"]},
-            {"tenant_id": {"$ne": None}},
-            {"sub": 5},
-            {"environments": "prod"},
-            {"environments": []},
-            {"projects": {"a": 1}},
-            {"end_users": [5]},
-            {"end_users": None},
+            {"aud": "another"}, {"aud": None}, {"aud": []}, {"iss": "https://login.example.evil"},
+            {"exp": seconds - 1}, {"exp": "never"}, {"exp": -1}, {"exp": True}, {"exp": 1e400},
+            {"nbf": seconds + DAY_MS}, {"nbf": "soon"}, {"tenant_id": None}, {"tenant_id": ["acme"]},
+            {"tenant_id": {"$ne": None}}, {"sub": 5}, {"environments": "prod"}, {"environments": []},
+            {"projects": {"a": 1}}, {"end_users": [5]}, {"end_users": None},
         )
-    )
+    )  # fmt: skip
     if random.random() < 0.2:
         said.pop(random.choice(("exp", "aud", "iss", "tenant_id", "sub")))
     return _token(cast.signed("secret", said))
@@ -164,23 +138,15 @@ def _wrong_key(random: Random, cast: Cast, credential: Credential, given: list[H
     name, secret = ApiKeyText.parse(random.choice(mine).value) or ApiKeyText.new()
     text = random.choice(
         (
-            ApiKeyText(name, ApiKeyText.new().secret).text(),
-            ApiKeyText(ApiKeyText.new().name, secret).text(),
-            f"rfk_{name}_{secret[:-1]}",
-            f"rfk_{name}_",
-            f"rfk_{name.upper()}_{secret}",
-            f"rfk_{name}_{secret.swapcase()}",
-            cast.planted.text(),
-            name,
-            "rfk_" * 5_000,
-            "*",
+            ApiKeyText(name, ApiKeyText.new().secret).text(), ApiKeyText(ApiKeyText.new().name, secret).text(),
+            f"rfk_{name}_{secret[:-1]}", f"rfk_{name}_", f"rfk_{name.upper()}_{secret}",
+            f"rfk_{name}_{secret.swapcase()}", cast.planted.text(), name, "rfk_" * 5_000, "*",
         )
-    )
+    )  # fmt: skip
     return [(KEY_HEADER, text.encode()), *given[1:]]
 
 
 def _anothers(random: Random, cast: Cast, _credential: Credential, given: list[Header]) -> list[Header]:
-    """The credentials of another sender."""
     other = random.choice(cast.credentials[random.choice(SENDERS)])
     return [(other.header, other.value.encode()), *given[1:]]
 
@@ -195,16 +161,10 @@ def _said_otherwise(random: Random, _cast: Cast, _credential: Credential, given:
     name = random.choice((name.upper(), name.title(), name, f"{name} ", name.replace("-", "_"), f"{name}\u0000"))
     text = random.choice(
         (
-            text,
-            text,
-            text.lower(),
-            f" {text}",
-            f"{text} ",
-            f"{text}\n",
-            text.replace("Bearer", "bearer"),
+            text, text, text.lower(), f" {text}", f"{text} ", f"{text}\n", text.replace("Bearer", "bearer"),
             f"Basic {text}",
         )
-    )
+    )  # fmt: skip
     return [(name, text.encode()), *rest]
 
 
@@ -232,16 +192,6 @@ def _nothing(_random: Random, _cast: Cast, _credential: Credential, _given: list
 
 
 _WAYS: tuple[Callable[[Random, Cast, Credential, list[Header]], list[Header]], ...] = (
-    _without_algorithm,
-    _public_key_as_secret,
-    _strange_key_id,
-    _wrong_claims,
-    _changed_token,
-    _wrong_key,
-    _anothers,
-    _said_otherwise,
-    _several,
-    _no_text,
-    _strange_user,
-    _nothing,
-)
+    _without_algorithm, _public_key_as_secret, _strange_key_id, _wrong_claims, _changed_token, _wrong_key, _anothers,
+    _said_otherwise, _several, _no_text, _strange_user, _nothing,
+)  # fmt: skip

@@ -45,7 +45,6 @@ class State:
         self._batches = 0
 
     def apply(self, items: Sequence[Item]) -> list[tuple[Output, Outgoing]]:
-        """What is sent for a batch."""
         outputs = self._step.take([Batch(0, prepare(self._embedder, [*items]))])
         self._batches += 1
         if self._batches % _MARK_BATCHES == 0:
@@ -53,7 +52,6 @@ class State:
         return self._sent(outputs)
 
     def finish(self) -> list[tuple[Output, Outgoing]]:
-        """What is sent once nobody waits any more."""
         outputs: list[Output] = []
         while self._step.due_ms() is not None:
             self.now_ms += 60_000

@@ -56,8 +56,6 @@ _SECRET_CHARACTERS = 20  # a shorter value of a header gives nobody away
 
 @dataclass
 class Report:
-    """What was done, and what was found that must not be."""
-
     records: int = 0
     accepted: Counter[str] = field(default_factory=Counter)  # by type
     refused: Counter[str] = field(default_factory=Counter)  # by code
@@ -74,8 +72,6 @@ class Report:
 
 
 class _Log(logging.Handler):
-    """Reads along what is logged."""
-
     def __init__(self, trial: "Trial") -> None:
         super().__init__(logging.WARNING)
         self._trial = trial
@@ -110,7 +106,6 @@ class Trial:
         return self.report
 
     def logged(self, line: str) -> None:
-        """Looks at a line of the log."""
         if "our own code failed" in line:
             self.report.find("an exception", line)
         if any(secret in line for secret in self._secrets) or _NONCE.search(line.encode()):
@@ -206,7 +201,6 @@ class Trial:
     # ------------------------------------------------------------------ records
 
     def _seeds(self) -> Iterator[Record]:
-        """Everybody is told something that nobody else may see."""
         random = Random(self._seed)
         senders = [*((one[0]) for one in self._cast.credentials.values()), *self._cast.witnesses]
         for credential in senders:
@@ -279,7 +273,6 @@ class Trial:
             self._counted[owner.tenant_id].append(item)
 
     def _is_plain(self, record: Record, credential: Credential) -> bool:
-        """Whether a record is as it should be, credentials and all."""
         if [*(record.headers or ())] != [_header(credential)]:
             return False
         event = parse(record.value)

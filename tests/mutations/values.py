@@ -15,63 +15,18 @@ IDS = ("m", "a/b", "../m", "m1", "m2", "x" * 128)
 SESSIONS = ("s", "m", "s/1")
 
 STRANGE_TEXTS = (
-    "",
-    " ",
-    "*",
-    "..",
-    "../../etc/passwd",
-    "a/b",
-    "\u0000",
-    "a\u0000b",
-    "\n",
-    "\u202egnp.exe",
-    "\u200b",
-    "\ufeff",
-    "e\u0301",
-    "\u00e9",
-    "\uff41\uff43\uff4d\uff45",
-    "K",
-    "ß",
-    "İ",
-    "\U0001f469\u200d\U0001f467",
-    "' OR 1=1 --",
-    "{{7*7}}",
-    "%s%n",
-    "null",
-    "true",
-    "NaN",
-    "x" * 129,
-    "x" * 513,
-    "\u0e01" * 200,
-    "\ufdfa" * 100,
-    "__proto__",
+    "", " ", "*", "..", "../../etc/passwd", "a/b", "\u0000", "a\u0000b", "\n", "\u202egnp.exe", "\u200b", "\ufeff",
+    "e\u0301", "\u00e9", "\uff41\uff43\uff4d\uff45", "K", "ß", "İ", "\U0001f469\u200d\U0001f467", "' OR 1=1 --",
+    "{{7*7}}", "%s%n", "null", "true", "NaN", "x" * 129, "x" * 513, "\u0e01" * 200, "\ufdfa" * 100, "__proto__",
     "🙂" * 40,
-)
+)  # fmt: skip
 STRANGE_NUMBERS = (
-    0,
-    -1,
-    1.5,
-    -0.0,
-    2**31,
-    2**53 + 1,
-    2**63,
-    2**64,
-    10**30,
-    10**400,
-    1e308,
-    5e-324,
-    9_999_999_999,
-    -62_135_596_800_001,
-    253_402_300_800_000,
-)
+    0, -1, 1.5, -0.0, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, 10**400, 1e308, 5e-324, 9_999_999_999,
+    -62_135_596_800_001, 253_402_300_800_000,
+)  # fmt: skip
 STRANGE_TIMES = (
-    "yesterday",
-    "2026-02-30T00:00:00Z",
-    "30000-01-01T00:00:00Z",
-    "2026-01-01",
-    "2026-06-30T23:59:60Z",
-    "-1",
-)
+    "yesterday", "2026-02-30T00:00:00Z", "30000-01-01T00:00:00Z", "2026-01-01", "2026-06-30T23:59:60Z", "-1",
+)  # fmt: skip
 STRANGE: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"": ""}, [None], {"a": {"b": [1]}})
 NAMES = ("tenant_id", "user_id", "environment", "project_id", "id", "memory_id", "type", "timestamp", "Tenant_Id", "x")
 
@@ -94,11 +49,7 @@ def templates(random: Random) -> list[Callable[[], Event]]:
         lambda: {"type": "message", "content": text(), "id": pick(IDS), "receipt": True, "project_id": PROJECT},
         lambda: {"type": "message", "content": [{"type": "text", "text": text()}, {"type": "image_url"}]},
         lambda: {
-            "type": "memory",
-            "content": text(),
-            "id": pick(IDS),
-            "tags": ["a", "b"],
-            "entities": [{"name": "Ana"}],
+            "type": "memory", "content": text(), "id": pick(IDS), "tags": ["a", "b"], "entities": [{"name": "Ana"}],
         },
         lambda: {
             "type": "memory",
@@ -117,21 +68,14 @@ def templates(random: Random) -> list[Callable[[], Event]]:
         lambda: {"type": "graph.edges", "edges": [edge(), edge()]},
         lambda: {"type": "graph.archive", "entities": [pick(IDS)], "archived": True},
         lambda: {
-            "type": "memory.embedding",
-            "memory_id": pick(IDS),
-            "embedding": [0.5] * random.choice((4, 256)),
-            "model": "hash",
-            "content_hash": "0" * 64,
+            "type": "memory.embedding", "memory_id": pick(IDS), "embedding": [0.5] * random.choice((4, 256)),
+            "model": "hash", "content_hash": "0" * 64,
         },
         lambda: {"type": "user.erase"},
         lambda: {"type": "recall", "query": "What is the nonce?", "k": 50},
         lambda: {"type": "recall", "query": text(), "mode": "recency", "filters": {"tags": ["a"]}, "max_tokens": 500},
         lambda: {
-            "type": "recall",
-            "query": text(),
-            "strategy": "hybrid_graph",
-            "entity_urns": ["Ana"],
-            "mode": "balanced",
+            "type": "recall", "query": text(), "strategy": "hybrid_graph", "entity_urns": ["Ana"], "mode": "balanced",
         },
         lambda: {"type": "recall", "query": text(), "wait_for": "memories:0:1", "include_history": True},
         lambda: {"type": "recall", "query": text(), "project_id": PROJECT, "reply_to": {"topic": "recall.responses"}},
@@ -143,11 +87,10 @@ def templates(random: Random) -> list[Callable[[], Event]]:
         lambda: {"type": "graph.explore", "nodes": [pick((*IDS, "nonce"))]},
         lambda: {"type": "graph.facts", "entities": ["Ana"]},
         lambda: {"type": "graph.health"},
-    ]
+    ]  # fmt: skip
 
 
 def mutated(random: Random, event: Event) -> bytes:
-    """An event in which one to three things are other than they should be."""
     for _ in range(random.randint(1, 3)):
         random.choice(_OF_FIELDS)(random, event)
     value = _written(random, event)
@@ -274,19 +217,9 @@ def _flip(random: Random, value: bytes) -> bytes:
 def _insert(random: Random, value: bytes) -> bytes:
     at = random.randrange(len(value) + 1)
     what = (
-        b"\x00",
-        b"\xff\xfe",
-        b"\xed\xa0\x80",
-        b"\\ud800",
-        b'"',
-        b"{",
-        b"}",
-        b",",
-        b"\\",
-        b"\xc0\xaf",
-        b"1e999",
+        b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\\ud800", b'"', b"{", b"}", b",", b"\\", b"\xc0\xaf", b"1e999",
         b"NaN",
-    )
+    )  # fmt: skip
     return value[:at] + random.choice(what) + value[at:]
 
 

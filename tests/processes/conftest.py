@@ -31,7 +31,6 @@ def pipe(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def applied(state_dir: Path) -> int:
-    """Return the last applied offset of the one source of a state directory."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         assert main(["state", "info", "--json", "--state-dir", str(state_dir)]) == 0

@@ -361,11 +361,8 @@ def main(scenario: str, path: str, *words: str) -> None:
     setattr(directory, "HotOwners", lambda _: HotOwners(budget_bytes=1))  # noqa: B010 it is another module's
     segments.SMALL, segments.LARGE = 4, 16
     scenarios: dict[str, Callable[..., tuple[int, ...]]] = {
-        "packing": packing,
-        "erasing": erasing,
-        "moving": moving,
-        "first_start": first_start,
-    }
+        "packing": packing, "erasing": erasing, "moving": moving, "first_start": first_start,
+    }  # fmt: skip
     print(*scenarios[scenario](Path(path), *words), flush=True)
 
 

@@ -21,16 +21,10 @@ OWNERS = [{"tenant_id": "acme", "user_id": f"user{number}"} for number in range(
 EACH = 2  # offsets of each kind of file
 # Kind → which files, and whether verify must notice each flip: of the others a start may do without.
 KINDS = {
-    "description": ("recallflow.json", True),
-    "topics": (TOPICS, True),
-    "tables": ("p*/*.sst", False),
-    "current": ("p*/CURRENT", True),
-    "manifest": ("p*/MANIFEST-*", False),
-    "options": ("p*/OPTIONS-*", False),
-    "identity": ("p*/IDENTITY", False),
-    "config": ("p*/rocksdict-config.json", False),
-    "words": ("p*/LOG*", False),
-}
+    "description": ("recallflow.json", True), "topics": (TOPICS, True), "tables": ("p*/*.sst", False),
+    "current": ("p*/CURRENT", True), "manifest": ("p*/MANIFEST-*", False), "options": ("p*/OPTIONS-*", False),
+    "identity": ("p*/IDENTITY", False), "config": ("p*/rocksdict-config.json", False), "words": ("p*/LOG*", False),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,6 @@ def file_size_limit(limit_bytes: int) -> str:
 
 
 def one_line(err: bytes) -> str:
-    """Return the one line that a failed command wrote."""
     assert re.fullmatch(rb"recallflow: [^\n]+\n", err), err.decode()
     return err.decode()
 
@@ -54,7 +53,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def state_dir(template: Path, tmp_path: Path) -> Path:
-    """Return an empty state directory that was opened before."""
     return shutil.copytree(template, tmp_path / "s")
 
 

@@ -26,7 +26,6 @@ class Environment:
         self.has = {line.partition("==")[0].lower().replace("_", "-") for line in listed.splitlines()}
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs one of its programs, away from the checkout."""
         path = self.folder / "env" / "bin" / program
         return subprocess.run([path, *arguments], cwd=self.folder, capture_output=True, text=True)
 

@@ -60,7 +60,6 @@ def go(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def built(folder: str) -> list[Object]:
-    """Return the manifests that `kubectl apply -k` would send."""
     return [*yaml.safe_load_all(_built(folder))]
 
 

@@ -34,13 +34,9 @@ with Memory("memories") as memory:
 TEXT = "I moved to Porto"
 MEMORY = {"memory_id": "m", "content": TEXT, "content_hash": content_hash(TEXT), "kind": "message", "role": "user"}
 REQUEST = {
-    "type": "enrichment.request",
-    "tenant_id": "acme",
-    "user_id": "kim",
-    "tasks": ["facts"],
-    "source": "memory.events:0:0",
-    "memories": [MEMORY | {"created_at": 0}],
-}
+    "type": "enrichment.request", "tenant_id": "acme", "user_id": "kim", "tasks": ["facts"],
+    "source": "memory.events:0:0", "memories": [MEMORY | {"created_at": 0}],
+}  # fmt: skip
 TENANT = ("--tenant", "acme")
 SCOPE = '"tenant_id": "acme", "user_id": "kim"'
 LINES = f'{{"type": "memory", "content": "{TEXT}", {SCOPE}}}\n{{"type": "recall", "query": "Porto", {SCOPE}}}\n'

@@ -48,17 +48,9 @@ except ImportError as error:
     print(error)
 """
 ENGINE = {
-    "bytewax",
-    "faiss-cpu",
-    "rocksdict",
-    "pyarrow",
-    "networkx",
-    "openai",
-    "fastapi",
-    "pystemmer",
-    "cryptography",
+    "bytewax", "faiss-cpu", "rocksdict", "pyarrow", "networkx", "openai", "fastapi", "pystemmer", "cryptography",
     "numpy",
-}
+}  # fmt: skip
 
 
 def project(name: str) -> dict[str, Any]:

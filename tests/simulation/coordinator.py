@@ -10,14 +10,10 @@ from confluent_kafka import KafkaException, TopicPartition
 
 SESSION_S = 6.0
 OPTIONS = {
-    "group.protocol": "classic",
-    "partition.assignment.strategy": "cooperative-sticky",
-    "session.timeout.ms": round(1000 * SESSION_S),
-    "max.poll.interval.ms": round(1000 * SESSION_S),
-    "heartbeat.interval.ms": 300,
-    "socket.timeout.ms": 4000,
-    "enable.auto.commit": False,
-}
+    "group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": round(1000 * SESSION_S), "max.poll.interval.ms": round(1000 * SESSION_S),
+    "heartbeat.interval.ms": 300, "socket.timeout.ms": 4000, "enable.auto.commit": False,
+}  # fmt: skip
 POLL_S = 0.1
 GIVE_UP_POLLS = 400
 
@@ -68,7 +64,6 @@ class Group:
         raise AssertionError(f"a member owns {self._owned[of]}")
 
     def commit(self, consumer: Any, offset: int = 1, note: str = "") -> str:
-        """Commit an offset of partition 0, and return the name of the error."""
         try:
             answers = consumer.commit(offsets=[TopicPartition(self.topic, 0, offset, note)], asynchronous=False)
         except KafkaException as error:
@@ -76,7 +71,6 @@ class Group:
         return next((str(one.error.name()) for one in answers if one.error is not None), "")
 
     def committed(self, consumer: Any) -> tuple[int, str]:
-        """Return the committed offset of partition 0 and its metadata."""
         (found,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=10.0)
         return found.offset, found.metadata or ""
 

@@ -29,18 +29,13 @@ NO_OFFSET = -1001
 HEARTBEAT_LOST = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION}
 
 STATES = {
-    "empty": ConsumerGroupState.EMPTY,
-    "preparing": ConsumerGroupState.PREPARING_REBALANCING,
-    "completing": ConsumerGroupState.COMPLETING_REBALANCING,
-    "stable": ConsumerGroupState.STABLE,
-}
+    "empty": ConsumerGroupState.EMPTY, "preparing": ConsumerGroupState.PREPARING_REBALANCING,
+    "completing": ConsumerGroupState.COMPLETING_REBALANCING, "stable": ConsumerGroupState.STABLE,
+}  # fmt: skip
 TOPIC_CONFIG = {
-    "max.message.bytes": "1000000",
-    "message.timestamp.type": "LogAppendTime",
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-}
+    "max.message.bytes": "1000000", "message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete",
+    "retention.ms": "-1", "retention.bytes": "-1",
+}  # fmt: skip
 
 Part = tuple[str, int]
 Joined = Callable[[int, Any], None]  # takes an error code and the result of a JoinGroup
@@ -121,7 +116,6 @@ class Answer:
         self._world.wake_all(self._waiters)
 
     def get(self, timeout_s: float) -> Any:
-        """Wait for the result. Raises KafkaException."""
         if not self.is_there:
             self._world.block(self._waiters, timeout_s)
         if not self.is_there:
@@ -168,7 +162,6 @@ class Broker:
         return bool(self.lost) and self.world.random.random() < self.lost
 
     def send(self, work: Callable[[], Any]) -> "Answer":
-        """Send a request of the current thread's process."""
         task = self.world.current
         if task is None or task.process.is_dead:
             raise Killed

@@ -66,7 +66,6 @@ class Member:
     # ------------------------------------------------------------------ what happens to it
 
     def start(self) -> None:
-        """Start a process, once the one that runs has ended."""
         self.is_wanted = True
         if self.process is not None:
             return
@@ -77,7 +76,6 @@ class Member:
         self.process.spawn(self._main, "main")
 
     def stop(self) -> None:
-        """Ask it to end in order."""
         self.is_wanted = False
         if self._flow is not None:
             self._flow._stopping.set()

@@ -116,7 +116,6 @@ APPENDS: dict[str, tuple[float, float, float]] = {
 
 
 def schedule_of(seed: int) -> Schedule:
-    """Draw a schedule."""
     draw = random.Random(seed)
     actions = [Action(0.0, "join", number) for number in range(draw.choice((1, 2, 2, 2)))]
     actions += [_drawn(draw, APPENDS, draw.uniform(0.0, ACTIVE_S)) for _ in range(draw.randint(3, 7))]
@@ -292,8 +291,6 @@ class Outcome:
 
 
 class Simulation:
-    """One schedule under way."""
-
     def __init__(self, schedule: Schedule, world: simulated.World, folder: Path) -> None:
         self.schedule, self.world = schedule, world
         self.broker = model.Broker(world, dict.fromkeys((*TOPICS.read(), *TOPICS.outputs()), PARTITIONS))
@@ -573,7 +570,6 @@ def _quick_options(real: Callable[[SharedMemory], Any]) -> Callable[[SharedMemor
 
 
 def run(schedule: Schedule) -> Outcome:
-    """Run a schedule, within `simulating`."""
     folder = Path(tempfile.mkdtemp(dir=SHM))
     with simulated.running(schedule.seed) as world:
         simulation = Simulation(schedule, world, folder)

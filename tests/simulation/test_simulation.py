@@ -33,23 +33,15 @@ LEFT_WITH_A_LEASE = Schedule(
 CLAIMED_BEHIND_A_MARK = Schedule(
     300104,
     (
-        Action(0.0, "join"),
-        Action(0.0, "join", 1),
-        Action(0.3941945475204607, "memory", 2, 4),
-        Action(4.693439700403542, "misrouted", 1, 2),
-        Action(5.093439700403542, "query", 2, 2),
-        Action(5.193439700403542, "cut", 2, 6.787029525237782),
-        Action(7.472173727676889, "memory", 2, 1),
-        Action(7.565072853688875, "memory", 2, 3),
-        Action(7.972173727676889, "stop", 0, 2.6633302996445063),
-        Action(8.01209300166397, "memory", 2, 4),
-        Action(8.918572090994639, "memory", 1, 2),
-        Action(11.5, "memory", 0, 4),
-        Action(11.994, "erase", 2, 1),
-        Action(12.0, "kill", 2, 0.34640449227301007),
+        Action(0.0, "join"), Action(0.0, "join", 1), Action(0.3941945475204607, "memory", 2, 4),
+        Action(4.693439700403542, "misrouted", 1, 2), Action(5.093439700403542, "query", 2, 2),
+        Action(5.193439700403542, "cut", 2, 6.787029525237782), Action(7.472173727676889, "memory", 2, 1),
+        Action(7.565072853688875, "memory", 2, 3), Action(7.972173727676889, "stop", 0, 2.6633302996445063),
+        Action(8.01209300166397, "memory", 2, 4), Action(8.918572090994639, "memory", 1, 2),
+        Action(11.5, "memory", 0, 4), Action(11.994, "erase", 2, 1), Action(12.0, "kill", 2, 0.34640449227301007),
     ),
     static=(False, True, False),
-)
+)  # fmt: skip
 # Shrunk schedules that found defects of the product.
 REGRESSIONS = {
     "a member that leaves renews its lease": LEFT_WITH_A_LEASE,

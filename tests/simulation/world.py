@@ -43,7 +43,6 @@ class Process:
         self.parked: list[Callable[[], None]] = []
 
     def spawn(self, run: Callable[[], None], name: str) -> "Task":
-        """Start a simulated thread."""
         task = Task(self, run, name)
         self.tasks[task] = None
         self.world.ready.append(task)
@@ -77,8 +76,6 @@ class Process:
 
 
 class Task:
-    """A simulated thread."""
-
     def __init__(self, process: Process, run: Callable[[], None], name: str) -> None:
         self.process, self.name = process, name
         self.world = process.world
@@ -152,7 +149,6 @@ class World:
         return made
 
     def end(self) -> None:
-        """Kill all processes."""
         for process in self.processes:
             process.kill()
             process.member = None
@@ -228,7 +224,6 @@ class World:
         return task.woken
 
     def wake(self, task: Task) -> None:
-        """Let a waiting thread go on."""
         if task.waiting is not None:
             task.waiting = None
             task.woken = True
@@ -262,7 +257,6 @@ _worlds: list[World] = []
 
 
 def world() -> World:
-    """Return the running world."""
     return _worlds[-1]
 
 
@@ -415,8 +409,6 @@ class Thread:
 
 
 class Local:
-    """Attributes of one thread each."""
-
     def _fields(self) -> dict[str, Any]:
         task = world().current
         return {} if task is None else task.locals.setdefault(self, {})
@@ -436,11 +428,7 @@ def get_ident() -> int:
     return 0 if task is None else task.ident
 
 
-class _Threading(SimpleNamespace):
-    """The module `threading`."""
-
-
-THREADING = _Threading(
+THREADING = SimpleNamespace(
     Event=Event, Lock=Lock, RLock=RLock, Condition=Condition, Thread=Thread, local=Local, get_ident=get_ident
 )
 
@@ -562,7 +550,6 @@ class ThreadPoolExecutor:
 
 
 def wait_for_all(futures: Iterable[Future]) -> None:
-    """`concurrent.futures.wait`."""
     for future in futures:
         future._done.wait()
 

@@ -89,7 +89,6 @@ class Senders:
             self.decisions.add(at_ms, event)
 
     def key(self, tenant_id: str = "acme", at_ms: int = BEFORE_MS, **more: Any) -> ApiKeyText:
-        """A new API key."""
         key = ApiKeyText.new()
         self.decide(api_key(key, tenant_id, **more), at_ms=at_ms)
         return key

@@ -59,7 +59,6 @@ def records(found: Found) -> list[Record]:
 
 
 def as_message(topic: str, outgoing: Outgoing) -> Message:
-    """Return a record of an output topic, as a consumer is given it."""
     return Message(topic, 0, 0, outgoing.value, outgoing.key, headed=outgoing.all_headers)  # type: ignore[arg-type]
 
 

@@ -98,16 +98,12 @@ def test_client_of_one_user_serves_no_other(sent: Sent, opened: Open) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"api_key": "secret-thing"}, "api_key"),
-        ({"api_key": KEY.text() + "x"}, "api_key"),
-        ({"api_key": 5}, "api_key"),
-        ({"api_key": KEY.text(), "token": TOKEN}, "token"),
-        ({"token": "secret thing"}, "token"),
-        ({"token": ""}, "token"),
-        ({"token": b"secret"}, "token"),
+        ({"api_key": "secret-thing"}, "api_key"), ({"api_key": KEY.text() + "x"}, "api_key"),
+        ({"api_key": 5}, "api_key"), ({"api_key": KEY.text(), "token": TOKEN}, "token"),
+        ({"token": "secret thing"}, "token"), ({"token": ""}, "token"), ({"token": b"secret"}, "token"),
         ({"control_secret": "secret"}, "control_secret"),
     ],
-)
+)  # fmt: skip
 def test_unusable_credentials_are_refused_without_being_shown(opened: Open, given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         opened(**given)

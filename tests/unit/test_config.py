@@ -21,8 +21,6 @@ ENVIRONMENT = {"PATH": "/bin", "RECALLFLOW_SHARED": "/models", "RECALLFLOW_ENGIN
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a file of settings."""
-
     def written(text: str) -> Path:
         path = tmp_path / "recallflow.toml"
         path.write_text(text, "utf-8")
@@ -107,14 +105,10 @@ def test_flag_precedes_environment_precedes_file(write: Callable[[str], Path]) -
 
 def test_every_setting_has_a_variable() -> None:
     environment = {
-        "RECALLFLOW_STATE_DIR": "s",
-        "KAFKA_BOOTSTRAP_SERVERS": "old:1",
-        "RECALLFLOW_KAFKA_BOOTSTRAP_SERVERS": "new:1",
-        "RECALLFLOW_KAFKA_LIBRDKAFKA_CLIENT_ID": "engine-2",
-        "RECALLFLOW_TOPICS_REPLIES": "a, b",
-        "RECALLFLOW_RUN_STANDBY": "1",
-        "SIMILARITY_EDGE_MAX_K": "7",
-    }
+        "RECALLFLOW_STATE_DIR": "s", "KAFKA_BOOTSTRAP_SERVERS": "old:1",
+        "RECALLFLOW_KAFKA_BOOTSTRAP_SERVERS": "new:1", "RECALLFLOW_KAFKA_LIBRDKAFKA_CLIENT_ID": "engine-2",
+        "RECALLFLOW_TOPICS_REPLIES": "a, b", "RECALLFLOW_RUN_STANDBY": "1", "SIMILARITY_EDGE_MAX_K": "7",
+    }  # fmt: skip
     config, _ = read_config({}, environment)
     assert config == Config(
         Path("s"),

@@ -119,7 +119,6 @@ def test_anything_else_is_no_jwks_document(given: bytes) -> None:
 
 
 def code_of(senders: Senders, headers: Headers) -> str | None:
-    """Return the refusal code of credentials, or None if they are valid."""
     try:
         senders.authoriser.authenticate(Record(Position("log", 0, 0), b"", NOW_MS, headers=headers))
     except InvalidRecord as error:

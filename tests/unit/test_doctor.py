@@ -41,7 +41,6 @@ def diagnose(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """Return a state directory with a memory."""
     assert main(["remember", "The kettle is red", "--create", "--state-dir", str(tmp_path / "s")]) == 0
     return tmp_path / "s"
 
@@ -207,7 +206,6 @@ def test_missing_signing_keys_fail(diagnose: Diagnosis, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def members(state: Path, tmp_path: Path) -> Path:
-    """Return a folder as two processes of `run` fill it."""
     for name in ("member-00", "member-01"):
         shutil.copytree(state, tmp_path / "engines" / name)
     return tmp_path / "engines"

@@ -75,11 +75,9 @@ def test_a_batch_is_embedded_in_one_call_for_each_tenant(run: Run, llm_server: L
 
 
 FAULTS: list[tuple[Fault, ModelFailure]] = [
-    (Fault("status", status=401), "rejected"),
-    (Fault("cut_midway"), "unavailable"),
-    (Fault("too_few"), "malformed"),
+    (Fault("status", status=401), "rejected"), (Fault("cut_midway"), "unavailable"), (Fault("too_few"), "malformed"),
     (Fault("slow"), "timeout"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fault", "code"), FAULTS, ids=lambda one: getattr(one, "kind", ""))
@@ -196,19 +194,10 @@ def test_a_tenants_quota_holds(llm_server: LlmServer) -> None:
 
 ODD = "What the service does not like"
 ODDITIES: dict[str, Any] = {  # text → its vector
-    "null": None,
-    "no_floats": [],
-    "fewer": [1.0] * 8,
-    "more": [1.0] * 65,
-    "one_number": 1.0,
-    "rows": [[1.0] * 64],
-    "words": ["one"] * 64,
-    "no_numbers": [None] * 64,
-    "zeros": [0.0] * 64,
-    "too_large": [1e300] * 64,
-    "no_base64": "???",
-    "an_object": {"floats": [1.0]},
-}
+    "null": None, "no_floats": [], "fewer": [1.0] * 8, "more": [1.0] * 65, "one_number": 1.0, "rows": [[1.0] * 64],
+    "words": ["one"] * 64, "no_numbers": [None] * 64, "zeros": [0.0] * 64, "too_large": [1e300] * 64,
+    "no_base64": "???", "an_object": {"floats": [1.0]},
+}  # fmt: skip
 
 
 def test_odd_vectors_cost_no_other_text_its_vector(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:

@@ -118,11 +118,8 @@ def test_export_contains_every_version_and_the_current_one(lived: Path) -> None:
     assert memories[1]["valid_from"] == "2024-01-01T00:00:00Z"
     assert [one["stems"] for one in memories] == ["anna like oolong", "anna like sencha now"]
     assert memories[0]["vectors"] == {
-        "model": load_embedder("meaning").name,
-        "dimension": 384,
-        "passages": 1,
-        "tokens": 0,
-    }
+        "model": load_embedder("meaning").name, "dimension": 384, "passages": 1, "tokens": 0,
+    }  # fmt: skip
 
 
 def test_vectors_are_exported_on_request(lived: Path) -> None:

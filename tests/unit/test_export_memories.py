@@ -21,11 +21,8 @@ Cli = Callable[..., CompletedProcess[str]]
 
 CACHE_BYTES = 1024 * 1024
 OWNERS = {
-    ("acme", "ann", "prod"),
-    ("acme", "ann", "staging"),
-    ("acme", "bob", "prod"),
-    ("other", "ann", "prod"),
-}
+    ("acme", "ann", "prod"), ("acme", "ann", "staging"), ("acme", "bob", "prod"), ("other", "ann", "prod"),
+}  # fmt: skip
 # What of a memory another ingestion gives anew, or is numbered by the events that there were.
 ANEW = {"ingested_at", "ingested_logged", "change", "episode", "vectors", "stems", "filled", "derived_from"}
 
@@ -60,7 +57,6 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def memories(path: Path) -> list[dict[str, Any]]:
-    """Every version of every memory of everybody."""
     found = []
     with StateDirectory.existing(path, CACHE_BYTES) as directory:
         for tenant_id, user_id in sorted({owner[:2] for owner in OWNERS}):

@@ -38,8 +38,6 @@ PEANUTS = "Ann is allergic to peanuts"
 
 @dataclass
 class Asking:
-    """The dependencies of a run: its user."""
-
     user_id: str
 
 
@@ -224,12 +222,10 @@ def test_operations_of_one_batch_see_each_other(store: RecallStore) -> None:
     async def both() -> list[Any]:
         return await store.abatch(
             [
-                PutOp((USER,), "k", {"text": "one"}),
-                GetOp((USER,), "k"),
-                PutOp((USER,), "k", None),
+                PutOp((USER,), "k", {"text": "one"}), GetOp((USER,), "k"), PutOp((USER,), "k", None),
                 SearchOp((USER,)),
             ]
-        )
+        )  # fmt: skip
 
     _, got, _, found = asyncio.run(both())
     assert (got.value, found) == ({"text": "one"}, [])
@@ -332,7 +328,6 @@ def test_model_tools_add_search_and_forget() -> None:
     searched: list[Any] = []
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        """Adds a fact, searches it, forgets it and searches once more."""
         returned = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
         searched[:] = [part.content for part in returned if part.tool_name == "search_memory"]
         search = ToolCallPart("search_memory", {"query": "What can't Ann eat?"})

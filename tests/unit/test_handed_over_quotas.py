@@ -40,8 +40,6 @@ MOVES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=4)
 
 
 class Deployment:
-    """Its partition, which one member after the other has."""
-
     def __init__(self, memories: Log, queries: Log) -> None:
         self._kafka = FakeKafka(**{MEMORIES: 1, QUERIES: 1})
         self._place = PartitionProgress(LogProgress(0), LogProgress(0), 1)

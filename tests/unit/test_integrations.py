@@ -6,12 +6,9 @@ import sys
 import pytest
 
 EXTRAS = {
-    "langchain": "langchain_core",
-    "langgraph": "langgraph",
-    "llama-index": "llama_index",
-    "openai-agents": "agents",
+    "langchain": "langchain_core", "langgraph": "langgraph", "llama-index": "llama_index", "openai-agents": "agents",
     "pydantic-ai": "pydantic_ai",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

@@ -17,13 +17,10 @@ SCHEMAS = schemas()
 PARSERS = {"memory-event": parse, "query-event": parse, "control-event": parse_control}
 # Beside what the schemas require, an event says something: the least of it; and a field may belong to a mode.
 SAID: dict[str, dict[str, Any]] = {
-    "graph.explore.limit": {"whole": True},
-    "memory.forget": {"memory_id": "m"},
-    "memory.update": {"summary": "s"},
-    "graph.archive": {"entities": ["m"]},
-    "recall.max_episodes": {"mode": "episode"},
+    "graph.explore.limit": {"whole": True}, "memory.forget": {"memory_id": "m"}, "memory.update": {"summary": "s"},
+    "graph.archive": {"entities": ["m"]}, "recall.max_episodes": {"mode": "episode"},
     "recall.whole_episodes": {"mode": "episode"},
-}
+}  # fmt: skip
 CUT_TO_BOUNDS = {"recall.k", "recall.traversal_depth"}  # with a warning
 FLOAT32 = {"memory.embedding", "message.embedding", "memory.update.embedding", "memory.embedding.embedding"}
 

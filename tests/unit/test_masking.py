@@ -66,14 +66,11 @@ def test_own_credential_is_masked_anywhere(credential: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        f'{{"token": "{SECRET}',
-        f'{{"a": 1, "api_key": "{SECRET}", }}',
-        f'{{"secret": ["{SECRET}", {{"a": "{SECRET}"',
-        f'{{"content": "she said "no", "password": "{SECRET}"}}',
-        f'{{"to\\u006ben": "{SECRET}"}}',
-        f'{{"password"\n:\n"{SECRET}"}}\x00',
+        f'{{"token": "{SECRET}', f'{{"a": 1, "api_key": "{SECRET}", }}',
+        f'{{"secret": ["{SECRET}", {{"a": "{SECRET}"', f'{{"content": "she said "no", "password": "{SECRET}"}}',
+        f'{{"to\\u006ben": "{SECRET}"}}', f'{{"password"\n:\n"{SECRET}"}}\x00',
     ],
-)
+)  # fmt: skip
 def test_credential_in_broken_json_is_masked(body: str) -> None:
     written, _ = mask(body.encode())
     assert SECRET.encode() not in written

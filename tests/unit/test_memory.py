@@ -181,17 +181,8 @@ def test_forgetting_an_unknown_memory_raises_not_found(memory: Memory) -> None:
 
 
 UNUSED = (
-    "bytewax",
-    "confluent_kafka",
-    "httpx",
-    "ijson",
-    "jwt",
-    "networkx",
-    "openai",
-    "opentelemetry",
-    "pyarrow",
-    "rich",
-)
+    "bytewax", "confluent_kafka", "httpx", "ijson", "jwt", "networkx", "openai", "opentelemetry", "pyarrow", "rich",
+)  # fmt: skip
 PLAIN_USE = f"""
 import sys
 
@@ -498,12 +489,9 @@ def test_encrypted_memory_is_unreadable_without_its_key(tmp_path: Path) -> None:
 
 def test_decisions_of_operators_are_applied(tmp_path: Path) -> None:
     decided = {
-        "type": "quota",
-        "tenant_id": "default",
-        "name": "memories_per_user",
-        "limit": 1,
+        "type": "quota", "tenant_id": "default", "name": "memories_per_user", "limit": 1,
         "timestamp": 1_770_000_000_000,
-    }
+    }  # fmt: skip
     (tmp_path / "control.jsonl").write_bytes(orjson.dumps(decided))
     with Memory(control=tmp_path / "control.jsonl") as memory:
         memory.add("x", user="ann")

@@ -57,22 +57,14 @@ def test_embedding_model_uses_the_language_models_address() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('base_url = "ftp://hunter2/v1"', "base URL"),
-        ('base_url = "hunter2"', "base URL"),
-        ('base_url = "https://me:hunter2@host/v1"', "base URL"),
-        ('base_url = "https://hunter2@host/v1"', "base URL"),
-        ('key = "hunter2\\n"', "key"),
-        ('key = "hünter2"', "key"),
-        ("key = 20202", "llm.key"),
-        ('headers = ["hunter2"]', "header"),
-        ('headers = ["X Y: hunter2"]', "header"),
-        ('headers = ["X: hunter2\\r\\nY: z"]', "header"),
-        ('model = ""', "model"),
-        ("attempts = 0", "attempts"),
-        ("timeout_ms = 0", "timeout_ms"),
-        ("tokens_per_day = -1", "tokens_per_day"),
+        ('base_url = "ftp://hunter2/v1"', "base URL"), ('base_url = "hunter2"', "base URL"),
+        ('base_url = "https://me:hunter2@host/v1"', "base URL"), ('base_url = "https://hunter2@host/v1"', "base URL"),
+        ('key = "hunter2\\n"', "key"), ('key = "hünter2"', "key"), ("key = 20202", "llm.key"),
+        ('headers = ["hunter2"]', "header"), ('headers = ["X Y: hunter2"]', "header"),
+        ('headers = ["X: hunter2\\r\\nY: z"]', "header"), ('model = ""', "model"), ("attempts = 0", "attempts"),
+        ("timeout_ms = 0", "timeout_ms"), ("tokens_per_day = -1", "tokens_per_day"),
     ],
-)
+)  # fmt: skip
 def test_invalid_model_settings_are_refused_without_secrets(tmp_path: Path, line: str, says: str) -> None:
     file = tmp_path / "recallflow.toml"
     file.write_text(f"[llm]\n{line}")

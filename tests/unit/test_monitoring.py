@@ -25,12 +25,10 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """Return the panels with numbers."""
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
 def listed() -> set[str]:
-    """Return the metrics of the generated reference."""
     return set(re.findall(r"^\| `(recallflow_\w+)", metrics.page(), re.MULTILINE))
 
 

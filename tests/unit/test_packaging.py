@@ -32,7 +32,6 @@ LINKS = ("connectors", "flows", "operators", "state")
 
 
 def packages() -> set[str]:
-    """Every package there is in the tree."""
     tops = [ROOT / "recallflow", *(ROOT / "recallflow" / link for link in LINKS)]
     return {".".join(init.relative_to(ROOT).parts[:-1]) for top in tops for init in top.rglob("__init__.py")}
 
@@ -129,7 +128,6 @@ def test_client_import_loads_no_engine() -> None:
 
 
 def modules_of(script: str) -> list[str]:
-    """The modules that a program has loaded in the end."""
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
 
 

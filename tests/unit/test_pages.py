@@ -11,48 +11,22 @@ from tests.pages import DOCS, FENCED, RUN, blocks, run
 
 pytestmark = pytest.mark.examples
 LOCAL = (
-    "concepts/overview.md",
-    "how-to/assistant.md",
-    "how-to/backfill.md",
-    "how-to/evaluation.md",
-    "how-to/from-mem0.md",
-    "how-to/from-zep.md",
-    "start/python.md",
-)
+    "concepts/overview.md", "how-to/assistant.md", "how-to/backfill.md", "how-to/evaluation.md",
+    "how-to/from-mem0.md", "how-to/from-zep.md", "start/python.md",
+)  # fmt: skip
 WITH_A_BROKER = ("start/quickstart.md", "how-to/chat-platform.md", "how-to/runbook.md")
 # Pages whose blocks run elsewhere, or show calls without their surroundings.
 NOT_RUN = (
-    "how-to/access-control.md",
-    "how-to/checkpoints.md",
-    "how-to/control-events.md",
-    "how-to/dead-letters.md",
-    "how-to/embedders.md",
-    "how-to/encryption.md",
-    "how-to/erasure.md",
-    "how-to/frameworks.md",
-    "how-to/gateway.md",
-    "how-to/graph-rollout.md",
-    "how-to/install.md",
-    "how-to/kafka.md",
-    "how-to/mcp.md",
-    "how-to/mem0-clients.md",
-    "how-to/models.md",
-    "how-to/monitoring.md",
-    "how-to/quotas.md",
-    "how-to/settings.md",
-    "how-to/several-machines.md",
-    "how-to/state.md",
-    "how-to/tracing.md",
-)
+    "how-to/access-control.md", "how-to/checkpoints.md", "how-to/control-events.md", "how-to/dead-letters.md",
+    "how-to/embedders.md", "how-to/encryption.md", "how-to/erasure.md", "how-to/frameworks.md", "how-to/gateway.md",
+    "how-to/graph-rollout.md", "how-to/install.md", "how-to/kafka.md", "how-to/mcp.md", "how-to/mem0-clients.md",
+    "how-to/models.md", "how-to/monitoring.md", "how-to/quotas.md", "how-to/settings.md",
+    "how-to/several-machines.md", "how-to/state.md", "how-to/tracing.md",
+)  # fmt: skip
 WITHOUT_BLOCKS = (
-    "comparison.md",
-    "figures.md",
-    "how-to/alerts.md",
-    "how-to/importing.md",
-    "how-to/kubernetes.md",
-    "how-to/upgrading.md",
-    "index.md",
-)
+    "comparison.md", "figures.md", "how-to/alerts.md", "how-to/importing.md", "how-to/kubernetes.md",
+    "how-to/upgrading.md", "index.md",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("page", LOCAL)

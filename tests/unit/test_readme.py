@@ -59,17 +59,11 @@ def test_python_example_prints_its_documented_output(
 
 
 UNRELATED = (
-    "I watched a film about penguins.",
-    "The train was late again this morning.",
-    "We painted the kitchen yellow.",
-    "My boots need new laces.",
-    "I had soup for lunch.",
-    "The meeting lasted two hours.",
-    "It has been raining since Monday.",
-    "I finished the crossword in ten minutes.",
-    "Our neighbour plays the trumpet at night.",
-    "The printer is out of paper.",
-)
+    "I watched a film about penguins.", "The train was late again this morning.", "We painted the kitchen yellow.",
+    "My boots need new laces.", "I had soup for lunch.", "The meeting lasted two hours.",
+    "It has been raining since Monday.", "I finished the crossword in ten minutes.",
+    "Our neighbour plays the trumpet at night.", "The printer is out of paper.",
+)  # fmt: skip
 
 
 def test_example_among_unrelated_sentences_answers_the_same() -> None:

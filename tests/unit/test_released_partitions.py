@@ -37,7 +37,6 @@ class Life:
             self._elsewhere.check()
 
     def marked(self) -> dict[int, int]:
-        """Folder → since when."""
         found = {number: elsewhere_since_ms(partition_folder(self.path, number)) for number in numbers_in(self.path)}
         return {number: since_ms for number, since_ms in found.items() if since_ms is not None}
 

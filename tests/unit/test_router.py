@@ -101,13 +101,10 @@ def test_dead_letter_holds_the_record_and_its_error() -> None:
     outgoing = router().route(refused(b"{broken", headers=own)).outgoing
     assert (outgoing.key, outgoing.value, outgoing.headers[:3]) == (b"acme/ann", b"{broken", own)
     assert dict(outgoing.headers[3:]) == {
-        "error.code": b"invalid_event",
-        "error.detail": b"content: is blank",
-        "error.fields": b'[["content","is blank"]]',
-        "error.step": b"decode",
-        "error.source": b"query.events:0:7",
+        "error.code": b"invalid_event", "error.detail": b"content: is blank",
+        "error.fields": b'[["content","is blank"]]', "error.step": b"decode", "error.source": b"query.events:0:7",
         "error.time": b"5",
-    }
+    }  # fmt: skip
 
 
 def test_a_tombstone_stays_null() -> None:

@@ -38,12 +38,10 @@ def test_an_input_of_another_id_is_another_topic(tmp_path: Path, topic: str) -> 
 @pytest.mark.parametrize(
     "read",
     [
-        ("other", "queries", "control"),
-        ("memories", "other", "control"),
-        ("memories", "queries", "other"),
+        ("other", "queries", "control"), ("memories", "other", "control"), ("memories", "queries", "other"),
         ("queries", "memories", "control"),
     ],
-)
+)  # fmt: skip
 def test_a_directory_of_other_topics_is_refused_with_both_names(tmp_path: Path, read: tuple[str, ...]) -> None:
     known(tmp_path, found())
     there = found(other=2)

@@ -36,7 +36,6 @@ def mcp() -> None:
 
 @pytest.fixture
 def default_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make directories of the default number of partitions."""
     monkeypatch.delenv("RECALLFLOW_ENGINE_PARTITIONS")
 
 

@@ -24,7 +24,6 @@ PARSER = commands()  # it takes 30 ms to build
 
 
 def event(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, Any]:
-    """Return an event of the user Ann at acme."""
     return {"type": event_type, "tenant_id": "acme", "user_id": "ann", "timestamp": at_ms} | fields
 
 
@@ -34,7 +33,6 @@ def jsonl(*events: dict[str, Any] | bytes) -> bytes:
 
 
 def parsed(text: str | bytes) -> list[Any]:
-    """Return the values of JSON lines."""
     return [orjson.loads(line) for line in text.splitlines()]
 
 
@@ -107,7 +105,6 @@ def terminal(columns: int, typed: bytes = b"") -> Iterator[list[str]]:
 
 
 def on_terminal(columns: int, *words: str | Path, typed: bytes = b"") -> str:
-    """Return what a command shows on a terminal."""
     with terminal(columns, typed) as shown:
         main([str(word) for word in words])
     return shown[0]
@@ -115,7 +112,6 @@ def on_terminal(columns: int, *words: str | Path, typed: bytes = b"") -> str:
 
 @contextlib.contextmanager
 def closed_reader() -> Iterator[int]:
-    """Return a pipe that no process reads any more."""
     reading, writing = os.pipe()
     os.close(reading)
     yield writing
@@ -123,5 +119,4 @@ def closed_reader() -> Iterator[int]:
 
 
 def without_colours(text: str) -> str:
-    """Return text without colour codes."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)

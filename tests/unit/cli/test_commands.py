@@ -32,7 +32,6 @@ def run(cli: Cli, tmp_path: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def demo_answers() -> list[dict[str, Any]]:
-    """Return the responses of the demo."""
     done = on_files("demo", "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     return parsed(done.stdout)
@@ -167,11 +166,9 @@ def test_rewrite_without_a_language_model_gives_a_warning(run: Run) -> None:
 @pytest.mark.usefixtures("default_partitions")
 def test_info_shows_settings_counts_and_offsets(run: Run) -> None:
     lines = [
-        event("message", content="a"),
-        event("message", content="b", user_id="bob"),
-        event("memory", id="c", content="c"),
-        event("memory.forget", memory_id="c"),
-    ]
+        event("message", content="a"), event("message", content="b", user_id="bob"),
+        event("memory", id="c", content="c"), event("memory.forget", memory_id="c"),
+    ]  # fmt: skip
     run("pipe", stdin=jsonl(*lines))
     told = json.loads(run("state", "info", "--json").stdout)
     name = load_embedder("meaning").name
@@ -200,13 +197,9 @@ def test_schema_prints_all_schemas_or_one(cli: Cli) -> None:
 
 FORMAT = f'"format_version": {keys.FORMAT_VERSION}'
 COMMANDS = [
-    ("pipe",),
-    ("ask", "tea?"),
-    ("remember", "tea"),
-    ("replay", "LOG", "--embedded"),
-    ("state", "info"),
+    ("pipe",), ("ask", "tea?"), ("remember", "tea"), ("replay", "LOG", "--embedded"), ("state", "info"),
     ("state", "hash"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -35,7 +35,6 @@ def memory(user: str, content: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory of two users."""
     lines = [
         memory(ANN, f"Ann keeps her keys in {SECRET}", tags=["hiding places of Ann"], environment="staging"),
         memory(ANN, "Ann reads novels of the nineteenth century", metadata={"shelf number": "shelf nineteen"}),

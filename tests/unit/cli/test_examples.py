@@ -64,7 +64,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(prepared: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder: a copy of the files that this example names."""
     example = request.node.callspec.params["example"]
     for path in prepared.iterdir():
         source = prepared / "several" if path.name == "memory" and example.startswith(MOVING) else path

@@ -16,7 +16,6 @@ ASK = jsonl(event("recall", 2**42, query="rollout alarms", k=1, strategy="hybrid
 
 @pytest.fixture(scope="module")
 def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a state directory with memories, a relation, and an edge from `alarm` to `red`."""
     people = {"relations": [{"source": "Ann", "type": "works_at", "target": "Acme"}]}
     events = [
         *(event("memory", n, id=f"x{n}", content=f"crate {n} is in shelf {n}") for n in range(12)),
@@ -32,7 +31,6 @@ def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def told(remembered: Path, tmp_path: Path) -> Path:
-    """Return a copy of the state directory."""
     return shutil.copytree(remembered, tmp_path / "state")
 
 

@@ -61,16 +61,9 @@ def content(folder: Path) -> dict[str, bytes]:
 
 # Every command that opens a state directory without Kafka.
 COMMANDS = (
-    "pipe",
-    "ask cake?",
-    "remember tea",
-    "graph status",
-    "state info",
-    "state hash",
-    "state verify",
-    "state checkpoint COPY",
-    "state rotate-key --to-master-key-file OTHER",
-)
+    "pipe", "ask cake?", "remember tea", "graph status", "state info", "state hash", "state verify",
+    "state checkpoint COPY", "state rotate-key --to-master-key-file OTHER",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -108,13 +101,10 @@ def test_plain_directory_takes_no_key(cli: Cli, filled: Path, key: Path) -> None
 @pytest.mark.parametrize(
     ("written", "token"),
     [
-        (b"short", "openssl rand -base64 32"),
-        (b"\xff\xfe\x00", "holds no master key"),
-        (b"", "holds no master key"),
-        (base64.b64encode(bytes(33)), "holds no master key"),
-        (None, "cannot read"),
+        (b"short", "openssl rand -base64 32"), (b"\xff\xfe\x00", "holds no master key"), (b"", "holds no master key"),
+        (base64.b64encode(bytes(33)), "holds no master key"), (None, "cannot read"),
     ],
-)
+)  # fmt: skip
 def test_file_without_a_key_is_refused_unquoted(cli: Cli, tmp_path: Path, written: bytes | None, token: str) -> None:
     if written is not None:
         (tmp_path / "k").write_bytes(written)

@@ -49,7 +49,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def directory(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy that the tests of this module query.."""
     return shutil.copytree(pristine, tmp_path_factory.mktemp("queried") / "s")
 
 
@@ -58,7 +57,6 @@ Run = Callable[..., CompletedProcess[str]]
 
 @pytest.fixture
 def run(cli: Cli, directory: Path) -> Run:
-    """Return a function that runs a command on the directory."""
     return lambda *words: cli(*words, "--state-dir", directory)
 
 
@@ -69,7 +67,6 @@ def own(pristine: Path, tmp_path: Path) -> Path:
 
 
 def listed(done: CompletedProcess[str]) -> list[str]:
-    """Return the ids of a list outside of a terminal."""
     assert (done.returncode, done.stderr) == (0, "")
     return [line.split("\t")[1] for line in done.stdout.splitlines() if "\t" in line]
 
@@ -159,12 +156,10 @@ def test_forget_needs_either_an_id_or_options(run: Run, named: tuple[str, ...]) 
 @pytest.mark.parametrize(
     ("words", "typed", "asks", "left"),
     [
-        (("--category", "food"), b"\n", "all 2", ["f4", "f3"]),
-        (("--category", "food"), b"y\n", "all 2", []),
-        (("f3",), b"y\n", "[y/N]", ["f4"]),
-        (("f3", "--yes"), b"", "", ["f4"]),
+        (("--category", "food"), b"\n", "all 2", ["f4", "f3"]), (("--category", "food"), b"y\n", "all 2", []),
+        (("f3",), b"y\n", "[y/N]", ["f4"]), (("f3", "--yes"), b"", "", ["f4"]),
     ],
-)
+)  # fmt: skip
 def test_forget_on_a_terminal_asks_first(
     cli: Cli, own: Path, words: tuple[str, ...], typed: bytes, asks: str, left: list[str]
 ) -> None:
@@ -203,16 +198,12 @@ def test_words_of_the_question_are_highlighted(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "said"),
     [
-        ("2026-03-10T09:05:00Z", "today 09:05"),
-        ("2026-03-09T23:59:00Z", "yesterday 23:59"),
-        ("2026-03-04T12:00:00Z", "6 days ago"),
-        ("2026-03-03T12:00:00Z", "3 March"),
-        ("2025-12-24T12:00:00Z", "24 December 2025"),
-        ("2026-03-12T12:00:00Z", "12 March"),
-        ("0001-01-01T00:00:00Z", "0001-01-01"),
-        ("9999-12-31T23:59:59Z", "9999-12-31"),
+        ("2026-03-10T09:05:00Z", "today 09:05"), ("2026-03-09T23:59:00Z", "yesterday 23:59"),
+        ("2026-03-04T12:00:00Z", "6 days ago"), ("2026-03-03T12:00:00Z", "3 March"),
+        ("2025-12-24T12:00:00Z", "24 December 2025"), ("2026-03-12T12:00:00Z", "12 March"),
+        ("0001-01-01T00:00:00Z", "0001-01-01"), ("9999-12-31T23:59:59Z", "9999-12-31"),
     ],
-)
+)  # fmt: skip
 def test_time_is_shown_relative_to_now(at: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()

@@ -44,7 +44,6 @@ def write(stream: IO[bytes] | None, *events: dict[str, Any] | bytes) -> None:
 
 
 def read(stream: IO[bytes] | None) -> Any:
-    """Return the next line as soon as it is there."""
     assert stream is not None
     return orjson.loads(stream.readline())
 
@@ -198,11 +197,8 @@ def test_query_waiting_for_a_later_line_is_answered_without_it() -> None:
     questions = [[event("recall", id=f"q{n}", query="bicycle", wait_for=at)] for n, at in enumerate(positions)]
     answers = [*converse([event("message", content="a bicycle"), *questions[0]], *questions[1:])]
     assert [(one["query_id"], one["status"]) for one in answers] == [
-        ("q0", "ok"),
-        ("q1", "degraded"),
-        ("q2", "degraded"),
-        ("q3", "degraded"),
-    ]
+        ("q0", "ok"), ("q1", "degraded"), ("q2", "degraded"), ("q3", "degraded"),
+    ]  # fmt: skip
     codes = [[warning["code"] for warning in one.get("warnings", ())] for one in answers]
     assert codes == [[], ["stale_read"], ["stale_read"], ["stale_read"]]
 

@@ -24,12 +24,10 @@ def test_the_same_log_to_the_same_topic_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("log", "target"),
     [
-        ("other", TARGET),
-        ("log", TARGET._replace(cluster="another")),
-        ("log", TARGET._replace(topic="another")),
+        ("other", TARGET), ("log", TARGET._replace(cluster="another")), ("log", TARGET._replace(topic="another")),
         ("log", TARGET._replace(topic_id="made anew")),
     ],
-)
+)  # fmt: skip
 def test_another_log_cluster_or_topic_begins_at_the_beginning(tmp_path: Path, log: str, target: Target) -> None:
     progress(tmp_path).save(60, 50)
     other = progress(tmp_path, log, target)

@@ -49,7 +49,6 @@ def info(cli: Cli, tmp_path: Path) -> Any:
 
 
 def memory_of(cli: Cli, tmp_path: Path, memory_id: str, **owner: str) -> Any:
-    """Return the current version of a memory, or None."""
     query = event("memory.get", memory_id=memory_id) | owner
     answer = json.loads(cli("pipe", "--state-dir", tmp_path / "s", stdin=orjson.dumps(query)).stdout)
     return answer["versions"][0] if answer["status"] == "ok" else None
@@ -67,7 +66,6 @@ def refused_lines(file: Path) -> list[int]:
 
 
 def dry_run(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """Return the counts of a dry run."""
     _, names, counts, *_ = done.stdout.splitlines()
     return dict(zip(re.split(r" {2,}", names.strip()), counts.split(), strict=True))
 

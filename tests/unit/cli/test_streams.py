@@ -24,20 +24,11 @@ TEXT = "Köln 😀 “Łódź”"
 ASCII: dict[str, Any] = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 # Commands that print, each its own way: text, tables, JSON lines, bytes, by a library, by the parser.
 PRINT = (
-    "--help",
-    "demo",
-    "remember tea --state-dir DIR",
-    "ask Köln --state-dir DIR",
-    "list --state-dir DIR",
-    "list --json --state-dir DIR",
-    "export default user --state-dir DIR",
-    "state info --state-dir DIR",
-    "replay LOG --dry-run",
-    "pipe --state-dir DIR",
-    "mcp --state-dir DIR",
-    "serve --state-dir DIR --print-config",
+    "--help", "demo", "remember tea --state-dir DIR", "ask Köln --state-dir DIR", "list --state-dir DIR",
+    "list --json --state-dir DIR", "export default user --state-dir DIR", "state info --state-dir DIR",
+    "replay LOG --dry-run", "pipe --state-dir DIR", "mcp --state-dir DIR", "serve --state-dir DIR --print-config",
     "schema",
-)
+)  # fmt: skip
 STDIN = {
     "pipe": b'{"type": "user.stats", "tenant_id": "default", "user_id": "user"}\n',
     "mcp": b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n',
@@ -47,7 +38,6 @@ LONG = "The spare key hangs behind the third jar from the left, where nobody but
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a log and a state directory whose texts have characters that not every encoding has."""
     folder = tmp_path_factory.mktemp("streams")
     (folder / "log.jsonl").write_bytes(orjson.dumps({"role": "user", "content": TEXT}) + b"\n")
     made = event("memory", id="city", content=TEXT, tenant_id="default", user_id="user")
@@ -177,12 +167,9 @@ def test_pipe_gets_whole_lines_without_colours(capsys: pytest.CaptureFixture[str
     show()
     said = capsys.readouterr()
     assert said.out.splitlines() == [
-        "Keys",
-        f"  {' '.join(LONG.split())}",
-        "name  count  text",
-        f"a     1,234  {LONG.rstrip()}",
+        "Keys", f"  {' '.join(LONG.split())}", "name  count  text", f"a     1,234  {LONG.rstrip()}",
         "b         5  tea\N{REPLACEMENT CHARACTER}[2J",
-    ]
+    ]  # fmt: skip
     assert said.err == "recallflow: beside\nrecallflow: wrong\n"
 
 

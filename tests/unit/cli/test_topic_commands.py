@@ -34,7 +34,6 @@ class Topics:
         return [(record.topic, record.value) for record in self.producer.log]
 
     def refuse(self, value: bytes | None, code: str, **error: str) -> None:
-        """Append a dead letter."""
         fields = {"code": code, "detail": "a reason", "source": "memory.events:0:7"} | error
         headers = tuple((f"error.{name}", text.encode()) for name, text in fields.items())
         self.kafka.append("dead.letters", 0, value, b"acme/ann", headed=(("trace", b"1"), *headers))
@@ -96,13 +95,11 @@ def test_dead_letters_are_listed_by_code(cli: Cli, topics: Topics) -> None:
 @pytest.mark.parametrize(
     ("words", "sent", "code"),
     [
-        ((), [b"one", b"two"], 1),
-        (("--code", "internal_error"), [b"one", b"two"], 0),
-        (("--code", "forbidden"), [b"denied"], 0),
-        (("--code", "too_large"), [], 1),
+        ((), [b"one", b"two"], 1), (("--code", "internal_error"), [b"one", b"two"], 0),
+        (("--code", "forbidden"), [b"denied"], 0), (("--code", "too_large"), [], 1),
         (("--code", "unknown_type"), [], 0),
     ],
-)
+)  # fmt: skip
 def test_replay_sends_whole_records_of_allowed_senders(
     cli: Cli, topics: Topics, words: tuple[str, ...], sent: list[bytes], code: int
 ) -> None:

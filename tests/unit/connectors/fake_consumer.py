@@ -76,7 +76,6 @@ class FakeKafka:
         self.changed = threading.Condition()
 
     def consumer(self, options: Mapping[str, object]) -> "FakeConsumer":
-        """In the place of confluent_kafka.Consumer."""
         self.consumers.append(FakeConsumer(self, options))
         return self.consumers[-1]
 
@@ -98,7 +97,6 @@ class FakeKafka:
         self.topics[topic] += [Log() for _ in range(partitions - len(self.topics[topic]))]
 
     def fail(self, topic: str, partition: int, code: int) -> None:
-        """The next read of a partition comes to an error."""
         with self.changed:
             log = self.topics[topic][partition]
             log.messages.append(Message(topic, partition, log.end, failed=KafkaError(code)))
@@ -108,7 +106,6 @@ class FakeKafka:
         return self.topics[topic][partition].end
 
     def await_(self, true: Callable[[], bool]) -> None:
-        """Return once a condition on the consumers' reads is true."""
         deadline_s = time.monotonic() + GIVE_UP_S
         with self.changed:
             while not true():

@@ -49,7 +49,6 @@ class FakeProducer:
         self.queue.append(Produced(topic, value, dict(headers), on_delivery))
 
     def acknowledge(self, number: int = 0) -> None:
-        """Reports the delivery of one record of the queue."""
         record = self.queue.pop(number)
         errors = self.fails.get(record.value)
         if errors:

@@ -31,7 +31,6 @@ def kafka() -> FakeKafka:
 
 @pytest.fixture
 def follow(kafka: FakeKafka) -> Iterator[Follow]:
-    """Yield a function that reads the table."""
     made: list[ControlTable] = []
 
     def begin(secret: str | None = None) -> ControlTable:

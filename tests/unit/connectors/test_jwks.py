@@ -36,12 +36,10 @@ def test_a_file_gives_public_keys_and_secrets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "cannot read"),
-        (b"", "no JWKS document"),
-        (b'{"keys": 5}', "no JWKS"),
+        (None, "cannot read"), (b"", "no JWKS document"), (b'{"keys": 5}', "no JWKS"),
         (b" " * (MOST_BYTES + 1), "more than"),
     ],
-)
+)  # fmt: skip
 def test_invalid_jwks_file_is_reported(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "jwks.json"
     if content is not None:

@@ -14,30 +14,21 @@ from recallflow.errors import UsageError
 
 SERVERS = "127.0.0.1:1"
 SECURE = {
-    "security.protocol": "SASL_SSL",
-    "sasl.mechanism": "SCRAM-SHA-512",
-    "sasl.username": "ann",
-    "sasl.password": "a secret",
-    "ssl.endpoint.identification.algorithm": "none",
-    "client.id": "engine-7",
+    "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "ann",
+    "sasl.password": "a secret", "ssl.endpoint.identification.algorithm": "none", "client.id": "engine-7",
     "socket.keepalive.enable": "true",
-}
+}  # fmt: skip
 # as librdkafka names and shows them
 SHOWN = {
-    "security.protocol": "sasl_ssl",
-    "sasl.mechanisms": "SCRAM-SHA-512",
-    "sasl.username": "[redacted]",
-    "sasl.password": "[redacted]",
-    "ssl.endpoint.identification.algorithm": "none",
-    "client.id": "engine-7",
+    "security.protocol": "sasl_ssl", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "[redacted]",
+    "sasl.password": "[redacted]", "ssl.endpoint.identification.algorithm": "none", "client.id": "engine-7",
     "socket.keepalive.enable": "true",
-}
+}  # fmt: skip
 
 
 def configuration(
     client: Callable[..., Any], options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> dict[str, str]:
-    """The configuration that librdkafka says a client of it has."""
     caplog.set_level(logging.DEBUG)
     logger = logging.getLogger("librdkafka")
     made = client(options | {"debug": "conf", "log_level": "7"}, logger=logger)

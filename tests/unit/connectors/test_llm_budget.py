@@ -81,17 +81,11 @@ def test_value_is_read_bare_and_in_a_fence(texts: list[str], truth: bool, fence:
 @pytest.mark.parametrize(
     ("content", "schema"),
     [
-        ("YES", LIST),
-        ('["a"]', TRUE_OR_FALSE),
-        ('["a"]', TWO),
-        ("yes, and no", TRUE_OR_FALSE),
-        ("maybe", TRUE_OR_FALSE),
-        ("[1]", LIST),
-        ('```json\n["a"]\n```\n```json\n["b"]\n```', LIST),
-        ('["a"] is the answer', LIST),
-        ("", LIST),
+        ("YES", LIST), ('["a"]', TRUE_OR_FALSE), ('["a"]', TWO), ("yes, and no", TRUE_OR_FALSE),
+        ("maybe", TRUE_OR_FALSE), ("[1]", LIST), ('```json\n["a"]\n```\n```json\n["b"]\n```', LIST),
+        ('["a"] is the answer', LIST), ("", LIST),
     ],
-)
+)  # fmt: skip
 def test_other_answer_breaks_the_schema(content: str, schema: dict[str, object]) -> None:
     with pytest.raises(CallFailed) as failed:
         _checked(content, schema, Spent())

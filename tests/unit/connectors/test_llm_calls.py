@@ -98,29 +98,19 @@ async def code_of(model: OpenAiModel, tenant: str = "acme", prompt: Prompt = PRO
 @pytest.mark.parametrize(
     ("fault", "code", "calls"),
     [
-        (Fault("status", status=307), "rejected", 1),
-        (Fault("status", status=408), "unavailable", 3),
-        (Fault("status", status=409), "unavailable", 3),
-        (Fault("status", status=429), "rate_limited", 3),
-        (Fault("status", status=500), "unavailable", 3),
-        (Fault("status", status=503), "unavailable", 3),
-        (Fault("status", status=529), "unavailable", 3),
-        (Fault("cut"), "unavailable", 3),
-        (Fault("cut_midway"), "unavailable", 3),
-        (Fault("huge"), "malformed", 2),
-        (Fault("not_json"), "malformed", 2),
-        (Fault("invalid_json"), "malformed", 2),
-        (Fault("off_schema"), "malformed", 2),
-        (Fault("length"), "malformed", 2),
-        (Fault("refusal"), "refused", 1),
-        (Fault("status", status=400), "rejected", 1),
-        (Fault("status", status=401), "rejected", 1),
-        (Fault("status", status=403), "rejected", 1),
-        (Fault("status", status=404), "rejected", 1),
+        (Fault("status", status=307), "rejected", 1), (Fault("status", status=408), "unavailable", 3),
+        (Fault("status", status=409), "unavailable", 3), (Fault("status", status=429), "rate_limited", 3),
+        (Fault("status", status=500), "unavailable", 3), (Fault("status", status=503), "unavailable", 3),
+        (Fault("status", status=529), "unavailable", 3), (Fault("cut"), "unavailable", 3),
+        (Fault("cut_midway"), "unavailable", 3), (Fault("huge"), "malformed", 2), (Fault("not_json"), "malformed", 2),
+        (Fault("invalid_json"), "malformed", 2), (Fault("off_schema"), "malformed", 2),
+        (Fault("length"), "malformed", 2), (Fault("refusal"), "refused", 1),
+        (Fault("status", status=400), "rejected", 1), (Fault("status", status=401), "rejected", 1),
+        (Fault("status", status=403), "rejected", 1), (Fault("status", status=404), "rejected", 1),
         (Fault("status", status=422), "rejected", 1),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_passing_fault_is_retried(
     llm_server: LlmServer, model: Model, fault: Fault, code: ModelFailure, calls: int
 ) -> None:
@@ -156,19 +146,11 @@ def test_waits_double_with_random_shares(llm_server: LlmServer, model: Model, ti
 @pytest.mark.parametrize(
     ("retry_after", "waits_s"),
     [
-        ("7", 7),
-        ("1.5", 1.5),
-        ("Fri, 15 Jan 2027 12:00:20 GMT", 20),
-        ("Fri, 15 Jan 2027 11:00:00 GMT", 0.5),
-        ("86400", MOST_WAIT_S),
-        ("-5", 0.5),
-        ("nan", 0.5),
-        ("inf", MOST_WAIT_S),
-        ("soon", 0.5),
-        ("", 0.5),
+        ("7", 7), ("1.5", 1.5), ("Fri, 15 Jan 2027 12:00:20 GMT", 20), ("Fri, 15 Jan 2027 11:00:00 GMT", 0.5),
+        ("86400", MOST_WAIT_S), ("-5", 0.5), ("nan", 0.5), ("inf", MOST_WAIT_S), ("soon", 0.5), ("", 0.5),
         ("Fri, 99 Jan 2027 11:00:00 GMT", 0.5),
     ],
-)
+)  # fmt: skip
 def test_retry_after_is_obeyed_within_bounds(
     llm_server: LlmServer, model: Model, time: Time, retry_after: str, waits_s: float
 ) -> None:

@@ -198,17 +198,9 @@ def test_messages_inherit_fields_of_their_conversation(write: Callable[[bytes], 
     }
     first, second = events(write(orjson.dumps(conversation)))
     assert first == {
-        "type": "message",
-        "tenant_id": "acme",
-        "user_id": "bo",
-        "environment": "test",
-        "id": first["id"],
-        "session_id": "trip",
-        "timestamp": 1767225600500,
-        "role": "user",
-        "content": "hello",
-        "name": "Bo",
-    }
+        "type": "message", "tenant_id": "acme", "user_id": "bo", "environment": "test", "id": first["id"],
+        "session_id": "trip", "timestamp": 1767225600500, "role": "user", "content": "hello", "name": "Bo",
+    }  # fmt: skip
     assert re.fullmatch("trip-1-[0-9a-f]{16}", first["id"])
     assert (second["id"], second["timestamp"], second["role"]) == ("own-id", 1767225601000, "assistant")
 
@@ -361,17 +353,10 @@ def test_locomo_turns_become_messages(write: Callable[[bytes], Path]) -> None:
     path = write(orjson.dumps(LOCOMO))
     found = events(path)
     assert found[0] == {
-        "type": "message",
-        "tenant_id": "acme",
-        "user_id": "pair-1",
-        "environment": "test",
-        "id": "D2:1",
-        "session_id": "session_2",
-        "timestamp": "2023-05-08T13:56:00+00:00",
-        "role": "user",
-        "name": "Ann",
+        "type": "message", "tenant_id": "acme", "user_id": "pair-1", "environment": "test", "id": "D2:1",
+        "session_id": "session_2", "timestamp": "2023-05-08T13:56:00+00:00", "role": "user", "name": "Ann",
         "content": "Look! [image: a kite over a beach]",
-    }
+    }  # fmt: skip
     assert [event["id"] for event in found] == ["D2:1", "D2:2", "D10:1"]  # session 2 comes before session 10
     assert found[2]["timestamp"] == "2024-03-03T00:05:00+00:00"
     assert all(is_valid(event) for event in found)

@@ -134,7 +134,6 @@ class Group:
         self._threads: list[tuple[Membership, threading.Thread]] = []
 
     def make(self, *partitions: int, **chosen: Any) -> Membership:
-        """Return a member that has entered, and was assigned partitions."""
         usual: dict[str, Any] = {"clock_s": self.clock, "new_consumer": self.consumer, "is_rebalancing": lambda: True}
         chosen = usual | chosen
         assignee, is_new = chosen.pop("assignee", self.flow), chosen.pop("is_new", True)
@@ -158,7 +157,6 @@ class Group:
         return self._threads[-1][1]
 
     def may_send(self, member: Membership) -> bool:
-        """Return whether `check` returns without waiting."""
         try:
             member.check(lambda: Patience(0.0, threading.Event(), self.clock))
         except SinkError:
@@ -166,7 +164,6 @@ class Group:
         return True
 
     def holds(self, partition: int, *offsets: int) -> bool:
-        """Return whether the group has these offsets of memories and of queries."""
         parts = [self.consumer.held.get((topic, partition)) for topic in ("memory", "queries")]
         return [part and part.offset for part in parts] == [*offsets]
 
@@ -347,14 +344,11 @@ def test_partition_missing_in_queries_delays_no_other(group: Group) -> None:
 @pytest.mark.parametrize(
     ("fields", "waits"),
     [
-        ({}, True),
-        ({"released": True}, False),
-        ({"instance": "b"}, False),
-        ({"directory_id": "ours"}, False),
+        ({}, True), ({"released": True}, False), ({"instance": "b"}, False), ({"directory_id": "ours"}, False),
         ({"directory_id": ""}, True),
     ],
     ids=["at work", "handed over", "of another name", "of our directory", "of no directory"],
-)
+)  # fmt: skip
 def test_another_process_of_our_name_is_waited_for(
     group: Group, tmp_path: Path, fields: dict[str, Any], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

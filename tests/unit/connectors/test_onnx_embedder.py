@@ -73,14 +73,10 @@ def make(tmp_path: Path) -> Make:
 
 
 FILES = {
-    "pooling": "1_Pooling/config.json",
-    "read": "sentence_bert_config.json",
-    "prompts": "config_sentence_transformers.json",
-    "modules": "modules.json",
-    "config": "config.json",
-    "tokenizer_config": "tokenizer_config.json",
-    "special": "special_tokens_map.json",
-}
+    "pooling": "1_Pooling/config.json", "read": "sentence_bert_config.json",
+    "prompts": "config_sentence_transformers.json", "modules": "modules.json", "config": "config.json",
+    "tokenizer_config": "tokenizer_config.json", "special": "special_tokens_map.json",
+}  # fmt: skip
 
 
 def load(folder: Path) -> OnnxEmbedder:
@@ -157,12 +153,9 @@ def test_model_name_depends_on_file_contents(make: Make) -> None:
     names = {
         load(folder).name
         for folder in (
-            make("a"),
-            make("b"),
-            make("c", pooling={"pooling_mode_cls_token": True}),
-            make("d", pooled=True),
+            make("a"), make("b"), make("c", pooling={"pooling_mode_cls_token": True}), make("d", pooled=True),
         )
-    }
+    }  # fmt: skip
     assert len({name.partition("-")[2] for name in names}) == 3  # a and b hold the same
     assert {name.partition("-")[0] for name in names} == {"a", "b", "c", "d"}
 

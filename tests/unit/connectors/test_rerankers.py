@@ -26,7 +26,6 @@ Handler = Callable[[BaseHTTPRequestHandler], None]
 
 
 def make_model(folder: Path) -> Path:
-    """A model that scores a pair by the sum of its tokens' values."""
     worth = np.array(WORTH, np.float32).reshape(-1, 1)
     nodes = [
         helper.make_node("Gather", ["worth", "input_ids"], ["each"], axis=0),
@@ -62,8 +61,6 @@ def scores(reranker: Reranker, *texts: str) -> list[float]:
 
 @pytest.fixture
 def run_pipe(cli: Callable[..., Any]) -> Callable[..., list[dict[str, Any]]]:
-    """Responses of `recallflow pipe`."""
-
     def run(events: Sequence[dict[str, Any]], *options: str) -> list[dict[str, Any]]:
         piped = cli("pipe", *options, stdin=b"\n".join(map(orjson.dumps, events)))
         return [orjson.loads(line) for line in piped.stdout.splitlines()]

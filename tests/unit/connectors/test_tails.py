@@ -45,11 +45,8 @@ def test_records_after_a_position_are_found(kafka: FakeKafka) -> None:
     fill(kafka, "receipts", 2)
     begin = {"responses": {0: 3, 1: 3}, "receipts": {0: 0}}
     assert seen(begin, {"responses": {0: 5, 1: 3}, "receipts": {0: 2}}) == [
-        "receipts:0",
-        "receipts:1",
-        "responses:3",
-        "responses:4",
-    ]
+        "receipts:0", "receipts:1", "responses:3", "responses:4",
+    ]  # fmt: skip
     assert seen(begin, {"responses": {0: 3, 1: 3}}) == []
     assert kafka.consumers[-1].closed
 

@@ -16,16 +16,12 @@ from tests.unit.connectors.clock import Clock
 @pytest.mark.parametrize(
     ("code", "passing", "denied"),
     [
-        (KafkaError._TRANSPORT, True, False),
-        (KafkaError._DESTROY, True, False),
-        (KafkaError._ALL_BROKERS_DOWN, True, False),
-        (KafkaError.NOT_LEADER_FOR_PARTITION, True, False),
-        (KafkaError._AUTHENTICATION, False, True),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, True),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, False, False),
-        (KafkaError._AUTO_OFFSET_RESET, False, False),
+        (KafkaError._TRANSPORT, True, False), (KafkaError._DESTROY, True, False),
+        (KafkaError._ALL_BROKERS_DOWN, True, False), (KafkaError.NOT_LEADER_FOR_PARTITION, True, False),
+        (KafkaError._AUTHENTICATION, False, True), (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, True),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False, False), (KafkaError._AUTO_OFFSET_RESET, False, False),
     ],
-)
+)  # fmt: skip
 def test_an_error_passes_or_denies_or_is_for_good(code: int, passing: bool, denied: bool) -> None:
     error = KafkaError(code)
     assert (passes(error), denies(error)) == (passing, denied)

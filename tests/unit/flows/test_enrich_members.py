@@ -46,8 +46,6 @@ GIVE_UP_S = 20.0
 
 
 class Brokers:
-    """The topics, the consumer group, and the models that members ask."""
-
     def __init__(self) -> None:
         self.kafka = FakeKafka(**dict.fromkeys((TOPICS.enrichment, *WRITTEN), PARTITIONS))
         self.places: dict[int, Committed] = {}
@@ -155,8 +153,6 @@ class FakeEnds(Ends):
 
 
 class Member:
-    """One process."""
-
     def __init__(self, brokers: Brokers, draw: Random, monkeypatch: pytest.MonkeyPatch) -> None:
         self.brokers = brokers
         self.runtime = Runtime(Completions(), capacity=10, timeout_s=None)
@@ -231,8 +227,6 @@ class Member:
             self.loop.step()
 
     def let_through(self, count: int | None = None) -> None:
-        """Let calls that are held finish."""
-
         async def release() -> None:
             for gate in [*self.brokers.held][:count]:
                 self.brokers.held.discard(gate)
@@ -273,7 +267,6 @@ def join(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def finish(brokers: Brokers, *members: Member) -> None:
-    """Work until all requests have their events, once."""
     deadline_s = time.monotonic() + GIVE_UP_S
     while brokers.sources(TOPICS.memory).total() < 2 * brokers.requests:
         assert time.monotonic() < deadline_s

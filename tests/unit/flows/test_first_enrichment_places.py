@@ -15,7 +15,6 @@ TOPICS = TopicNames(enrichment="requests", results="results", dead_letters="lett
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
-    """Ten requests in each of two partitions, appended at 100 ms and later."""
     made = FakeKafka(requests=2, results=2, letters=1)
     monkeypatch.setattr(first_places, "TopicReader", lambda *chosen: TopicReader(*chosen, new_consumer=made.consumer))
     for number in range(20):

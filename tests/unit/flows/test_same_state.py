@@ -141,19 +141,13 @@ SHORT: list[dict[str, Any]] = [
     {"type": "episode.end", "session_id": "s"} | OWNER,
 ]
 OTHER: dict[str, tuple[int, dict[str, Any]]] = {
-    "word": (0, {"content": "a red tricycle"}),
-    "author": (0, {"name": "Bo"}),
-    "time": (0, {"timestamp": "2025-01-01T00:00:00.001Z"}),
-    "session": (0, {"session_id": "t"}),
-    "metadata": (0, {"metadata": {"a": 1}}),
-    "id": (0, {"id": "z"}),
-    "user": (0, {"user_id": "bob"}),
-    "environment": (0, {"environment": "staging"}),
-    "tag": (2, {"tags": ["y"]}),
-    "vector": (2, {"embedding": [1.0] + [0.0] * 383}),
-    "change": (3, {"importance": 0.8}),
+    "word": (0, {"content": "a red tricycle"}), "author": (0, {"name": "Bo"}),
+    "time": (0, {"timestamp": "2025-01-01T00:00:00.001Z"}), "session": (0, {"session_id": "t"}),
+    "metadata": (0, {"metadata": {"a": 1}}), "id": (0, {"id": "z"}), "user": (0, {"user_id": "bob"}),
+    "environment": (0, {"environment": "staging"}), "tag": (2, {"tags": ["y"]}),
+    "vector": (2, {"embedding": [1.0] + [0.0] * 383}), "change": (3, {"importance": 0.8}),
     "deletion": (4, {"memory_id": "a"}),
-}
+}  # fmt: skip
 
 
 def test_each_different_log_has_its_own_hash(tmp_path: Path) -> None:

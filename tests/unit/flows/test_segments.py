@@ -70,7 +70,6 @@ def stored(state_dir: Path) -> Iterator[list[Partition]]:
 
 
 def packed(state_dir: Path) -> dict[bytes, int]:
-    """Return the key of each segment, and how many memories it covers."""
     with stored(state_dir) as partitions:
         found = [key for one in partitions for key, _ in one.scan(keys.OWNERS) if keys.split(key)[1] == keys.SEGMENT]
     return {key: keys.sequence(key) - keys.sequence(key[:-8]) for key in found}
@@ -131,7 +130,6 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def expected(grown: Path, tmp_path: Path, known: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the answers of the undamaged directory."""
     if not known:
         whole = Path(shutil.copytree(grown, tmp_path / "whole"))
         known.append(comparable(process(QUESTIONS, SETTINGS, whole).responses))

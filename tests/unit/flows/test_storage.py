@@ -47,7 +47,6 @@ def run(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def filled_partition(state_dir: Path) -> Path:
-    """Return the folder of a state partition that holds memories."""
     with StateDirectory.existing(state_dir, CACHE_BYTES) as opened:
         number = next(partition.number for partition in opened.partitions() if partition.applied)
     return state_dir / f"p{number:03d}"

@@ -87,8 +87,6 @@ class Engine:
 
 
 class Everybody:
-    """Admission for everybody, unless a test says otherwise."""
-
     def __init__(self) -> None:
         self.refuse: Callable[[Event, Headers], None] = lambda *_: None
         self.refuse_unread: Callable[[Headers], None] = lambda _: None

@@ -143,14 +143,9 @@ def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
     headers = [(name.encode(), value.encode()) for name, value in LINES.items()]
     path = "/memory/events/batch"
     scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "headers": headers,
-        "query_string": b"",
-        "root_path": "",
-    }
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "headers": headers,
+        "query_string": b"", "root_path": "",
+    }  # fmt: skip
     sent = line("x" * size)
     reads = 0
 

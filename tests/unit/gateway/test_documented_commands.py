@@ -33,7 +33,6 @@ def requests() -> list[str]:
 
 
 def ask(url: str, request: str) -> tuple[int, dict[str, Any]]:
-    """The status and body that a request of the page gets of a gateway of our own."""
     assert request.count(ADDRESS) == 1
     ours = request.replace(ADDRESS, url.removeprefix("http://")).replace("curl ", "curl -sS -w '\\n%{http_code}' ", 1)
     done = subprocess.run(["bash", "-c", ours], capture_output=True, text=True, timeout=60)

@@ -210,7 +210,6 @@ def test_request_metrics_use_routes_not_paths(client: httpx.Client) -> None:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Iterator[httpx.Client]:
-    """Serve a gateway that may have three connections."""
     monkeypatch.setattr(process, "connections_most", lambda: 3)
     with gateway(engine) as client:
         yield client
@@ -311,14 +310,9 @@ def test_no_route_reads_a_body_before_credentials() -> None:
         nonlocal reads
         reads, status = 0, 0
         scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "headers": [(b"content-type", content_type)],
-            "query_string": b"",
-            "root_path": "",
-        }
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+            "headers": [(b"content-type", content_type)], "query_string": b"", "root_path": "",
+        }  # fmt: skip
 
         async def send(message: Message) -> None:
             nonlocal status

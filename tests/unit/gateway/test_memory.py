@@ -35,14 +35,10 @@ def test_all_invalid_fields_are_reported_together(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        ("not_found", 404),
-        ("unauthenticated", 401),
-        ("forbidden", 403),
-        ("over_quota", 429),
-        ("too_large", 413),
+        ("not_found", 404), ("unauthenticated", 401), ("forbidden", 403), ("over_quota", 429), ("too_large", 413),
         ("catching_up", 503),
     ],
-)
+)  # fmt: skip
 def test_engine_error_code_sets_the_status(engine: Engine, client: httpx.Client, code: str, status: int) -> None:
     engine.answer = lambda _: Response(query_id="q", status="error", error=ErrorBody(code=code, message="why"))
     answered = client.post("/memory/query", json=QUERY)

@@ -49,7 +49,6 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(control: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve a gateway that asks for credentials."""
     config = config_in(tmp_path_factory.mktemp("guarded"), auth=AuthSettings(secret=SECRET.decode()))
     with local_gateway(config, control) as url:
         yield url

@@ -37,12 +37,10 @@ def entries(path: Path) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
-        ([], ("en", "schwimmbaed geschlossen")),
-        ([GERMAN], ("de", "schwimmbad geschloss")),
-        ([GERMAN, ENGLISH], ("en", "schwimmbaed geschlossen")),
-        ([ENGLISH, GERMAN], ("de", "schwimmbad geschloss")),
+        ([], ("en", "schwimmbaed geschlossen")), ([GERMAN], ("de", "schwimmbad geschloss")),
+        ([GERMAN, ENGLISH], ("en", "schwimmbaed geschlossen")), ([ENGLISH, GERMAN], ("de", "schwimmbad geschloss")),
     ],
-)
+)  # fmt: skip
 def test_the_last_text_that_told_its_language_counts(
     tmp_path: Path, before: list[str], expected: tuple[str, str]
 ) -> None:

@@ -22,7 +22,6 @@ def asked(file: Path) -> list[tuple[str, str]]:
 
 
 def missed(pairs: list[tuple[str, str]]) -> list[str]:
-    """The questions that another fact answers first."""
     who = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2026-01-31T12:00:00Z"}
     facts = [who | {"type": "memory", "id": f"fact-{at}", "content": fact} for at, (fact, _) in enumerate(pairs)]
     questions = [

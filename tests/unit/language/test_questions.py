@@ -16,84 +16,51 @@ def ask(code: str, text: str, participants: tuple[str, ...] = ()) -> Question:
 # When, whether the asker is meant, a preference, a summary, a procedure, a person.
 QUESTIONS = {
     "de": (
-        "Wann war ich beim Arzt?",
-        "Was isst Anna am liebsten?",
-        "Fass unser Gespräch zusammen.",
-        "Wie kann ich das Passwort ändern?",
-        "Wer kommt zur Feier?",
+        "Wann war ich beim Arzt?", "Was isst Anna am liebsten?", "Fass unser Gespräch zusammen.",
+        "Wie kann ich das Passwort ändern?", "Wer kommt zur Feier?",
     ),
     "fr": (
-        "Quand suis-je allée chez mon médecin ?",
-        "Quel film Anna préfère-t-elle ?",
-        "Résume notre conversation.",
-        "Comment faire pour changer le mot de passe ?",
-        "Qui vient à la fête ?",
+        "Quand suis-je allée chez mon médecin ?", "Quel film Anna préfère-t-elle ?", "Résume notre conversation.",
+        "Comment faire pour changer le mot de passe ?", "Qui vient à la fête ?",
     ),
     "es": (
-        "¿Cuándo fui al médico con mi madre?",
-        "¿Qué comida prefiere Anna?",
-        "Resume nuestra conversación.",
-        "¿Cómo puedo cambiar la contraseña?",
-        "¿Quién viene a la fiesta?",
+        "¿Cuándo fui al médico con mi madre?", "¿Qué comida prefiere Anna?", "Resume nuestra conversación.",
+        "¿Cómo puedo cambiar la contraseña?", "¿Quién viene a la fiesta?",
     ),
     "pt": (
-        "Quando é que eu fui ao médico?",
-        "O que a Anna prefere comer?",
-        "Resuma a nossa conversa.",
-        "Como posso mudar a senha?",
-        "Quem vem à festa?",
+        "Quando é que eu fui ao médico?", "O que a Anna prefere comer?", "Resuma a nossa conversa.",
+        "Como posso mudar a senha?", "Quem vem à festa?",
     ),
     "it": (
-        "Quando sono andato dal mio medico?",
-        "Cosa preferisce Anna?",
-        "Riassumi la nostra conversazione.",
-        "Come posso cambiare la password?",
-        "Chi viene alla festa?",
+        "Quando sono andato dal mio medico?", "Cosa preferisce Anna?", "Riassumi la nostra conversazione.",
+        "Come posso cambiare la password?", "Chi viene alla festa?",
     ),
     "ru": (
-        "Когда я был у врача?",
-        "Что любит Анна?",
-        "Подытожь наш разговор.",
-        "Как мне настроить телефон?",
+        "Когда я был у врача?", "Что любит Анна?", "Подытожь наш разговор.", "Как мне настроить телефон?",
         "Кто придёт на праздник?",
     ),
     "tr": (
-        "Ben doktora ne zaman gittim?",
-        "Anna hangi yemeği tercih eder?",
-        "Konuşmamızı özetle.",
-        "Şifreyi nasıl kurabilirim?",
-        "Kim geliyor?",
+        "Ben doktora ne zaman gittim?", "Anna hangi yemeği tercih eder?", "Konuşmamızı özetle.",
+        "Şifreyi nasıl kurabilirim?", "Kim geliyor?",
     ),
     "ar": (
-        "متى ذهبت أنا إلى الطبيب؟",
-        "ماذا تفضل سارة؟",
-        "لخص محادثتنا",
-        "كيف يمكنني تغيير كلمة السر؟",
+        "متى ذهبت أنا إلى الطبيب؟", "ماذا تفضل سارة؟", "لخص محادثتنا", "كيف يمكنني تغيير كلمة السر؟",
         "من هو الذي سيأتي؟",
     ),
     "hi": (
-        "मैं डॉक्टर के पास कब गया?",
-        "अन्ना को क्या पसंद है?",
-        "हमारी बातचीत का सारांश दो",
-        "मैं पासवर्ड कैसे बनाऊं?",
+        "मैं डॉक्टर के पास कब गया?", "अन्ना को क्या पसंद है?", "हमारी बातचीत का सारांश दो", "मैं पासवर्ड कैसे बनाऊं?",
         "कौन आ रहा है?",
     ),
     "zh": ("我什么时候去看的医生？", "安娜喜欢吃什么？", "总结一下我们的谈话", "怎么安装打印机？", "谁来参加聚会？"),
     "ja": (
-        "私はいつ医者に行きましたか？",
-        "アンナの好きな食べ物は？",
-        "会話を要約して",
-        "パスワードの変更方法は？",
+        "私はいつ医者に行きましたか？", "アンナの好きな食べ物は？", "会話を要約して", "パスワードの変更方法は？",
         "誰がパーティーに来ますか？",
     ),
     "ko": (
-        "내가 언제 병원에 갔어요?",
-        "안나는 무엇을 좋아해요?",
-        "대화를 요약해 줘",
-        "어떻게 설치하나요?",
+        "내가 언제 병원에 갔어요?", "안나는 무엇을 좋아해요?", "대화를 요약해 줘", "어떻게 설치하나요?",
         "누가 파티에 와요?",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("code", QUESTIONS)
@@ -133,15 +100,12 @@ def test_dates(code: str, text: str, expected: DateMention) -> None:
 @pytest.mark.parametrize(
     ("code", "text", "participant"),
     [
-        ("zh", "小明喜欢吃什么？", "小明"),
-        ("zh", "Anna喜欢吃什么？", "Anna"),
-        ("ko", "민수가 좋아하는 음식은?", "민수"),
-        ("ja", "健太はどこに住んでいますか？", "健太"),
-        ("tr", "Ayşe'nin köpeği nerede?", "Ayşe"),
-        ("ru", "Что подарили Анне?", "Анна"),
+        ("zh", "小明喜欢吃什么？", "小明"), ("zh", "Anna喜欢吃什么？", "Anna"),
+        ("ko", "민수가 좋아하는 음식은?", "민수"), ("ja", "健太はどこに住んでいますか？", "健太"),
+        ("tr", "Ayşe'nin köpeği nerede?", "Ayşe"), ("ru", "Что подарили Анне?", "Анна"),
         ("de", "Was isst Annas Hund?", "Anna"),
     ],
-)
+)  # fmt: skip
 def test_participants_are_named_as_their_language_has_it(code: str, text: str, participant: str) -> None:
     assert ask(code, text, (participant, "Bo")).named == (participant,)
 

@@ -8,7 +8,6 @@ CODES = [table.code for table in LATIN]
 
 
 def shared(text: str, question: str) -> set[str]:
-    """Stems that are looked up for a question and found in a text."""
     table = table_of(question)
     asked = {stem for stems in read_question(question, table, [0]) for stem in stems}
     return asked & set(read(text).stems)
@@ -89,15 +88,10 @@ def test_words_of_a_text_are_all_there_are() -> None:
 @pytest.mark.parametrize(
     ("text", "same"),
     [
-        ("Café crème, naïve", "cafe creme naive"),
-        ("Cafe\u0301", "café"),
-        ("ＰＣ ２０２３", "pc 2023"),
-        ("STRASSE", "Straße"),
-        ("ЁЛКА", "елка"),
-        ("مُعَلِّمَة إلى", "معلمة الى"),
-        ("ｶﾚｰ", "カレー"),
+        ("Café crème, naïve", "cafe creme naive"), ("Cafe\u0301", "café"), ("ＰＣ ２０２３", "pc 2023"),
+        ("STRASSE", "Straße"), ("ЁЛКА", "елка"), ("مُعَلِّمَة إلى", "معلمة الى"), ("ｶﾚｰ", "カレー"),
     ],
-)
+)  # fmt: skip
 def test_sloppy_spellings_are_normalised(text: str, same: str) -> None:
     assert words(text) == words(same)
 
@@ -105,18 +99,12 @@ def test_sloppy_spellings_are_normalised(text: str, same: str) -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("Ich habe einen Hund", "de"),
-        ("Mon chien s'appelle Rex et il est vieux", "fr"),
-        ("Mi perro se llama Rex y es viejo", "es"),
-        ("O meu cachorro é muito velho", "pt"),
-        ("Il mio cane è molto vecchio", "it"),
-        ("Köpeğim çok yaşlı", "tr"),
-        ("Mein Hund heißt Rex", "de"),
-        ("Rex!", "en"),
-        ("Die Hard was the best film", "en"),
-        ("Mon , Ethan called again . Mon ?", "en"),
+        ("Ich habe einen Hund", "de"), ("Mon chien s'appelle Rex et il est vieux", "fr"),
+        ("Mi perro se llama Rex y es viejo", "es"), ("O meu cachorro é muito velho", "pt"),
+        ("Il mio cane è molto vecchio", "it"), ("Köpeğim çok yaşlı", "tr"), ("Mein Hund heißt Rex", "de"),
+        ("Rex!", "en"), ("Die Hard was the best film", "en"), ("Mon , Ethan called again . Mon ?", "en"),
     ],
-)
+)  # fmt: skip
 def test_a_text_tells_its_language(text: str, code: str) -> None:
     assert CODES[read(text).language] == code
 
@@ -133,14 +121,10 @@ def test_unclear_text_has_the_assumed_language() -> None:
 @pytest.mark.parametrize(
     ("question", "code"),
     [
-        ("妹妹对什么过敏？", "zh"),
-        ("妹は何のアレルギー？", "ja"),
-        ("누구예요?", "ko"),
-        ("Где ключ?", "ru"),
-        ("متى؟", "ar"),
-        ("कब?", "hi"),
+        ("妹妹对什么过敏？", "zh"), ("妹は何のアレルギー？", "ja"), ("누구예요?", "ko"), ("Где ключ?", "ru"),
+        ("متى؟", "ar"), ("कब?", "hi"),
     ],
-)
+)  # fmt: skip
 def test_a_script_tells_its_language(question: str, code: str) -> None:
     assert table_of(question).code == code
 
@@ -153,11 +137,8 @@ def test_names_among_other_scripts_do_not_decide() -> None:
 def test_sentence_of_a_character_ends_behind_it() -> None:
     text = "No. No. We moved."
     assert [sentence_at(text, at) for at in (0, 4, 7, 16)] == [
-        ("No.", 0),
-        ("No.", 4),
-        ("We moved.", 8),
-        ("We moved.", 8),
-    ]
+        ("No.", 0), ("No.", 4), ("We moved.", 8), ("We moved.", 8),
+    ]  # fmt: skip
     assert sentence_at(text, len(text)) == (text, 0)
 
 
@@ -179,15 +160,10 @@ def test_sentences_end_at_the_marks_of_their_script(text: str, parts: list[str])
 @pytest.mark.parametrize(
     ("text", "asks", "ends"),
     [
-        ("你好吗", True, True),
-        ("你好。", False, False),
-        ("元気ですか。", True, True),
-        ("هل أنت بخير؟", True, True),
-        ("어디 가니", True, True),
-        ("什么？我不知道。", True, False),
-        ("Ça va ? Oui.", True, False),
+        ("你好吗", True, True), ("你好。", False, False), ("元気ですか。", True, True), ("هل أنت بخير؟", True, True),
+        ("어디 가니", True, True), ("什么？我不知道。", True, False), ("Ça va ? Oui.", True, False),
     ],
-)
+)  # fmt: skip
 def test_questions_of_any_script_are_known(text: str, asks: bool, ends: bool) -> None:
     reading = read(text)
     assert (reading.asks, reading.ends_asking) == (asks, ends)
@@ -196,19 +172,12 @@ def test_questions_of_any_script_are_known(text: str, asks: bool, ends: bool) ->
 @pytest.mark.parametrize(
     "text",
     [
-        "Gestern war ich im Kino und es war gut.",
-        "La semaine dernière nous étions à Lyon.",
-        "El lunes voy al médico con mi hermana.",
-        "Ontem eu fui ao cinema com ela.",
-        "Domenica andiamo al mare con loro.",
-        "Вчера мы ходили в кино.",
-        "Dün sinemaya gittik ve çok güzeldi.",
-        "ذهبنا أمس إلى السينما",
-        "हम कल सिनेमा गए थे",
-        "我们昨天去看电影了",
-        "昨日映画を見ました",
+        "Gestern war ich im Kino und es war gut.", "La semaine dernière nous étions à Lyon.",
+        "El lunes voy al médico con mi hermana.", "Ontem eu fui ao cinema com ela.",
+        "Domenica andiamo al mare con loro.", "Вчера мы ходили в кино.", "Dün sinemaya gittik ve çok güzeldi.",
+        "ذهبنا أمس إلى السينما", "हम कल सिनेमा गए थे", "我们昨天去看电影了", "昨日映画を見ました",
         "어제 영화를 봤어요",
     ],
-)
+)  # fmt: skip
 def test_a_text_tells_a_time(text: str) -> None:
     assert read(text).tells_time

@@ -14,13 +14,9 @@ SECRET = "hunter2 " * 4  # of the control topic
 
 def config(folder: Path, port: int, log_format: str) -> Config:
     given = {
-        "state_dir": folder / "state",
-        "run.processes": 2,
-        "run.metrics_port": port,
-        "run.log_format": log_format,
-        "engine.cache_bytes": 100 * 1024 * 1024,
-        "auth.control_secret": SECRET,
-    }
+        "state_dir": folder / "state", "run.processes": 2, "run.metrics_port": port, "run.log_format": log_format,
+        "engine.cache_bytes": 100 * 1024 * 1024, "auth.control_secret": SECRET,
+    }  # fmt: skip
     return read_config({key: RawSetting(key, str(value)) for key, value in given.items()}, {})[0]
 
 

@@ -68,16 +68,10 @@ def test_run_refuses_folders_of_other_layouts(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_members_file_holds_the_whole_configuration(tmp_path: Path) -> None:
     given = {
-        "state_dir": 'a "state" \\ dir',
-        "kafka.librdkafka.sasl.password": "hunter\n2",
-        "kafka.librdkafka.log_level": "6",
-        "topics.replies": ["a", "b"],
-        "llm.key": "llm-hunter2",
-        "llm.headers": ["x-key: y"],
-        "run.processes": "auto",
-        "run.deployment": "élan",
-        "auth.secret": "s3cret " * 5,
-    }
+        "state_dir": 'a "state" \\ dir', "kafka.librdkafka.sasl.password": "hunter\n2",
+        "kafka.librdkafka.log_level": "6", "topics.replies": ["a", "b"], "llm.key": "llm-hunter2",
+        "llm.headers": ["x-key: y"], "run.processes": "auto", "run.deployment": "élan", "auth.secret": "s3cret " * 5,
+    }  # fmt: skip
     config, _ = read_config({key: RawSetting(key, value) for key, value in given.items()}, {})
     file = tmp_path / "member.toml"
     file.write_text(as_file(config), "utf-8")

@@ -43,7 +43,6 @@ class Site:
         return self._start(*words, script=SCRIPT, PYTHONPATH=str(ROOT), **variables)
 
     def running(self, log_format: str = "text", **variables: str) -> subprocess.Popen[bytes]:
-        """The same, once both members live."""
         process = self.start(log_format, **variables)
         self.says(process, "life 1", 2)
         return process

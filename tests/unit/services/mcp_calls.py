@@ -23,8 +23,6 @@ _MADE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[\d:.]+Z|0\.\d\d"
 
 
 def run(calls: Callable[[], Awaitable[T]]) -> T:
-    """Runs calls, and fails where they hang."""
-
     async def bounded() -> T:
         async with asyncio.timeout(GIVE_UP_S):
             return await calls()

@@ -101,11 +101,9 @@ def test_tools_declare_hints_and_schemas() -> None:
     tools = run(listed)
     hints = {name: (t["annotations"]["readOnlyHint"], t["annotations"]["destructiveHint"]) for name, t in tools.items()}
     assert hints == {
-        "search_memory": (True, False),
-        "add_memory": (False, False),
-        "forget_memory": (False, True),
+        "search_memory": (True, False), "add_memory": (False, False), "forget_memory": (False, True),
         "list_episodes": (True, False),
-    }
+    }  # fmt: skip
     for name, tool in tools.items():
         assert tool["outputSchema"]["type"] == "object", name
         assert tool["inputSchema"]["additionalProperties"] is False, name

@@ -105,11 +105,8 @@ def test_all_memories_are_read_page_by_page(client: Any, user: str) -> None:
         client.add(f"Memory {number}.", user_id=user, timestamp=1_700_000_000 + number)
     pages = [client.get_all(filters={"user_id": user}, page=number, page_size=2) for number in (1, 2, 3, 4)]
     assert [texts(page) for page in pages] == [
-        ["Memory 4.", "Memory 3."],
-        ["Memory 2.", "Memory 1."],
-        ["Memory 0."],
-        [],
-    ]
+        ["Memory 4.", "Memory 3."], ["Memory 2.", "Memory 1."], ["Memory 0."], [],
+    ]  # fmt: skip
     assert {page["count"] for page in pages} == {5}
     assert [page["next"] is None for page in pages] == [False, False, True, True]
     assert [page["previous"] is None for page in pages] == [True, False, False, False]

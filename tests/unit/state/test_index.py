@@ -188,7 +188,6 @@ def held_in_parts(index: OwnerIndex, word: str) -> list[tuple[str, int]]:
 
 
 def alive(index: OwnerIndex, tag: str) -> list[int]:
-    """The slots of the current memories that have a tag."""
     slots: list[int] = index.conversation.slots[index.conversation.living(index.tags.slots(tag))].tolist()
     return slots
 
@@ -404,40 +403,29 @@ def some(values: list[str]) -> st.SearchStrategy[list[str]]:
 
 # One or two of the fields, so that something is left; and values that no memory has.
 EACH_FILTER: dict[str, st.SearchStrategy[Any]] = {
-    "categories": some(["work", "p", "none"]),
-    "tags": some(["x", "y", "work", "none"]),
-    "kinds": some(["message", "fact", "rule", "none"]),
-    "layers": some(["rule", "working", "long_term"]),
-    "roles": some(["user", "assistant", "tool"]),
-    "names": some(["Ann", "Bo", "user", "none"]),
-    "project_id": st.sampled_from(["p", "s", "none"]),
-    "session_ids": some(["s", "t", "none"]),
-    "created_after": st.integers(-4, 7),
-    "created_before": st.integers(-4, 7),
-    "min_confidence": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
-    "min_importance": st.sampled_from([0.0, 0.5, 0.7]),
+    "categories": some(["work", "p", "none"]), "tags": some(["x", "y", "work", "none"]),
+    "kinds": some(["message", "fact", "rule", "none"]), "layers": some(["rule", "working", "long_term"]),
+    "roles": some(["user", "assistant", "tool"]), "names": some(["Ann", "Bo", "user", "none"]),
+    "project_id": st.sampled_from(["p", "s", "none"]), "session_ids": some(["s", "t", "none"]),
+    "created_after": st.integers(-4, 7), "created_before": st.integers(-4, 7),
+    "min_confidence": st.sampled_from([0.0, 0.3, 0.5, 1.0]), "min_importance": st.sampled_from([0.0, 0.5, 0.7]),
     "all_tags": some(["x", "y", "work", "none"]),
-}
+}  # fmt: skip
 FILTERS = st.lists(st.sampled_from(sorted(EACH_FILTER)), max_size=2, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: EACH_FILTER[name] for name in names})
 )
 
 
 def at(now_ms: int) -> Moment:
-    """The present, at a time."""
     return Moment(now_ms, happened_by_ms=None, known_by_ms=None, history=False)
 
 
 def permits(entry: Entry, wanted: Filters, now_ms: int) -> bool:
     """The contract in plain words: in force at the asking time, and within every filter given."""
     any_of = [
-        (wanted.categories, entry.category),
-        (wanted.kinds, entry.kind),
-        (wanted.layers, entry.layer),
-        (wanted.roles, entry.role),
-        (wanted.names, entry.author),
-        (wanted.session_ids, entry.session_id),
-    ]
+        (wanted.categories, entry.category), (wanted.kinds, entry.kind), (wanted.layers, entry.layer),
+        (wanted.roles, entry.role), (wanted.names, entry.author), (wanted.session_ids, entry.session_id),
+    ]  # fmt: skip
     return (
         (entry.valid_from_ms is None or entry.valid_from_ms <= now_ms)
         and (entry.valid_to_ms is None or now_ms < entry.valid_to_ms)
@@ -488,22 +476,14 @@ def test_combined_filters_pass_memories_matching_all(
 @pytest.mark.parametrize(
     ("told", "wanted", "answered"),
     [
-        ({"created_ms": 7}, {"created_after": 7}, True),
-        ({"created_ms": 7}, {"created_after": 8}, False),
-        ({"created_ms": 7}, {"created_before": 7}, False),
-        ({"created_ms": 7}, {"created_before": 8}, True),
-        ({"confidence": 0.6}, {"min_confidence": 0.6}, True),
-        ({"confidence": 0.6}, {"min_confidence": 0.61}, False),
-        ({"tags": ["x", "z"]}, {"tags": ["x", "y"]}, True),
-        ({"tags": ["z"]}, {"tags": ["x", "y"]}, False),
-        ({"valid_from_ms": 100}, {}, True),
-        ({"valid_from_ms": 101}, {}, False),
-        ({"valid_to_ms": 100}, {}, False),
-        ({"valid_to_ms": 101}, {}, True),
-        ({"expires_ms": 100}, {}, False),
-        ({"expires_ms": 101}, {}, True),
+        ({"created_ms": 7}, {"created_after": 7}, True), ({"created_ms": 7}, {"created_after": 8}, False),
+        ({"created_ms": 7}, {"created_before": 7}, False), ({"created_ms": 7}, {"created_before": 8}, True),
+        ({"confidence": 0.6}, {"min_confidence": 0.6}, True), ({"confidence": 0.6}, {"min_confidence": 0.61}, False),
+        ({"tags": ["x", "z"]}, {"tags": ["x", "y"]}, True), ({"tags": ["z"]}, {"tags": ["x", "y"]}, False),
+        ({"valid_from_ms": 100}, {}, True), ({"valid_from_ms": 101}, {}, False), ({"valid_to_ms": 100}, {}, False),
+        ({"valid_to_ms": 101}, {}, True), ({"expires_ms": 100}, {}, False), ({"expires_ms": 101}, {}, True),
     ],
-)
+)  # fmt: skip
 def test_filter_and_validity_include_their_start_only(
     told: dict[str, Any], wanted: dict[str, Any], answered: bool
 ) -> None:

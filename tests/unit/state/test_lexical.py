@@ -33,7 +33,6 @@ def filled(texts: Sequence[Text], cuts: Sequence[int] = ()) -> LexicalIndex:
 
 
 def every(index: LexicalIndex) -> npt.NDArray[np.int64]:
-    """All slots."""
     return np.arange(len(index.lengths()))
 
 

@@ -62,7 +62,6 @@ def fill(path: Path, *numbers: int, at_rest: AtRest = UNENCRYPTED, events: int =
 
 @pytest.fixture
 def whole(tmp_path: Path) -> str:
-    """The hash of one directory, `whole`, with all partitions."""
     return fill(tmp_path / "whole", *EVERY)
 
 
@@ -366,14 +365,10 @@ def test_the_commands_move(tmp_path: Path, whole: str, capfd: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "words",
     [
-        ["move", "--partitions", "2-1", "a", "b"],
-        ["move", "--partitions", "x", "a", "b"],
-        ["move", "a", "b"],
-        ["split", "a", "--into", "b"],
-        ["split", "a", "--into", ":1"],
-        ["split", "a", "--into", "b:one"],
+        ["move", "--partitions", "2-1", "a", "b"], ["move", "--partitions", "x", "a", "b"], ["move", "a", "b"],
+        ["split", "a", "--into", "b"], ["split", "a", "--into", ":1"], ["split", "a", "--into", "b:one"],
     ],
-)
+)  # fmt: skip
 def test_meaningless_arguments_are_refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["state", *words]) == 2
     assert len(capfd.readouterr()[1].splitlines()) <= 2

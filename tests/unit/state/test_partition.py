@@ -139,12 +139,10 @@ def test_range_scan_sees_staged_records(one_partition: Partition, staged: list[b
 @pytest.mark.parametrize(
     "prefix",
     [
-        keys.table(OTHER, keys.UNSYNCED),
-        keys.table(OWNER, keys.UNSYNCED),
-        keys.table(OWNER, keys.EPISODE) + NAMES[1],
-        keys.members(OWNER, NAMES[1]),
+        keys.table(OTHER, keys.UNSYNCED), keys.table(OWNER, keys.UNSYNCED),
+        keys.table(OWNER, keys.EPISODE) + NAMES[1], keys.members(OWNER, NAMES[1]),
     ],
-)
+)  # fmt: skip
 def test_scan_without_staged_keys_commits_nothing(one_partition: Partition, prefix: bytes) -> None:
     partition = one_partition
     partition.stage(dict.fromkeys(SOME_KEYS))

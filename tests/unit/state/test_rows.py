@@ -40,58 +40,27 @@ JSON = st.recursive(
 OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
 
 ROW_FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "id": TEXT,
-    "seq": SEQ,
-    "version": VERSION,
-    "change": SEQ,
-    "content": TEXT,
-    "created_ms": TIME,
-    "ingested_ms": TIME,
-    "created_logged": st.booleans(),
-    "ingested_logged": st.booleans(),
-    "kind": TEXT,
-    "layer": TEXT,
-    "role": st.none() | TEXT,
-    "name": st.none() | TEXT,
-    "session_id": st.none() | TEXT,
-    "project_id": st.none() | TEXT,
-    "summary": st.none() | TEXT,
-    "category": st.none() | TEXT,
-    "tags": st.lists(TEXT, max_size=3),
-    "topics": st.lists(TEXT, max_size=3),
-    "entities": st.lists(OBJECT, max_size=2),
-    "relations": st.lists(OBJECT, max_size=2),
-    "importance": SHARE,
-    "confidence": SHARE,
-    "valid_from_ms": st.none() | TIME,
-    "valid_to_ms": st.none() | TIME,
-    "expires_ms": st.none() | TIME,
-    "metadata": st.none() | OBJECT,
-    "edited_ms": st.none() | TIME,
+    "id": TEXT, "seq": SEQ, "version": VERSION, "change": SEQ, "content": TEXT, "created_ms": TIME,
+    "ingested_ms": TIME, "created_logged": st.booleans(), "ingested_logged": st.booleans(), "kind": TEXT,
+    "layer": TEXT, "role": st.none() | TEXT, "name": st.none() | TEXT, "session_id": st.none() | TEXT,
+    "project_id": st.none() | TEXT, "summary": st.none() | TEXT, "category": st.none() | TEXT,
+    "tags": st.lists(TEXT, max_size=3), "topics": st.lists(TEXT, max_size=3),
+    "entities": st.lists(OBJECT, max_size=2), "relations": st.lists(OBJECT, max_size=2), "importance": SHARE,
+    "confidence": SHARE, "valid_from_ms": st.none() | TIME, "valid_to_ms": st.none() | TIME,
+    "expires_ms": st.none() | TIME, "metadata": st.none() | OBJECT, "edited_ms": st.none() | TIME,
     "edited_logged": st.booleans(),
-}
+}  # fmt: skip
 ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     name: ROW_FIELDS[name] for name in Entry._fields if name in ROW_FIELDS
 } | {
-    "episode": st.integers(-1, 2**63 - 1),
-    "flags": st.integers(0, 255),
-    "author": st.none() | TEXT,
-    "author_stems": TEXT,
-    "stems": TEXT,
-    "metadata": st.lists(TEXT, max_size=3),
-}
+    "episode": st.integers(-1, 2**63 - 1), "flags": st.integers(0, 255), "author": st.none() | TEXT,
+    "author_stems": TEXT, "stems": TEXT, "metadata": st.lists(TEXT, max_size=3),
+}  # fmt: skip
 EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "number": SEQ,
-    "id": TEXT,
-    "session_id": st.none() | TEXT,
-    "start_ms": TIME,
-    "last_ms": TIME,
-    "ended_ms": st.none() | TIME,
-    "merged_into": st.none() | SEQ,
-    "logged": st.booleans(),
-    "of_facts": st.booleans(),
+    "number": SEQ, "id": TEXT, "session_id": st.none() | TEXT, "start_ms": TIME, "last_ms": TIME,
+    "ended_ms": st.none() | TIME, "merged_into": st.none() | SEQ, "logged": st.booleans(), "of_facts": st.booleans(),
     "summarised": st.booleans(),
-}
+}  # fmt: skip
 ROW_FIELDS |= {"derived_from": st.none() | OBJECT, "filled": st.lists(TEXT, max_size=3)}
 ROWS = st.builds(MemoryRow, **ROW_FIELDS)
 EPISODES = st.builds(EpisodeRow, **EPISODE_FIELDS)

@@ -101,12 +101,9 @@ def test_large_word_sets_are_sampled_reproducibly() -> None:
 def test_a_piece_is_found_in_every_form(text: str, before: bytes, behind: bytes) -> None:
     pieces = Pieces([text.encode()])
     forms = [
-        text.encode(),
-        json.dumps(text).encode()[1:-1],
-        json.dumps(text, ensure_ascii=False).encode()[1:-1],
-        text.encode("utf-16-le"),
-        text.encode("utf-16-be"),
-    ]
+        text.encode(), json.dumps(text).encode()[1:-1], json.dumps(text, ensure_ascii=False).encode()[1:-1],
+        text.encode("utf-16-le"), text.encode("utf-16-be"),
+    ]  # fmt: skip
     assert all(pieces.within(before + form + behind) for form in forms)
     assert pieces.within(base64.b64encode(before + text.encode() + behind))
 

@@ -129,7 +129,6 @@ SPREADS = st.lists(
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A directory with all partitions, and the hash of it."""
     path = tmp_path_factory.mktemp("filled") / "whole"
     with Member.on(path) as member:
         member.take(*range(PARTITIONS))

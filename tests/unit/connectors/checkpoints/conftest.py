@@ -55,7 +55,6 @@ def about(offset: int, created_ms: int = 0, run_id: str = "run") -> CheckpointOr
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file by name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
@@ -93,7 +92,6 @@ def store(url: str) -> CheckpointStore:
 
 @pytest.fixture
 def grown(tmp_path: Path) -> Iterator[Callable[..., Grown]]:
-    """Makes databases that grow."""
     made = list[Grown]()
 
     def make(name: str = "db", records: int = 20, first: int = 0) -> Grown:

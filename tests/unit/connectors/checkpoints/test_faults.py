@@ -86,7 +86,6 @@ def two(tmp_path: Path, grown: MakeGrown) -> Two:
 
 
 def only_in_the_newest(store: CheckpointStore, root: Path, file: str) -> Path:
-    """The object of a file of the newest generation, which the one before does not share."""
     new, old = store.generations(3)
     (piece,) = {one for each in new.files if each.name.endswith(file) for one in each.pieces} - old.objects().keys()
     return objects(root)[piece]

@@ -32,22 +32,9 @@ from tests.unit.connectors.logs.test_whatsapp import ANDROID, IOS
 DEEP: Any = ["stands for brackets within brackets"]
 _MARK = "(deep)"
 STRANGE = [
-    None,
-    True,
-    0,
-    -1.5,
-    10**18,
-    "",
-    "x" * 600,
-    "\n\x00\x1b",
-    "\u200e",
-    [],
-    {},
-    [[]],
-    {"id": {}},
-    DEEP,
+    None, True, 0, -1.5, 10**18, "", "x" * 600, "\n\x00\x1b", "\u200e", [], {}, [[]], {"id": {}}, DEEP,
     {"text": DEEP},
-]
+]  # fmt: skip
 
 
 class Held:

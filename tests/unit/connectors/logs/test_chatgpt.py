@@ -23,12 +23,8 @@ def node(
     content = fields.pop("content", {"content_type": "text", "parts": [*parts]})
     time = None if after_s is None else START + after_s
     message = {
-        "id": key,
-        "author": {"role": role},
-        "create_time": time,
-        "content": content,
-        "recipient": "all",
-    } | fields
+        "id": key, "author": {"role": role}, "create_time": time, "content": content, "recipient": "all",
+    } | fields  # fmt: skip
     return {"id": key, "message": message, "parent": parent, "children": []}
 
 
@@ -83,14 +79,9 @@ def test_skipped_messages_are_counted_by_reason(tmp_path: Path) -> None:
     found = read(written(tmp_path, talk))
     assert found.column("content") == ["[image]\nWhat moth?", "A hawk-moth 【1】.", "[file: moth.pdf]"]
     assert found.skipped == {
-        "system messages": 1,
-        "custom instructions": 1,
-        "hidden messages": 1,
-        "reasoning": 1,
-        "calls of tools": 1,
-        "results of tools": 1,
-        "empty messages": 2,
-    }
+        "system messages": 1, "custom instructions": 1, "hidden messages": 1, "reasoning": 1, "calls of tools": 1,
+        "results of tools": 1, "empty messages": 2,
+    }  # fmt: skip
 
 
 def test_messages_without_a_time_follow_the_one_before(tmp_path: Path) -> None:

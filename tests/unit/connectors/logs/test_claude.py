@@ -16,11 +16,8 @@ def message(key: str, sender: str, *texts: str, **fields: Any) -> dict[str, Any]
 
 def conversation(*messages: Any, **fields: Any) -> dict[str, Any]:
     return {
-        "uuid": "talk-1",
-        "name": "Moths",
-        "created_at": "2026-02-14T10:00:00Z",
-        "chat_messages": [*messages],
-    } | fields
+        "uuid": "talk-1", "name": "Moths", "created_at": "2026-02-14T10:00:00Z", "chat_messages": [*messages],
+    } | fields  # fmt: skip
 
 
 def written(tmp_path: Path, *conversations: Any) -> Path:
@@ -60,13 +57,9 @@ def test_blocks_that_are_no_words_are_counted(tmp_path: Path) -> None:
     found = read(written(tmp_path, talk))
     assert found.column("content") == ["Done.", "[file: trip.txt]\n[file: kite.png]"]
     assert found.skipped == {
-        "reasoning": 1,
-        "calls of tools": 2,
-        "results of tools": 1,
-        "blocks of type odd": 1,
-        "texts of attached files": 1,
-        "empty messages": 1,
-    }
+        "reasoning": 1, "calls of tools": 2, "results of tools": 1, "blocks of type odd": 1,
+        "texts of attached files": 1, "empty messages": 1,
+    }  # fmt: skip
 
 
 def test_only_the_shown_branch_is_read(tmp_path: Path) -> None:

@@ -42,12 +42,8 @@ def test_messages_of_a_channel(tmp_path: Path) -> None:
     found = read(written(tmp_path / "general.json", FULL))
     assert found.format == "discord"
     contents = [
-        "Who brings the kite?",
-        "[file: plan.pdf]\n[sticker kite]",
-        "Me.",
-        "Wind\n4 bft",
-        "[forwarded]\nSaturday!",
-    ]
+        "Who brings the kite?", "[file: plan.pdf]\n[sticker kite]", "Me.", "Wind\n4 bft", "[forwarded]\nSaturday!",
+    ]  # fmt: skip
     assert found.column("content") == contents
     assert found.column("name") == ["Ann", "Ann", "bo", "Wind", "Ann"]
     assert found.column("role") == ["user", "user", "user", "assistant", "user"]

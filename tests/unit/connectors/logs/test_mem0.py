@@ -13,13 +13,8 @@ CREATED, UPDATED = "2025-07-01T10:00:00.123456-07:00", "2025-07-02T10:00:00-07:0
 
 def memory(key: str, text: object, **fields: Any) -> dict[str, Any]:
     start = {
-        "id": key,
-        "memory": text,
-        "user_id": "alex",
-        "metadata": None,
-        "created_at": CREATED,
-        "updated_at": CREATED,
-    }
+        "id": key, "memory": text, "user_id": "alex", "metadata": None, "created_at": CREATED, "updated_at": CREATED,
+    }  # fmt: skip
     return start | fields
 
 
@@ -50,17 +45,10 @@ def test_every_shape(tmp_path: Path, value: Any) -> None:
     assert times([event]) == [ms("2025-07-01T17:00:00.123Z")]
     del event["timestamp"]
     assert event == {
-        "type": "memory",
-        "tenant_id": "acme",
-        "environment": "prod",
-        "user_id": "alex",
-        "id": "m1",
-        "content": "Likes tea",
-        "category": "food",
-        "tags": ["food", "habits"],
-        "metadata": {"seen": 2},
+        "type": "memory", "tenant_id": "acme", "environment": "prod", "user_id": "alex", "id": "m1",
+        "content": "Likes tea", "category": "food", "tags": ["food", "habits"], "metadata": {"seen": 2},
         "expires_at": "2026-01-01",
-    }
+    }  # fmt: skip
 
 
 def test_owners_are_those_of_the_interface(tmp_path: Path) -> None:

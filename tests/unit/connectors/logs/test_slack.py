@@ -107,13 +107,9 @@ def test_other_entries_are_counted_by_kind(tmp_path: Path) -> None:
     found = read(zipped(tmp_path / "export.zip", files))
     assert found.column("content") == ["waves"]
     assert found.skipped == {
-        "channel_join": 2,
-        "channel_leave": 1,
-        "deleted messages": 1,
-        "hidden messages": 1,
-        "empty messages": 1,
+        "channel_join": 2, "channel_leave": 1, "deleted messages": 1, "hidden messages": 1, "empty messages": 1,
         "files of another kind": 1,
-    }
+    }  # fmt: skip
 
 
 def test_a_named_user_gets_all_channels(tmp_path: Path) -> None:

@@ -105,16 +105,11 @@ def test_broken_archive_is_read_up_to_the_break(write: Write, name: str, how: st
 
 def test_zip_archive_gives_each_log_in_it(tmp_path: Path) -> None:
     files = {
-        "../../up/\u00fc.jsonl": LINES,
-        "/root/abs.jsonl": EVENTS[0],
-        "back\\slash.jsonl.gz": gzip.compress(EVENTS[1]),
-        "empty.jsonl": b"",
-        "folder/": b"",
-        "__MACOSX/._abs.jsonl": b"\x00\x05\x16\x07",
-        ".DS_Store": b"\x00\x00",
-        "read.me": b"hello\n",
+        "../../up/\u00fc.jsonl": LINES, "/root/abs.jsonl": EVENTS[0],
+        "back\\slash.jsonl.gz": gzip.compress(EVENTS[1]), "empty.jsonl": b"", "folder/": b"",
+        "__MACOSX/._abs.jsonl": b"\x00\x05\x16\x07", ".DS_Store": b"\x00\x00", "read.me": b"hello\n",
         "old.rejects.jsonl": EVENTS[2],
-    }
+    }  # fmt: skip
     path = archive(tmp_path / "logs.zip", files)
     logs, others = Registry().logs_of(open_source(path))
     assert {log.source.name for log in logs} == {"../../up/\u00fc.jsonl", "/root/abs.jsonl", "back\\slash.jsonl"}

@@ -35,15 +35,11 @@ def written(path: Path, table: pa.Table, rows: int = 2) -> Path:
 def test_columns_are_guessed_and_the_rest_is_metadata(tmp_path: Path) -> None:
     table = pa.table(
         {
-            "Text": ["one", "two", None, "four"],
-            "Author": ["Bo", None, "Bo", "Bo"],
-            "conversation_id": [7, 7, 8, 8],
-            "score": [0.5, None, float("nan"), 1.0],
-            "price": [Decimal("1.50")] * 4,
-            "raw": [b"\xff"] * 4,
+            "Text": ["one", "two", None, "four"], "Author": ["Bo", None, "Bo", "Bo"], "conversation_id": [7, 7, 8, 8],
+            "score": [0.5, None, float("nan"), 1.0], "price": [Decimal("1.50")] * 4, "raw": [b"\xff"] * 4,
             "day": [date(2024, 3, 1)] * 4,
         }
-    )
+    )  # fmt: skip
     first, second, third, _ = read(
         written(tmp_path / "t.parquet", table), ImportScope("acme", "ann", "test", user_given=True)
     )

@@ -51,14 +51,9 @@ def test_a_chat(tmp_path: Path) -> None:
     assert found.format == "telegram"
     assert found.column("id") == [f"4242-{number}" for number in (2, 3, 4, 6, 7, 8, 9)]
     assert found.column("content") == [
-        "Who brings the kite?",
-        "See the plan (https://a.b)!",
-        "[forwarded from Cy]\nNot mine",
-        "[photo]",
-        "[file: plan.pdf]\nlook",
-        "[sticker \U0001f98b]",
-        "[poll: When?: nine, ten]",
-    ]
+        "Who brings the kite?", "See the plan (https://a.b)!", "[forwarded from Cy]\nNot mine", "[photo]",
+        "[file: plan.pdf]\nlook", "[sticker \U0001f98b]", "[poll: When?: nine, ten]",
+    ]  # fmt: skip
     assert found.column("name")[:3] == ["Ann", "deleted account user77", "Ann"]
     assert times(found.messages)[:2] == [ms("2026-01-30T10:00:02Z"), ms("2026-01-30T10:00:03Z")]
     assert found.column("metadata")[1] == {"source": "telegram", "reply_to": "4242-2"}
@@ -116,12 +111,8 @@ def test_an_edit_becomes_a_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrap", [chat, lambda *messages: account(chat(*messages))])
 def test_malformed_entries_are_refused_alone(tmp_path: Path, wrap: Any) -> None:
     messages = [
-        said(1, "caf@"),
-        7,
-        said(2, "when?", date_unixtime="soon"),
-        said(3, [["odd"], {"text": 1}]),
-        said(4, "end"),
-    ]
+        said(1, "caf@"), 7, said(2, "when?", date_unixtime="soon"), said(3, [["odd"], {"text": 1}]), said(4, "end"),
+    ]  # fmt: skip
     deep = b"[" * 50_000 + b"]" * 50_000
     text = orjson.dumps(wrap(*messages, said(5, "@deep"))).replace(b"caf@", b"caf\xe9").replace(b'"@deep"', deep)
     (tmp_path / "result.json").write_bytes(text)

@@ -66,11 +66,9 @@ def test_android(tmp_path: Path) -> None:
     assert times(found.messages)[:2] == [ms("2025-12-31T23:59:00Z"), ms("2026-01-01T00:00:00Z")]
     assert {*found.column("user_id")} == {*found.column("session_id")} == {"Trip"}
     assert found.skipped == {
-        "lines of the program's own": 2,
-        "media that are not in the export": 1,
-        "deleted messages": 1,
+        "lines of the program's own": 2, "media that are not in the export": 1, "deleted messages": 1,
         "empty messages": 1,
-    }
+    }  # fmt: skip
 
 
 def test_ios(tmp_path: Path) -> None:
@@ -152,15 +150,11 @@ def test_the_zip_gives_the_chat_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "called",
     [
-        "WhatsApp Chat mit Trip.txt",
-        "WhatsApp-chat met Trip (1).txt",
-        "Chat WhatsApp con Trip.txt",
-        "Chat de WhatsApp con Trip.txt",
-        "Discussion WhatsApp avec Trip.txt",
-        "Conversa do WhatsApp com Trip.txt",
+        "WhatsApp Chat mit Trip.txt", "WhatsApp-chat met Trip (1).txt", "Chat WhatsApp con Trip.txt",
+        "Chat de WhatsApp con Trip.txt", "Discussion WhatsApp avec Trip.txt", "Conversa do WhatsApp com Trip.txt",
         "WhatsApp Чат с Trip.txt",
     ],
-)
+)  # fmt: skip
 def test_the_file_names_the_chat_in_other_languages(tmp_path: Path, called: str) -> None:
     assert {*read(written(tmp_path / called, ANDROID)).column("user_id")} == {"Trip"}
     assert {*read(zipped(tmp_path / "x.zip", {called: ANDROID.encode()})).column("user_id")} == {"Trip"}
@@ -169,12 +163,10 @@ def test_the_file_names_the_chat_in_other_languages(tmp_path: Path, called: str)
 @pytest.mark.parametrize(
     "line",
     [
-        "\u200f31/1/2024، 8:05 م - Ann: hello",
-        "[2024/1/31 下午8:05:00] Ann: hello",
-        "[2024. 1. 31. 오후 8:05:00] Ann: hello",
-        "31/1/2024, 8:05 p. m. - Ann: hello",
+        "\u200f31/1/2024، 8:05 م - Ann: hello", "[2024/1/31 下午8:05:00] Ann: hello",
+        "[2024. 1. 31. 오후 8:05:00] Ann: hello", "31/1/2024, 8:05 p. m. - Ann: hello",
     ],
-)
+)  # fmt: skip
 def test_the_halves_of_a_day_in_other_languages(tmp_path: Path, line: str) -> None:
     found = chat(tmp_path, f"{line}\n")
     assert (found.column("content"), found.column("name")) == (["hello"], ["Ann"])

@@ -98,11 +98,8 @@ def test_episodes_are_messages_or_texts(tmp_path: Path) -> None:
 
 def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     messages = [
-        message("m1", "caf@"),
-        7,
-        message("m2", "x", role="narrator"),
-        message("m3", "when?", created_at="soon"),
-    ]
+        message("m1", "caf@"), 7, message("m2", "x", role="narrator"), message("m3", "when?", created_at="soon"),
+    ]  # fmt: skip
     threads = [{"thread_id": "t1", "messages": messages}, {"thread_id": "t2"}, "odd"]
     found = read(written(tmp_path, orjson.dumps(threads).replace(b"caf@", b"caf\xe9")))
     assert found.column("content") == ["caf\ufffd"]
