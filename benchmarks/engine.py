@@ -33,8 +33,8 @@ from recallflow.connectors.lines import Delivered, IteratorFeed
 from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
 from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings
+from recallflow.state.description import ONE_RUNS_LOG
 from recallflow.state.encryption import UNENCRYPTED, AtRest
-from recallflow.state.sources import ONE_RUNS_LOG
 
 MEMORIES, MIDDLE = 1_000, 20_000
 SHARES = (50, 95, 99)  # percentiles of a query's time

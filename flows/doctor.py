@@ -29,8 +29,7 @@ from recallflow.flows.topic_checks import LEAST_BYTES
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_to_others
-from recallflow.state.directory import DESCRIPTION, describe, kept_fingerprint
-from recallflow.state.fingerprint import check_settings
+from recallflow.state.description import DESCRIPTION, check_settings, describe, kept_fingerprint
 from recallflow.state.folders import unpurged_owners
 from recallflow.state.lock import holder
 

@@ -28,9 +28,9 @@ from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
-from recallflow.state.directory import StateDirectory, kept_fingerprint
+from recallflow.state.description import ONE_RUNS_LOG, kept_fingerprint
+from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
-from recallflow.state.sources import ONE_RUNS_LOG
 
 
 @dataclass(slots=True)

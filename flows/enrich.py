@@ -42,7 +42,7 @@ from recallflow.owner import Owner
 from recallflow.parsing import parse_request, parse_result
 from recallflow.records import Position, Record, Signal
 from recallflow.responses import Receipt
-from recallflow.state.directory import DESCRIPTION, hold
+from recallflow.state.description import DESCRIPTION, hold
 
 FLOW_ID = "enrichment"
 READ = "read"

@@ -23,9 +23,9 @@ from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import Fingerprint, describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import SEALED, AtRest, Keyring
-from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.folders import numbers_in, partition_folder, read_secret
 from recallflow.state.person import Fields
 from recallflow.state.trace_search import Findings, Pieces, RecordFilter, Traces, search_folder

@@ -55,7 +55,8 @@ from recallflow.operators.rules import Rules
 from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.outputs import Marked, Output
 from recallflow.records import Mark, Open, Record, Signal
-from recallflow.state.directory import StateDirectory, hold
+from recallflow.state.description import hold
+from recallflow.state.directory import StateDirectory
 from recallflow.state.files import is_passing
 
 if TYPE_CHECKING:

@@ -56,9 +56,9 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import StoredEvent
+from recallflow.state.description import CALLERS_LOG
 from recallflow.state.files import is_passing
 from recallflow.state.lock import command
-from recallflow.state.sources import CALLERS_LOG
 from recallflow.state.state_hash import known_owners
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them

@@ -17,8 +17,8 @@ from recallflow.llm import Reranker
 from recallflow.operators.graph.write import Similarity
 from recallflow.operators.rules import Rules
 from recallflow.records import Position
+from recallflow.state.description import Fingerprint
 from recallflow.state.encryption import AtRest
-from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.keys import FORMAT_VERSION
 
 MINUTE_MS = 60_000

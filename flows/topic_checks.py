@@ -16,9 +16,8 @@ from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import SourceError, UsageError
 from recallflow.flows.settings import TopicNames
 from recallflow.parsing import asks
-from recallflow.state.directory import describe
+from recallflow.state.description import TOPICS, describe, reads_topics
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.sources import TOPICS, reads_topics
 
 LEAST_BYTES = 16 * 1024  # enough for any key, headers and error
 

@@ -23,7 +23,6 @@ from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.responses import Outcome, Receipt
 from recallflow.state import keys
-from recallflow.state.erasure import erased_ms, tombstone
 from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.partition import Counts, Partition, Values
 from recallflow.state.rows import OwnerHead
@@ -55,7 +54,7 @@ def plan(partition: Partition, write: Write, event: UserErase, some: Iterable[Ow
     at_ms, is_known = event_time(write)
 
     def is_new(owner: Owner) -> bool:
-        before_ms = erased_ms(partition, owner, partition.keyring.owner(owner))
+        before_ms = partition.erased_ms(owner, partition.keyring.owner(owner))
         return not is_known or before_ms is None or at_ms > before_ms
 
     known = partition.owners_of(event.tenant_id, event.user_id) if some is None else some
@@ -63,7 +62,7 @@ def plan(partition: Partition, write: Write, event: UserErase, some: Iterable[Ow
     prefixes = [*map(partition.keyring.owner, owners)]
     values: Values = {}
     if some is None:
-        values |= tombstone(partition, event.tenant_id, event.user_id, event.environment, at_ms)
+        values |= partition.tombstone(event.tenant_id, event.user_id, event.environment, at_ms)
     values |= outbox.of_owners(partition, prefixes) | dict.fromkeys(map(keys.work, prefixes))
     held = [count for count in (_memories(partition, prefix) for prefix in prefixes) if count is not None]
     return Erasure(event, owners, values, Counts(len(held), sum(held)))

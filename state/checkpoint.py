@@ -9,10 +9,10 @@ from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
 from recallflow.private_files import make_private_folder, restrict_tree
-from recallflow.state.directory import DESCRIPTION, RESTORING, StateDirectory, describe, hold
+from recallflow.state.description import DESCRIPTION, RESTORING, Fingerprint, describe, hold
+from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked, sync, sync_tree, write_checked
-from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
 from recallflow.state.lock import LOCK, locked
 from recallflow.state.partition import Partition

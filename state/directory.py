@@ -2,27 +2,31 @@
 
 import contextlib
 import logging
-import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple, Self
-
-import orjson
+from typing import Self
 
 from recallflow import process
 from recallflow.background import exponential
 from recallflow.errors import PartitionMissing, StateError, StorageError
-from recallflow.private_files import make_private_folder, restrict
 from recallflow.state import keys
 from recallflow.state.database import SharedMemory
-from recallflow.state.encryption import SECRET_BYTES, UNENCRYPTED, AtRest, Keyring, StoredSecret
-from recallflow.state.files import read_checked, write_checked
-from recallflow.state.fingerprint import Fingerprint, check_settings
+from recallflow.state.description import (
+    DESCRIPTION,
+    DirectoryDescription,
+    Fingerprint,
+    check_settings,
+    create_description,
+    describe,
+    has_moved,
+    hold,
+    reads_topics,
+    using,
+)
+from recallflow.state.encryption import UNENCRYPTED, AtRest, Keyring
 from recallflow.state.folders import (
     check_whole,
     elsewhere_since_ms,
@@ -36,30 +40,12 @@ from recallflow.state.folders import (
     remove_leftovers,
 )
 from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
-from recallflow.state.lock import LOCK, WAIT_S, locked
-from recallflow.state.partition import Counts, Partition, other_format
-from recallflow.state.sources import has_moved, reads_topics
+from recallflow.state.lock import WAIT_S
+from recallflow.state.partition import Counts, Partition
 
-DESCRIPTION = "recallflow.json"
-RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
 PURGE_AGAIN_S, PURGE_AGAIN_MOST_S = 0.5, 30.0
 
 _log = logging.getLogger(__name__)
-
-
-class DirectoryDescription(NamedTuple):
-    """The description of a state directory: the settings of its creation, and its stored secret."""
-
-    fingerprint: Fingerprint
-    secret: StoredSecret
-
-    def keyring(self, path: Path, at_rest: AtRest) -> Keyring:
-        """Return the keyring of the secret.
-
-        Raises:
-            MasterKeyError: the master key does not match.
-        """
-        return Keyring.opened(self.secret, path, at_rest)
 
 
 class StateDirectory:
@@ -131,7 +117,7 @@ class StateDirectory:
         with contextlib.ExitStack() as lock:
             lock.enter_context(hold(path, lock_wait_s, create=True))
             if not (path / DESCRIPTION).exists():
-                _create(path, fingerprint, at_rest)
+                create_description(path, fingerprint, at_rest)
             stored = describe(path)
             check_settings(path, stored.fingerprint, fingerprint)
             partition_wait_s = WAIT_S if lock_wait_s is None else lock_wait_s
@@ -415,95 +401,3 @@ class StateDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def hold(path: Path, wait_s: float | None = None, *, create: bool = False) -> Iterator[None]:
-    """Lock a state directory, and optionally create it. Raise StateError for a folder with other contents."""
-    with using(path):
-        is_new = not (path / DESCRIPTION).exists()
-        if is_new and not create and _inner_directories(path):  # before the lock, which the members' supervisor holds
-            raise _no_directory(path)
-        if is_new and not (path / LOCK).exists():
-            if not create:
-                raise _no_directory(path)
-            make_private_folder(path)
-            _check_new(path)
-            restrict(path)  # an existing empty folder becomes a state directory
-    with locked(path, wait_s):
-        yield
-
-
-def kept_fingerprint(path: Path, chosen: Fingerprint) -> Fingerprint:
-    """Return the configured fingerprint, with the partition count of an existing directory, which `run` takes from its
-    topics. Raise StateError."""
-    if not (path / DESCRIPTION).exists():
-        return chosen
-    return replace(chosen, partitions=describe(path).fingerprint.partitions)
-
-
-def describe(path: Path) -> DirectoryDescription:
-    """Return the settings of a state directory's creation. It needs no key."""
-    try:
-        version = orjson.loads((path / DESCRIPTION).read_bytes())["format_version"]
-        if version == keys.FORMAT_VERSION:
-            stored = read_checked(path / DESCRIPTION)
-            return DirectoryDescription(Fingerprint(**stored["settings"]), StoredSecret.of(stored))
-    except (FileNotFoundError, NotADirectoryError):
-        raise _no_directory(path) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{path / DESCRIPTION} cannot be read ({error}): restore it from a checkpoint") from error
-    raise other_format(path, version)
-
-
-def _no_directory(path: Path) -> StateError:
-    if (path / RESTORING).exists():
-        return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
-    if not path.exists():
-        return StateError(absent(path))
-    if inner := _inner_directories(path):
-        named = ", ".join(map(str, inner))
-        return StateError(f"{path} is no state directory, but holds directories of members: give one of {named}")
-    return StateError(f"{path} is no state directory: it has no {DESCRIPTION}")
-
-
-def _inner_directories(path: Path) -> list[Path]:
-    return sorted(one.parent for one in path.glob(f"*/{DESCRIPTION}"))
-
-
-def absent(path: Path) -> str:
-    """Return the error of a missing state directory, with a similarly named one."""
-    siblings = [one.name for one in _inner_directories(path.absolute().parent)]
-    near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
-    return f"there is no state directory {path}{near}"
-
-
-def _create(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:
-    secret = StoredSecret.wrapped(secrets.token_bytes(SECRET_BYTES), at_rest.master_key)
-    with using(path):
-        _check_new(path)
-        write_description(path, DirectoryDescription(fingerprint, secret))
-
-
-def write_description(path: Path, description: DirectoryDescription) -> None:
-    settings = asdict(description.fingerprint)
-    fields = {"format_version": keys.FORMAT_VERSION, "settings": settings, **description.secret.fields()}
-    write_checked(path / DESCRIPTION, fields)
-
-
-def _check_new(path: Path) -> None:
-    """Raise StateError for a folder with foreign files. Files of an interrupted first start are allowed."""
-    if (path / RESTORING).exists():
-        raise _no_directory(path)
-    others = {entry.name for entry in path.iterdir()} - {LOCK, f"{DESCRIPTION}.new"}
-    if others:
-        raise StateError(f"{path} holds other files ({', '.join(sorted(others)[:3])}, …): give an empty or new folder")
-
-
-@contextlib.contextmanager
-def using(path: Path) -> Iterator[None]:
-    """Convert system errors about a directory into StorageError."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot use {path} as a state directory: {error.strerror}") from error

@@ -10,7 +10,6 @@ from recallflow.errors import DecryptionFailed
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.arrays import Ints
-from recallflow.state.erasure import erased_ms
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
@@ -39,7 +38,7 @@ class HotOwner:
         head = OwnerHead.decode(stored) if stored else OwnerHead(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
         self.language, self.held = head.language, head.held
-        self.erased_ms = erased_ms(partition, owner, self.key)
+        self.erased_ms = partition.erased_ms(owner, self.key)
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None

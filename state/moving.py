@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from recallflow.errors import DiskFull, StateError, UsageError
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import DESCRIPTION, StateDirectory, describe, hold
+from recallflow.state.description import DESCRIPTION, check_same, describe, hold, note_move, read_logs
+from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest, StoredSecret
-from recallflow.state.fingerprint import check_same
 from recallflow.state.folders import (
     arriving_folder,
     copy_partition,
@@ -34,7 +34,6 @@ from recallflow.state.folders import (
     unmark_moving,
 )
 from recallflow.state.partition import Partition
-from recallflow.state.sources import note_move, read_logs
 
 
 class Move(NamedTuple):

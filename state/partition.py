@@ -289,6 +289,21 @@ class Partition:
         stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
         return [Owner(tenant_id, environment.decode(), user_id) for _, environment in stored]
 
+    def erased_ms(self, owner: Owner, key: bytes) -> int | None:
+        """Return the event time up to which an owner with this key prefix was erased; None without an erasure."""
+        user = self.keyring.user(owner.tenant_id, owner.user_id)
+        found = self.get_many([keys.erased(user), keys.erased_in(user, key)])
+        return max((int(value) for value in found if value is not None), default=None)
+
+    def tombstone(self, tenant_id: str, user_id: str, environment: str | None, at_ms: int) -> Values:
+        """Return the record of a user's erasure, in one environment or in all, which outlives the erased data. The
+        latest event time counts."""
+        key = keys.erased(user := self.keyring.user(tenant_id, user_id))
+        if environment is not None:
+            key = keys.erased_in(user, self.keyring.owner(Owner(tenant_id, environment, user_id)))
+        stored = self.get(key)
+        return {key: b"%d" % (at_ms if stored is None else max(at_ms, int(stored)))}
+
     def has_key(self, owner: bytes) -> bool:
         """Return whether an owner's key can be decrypted."""
         try:

@@ -15,10 +15,10 @@ from recallflow.errors import DecryptionFailed, StateError
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.checkpoint import CACHE_BYTES
+from recallflow.state.description import check_same
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
 from recallflow.state.entity_names import decode_joined, decode_names
-from recallflow.state.fingerprint import check_same
 from recallflow.state.folders import names
 from recallflow.state.graph_codec import (
     EdgeRow,

@@ -120,7 +120,7 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
     from recallflow.decisions import History
     from recallflow.flows.local import open_local
     from recallflow.flows.settings import AuthSettings
-    from recallflow.state.directory import describe
+    from recallflow.state.description import describe
 
     if options.command != "remember":
         describe(config.named_state_dir())  # a read must not create the directory

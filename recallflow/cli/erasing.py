@@ -28,9 +28,8 @@ from recallflow.flows.erasing import (
 from recallflow.flows.settings import open_at_rest
 from recallflow.owner import Owner
 from recallflow.records import Position
-from recallflow.state.directory import DESCRIPTION, describe
+from recallflow.state.description import DESCRIPTION, describe, reads_topics
 from recallflow.state.folders import unpurged_owners
-from recallflow.state.sources import reads_topics
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.erasure import Remains, Retention

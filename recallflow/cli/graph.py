@@ -197,7 +197,7 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
 
     from recallflow.flows.embedded import process
     from recallflow.flows.settings import open_at_rest
-    from recallflow.state.directory import describe
+    from recallflow.state.description import describe
 
     chosen = config(options)
     describe(chosen.named_state_dir())  # a read must not create the directory

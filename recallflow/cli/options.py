@@ -236,7 +236,7 @@ def _check_state_dir(options: argparse.Namespace) -> None:
     only_shows = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
     if path is None or not fills or only_shows or path.exists():
         return
-    from recallflow.state.directory import absent
+    from recallflow.state.description import absent
 
     said = absent(path)
     raise UsageError(f"{said}{'' if said.endswith('?') else ':'} --create creates it")

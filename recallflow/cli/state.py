@@ -316,7 +316,7 @@ def add_key_rotation(actions: "argparse._SubParsersAction[argparse.ArgumentParse
 
 def run_rotate_key(options: argparse.Namespace) -> int:
     from recallflow.flows.settings import open_at_rest
-    from recallflow.state.rewrap import rewrap
+    from recallflow.state.description import rewrap
 
     chosen = config(options)
     state_dir, master_key = chosen.named_state_dir(), _new_master_key(options, chosen.encryption)

@@ -19,7 +19,7 @@ from recallflow.flows.config import AUTO, PREFIX, VARIABLES, Config, as_file
 from recallflow.members.member import BACKOFF_S, MemberMetrics, MemberProcess, Supervisor
 from recallflow.private_files import make_private_folder
 from recallflow.process import MEMBER_VARIABLE
-from recallflow.state.directory import DESCRIPTION
+from recallflow.state.description import DESCRIPTION
 from recallflow.state.lock import locked
 
 GROUPS = Path("/sys/fs/cgroup")

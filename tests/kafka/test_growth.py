@@ -16,7 +16,7 @@ from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.owner import partition_of
-from recallflow.state.directory import describe
+from recallflow.state.description import describe
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, until, watched
 
 USERS = [f"user{n}" for n in range(12)]

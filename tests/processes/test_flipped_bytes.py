@@ -12,8 +12,8 @@ import pytest
 from recallflow.cli import main
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
+from recallflow.state.description import TOPICS
 from recallflow.state.files import write_checked
-from recallflow.state.sources import TOPICS
 from tests.event_log import hash_of, make_log
 
 SETTINGS = Settings(partitions=2)

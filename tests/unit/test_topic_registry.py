@@ -11,7 +11,7 @@ from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.connection import Watch
 from recallflow.errors import SourceError, StateError
 from recallflow.flows.topic_checks import TopicRegistry
-from recallflow.state.sources import TOPICS
+from recallflow.state.description import TOPICS
 
 READ = ("memories", "queries", "control")
 FLAGS = ("--memory-topic", "--query-topic", "--control-topic")

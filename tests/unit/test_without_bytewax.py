@@ -50,7 +50,8 @@ from recallflow.flows.export import export
 from recallflow.flows.gateway import serve_local
 from recallflow.flows.mcp import embedded
 from recallflow.flows.settings import Settings
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.state_hash import state_hash
 
 path, scope = Path(sys.argv[1]), b'"tenant_id": "acme", "user_id": "ann"'

@@ -16,7 +16,8 @@ from recallflow.flows.settings import Settings
 from recallflow.samples import SampleQuestion, sample_questions
 from recallflow.schema import schemas
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.files import read_checked, write_checked
 from tests.llm_server import LlmServer
 from tests.unit.cli.harness import Cli, assert_error, event, jsonl, on_files, parsed

@@ -21,7 +21,8 @@ from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.state import lock
 from recallflow.state.checkpoint import checkpoint
-from recallflow.state.directory import RESTORING, StateDirectory, describe
+from recallflow.state.description import RESTORING, describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.lock import LOCK, locked
 from tests.event_log import CACHE_BYTES
 

@@ -21,7 +21,8 @@ from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.owner import Owner
 from recallflow.state import database
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import HotOwner, HotOwners
 from tests.event_log import CACHE_BYTES
 

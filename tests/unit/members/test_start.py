@@ -13,7 +13,7 @@ from recallflow.flows.config import Config, RawSetting, as_file, read_config
 from recallflow.flows.settings import TopicNames
 from recallflow.members import start
 from recallflow.members.start import check_for_members, check_for_one, member_folders, member_name, processes
-from recallflow.state.directory import DESCRIPTION
+from recallflow.state.description import DESCRIPTION
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from recallflow.flows.export import export
 from recallflow.operators.events import Refused
 from recallflow.owner import Owner
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import describe
+from recallflow.state.directory import StateDirectory
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES as LOG
 from tests.unit.operators.harness import Harness, run_flow

@@ -9,11 +9,11 @@ from recallflow.cli import main
 from recallflow.errors import StateError, StateInUse
 from recallflow.records import Position
 from recallflow.state.checkpoint import checkpoint, restore
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import TOPICS, describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import partition_folder
 from recallflow.state.lock import LOCK
-from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
 from tests.event_log import hash_of
 from tests.unit.operators.harness import make_event, run_flow

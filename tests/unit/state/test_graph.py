@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from recallflow.owner import Owner
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.graph_codec import (
     EdgeRow,
     GivenEdge,

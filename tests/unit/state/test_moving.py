@@ -24,12 +24,12 @@ from recallflow.errors import (
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
 from recallflow.state.checkpoint import checkpoint, restore
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import TOPICS, describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import held_numbers, mark_elsewhere, mark_moving, numbers_in, partition_folder
 from recallflow.state.moving import merge, move, split
-from recallflow.state.sources import TOPICS
 from recallflow.state.state_hash import combined_hash
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import HASHING

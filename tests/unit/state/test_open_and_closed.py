@@ -15,9 +15,10 @@ from recallflow.operators.recall import shared
 from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
-from recallflow.state import directory, folders, keys
+from recallflow.state import description, folders, keys
 from recallflow.state.database import SharedMemory
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import describe, rewrap
+from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest, Keyring
 from recallflow.state.files import write_checked
 from recallflow.state.folders import (
@@ -30,7 +31,6 @@ from recallflow.state.folders import (
     unmark_elsewhere,
 )
 from recallflow.state.partition import Partition
-from recallflow.state.rewrap import rewrap
 from recallflow.state.segments import SMALL
 from recallflow.state.verify import verify
 from tests.unit.state.member import EVERY, KEY, OTHER, PARTITIONS, SEALED, USERS, Member, told
@@ -342,7 +342,7 @@ def test_key_change_after_a_kill_is_done_again(brought: Path, killed_at: int, mo
         write_checked(path, fields)
 
     with monkeypatch.context() as patched:
-        for module in (directory, folders):
+        for module in (description, folders):
             patched.setattr(module, "write_checked", write)
         with pytest.raises(KeyboardInterrupt):
             rewrap(brought, SEALED, OTHER)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.description import describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED
 from recallflow.state.folders import numbers_in, partition_folder
 from recallflow.state.moving import merge, move, split
