@@ -11,14 +11,14 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.cli.pace import Pace, ProgressMeter
-from recallflow.cli.replay import Replayed, ReplayJob
+from recallflow.cli.replay_jobs import Pace, ProgressMeter, Replayed, ReplayJob, report
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.logs.registry import log_name
 from recallflow.errors import FieldProblem, InvalidRecord, RecallflowError, UsageError
+from recallflow.flows.config import Config
 from recallflow.operators.events import Refused, decode
 from recallflow.outputs import DeadLetter
 from recallflow.parsing import unmarked
@@ -141,3 +141,13 @@ def publish(
 def _with_id(value: bytes, position: Position) -> bytes:
     event = orjson.loads(unmarked(value))
     return value if event.get("id") is not None else orjson.dumps({**event, "id": str(position)})
+
+
+def to_kafka(chosen: Config, jobs: list[ReplayJob], pace: Pace | None, *, as_json: bool) -> int:
+    """Replay to Kafka. Return the number of refused records."""
+    refused = 0
+    for job in jobs:
+        done = publish(chosen.kafka, chosen.topics.memory, job, pace, chosen.auth.credentials)
+        report(done, as_json=as_json)
+        refused += done.refused
+    return refused

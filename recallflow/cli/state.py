@@ -1,18 +1,20 @@
-"""`recallflow state …`: content, checks, copies and moves of state directories."""
+"""`recallflow state …`, of state directories, and `recallflow checkpoints …`, of their copies in an object store."""
 
 import argparse
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallflow.cli.options import ENCRYPTION, STATE, add_settings, config
-from recallflow.cli.output import json_line, note
-from recallflow.errors import UsageError
+from recallflow.cli.output import json_line, note, table
+from recallflow.errors import CheckpointError, UsageError
 from recallflow.owner import parse_ranges, ranges_of
 
 if TYPE_CHECKING:
+    from recallflow.connectors.checkpoints.manifest import Manifest
+    from recallflow.connectors.checkpoints.store import CheckpointStore
     from recallflow.credentials import MasterKey
     from recallflow.flows.settings import EncryptionSettings
     from recallflow.state.directory import StateDirectory
@@ -333,3 +335,95 @@ def _new_master_key(options: argparse.Namespace, settings: "EncryptionSettings")
     if master_key is None:
         raise UsageError(KEY_HELP)
     return master_key
+
+
+CHECKPOINTS_URL = "s3://bucket/prefix, gs://bucket/prefix or file:///folder, with pyarrow's options after a ?"
+NO_CHECKPOINTS = "no checkpoints found"
+
+
+def add_checkpoints(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("checkpoints", help="checkpoints of state partitions in an object store")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    listing = actions.add_parser(
+        "list",
+        help="list the generations of each state partition",
+        description="Prints the generations of each state partition, newest first.",
+        examples=(
+            "recallflow checkpoints list file:checkpoints",
+            "recallflow checkpoints list file:checkpoints --json",
+        ),
+    )
+    verifying = actions.add_parser(
+        "verify",
+        help="read every object, and report all errors",
+        description="Reads every object of every generation, and reports all errors. Exit code 1 if there are errors.",
+        examples=("recallflow checkpoints verify file:checkpoints",),
+    )
+    for action, run in ((listing, run_checkpoints_list), (verifying, run_checkpoints_verify)):
+        action.add_argument("url", metavar="URL", help=CHECKPOINTS_URL)
+        action.set_defaults(run=run)
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
+    verifying.add_argument("--json", action="store_true", help="print as JSON")
+
+
+def run_checkpoints_list(options: argparse.Namespace) -> int:
+    store = _opened_store(options)
+    found = [_described(manifest) for manifest in _generations(store)]
+    if not found:
+        note(f"{store.shown}: {NO_CHECKPOINTS}")
+    if options.json:
+        for one in found:
+            json_line(one)
+    else:
+        names = ("partition", "offset", "created", "deployment", "bytes", "generation")
+        table(names, [[one[name] for name in names] for one in found])
+    return 0
+
+
+def run_checkpoints_verify(options: argparse.Namespace) -> int:
+    store = _opened_store(options)
+    problems, generations, known = list[str](), 0, dict[str, str | None]()
+    for number in store.partitions():
+        problems += [f"p{number:03d}: {problem}" for problem in store.broken(number)]
+    for manifest in _generations(store):
+        generations += 1
+        problems += [f"p{manifest.about.partition:03d}: {one}" for one in store.verify(manifest, known)]
+    if not (generations or problems):
+        raise CheckpointError(f"{store.shown}: {NO_CHECKPOINTS}")
+    if options.json:
+        json_line({"generations": generations, "objects": len(known), "problems": problems})
+    else:
+        for problem in problems:
+            print(problem)
+        print(f"{generations} generations of {len(known)} objects")
+        print(f"{len(problems)} problems" if problems else "all objects were read, and are intact")
+    return 1 if problems else 0
+
+
+def _opened_store(options: argparse.Namespace) -> "CheckpointStore":
+    from recallflow.connectors.checkpoints.store import CheckpointStore
+
+    return CheckpointStore.open(options.url)
+
+
+def _generations(store: "CheckpointStore") -> "Iterator[Manifest]":
+    for number in store.partitions():
+        yield from store.generations(number)
+
+
+def _described(manifest: "Manifest") -> dict[str, object]:
+    from recallflow.fields import format_time
+
+    about = manifest.about
+    return {
+        "partition": about.partition,
+        "offset": about.offset,
+        "created": format_time(about.created_ms),
+        "deployment": about.deployment,
+        "bytes": manifest.size,
+        "files": len(manifest.files),
+        "source": about.source,
+        "partitions": about.partitions,
+        "state_format": about.state_format,
+        "generation": manifest.name.removesuffix(".json"),
+    }

@@ -13,7 +13,7 @@ from typing import get_args
 import argcomplete
 import pytest
 
-from recallflow.cli import graph, main, memory, parser, services
+from recallflow.cli import graph, main, memories, parser, services
 from recallflow.cli.commands import GROUPS, commands
 from recallflow.cli.options import FLAGS
 from recallflow.cli.parser import SYNONYMS, leaves
@@ -76,7 +76,7 @@ def test_command_has_a_description_and_short_examples(one: parser.Parser) -> Non
 def test_help_states_the_choices_and_defaults_of_the_settings() -> None:
     """Help does not import the settings, as that would take long."""
     assert set(graph.MODES) == set(get_args(RolloutMode))
-    assert set(memory.MODES) == set(get_args(Mode))
+    assert set(memories.MODES) == set(get_args(Mode))
     assert list(services.SCHEMAS) == sorted(schemas())
     assert all(name in FLAGS["engine.embedder"].help for name in NAMES)
     assert all(name in FLAGS["run.log_format"].help for name in LOG_FORMATS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from recallflow.cli.memory import said_at
+from recallflow.cli.memories import said_at
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from tests.unit.cli.harness import Cli, event, jsonl, on_terminal, parsed, without_colours

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from recallflow.cli.output import error, heading, json_line, note, paragraph, table
-from recallflow.cli.pace import ProgressMeter
-from recallflow.cli.tail import line_of
+from recallflow.cli.records import line_of
+from recallflow.cli.replay_jobs import ProgressMeter
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from tests.unit.cli.harness import event, jsonl, on_files, terminal

@@ -140,7 +140,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
         history.add(at_ms, ApiKey.model_validate(event))
     table = SimpleNamespace(history=history, close=lambda: None)
     monkeypatch.setattr("recallflow.cli.tenants.control_table", lambda _: table)
-    monkeypatch.setattr("recallflow.cli.keys.check_signing", lambda _: None)
+    monkeypatch.setattr("recallflow.cli.tenants.check_signing", lambda _: None)
 
 
 @pytest.mark.usefixtures("keys")

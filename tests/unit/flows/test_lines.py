@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.cli.rejects import Rejects
+from recallflow.cli.replay_jobs import Rejects
 from recallflow.connectors.lines import Delivered
 from recallflow.errors import LogChanged
 from recallflow.flows import state_loop

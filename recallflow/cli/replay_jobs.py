@@ -1,0 +1,436 @@
+"""Replay of conversation logs: the logs of the given files, refused records, rate limit, progress, the import into a
+state directory, and the dry run."""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from zoneinfo import ZoneInfo
+
+import orjson
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from recallflow.cli.output import clean, console, error, heading, json_line, note, table
+from recallflow.connectors.lines import BATCH_RECORDS, Delivery, Feed, IteratorFeed
+from recallflow.connectors.logs.events import ImportScope
+from recallflow.connectors.logs.registry import Log, Registry, log_name
+from recallflow.connectors.logs.sources import REJECTS, STANDARD_INPUT, open_source
+from recallflow.embedder import Embedder
+from recallflow.errors import LogChanged, RecallflowError, UsageError
+from recallflow.fields import format_time
+from recallflow.flows.config import Config
+from recallflow.flows.embedded import EmbeddedEngine, rejection, run_lines
+from recallflow.flows.settings import open_at_rest
+from recallflow.operators.events import Ask, Refused, Write, decode
+from recallflow.operators.prepare import check_dimension, said
+from recallflow.outputs import Answer, DeadLetter, Receipted
+from recallflow.private_files import open_private
+from recallflow.records import Position, Record
+
+
+class Rejects:
+    """Rejects file. Records that it held at opening are not added again; an incomplete last line is removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: set[bytes] = set()
+        self._whole_bytes = 0
+        with suppress(OSError):  # a missing file; the first `note` reports one that is not writable
+            self._read()
+        self._opened = False
+
+    def note(self, line: int, letter: DeadLetter, log: str | None = None) -> None:
+        """Add a refused line of a log, unless an earlier replay did. `log` is the name of one of several logs."""
+        record = letter.record.value.decode(errors="replace")
+        if _line_digest(line, record, log) in self._known:
+            return
+        named = {} if log is None else {"log": log}
+        try:
+            with open_private(self.path, "ab") as file:
+                if not self._opened:
+                    file.truncate(self._whole_bytes)
+                    self._opened = True
+                file.write(orjson.dumps(rejection(line, letter) | named | {"record": record}) + b"\n")
+        except OSError as error:
+            raise RecallflowError(f"cannot write {self.path}: {error.strerror}; give --rejects FILE") from error
+
+    def _read(self) -> None:
+        with self.path.open("rb") as file:
+            for noted in file:
+                if not noted.endswith(b"\n"):
+                    return
+                self._whole_bytes += len(noted)
+                with suppress(ValueError, KeyError, TypeError):  # line of another program
+                    rejected = orjson.loads(noted)
+                    self._known.add(_line_digest(rejected["line"], rejected["record"], rejected.get("log")))
+
+
+def _line_digest(line: int, record: str, log: str | None) -> bytes:
+    """Return a digest of a line and its content: another log may have the same name."""
+    return blake2b(orjson.dumps([line, record, log]), digest_size=16).digest()
+
+
+class Replayed(NamedTuple):
+    """Result of a log's replay. `events` counts the new events, `before` the events of earlier runs; `rate` is in
+    records per second; `where` describes the target."""
+
+    log: str
+    events: int
+    refused: int
+    before: int
+    skipped: Counter[str]
+    rate: float
+    rejects: Path
+    where: str = ""
+
+    def text(self) -> str:
+        said = f"{self.log}: {self.events:,} events{self.where}"
+        if self.before:
+            said += f", {self.before:,} were stored by an earlier run"
+        if self.refused:
+            said += f"; {self.refused:,} refused, see {self.rejects}"
+        if self.skipped:
+            said += f"; omitted: {', '.join(f'{count:,} {reason}' for reason, count in self.skipped.most_common())}"
+        return f"{said}; {self.rate:,.0f} events/s" if self.events else said
+
+
+class ReplayJob(NamedTuple):
+    """Log to be replayed. `shown` is its name in messages, `within` its name in a folder or archive. `failed`
+    collects the read errors of all logs of the command."""
+
+    log: Log
+    scope: ImportScope
+    rejects: Rejects
+    shown: str
+    within: str | None
+    failed: list[str]
+
+    def values(self) -> Iterator[bytes]:
+        """Yield the log's events, up to the end of a truncated log. A truncated log does not stop the command."""
+        try:
+            yield from self.log.read(self.scope)
+        except UsageError as error:
+            self.failed.append(str(error))
+
+
+def find_jobs(options: argparse.Namespace, failed: list[str]) -> list[ReplayJob]:
+    """Return the logs in all files; add read errors to `failed`. Raise UsageError without logs."""
+    registry = Registry(options.format, dict(options.columns))
+    scope = _scope(options)
+    opened: dict[Path, Rejects] = {}
+    jobs = []
+    for given in options.files:
+        try:
+            source = open_source(given)
+            logs, others = registry.logs_of(source)
+        except UsageError as unread:
+            failed.append(str(unread))
+            continue
+        path = Path("standard-input" if given == STANDARD_INPUT else given).resolve()
+        target = options.rejects or path.with_name(path.name + REJECTS)
+        rejects = opened.setdefault(target, Rejects(target))
+        for log in logs:
+            within = None if log.source is source else log.source.name
+            shown = path.name if within is None else f"{path.name}: {within}"
+            jobs.append(ReplayJob(log, replace(scope, skipped=Counter(), columns={}), rejects, shown, within, failed))
+        for other in others:
+            if other.broken is None:
+                note(f"{other.where}: not a conversation log, skipped")
+            else:
+                failed.append(str(other.broken))
+        if source.empty and logs[0].source is not source:
+            note(f"{source.where}: {source.empty:,} empty files, skipped")
+    if not jobs:
+        *before, last = failed
+        for one in before:
+            error(one)
+        raise UsageError(last)
+    return jobs
+
+
+def _scope(options: argparse.Namespace) -> ImportScope:
+    try:
+        zone = UTC if options.zone is None else ZoneInfo(options.zone)
+    except (ValueError, OSError, KeyError):
+        raise UsageError(f"--zone: unknown time zone {options.zone}; give one like Europe/Lisbon") from None
+    user, given = (options.user, True) if options.user is not None else ("user", False)
+    return ImportScope(options.tenant, user, options.environment, given, options.date_order, zone)
+
+
+# ---------------------------------------------------------------------- rate and progress
+
+SHOWN_EVERY_S = 0.1
+SAID_EVERY_S = 10.0  # without a terminal
+
+Clock = Callable[[], float]
+
+
+class Pace:
+    """Rate limit in events per second, from the first event on."""
+
+    def __init__(self, rate: float, clock: Clock = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._begun: float | None = None
+        self._taken = 0
+
+    def room(self) -> int:
+        """Return how many more events may pass now."""
+        if self._begun is None:
+            self._begun = self._clock()
+        return int((self._clock() - self._begun) * self._rate) + 1 - self._taken
+
+    def take(self, count: int) -> None:
+        self._taken += count
+
+    def rest(self) -> None:
+        """Wait for a short time."""
+        time.sleep(min(1 / self._rate, SHOWN_EVERY_S))
+
+    def wait(self) -> None:
+        """Take one event once the rate permits it."""
+        while self.room() < 1:
+            self.rest()
+        self.take(1)
+
+
+class ProgressMeter:
+    """Progress display on standard error with share, rate and remaining time: a bar on a terminal, and else a line
+    at intervals."""
+
+    def __init__(self, name: str, done: Callable[[], int], total: int, clock: Clock = time.monotonic) -> None:
+        """`done` returns how many of `total` bytes are read."""
+        self._name, self._done, self._total, self._clock = clean(name), done, total, clock
+        self.events = 0
+        target = console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
+            TextColumn("{task.fields[said]}"), TimeRemainingColumn(),
+            console=target, disable=not target.is_terminal, transient=True,
+        )  # fmt: skip
+        self._task = self._bar.add_task(self._name, total=total, said="")
+        self._begun = clock()
+        self._shown = self._said = self._begun
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def add(self, count: int = 1) -> None:
+        self.events += count
+        now = self._clock()
+        if now - self._shown < SHOWN_EVERY_S:
+            return
+        self._shown = now
+        if not self._bar.disable:
+            said = f"{self.events:,} events, {self.rate():,.0f}/s"
+            self._bar.update(self._task, completed=self._done(), said=said)
+        elif now - self._said >= SAID_EVERY_S:
+            self._said = now
+            self._bar.console.print(self._line())
+
+    def rate(self) -> float:
+        """Return the events per second so far."""
+        return self.events / max(self._clock() - self._begun, 1e-3)
+
+    def _line(self) -> str:
+        share = self._done() / max(1, self._total)
+        left = (self._clock() - self._begun) * (1 - share) / max(share, 1e-3)
+        return f"{self._name}: {self.events:,} events, {self.rate():,.0f}/s, {share:.0%} read, {left:,.0f} s left"
+
+
+class PacedFeed:
+    """Feed under a rate limit."""
+
+    def __init__(self, lines: Iterator[bytes], pace: Pace) -> None:
+        self._lines, self._pace = lines, pace
+
+    def take(self) -> list[bytes]:
+        if (room := min(self._pace.room(), BATCH_RECORDS)) < 1:
+            self._pace.rest()
+            return []
+        if not (batch := list(islice(self._lines, room))):
+            raise StopIteration
+        self._pace.take(len(batch))
+        return batch
+
+
+# ---------------------------------------------------------------------- to a state directory
+
+
+def report(done: Replayed, *, as_json: bool) -> None:
+    """Print the result of one log."""
+    if as_json:
+        json_line(done._asdict() | {"rejects": str(done.rejects), "rate": round(done.rate, 1)})
+    else:
+        print(clean(done.text()))
+
+
+def to_directory(chosen: Config, state_dir: Path, jobs: list[ReplayJob], pace: Pace | None, *, as_json: bool) -> int:
+    """Replay to a state directory. Return the number of refused records."""
+    refused = 0
+    if (warning := chosen.enrichment.unavailable()) is not None:
+        note(warning)
+    at_rest = open_at_rest(chosen.encryption)
+    with EmbeddedEngine.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:
+        for job in jobs:
+            done = _replay(embedded, job, pace)
+            report(done, as_json=as_json)
+            refused += done.refused
+    return refused
+
+
+def _replay(embedded: EmbeddedEngine, job: ReplayJob, pace: Pace | None) -> Replayed:
+    counts: Counter[str] = Counter()
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+
+        def open_feed(offset: int, pass_over: Callable[[bytes], object]) -> Feed:
+            counts["before"] = offset
+            values = job.values()
+            for value in islice(values, offset):
+                pass_over(value)
+            return IteratorFeed(values) if pace is None else PacedFeed(values, pace)
+
+        name = log_name(job.log, job.scope)
+        try:
+            run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True)
+        except LogChanged as error:
+            raise UsageError(f"{job.shown}: {error}") from None
+        done = meter.events - counts["refused"], counts["refused"], counts["before"], job.scope.skipped, meter.rate()
+    return Replayed(job.shown, *done, job.rejects.path)
+
+
+def _counter(job: ReplayJob, counts: Counter[str], meter: ProgressMeter) -> Delivery:
+    def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
+        meter.add()
+        for output in outputs:
+            if isinstance(output, DeadLetter):
+                counts["refused"] += 1
+                job.rejects.note(offset + 1, output, job.within)
+
+    return deliver
+
+
+# ---------------------------------------------------------------------- dry run
+
+EXAMPLES = 3
+EXAMPLE_CHARACTERS = 50
+EXCERPT_BYTES = 200  # of what would be refused
+DISTINCT_MAX = 100_000  # limit of distinct names, to limit memory
+SURVEY_COLUMNS = "users", "people", "sessions", "events", "refused"
+
+
+class Distinct:
+    """Number of distinct names; above DISTINCT_MAX only that fact."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def add(self, *name: str | None) -> None:
+        if len(self._seen) <= DISTINCT_MAX:
+            self._seen.add(hash(name))
+
+    def count(self) -> int | str:
+        return len(self._seen) if len(self._seen) <= DISTINCT_MAX else f"over {DISTINCT_MAX:,}"
+
+
+class Survey:
+    """Summary of a log. People are the speakers by name, without assistants and tools."""
+
+    def __init__(self) -> None:
+        self.events = self.refused = 0
+        self.users, self.people, self.sessions = Distinct(), Distinct(), Distinct()
+        self.span: tuple[int, int] | None = None
+        self.examples: list[dict[str, Any]] = []
+
+    def add(self, item: Write | Ask) -> None:
+        event, owner = (item.event, item.owner) if isinstance(item, Write) else (item.query, item.owner)
+        self.users.add(*owner)
+        if event.session_id is not None:
+            self.sessions.add(*owner, event.session_id)
+        if (at := event.timestamp) is not None:
+            self.span = (at, at) if self.span is None else (min(at, self.span[0]), max(at, self.span[1]))
+        if not isinstance(item, Write) or (brought := said(item.event)) is None:
+            return
+        if getattr(event, "role", "user") == "user":
+            self.people.add(*owner, getattr(event, "name", None))
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(_example(event, brought[1]))
+
+    def shown(self) -> dict[str, Any]:
+        first, last = (None, None) if self.span is None else map(format_time, self.span)
+        counts = {name: getattr(self, name).count() for name in ("users", "people", "sessions")}
+        return counts | {"events": self.events, "from": first, "to": last, "refused": self.refused}
+
+
+def _example(event: Any, text: str) -> dict[str, Any]:
+    shown = " ".join(text.split())
+    cut = shown if len(shown) <= EXAMPLE_CHARACTERS else shown[: EXAMPLE_CHARACTERS - 1] + "…"
+    who = getattr(event, "name", None) or getattr(event, "role", None)
+    at = None if event.timestamp is None else format_time(event.timestamp)
+    return {"user": event.user_id, "session": event.session_id, "at": at, "who": who, "text": cut}
+
+
+def dry_run(jobs: Sequence[ReplayJob], embedder: Embedder, *, as_json: bool) -> int:
+    """Read and check logs; return the number of records that would be refused."""
+    surveys: list[dict[str, Any]] = []
+    for job in jobs:
+        survey = Survey()
+        found: dict[str, Any] = {"log": job.shown, "format": job.log.format.name}
+        before = len(job.failed)
+        _survey(job, embedder, survey)
+        if broken := job.failed[before:]:
+            found["error"] = broken[0]
+        found |= survey.shown() | {"left_out": dict(job.scope.skipped), "examples": survey.examples}
+        if job.scope.columns:
+            found["columns"] = {field: column for column, field in job.scope.columns.items() if field}
+            found["unused_columns"] = [column for column, field in job.scope.columns.items() if not field]
+        surveys.append(found)
+        if as_json:
+            json_line(found)
+    if not as_json:
+        _print_surveys(surveys)
+    return sum(one["refused"] for one in surveys)
+
+
+def _survey(job: ReplayJob, embedder: Embedder, survey: Survey) -> None:
+    name = log_name(job.log, job.scope)
+    with ProgressMeter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+        for number, value in enumerate(job.values(), start=1):
+            item = decode(Record(Position(name, 0, number - 1), value, 0))
+            if isinstance(item, Write):
+                item = check_dimension(embedder, item)
+            if isinstance(item, Refused):
+                survey.refused += 1
+                refused = rejection(number, DeadLetter(item.record, 0, item.error, item.step))
+                shown_record = value[:EXCERPT_BYTES].decode(errors="replace")  # start of the record
+                json_line(refused | {"record": shown_record}, stderr=True)
+            else:
+                survey.events += 1
+                survey.add(item)
+            meter.add()
+
+
+def _print_surveys(surveys: list[dict[str, Any]]) -> None:
+    for one in surveys:
+        heading(f"{one['log']}: {one['format']}")
+        days = [one[name] and one[name][: len("2024-01-31")] for name in ("from", "to")]
+        left_out = sum(one["left_out"].values())
+        table((*SURVEY_COLUMNS, "from", "to", "omitted"), [[*(one[name] for name in SURVEY_COLUMNS), *days, left_out]])
+        if left_out:
+            print(f"omitted: {', '.join(f'{count:,} {reason}' for reason, count in one['left_out'].items() if count)}")
+        if "columns" in one:
+            print(f"columns: {', '.join(f'{field} from {column}' for field, column in one['columns'].items())}")
+            print(f"unused columns (kept as metadata): {', '.join(one['unused_columns']) or 'none'}")
+        print()
+        table(("user", "session", "at", "who", "text"), [[*example.values()] for example in one["examples"]])
