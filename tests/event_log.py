@@ -148,14 +148,11 @@ class Author:
     def _update(self, owner: tuple[str, str, str]) -> None:
         change: dict[str, Any] = self._draw.choice(
             [
-                {"content": self._text()},
-                {"content": self._text(), "tags": ["a"]},
-                {"importance": round(self._draw.random(), 2), "category": None},
-                {"summary": None, "layer": "rule"},
-                {"kind": "rule"},
-                {"valid_to": self._now_ms + DAY_MS},
+                {"content": self._text()}, {"content": self._text(), "tags": ["a"]},
+                {"importance": round(self._draw.random(), 2), "category": None}, {"summary": None, "layer": "rule"},
+                {"kind": "rule"}, {"valid_to": self._now_ms + DAY_MS},
             ]
-        )
+        )  # fmt: skip
         self._event("memory.update", owner, memory_id=self._memory_id(owner), **change)
 
     def _forget(self, owner: tuple[str, str, str]) -> None:

@@ -77,16 +77,9 @@ class OtlpServer:
 
 def _span(service: str, span: Any) -> Span:
     return Span(
-        service,
-        span.name,
-        span.trace_id.hex(),
-        span.span_id.hex(),
-        span.parent_span_id.hex(),
-        span.kind,
-        _attributes(span.attributes),
-        span.status.code == 2,
-        span.end_time_unix_nano - span.start_time_unix_nano,
-    )
+        service, span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(), span.kind,
+        _attributes(span.attributes), span.status.code == 2, span.end_time_unix_nano - span.start_time_unix_nano,
+    )  # fmt: skip
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:

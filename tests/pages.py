@@ -58,12 +58,9 @@ def run(language: str, code: str, folder: Path, **more: str) -> str:
 def running(command: str, folder: Path, servers: str) -> Iterator[None]:
     """A command that works until it is stopped; it is up when it says so."""
     process = subprocess.Popen(
-        shlex.split(command),
-        cwd=folder,
-        env=environment(KAFKA_BOOTSTRAP_SERVERS=servers),
-        stderr=subprocess.PIPE,
+        shlex.split(command), cwd=folder, env=environment(KAFKA_BOOTSTRAP_SERVERS=servers), stderr=subprocess.PIPE,
         text=True,
-    )
+    )  # fmt: skip
     try:
         assert process.stderr is not None
         said = []

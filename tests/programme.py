@@ -15,13 +15,10 @@ TALK: list[dict[str, Any]] = [
         "id": "t2",
     },
     {
-        "role": "tool",
-        "tool_call_id": "c1",
-        "content": [{"type": "text", "text": "Booked: flight to Oslo"}],
-        "timestamp": "2026-02-01T10:00:09Z",
-        "id": "t3",
+        "role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "Booked: flight to Oslo"}],
+        "timestamp": "2026-02-01T10:00:09Z", "id": "t3",
     },
-]
+]  # fmt: skip
 # Of what is answered, all but when and where the engine took it in.
 OF_THE_LOG = {"ingested_at", "query_id", "applied", "processing_time_ms", "sla_met", "routing_info"}
 
@@ -30,12 +27,9 @@ def run(memory: Memory | RecallClient, user: str) -> dict[str, Any]:
     """Call every verb, and read the effects of earlier ones."""
     seen: dict[str, Any] = {}
     added = memory.add(
-        "I live in Porto",
-        user=user,
-        id="home",
-        timestamp="2026-01-01T00:00:00Z",
+        "I live in Porto", user=user, id="home", timestamp="2026-01-01T00:00:00Z",
         relations=[{"source": "Ann", "type": "lives_in", "target": "Porto"}],
-    )
+    )  # fmt: skip
     seen["added"] = added.ids
     seen["found"] = plain(memory.search("Where does Ann live?", user=user, k=5, timestamp=AT))
     seen["talk"] = memory.add(TALK, user=user, session="s1").ids

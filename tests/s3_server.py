@@ -9,11 +9,7 @@ from moto.server import ThreadedMotoServer
 
 REGION = "eu-west-1"
 BUCKET = "checkpoints"
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 class S3Server:

@@ -41,13 +41,9 @@ def test_malformed_records_become_dead_letters_once(
     foreign = {("receipt", f"{topics.of('memory')}:{home}:0"), ("response", "raw")}
     produce(servers, topics.of("memory"), home, KEY, orjson.dumps(GOOD), (b"bad\xff\xfe", b"x"))
     produce(
-        servers,
-        topics.of("query"),
-        home,
-        KEY,
-        orjson.dumps(GOOD | {"type": "user.stats", "id": "raw"}),
+        servers, topics.of("query"), home, KEY, orjson.dumps(GOOD | {"type": "user.stats", "id": "raw"}),
         (b"\xff", b"x"),
-    )
+    )  # fmt: skip
     assert reader.until(lambda: foreign <= reader.seen)
     reader.outputs.clear()  # the log does not know of these two
 
@@ -55,10 +51,8 @@ def test_malformed_records_become_dead_letters_once(
         log.event("memory", GOOD | {"id": f"t{number}"}, [RECEIPT, LETTER], timestamp=at_ms, key=KEY)
     for number, key in enumerate((b"\xff\x00\xfe", b"", b"\xff" * 5_000)):
         how: dict[str, Any] = {
-            "key": key,
-            "headers": [("\u202e\x7f", b"\xff\x00"), ("", None)],
-            "partition": number % 2,
-        }
+            "key": key, "headers": [("\u202e\x7f", b"\xff\x00"), ("", None)], "partition": number % 2,
+        }  # fmt: skip
         log.event("memory", GOOD | {"id": f"k{number}"}, [RECEIPT], **how)
         log.event("query", GOOD | {"type": "user.stats", "id": f"kq{number}"}, [ANSWER], **how)
         log.raw("memory", b"{broken", **how)

@@ -250,12 +250,9 @@ def own_topics(topics: Names) -> TopicNames:
 def other_outputs(like: TopicNames, topics: Names, prefix: str = "") -> TopicNames:
     """The same topics of memories and control events, and others of queries and outputs."""
     return replace(
-        like,
-        queries=topics(f"{prefix}queries"),
-        responses=topics(f"{prefix}responses"),
-        receipts=topics(f"{prefix}receipts"),
-        dead_letters=topics(f"{prefix}dead.letters"),
-    )
+        like, queries=topics(f"{prefix}queries"), responses=topics(f"{prefix}responses"),
+        receipts=topics(f"{prefix}receipts"), dead_letters=topics(f"{prefix}dead.letters"),
+    )  # fmt: skip
 
 
 def flags(topics: Names, *wanted: str) -> list[str]:

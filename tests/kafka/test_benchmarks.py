@@ -19,13 +19,9 @@ COMMANDS = [name for name in QUICK if name != "kafka"] + [f"kafka {scenario}" fo
 def test_quick_benchmark_prints_figures_and_is_documented(command: str, broker: Cluster) -> None:
     name, *scenario = command.split()
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", *scenario, "--quick"],
-        cwd=TREE,
-        env=os.environ | {BOOTSTRAP_VARIABLE: broker.bootstrap_servers},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-m", f"benchmarks.{name}", *scenario, "--quick"], cwd=TREE,
+        env=os.environ | {BOOTSTRAP_VARIABLE: broker.bootstrap_servers}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert any(character.isdecimal() for character in done.stdout)
     assert f"benchmarks.{command}" in (TREE / "docs" / "figures.md").read_text()

@@ -64,10 +64,8 @@ class Enrichment(OnTopics):
             user = f"u{number % 5}"
             content = f"I moved to town {number}"
             memory: dict[str, Any] = {
-                "memory_id": f"m{number}",
-                "content": content,
-                "content_hash": content_hash(content),
-            }
+                "memory_id": f"m{number}", "content": content, "content_hash": content_hash(content),
+            }  # fmt: skip
             memory |= {"kind": "message", "role": "user", "created_at": number}
             request: dict[str, Any] = {
                 "type": "enrichment.request", "tenant_id": "acme", "user_id": user, "tasks": ["facts"],

@@ -83,20 +83,9 @@ def test_erase_removes_a_user_and_reports_the_rest(
     assert before.returncode == 1
     assert before.stdout.count("FOUND") >= 2  # in the directory and in the checkpoint
     done = cli(
-        "erase",
-        "acme",
-        ANN,
-        "--verify",
-        "--export",
-        tmp_path / "ann.jsonl",
-        "--compact-kafka",
-        "--checkpoint",
-        deployed.checkpoint,
-        *deployed.where,
-        *deployed.state_dir,
-        "--timeout-s",
-        "10",
-    )
+        "erase", "acme", ANN, "--verify", "--export", tmp_path / "ann.jsonl", "--compact-kafka", "--checkpoint",
+        deployed.checkpoint, *deployed.where, *deployed.state_dir, "--timeout-s", "10",
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert done.stderr.startswith("recallflow: directories of other members were not searched. ")
     said = done.stdout.strip()

@@ -125,13 +125,9 @@ def test_a_foreign_open_transaction_hides_no_output(site: Site, letters: list[st
 
 def client(site: Site) -> RecallClient:
     return RecallClient(
-        site.servers()[1],
-        "acme",
-        memory_topic=site.topics.of("memory"),
-        query_topic=site.topics.of("query"),
-        response_topic=site.topics.of("response"),
-        timeout_s=20.0,
-    )
+        site.servers()[1], "acme", memory_topic=site.topics.of("memory"), query_topic=site.topics.of("query"),
+        response_topic=site.topics.of("response"), timeout_s=20.0,
+    )  # fmt: skip
 
 
 # ── without a running engine ──────────────────────────────────────────────────────────────────────────────────────

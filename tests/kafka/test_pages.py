@@ -42,10 +42,8 @@ def servers(own_broker: Broker) -> str:
 
 def test_readme_commands_answer_and_members_share_partitions(servers: str, tmp_path: Path) -> None:
     (block,), (more,), (script,) = (
-        readme("sh kafka"),
-        readme("sh members", DOCS / "how-to" / "several-machines.md"),
-        readme("python kafka"),
-    )
+        readme("sh kafka"), readme("sh members", DOCS / "how-to" / "several-machines.md"), readme("python kafka"),
+    )  # fmt: skip
     topics, engine, remember, ask, tail = block.replace(LOCAL, servers).splitlines()
     assert topics.startswith("docker compose ")  # tests/unit/test_compose.py has it
     run("sh", "recallflow topics create", tmp_path, KAFKA_BOOTSTRAP_SERVERS=servers)

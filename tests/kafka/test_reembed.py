@@ -39,13 +39,9 @@ def vectors(broker: Cluster, topic: str) -> list[dict[str, Any]]:
 
 
 def test_each_current_text_gets_one_vector(
-    command: Command,
-    broker: Cluster,
-    memory: str,
-    reembed: list[str],
-    llm_server: LlmServer,
+    command: Command, broker: Cluster, memory: str, reembed: list[str], llm_server: LlmServer,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     produce(
         broker,
         memory,
@@ -107,13 +103,9 @@ def test_a_killed_run_continues_without_repeated_vectors(
 
 
 def test_refused_texts_and_rate_limits_hold_up_no_other(
-    command: Command,
-    broker: Cluster,
-    memory: str,
-    reembed: list[str],
-    llm_server: LlmServer,
+    command: Command, broker: Cluster, memory: str, reembed: list[str], llm_server: LlmServer,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """A later run, which has only refused texts left, does not report a failing service."""
     monkeypatch.setenv("RECALLFLOW_EMBEDDING_ATTEMPTS", "1")
     produce(broker, memory, *notes(6))

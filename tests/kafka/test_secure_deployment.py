@@ -156,10 +156,8 @@ def test_protected_deployment_survives_kills_and_an_erasure(secure: Secure, tmp_
             acme.add(BOBS, user="bob")
             # Others try. What they write comes before what is asked for below.
             assert (refused(stranger, ANN), refused(nobody, ANN), refused(ann, "bob")) == (
-                "unauthenticated",
-                "unauthenticated",
-                "forbidden",
-            )
+                "unauthenticated", "unauthenticated", "forbidden",
+            )  # fmt: skip
             for other, user in ((stranger, ANN), (nobody, ANN), (ann, "bob")):
                 other.add("something that is not theirs to say", user=user)
             extra = [acme.add(f"extra {number}", user=ANN) for number in range(3)]

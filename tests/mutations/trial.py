@@ -237,13 +237,9 @@ class Trial:
         return self._made(topic, value, BEGIN_MS + number * STEP_MS, own, key)
 
     def _made(
-        self,
-        topic: str,
-        value: bytes,
-        append_ms: int,
-        own: Iterable[tuple[str, bytes | None]],
+        self, topic: str, value: bytes, append_ms: int, own: Iterable[tuple[str, bytes | None]],
         key: bytes | None = None,
-    ) -> Record:
+    ) -> Record:  # fmt: skip
         position = Position(topic, 0, self._offsets[topic])
         self._offsets[topic] += 1
         return Record(position, value, append_ms, key, headers=tuple(own))

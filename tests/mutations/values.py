@@ -52,9 +52,7 @@ def templates(random: Random) -> list[Callable[[], Event]]:
             "type": "memory", "content": text(), "id": pick(IDS), "tags": ["a", "b"], "entities": [{"name": "Ana"}],
         },
         lambda: {
-            "type": "memory",
-            "content": text(),
-            "relations": [{"source": "Ana", "type": "likes", "target": "Bo"}],
+            "type": "memory", "content": text(), "relations": [{"source": "Ana", "type": "likes", "target": "Bo"}],
         },
         lambda: {"type": "memory", "content": text(), "metadata": {"a": [1, 2]}, "project_id": PROJECT},
         lambda: {"type": "memory.update", "memory_id": pick(IDS), "content": text(), "importance": 0.7},

@@ -226,11 +226,9 @@ def test_selectors_find_the_pods() -> None:
     labels = the("StatefulSet")["spec"]["template"]["metadata"]["labels"]
     policy, monitor = the("NetworkPolicy")["spec"], the("ServiceMonitor")["spec"]
     selectors = [
-        the("StatefulSet")["spec"]["selector"]["matchLabels"],
-        the("Service")["spec"]["selector"],
-        the("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-        policy["podSelector"]["matchLabels"],
-    ]
+        the("StatefulSet")["spec"]["selector"]["matchLabels"], the("Service")["spec"]["selector"],
+        the("PodDisruptionBudget")["spec"]["selector"]["matchLabels"], policy["podSelector"]["matchLabels"],
+    ]  # fmt: skip
     assert [labels] * len(selectors) == selectors
     assert monitor["selector"]["matchLabels"].items() <= the("Service")["metadata"]["labels"].items()
     rules = (ROOT / "docs" / "monitoring" / "alerts.yml").read_text()
@@ -251,10 +249,8 @@ def test_members_are_scaled_by_the_lag_of_their_deployment(tmp_path: Path) -> No
     assert scaled["minReplicaCount"] < scaled["maxReplicaCount"] <= partitions
     target = the("StatefulSet")
     assert scaled["scaleTargetRef"] == {
-        "apiVersion": target["apiVersion"],
-        "kind": target["kind"],
-        "name": target["metadata"]["name"],
-    }
+        "apiVersion": target["apiVersion"], "kind": target["kind"], "name": target["metadata"]["name"],
+    }  # fmt: skip
     assert "replicas" not in target["spec"]  # an apply would set them back
     assert the("StatefulSet", BASE)["spec"]["replicas"] <= partitions
 
@@ -266,10 +262,8 @@ def test_nothing_runs_as_root_or_writes_beside_its_volumes() -> None:
     assert security["runAsNonRoot"]
     assert {security["runAsUser"], security["runAsGroup"], security["fsGroup"]} == {int(user)}
     assert engine["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
     assert spec["automountServiceAccountToken"] is False
 
 

@@ -52,15 +52,9 @@ class Message:
     __slots__ = ("_error", "_headers", "_key", "_offset", "_part", "_value", "append_ms", "sender", "visible_s")
 
     def __init__(
-        self,
-        part: Part,
-        offset: int,
-        key: bytes | None = None,
-        value: bytes | None = None,
-        headers: Headers = (),
-        append_ms: int = 0,
-        error: KafkaError | None = None,
-    ) -> None:
+        self, part: Part, offset: int, key: bytes | None = None, value: bytes | None = None, headers: Headers = (),
+        append_ms: int = 0, error: KafkaError | None = None,
+    ) -> None:  # fmt: skip
         self._part, self._offset, self._key, self._value = part, offset, key, value
         self._headers, self.append_ms, self._error = headers, append_ms, error
         self.visible_s = 0.0
@@ -276,14 +270,9 @@ class Group:
             member_id = f"{instance or 'member'}-{self._serial}"
             before = next((one for one in self.members.values() if instance and one.instance == instance), None)
             member = Member(
-                member_id,
-                client,
-                instance,
-                client.session_s,
-                client.rebalance_s,
-                client.topics,
+                member_id, client, instance, client.session_s, client.rebalance_s, client.topics,
                 alive_s=self.world.now_s,
-            )
+            )  # fmt: skip
             if before is not None:
                 del self.members[before.id]
                 self.fenced.add(before.id)
@@ -345,12 +334,9 @@ class Group:
             self.world.later(0.002, lambda: self._await_sync(member, answer, generation))
 
     def _sync(
-        self,
-        leader: Member,
-        answer: "Callable[[int, Any] , None] | None",
-        generation: int,
+        self, leader: Member, answer: "Callable[[int, Any] , None] | None", generation: int,
         found: dict[str, frozenset[int]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         if answer is None:
             return
         if (

@@ -13,23 +13,15 @@ BLOCKS = 5
 LEFT_WITH_A_LEASE = Schedule(
     100547,
     (
-        Action(0.0, "join"),
-        Action(0.0, "join", 1),
-        Action(2.0769047849637103, "crash", 0, 1.3484059875589143),
-        Action(6.4833464356274195, "memory", 1, 2),
-        Action(7.907272845034036, "memory", 0, 3),
-        Action(8.404272845034036, "waiting", 2, 1),
-        Action(9.215097089839814, "memory", 1, 4),
-        Action(10.328696607263476, "memory", 0, 1),
-        Action(10.525351004282818, "kill", 1, 0.24040140443641458),
-        Action(11.639059390265084, "query", 2, 3),
-        Action(15.96, "query", 2, 3),
-        Action(15.988, "query", 0, 1),
-        Action(16.0, "outage", 1, 5.479926188579312),
-        Action(16.410845595845135, "memory", 2, 2),
+        Action(0.0, "join"), Action(0.0, "join", 1), Action(2.0769047849637103, "crash", 0, 1.3484059875589143),
+        Action(6.4833464356274195, "memory", 1, 2), Action(7.907272845034036, "memory", 0, 3),
+        Action(8.404272845034036, "waiting", 2, 1), Action(9.215097089839814, "memory", 1, 4),
+        Action(10.328696607263476, "memory", 0, 1), Action(10.525351004282818, "kill", 1, 0.24040140443641458),
+        Action(11.639059390265084, "query", 2, 3), Action(15.96, "query", 2, 3), Action(15.988, "query", 0, 1),
+        Action(16.0, "outage", 1, 5.479926188579312), Action(16.410845595845135, "memory", 2, 2),
         Action(21.063795521663234, "query", 2, 3),
     ),
-)
+)  # fmt: skip
 CLAIMED_BEHIND_A_MARK = Schedule(
     300104,
     (

@@ -111,12 +111,9 @@ def test_every_setting_has_a_variable() -> None:
     }  # fmt: skip
     config, _ = read_config({}, environment)
     assert config == Config(
-        Path("s"),
-        KafkaOptions("new:1", {"client.id": "engine-2"}),
-        TopicNames(replies=("a", "b")),
-        Settings(similarity_max_k=7),
-        RunSettings(standby=1),
-    )
+        Path("s"), KafkaOptions("new:1", {"client.id": "engine-2"}), TopicNames(replies=("a", "b")),
+        Settings(similarity_max_k=7), RunSettings(standby=1),
+    )  # fmt: skip
     assert len(VARIABLES) == len(set(VARIABLES)) >= 30
 
 
@@ -157,12 +154,10 @@ def test_error_in_a_file_names_the_setting(write: Callable[[str], Path], text: s
     ("variable", "text", "named"),
     [
         ("RECALLFLOW_RUN_STNADBY", "1", "RECALLFLOW_RUN_STANDBY"),
-        ("RECALLFLOW_CACHE_BYTES", "1", "RECALLFLOW_ENGINE_CACHE"),
-        ("RECALLFLOW_RUN_ACCEPT_REPEATS", "1", "'1'"),
-        ("RECALLFLOW_ENGINE_PARTITIONS", "a", "'a'"),
-        ("RECALLFLOW_CONFIG", "/nowhere.toml", "/nowhere.toml"),
+        ("RECALLFLOW_CACHE_BYTES", "1", "RECALLFLOW_ENGINE_CACHE"), ("RECALLFLOW_RUN_ACCEPT_REPEATS", "1", "'1'"),
+        ("RECALLFLOW_ENGINE_PARTITIONS", "a", "'a'"), ("RECALLFLOW_CONFIG", "/nowhere.toml", "/nowhere.toml"),
     ],
-)
+)  # fmt: skip
 def test_error_in_the_environment_names_the_variable(variable: str, text: str, named: str) -> None:
     with pytest.raises(UsageError, match=re.escape(named)) as raised:
         read_config({}, ENVIRONMENT | {variable: text})
@@ -198,13 +193,10 @@ def test_secrets_are_not_printed(name: str, value: str) -> None:
 
 AUTH = {"api_key": ApiKeyText.new().text(), "secret": "s3cret " * 5, "control_secret": "hunter2 " * 4}
 SECRETS = {
-    "ENCRYPTION_MASTER_KEY": "aHVudGVyMg==" * 4,
-    "ENGINE_RERANKER_KEY": "reranker-hunter2",
-    "LLM_KEY": "llm-hunter2",
-    "LLM_HEADERS": "x-key: header-hunter2",
-    "EMBEDDING_KEY": "embedding-hunter2",
+    "ENCRYPTION_MASTER_KEY": "aHVudGVyMg==" * 4, "ENGINE_RERANKER_KEY": "reranker-hunter2", "LLM_KEY": "llm-hunter2",
+    "LLM_HEADERS": "x-key: header-hunter2", "EMBEDDING_KEY": "embedding-hunter2",
     **{f"AUTH_{name.upper()}": value for name, value in AUTH.items()},
-}
+}  # fmt: skip
 
 
 def test_no_setting_that_is_secret_is_shown() -> None:

@@ -220,15 +220,12 @@ def test_refused_texts_cost_no_other_its_vector(run: Run, llm_server: LlmServer,
     receipts = run(
         *[
             make_event(
-                "memory",
-                n,
-                id=f"m{n}",
-                tenant_id=bad.get(n, f"t{n % 3}" if n % 2 else "acme"),
+                "memory", n, id=f"m{n}", tenant_id=bad.get(n, f"t{n % 3}" if n % 2 else "acme"),
                 content=ODD if n in bad else f"Note {n}",
             )
             for n in range(100)
         ]
-    ).receipts
+    ).receipts  # fmt: skip
     assert {(one["memory_id"], one["code"]) for one in receipts} == {(f"m{n}", "EMBEDDING_FAILED") for n in bad}
     assert len(stored(tmp_path)) == 97
     assert llm_server.calls["embed"] < 25

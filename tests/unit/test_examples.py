@@ -14,14 +14,9 @@ pytestmark = pytest.mark.examples
 
 def run(command: str, folder: Path, **more: str) -> str:
     done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        timeout=GIVE_UP_S,
-        check=False,
-    )
+        ["bash", "-c", command], cwd=folder, env=environment(**more), capture_output=True, text=True,
+        timeout=GIVE_UP_S, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 

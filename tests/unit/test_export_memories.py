@@ -20,9 +20,7 @@ from recallflow.state.directory import StateDirectory
 Cli = Callable[..., CompletedProcess[str]]
 
 CACHE_BYTES = 1024 * 1024
-OWNERS = {
-    ("acme", "ann", "prod"), ("acme", "ann", "staging"), ("acme", "bob", "prod"), ("other", "ann", "prod"),
-}  # fmt: skip
+OWNERS = {("acme", "ann", "prod"), ("acme", "ann", "staging"), ("acme", "bob", "prod"), ("other", "ann", "prod")}
 # What of a memory another ingestion gives anew, or is numbered by the events that there were.
 ANEW = {"ingested_at", "ingested_logged", "change", "episode", "vectors", "stems", "filled", "derived_from"}
 

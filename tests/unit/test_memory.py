@@ -254,11 +254,9 @@ def test_a_hundred_messages_of_one_call_stay_in_their_order(memory: Memory) -> N
 IDS = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["I live in Porto", "Ann met Bob at Acme in Oslo", "我住在波尔图", "tea", "no more tea"])
 ACTIONS = st.one_of(
-    st.tuples(st.just("memory"), IDS, TEXTS),
-    st.tuples(st.just("message"), IDS, TEXTS),
-    st.tuples(st.just("memory.update"), IDS, TEXTS),
-    st.tuples(st.just("memory.forget"), IDS, TEXTS),
-)
+    st.tuples(st.just("memory"), IDS, TEXTS), st.tuples(st.just("message"), IDS, TEXTS),
+    st.tuples(st.just("memory.update"), IDS, TEXTS), st.tuples(st.just("memory.forget"), IDS, TEXTS),
+)  # fmt: skip
 Action = tuple[str, str, str]
 BEGIN_MS, MINUTE_MS = 1_770_000_000_000, 60_000
 

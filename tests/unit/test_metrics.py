@@ -68,10 +68,8 @@ def tally() -> OutputCounter:
 
 def test_outputs_are_counted_by_kind(tally: OutputCounter) -> None:
     slow: dict[str, Any] = {
-        "processing_time_ms": 70.0,
-        "status": "degraded",
-        "warnings": [Warn(code="stale_read", detail="late")],
-    }
+        "processing_time_ms": 70.0, "status": "degraded", "warnings": [Warn(code="stale_read", detail="late")],
+    }  # fmt: skip
     wrong: dict[str, Any] = {"status": "error", "error": {"code": "not_found", "message": "there is none"}}
     outputs = (answer(100, processing_time_ms=2.0), answer(101, **slow), answer(102, **wrong), receipt(1))
     for output in (*outputs, letter(MEMORIES, 2)):
@@ -224,16 +222,9 @@ def test_oldest_snapshot_shows_a_stalled_part(running: MainFlowParts, monkeypatc
 def enriching(running: MainFlowParts) -> EnrichmentFlowParts:
     """An enrichment flow of the same parts, with one model."""
     return EnrichmentFlowParts(
-        running.directory.path,
-        running.source,
-        EnrichmentCounter(),
-        running.deployment,
-        running.watch,
-        running.connection,
-        [Meter("judge")],
-        running.table,
-        running.spans,
-    )
+        running.directory.path, running.source, EnrichmentCounter(), running.deployment, running.watch,
+        running.connection, [Meter("judge")], running.table, running.spans,
+    )  # fmt: skip
 
 
 def test_results_are_counted_by_task_code_and_reason(running: MainFlowParts) -> None:

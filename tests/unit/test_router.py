@@ -222,15 +222,12 @@ def test_positions_to_skip_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("memory.events", "TOPIC:PARTITION:OFFSET"),
-        ("memory.events:1", "TOPIC:PARTITION:OFFSET"),
-        ("memory.events:1:-2", "TOPIC:PARTITION:OFFSET"),
-        ("memory.events:one:2", "TOPIC:PARTITION:OFFSET"),
-        ("memory.events:1:2_0", "TOPIC:PARTITION:OFFSET"),
-        ("", "TOPIC:PARTITION:OFFSET"),
+        ("memory.events", "TOPIC:PARTITION:OFFSET"), ("memory.events:1", "TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1:-2", "TOPIC:PARTITION:OFFSET"), ("memory.events:one:2", "TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1:2_0", "TOPIC:PARTITION:OFFSET"), ("", "TOPIC:PARTITION:OFFSET"),
         ("recall.responses:0:1", "memory.events and query.events"),
     ],
-)
+)  # fmt: skip
 def test_invalid_position_is_a_usage_error(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         TOPICS.skipped([text])

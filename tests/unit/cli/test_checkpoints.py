@@ -37,10 +37,8 @@ def test_generations_are_listed_newest_first(cli: Cli, url: str) -> None:
     ]
     listed = parsed(cli("checkpoints", "list", url, "--json").stdout)
     assert [(one["partition"], one["offset"], one["source"]) for one in listed] == [
-        (0, 1234, "memory.events:0"),
-        (0, 7, "memory.events:0"),
-        (11, -1, "memory.events:11"),
-    ]
+        (0, 1234, "memory.events:0"), (0, 7, "memory.events:0"), (11, -1, "memory.events:11"),
+    ]  # fmt: skip
 
 
 def test_verify_reads_every_object_and_names_the_damaged(cli: Cli, url: str, tmp_path: Path) -> None:

@@ -129,14 +129,10 @@ def test_synonyms_stand_for_existing_commands() -> None:
 
 
 FILL = {
-    "remember": ("remember", "tea"),
-    "replay": ("replay", "LOG", "--embedded"),
-    "pipe": ("pipe",),
-    "run": ("run", "--bootstrap-servers", "127.0.0.1:1"),
-    "enrich": ("enrich", "--bootstrap-servers", "127.0.0.1:1"),
-    "serve": ("serve", "--port", "0"),
-    "mcp": ("mcp",),
-}
+    "remember": ("remember", "tea"), "replay": ("replay", "LOG", "--embedded"), "pipe": ("pipe",),
+    "run": ("run", "--bootstrap-servers", "127.0.0.1:1"), "enrich": ("enrich", "--bootstrap-servers", "127.0.0.1:1"),
+    "serve": ("serve", "--port", "0"), "mcp": ("mcp",),
+}  # fmt: skip
 READ = (("ask", "tea?"), ("list",), ("state", "info"), ("export", "default", "user"))
 REFUSED = {
     "no text": ("remember", ""),
@@ -267,16 +263,13 @@ def test_interrupt_ends_a_command_quietly(cli: Cli, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("recallflow rep", ["replay"]),
-        ("recallflow state re", ["restore"]),
+        ("recallflow rep", ["replay"]), ("recallflow state re", ["restore"]),
         ("recallflow graph rollout acme ", ["off", "shadow", "canary"]),
-        ("recallflow ask --mode en", ["entity_focused"]),
-        ("recallflow remember tea --state-d", ["--state-dir"]),
-        ("recallflow completion ", ["bash", "zsh", "fish"]),
-        ("recallflow replay con", ["conversations.jsonl"]),
+        ("recallflow ask --mode en", ["entity_focused"]), ("recallflow remember tea --state-d", ["--state-dir"]),
+        ("recallflow completion ", ["bash", "zsh", "fish"]), ("recallflow replay con", ["conversations.jsonl"]),
         ("recallflow state info --state-dir mem", ["memory/"]),
     ],
-)
+)  # fmt: skip
 def test_line_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, offered: list[str]) -> None:
     """Ask as a shell does, by argcomplete's protocol, without the end of the process."""
     told = io.StringIO()

@@ -66,12 +66,10 @@ def test_rollout_and_gate_decide_whether_answers_use_the_graph(cli: Cli, told: P
 @pytest.mark.parametrize(
     ("words", "code", "token"),
     [
-        (["rollout", "acme", "on", *DECIDED], 2, "'on'"),
-        (["rollout", "acme", "canary", "--by", "ops"], 2, "--why"),
-        (["rollout", " ", "canary", *DECIDED], 1, "tenant_id"),
-        (["gate", "acme", "shut", *DECIDED], 2, "'shut'"),
+        (["rollout", "acme", "on", *DECIDED], 2, "'on'"), (["rollout", "acme", "canary", "--by", "ops"], 2, "--why"),
+        (["rollout", " ", "canary", *DECIDED], 1, "tenant_id"), (["gate", "acme", "shut", *DECIDED], 2, "'shut'"),
     ],
-)
+)  # fmt: skip
 def test_incomplete_decision_is_refused(words: list[str], code: int, token: str, cli: Cli, tmp_path: Path) -> None:
     done = cli("graph", *words, "--control", tmp_path / "control.jsonl")
     assert (done.returncode, (tmp_path / "control.jsonl").exists()) == (code, False)

@@ -75,13 +75,9 @@ def test_answer_sees_exactly_the_writes_before_it(pipe: Pipe) -> None:
 def test_query_sees_every_kind_of_write_before_it(pipe: Pipe) -> None:
     get = event("memory.get", memory_id="a")
     (first, second, third), _ = pipe(
-        event("memory", id="a", content="tea"),
-        get,
-        event("memory.update", memory_id="a", content="coffee"),
-        get,
-        event("memory.forget", memory_id="a"),
-        get,
-    )
+        event("memory", id="a", content="tea"), get, event("memory.update", memory_id="a", content="coffee"), get,
+        event("memory.forget", memory_id="a"), get,
+    )  # fmt: skip
     assert (first["versions"][0]["content"], second["versions"][0]["content"]) == ("tea", "coffee")
     assert third["error"]["code"] == "not_found"
 
@@ -141,13 +137,10 @@ def test_writes_print_nothing(pipe: Pipe) -> None:
 
 def test_lines_that_the_state_refuses_are_printed_in_line_order(pipe: Pipe) -> None:
     _, refused = pipe(
-        event("memory", id="a", content="tea"),
-        event("memory", id="a", content="coffee"),
-        NOT_JSON,
+        event("memory", id="a", content="tea"), event("memory", id="a", content="coffee"), NOT_JSON,
         event("memory.update", memory_id="b", summary="no such memory"),
-        event("memory.feedback", memory_id="b", useful=True),
-        {"type": "message"},
-    )
+        event("memory.feedback", memory_id="b", useful=True), {"type": "message"},
+    )  # fmt: skip
     codes = ["id_conflict", "invalid_json", "not_found", "not_found", "invalid_event"]
     assert refused == [*enumerate(codes, 2)]
 

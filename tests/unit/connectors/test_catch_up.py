@@ -62,11 +62,9 @@ def test_after_an_outage_it_counts_anew_and_knows_nothing_meanwhile() -> None:
 
 
 @given(
-    st.lists(st.booleans(), min_size=1, max_size=40),
-    st.integers(0, 45),
-    st.integers(1, 7),
+    st.lists(st.booleans(), min_size=1, max_size=40), st.integers(0, 45), st.integers(1, 7),
     st.randoms(use_true_random=False),
-)
+)  # fmt: skip
 def test_progress_ends_exactly_at_the_target(records: list[bool], target: int, batch: int, draw: Random) -> None:
     offsets = [offset for offset, there in enumerate(records) if there]
     target = min(target, len(records))

@@ -24,10 +24,8 @@ def test_a_file_gives_public_keys_and_secrets(tmp_path: Path) -> None:
     source = open_jwks(str(path))
     keys, problems, _ = source.read()
     assert [(key.name, key.algorithm, key.secret is not None) for key in keys] == [
-        ("r1", "RS256", False),
-        ("e1", "ES256", False),
-        ("o1", "HS256", True),
-    ]
+        ("r1", "RS256", False), ("e1", "ES256", False), ("o1", "HS256", True),
+    ]  # fmt: skip
     assert [sorted(key.jwk) for key in keys if key.jwk is not None] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
     assert len(problems) == 2
     assert not source.is_remote

@@ -208,13 +208,11 @@ def test_messages_inherit_fields_of_their_conversation(write: Callable[[bytes], 
 @pytest.mark.parametrize(
     "content",
     [
-        MESSAGE + b"\n\n" + MESSAGE + b"\n",
-        b"[" + MESSAGE + b"," + MESSAGE + b"]",
-        b'{"messages":[' + MESSAGE + b"," + MESSAGE + b"]}",
-        b'[{"messages":[' + MESSAGE + b"," + MESSAGE + b"]}]",
+        MESSAGE + b"\n\n" + MESSAGE + b"\n", b"[" + MESSAGE + b"," + MESSAGE + b"]",
+        b'{"messages":[' + MESSAGE + b"," + MESSAGE + b"]}", b'[{"messages":[' + MESSAGE + b"," + MESSAGE + b"]}]",
         b'{\n"messages":[\n' + MESSAGE + b",\n" + MESSAGE + b"\n]}",
     ],
-)
+)  # fmt: skip
 def test_every_layout_says_the_same(write: Callable[[bytes], Path], content: bytes) -> None:
     path = write(content)
     found = events(path)

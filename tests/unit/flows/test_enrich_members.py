@@ -60,10 +60,8 @@ class Brokers:
             memory = {"memory_id": f"m{number}", "content": "x", "content_hash": "h", "kind": "message"}
             value: dict[str, Any] = {"type": "enrichment.request", "tenant_id": "acme", "user_id": f"u{number % 5}"}
             value |= {
-                "tasks": ["facts"],
-                "source": f"memory.events:0:{number}",
-                "memories": [memory | {"created_at": 0}],
-            }
+                "tasks": ["facts"], "source": f"memory.events:0:{number}", "memories": [memory | {"created_at": 0}],
+            }  # fmt: skip
             key = f"acme/u{number % 5}".encode()
             self.kafka.append(TOPICS.enrichment, number % PARTITIONS, orjson.dumps(value), key, append_ms=number + 1)
 

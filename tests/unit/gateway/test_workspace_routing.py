@@ -62,10 +62,8 @@ def test_auto_routes_to_the_projects_workspace(engine: Engine, client: httpx.Cli
 def test_every_route_of_events_and_queries_is_routed() -> None:
     others = {f"{m.upper()} {p}" for p, methods in DOCUMENT["paths"].items() for m in methods} - set(ROUTED)
     assert {name for name in others if not name.endswith("/graph/rollout")} == {
-        "GET /livez",
-        "GET /readyz",
-        "GET /metrics",
-    }
+        "GET /livez", "GET /readyz", "GET /metrics",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -115,10 +113,8 @@ def test_a_revoked_mapping_is_no_mapping_any_more() -> None:
     for at, workspace in ((1, "org_w"), (2, None)):
         decisions.add(at, OwnerMapping(type="owner.mapping", tenant_id="acme", name="webrenew", workspace=workspace))
     assert [owner_mappings(decisions, "acme", at) for at in (0, 1, 2)] == [
-        {},
-        {"webrenew": "org_w"},
-        {"webrenew": None},
-    ]
+        {}, {"webrenew": "org_w"}, {"webrenew": None},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

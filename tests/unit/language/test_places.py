@@ -35,10 +35,8 @@ def test_function_word_with_a_foreign_stem_is_no_match() -> None:
 
 def test_characters_without_blanks_that_follow_each_other_are_one_word() -> None:
     assert spelled("我妹妹对花生过敏。", {"妹妹", "过敏", "花生"}, 0) == [
-        ("妹妹", "妹妹"),
-        ("花生", "花生"),
-        ("过敏", "过敏"),
-    ]
+        ("妹妹", "妹妹"), ("花生", "花生"), ("过敏", "过敏"),
+    ]  # fmt: skip
     assert spelled("她住在波尔图市。", {"波尔", "尔图"}, 0) == [("波尔图", "波尔图")]
 
 

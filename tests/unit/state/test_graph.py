@@ -53,18 +53,11 @@ RECORDS = st.one_of(
         LinksRow, TEXT, st.dictionaries(TEXT, TEXT, max_size=3), st.lists(TEXT), st.lists(TEXT), st.binary(max_size=32)
     ),
     st.builds(
-        EdgeRow,
-        NODE_KEYS,
-        NODE_KEYS,
-        TEXT,
-        SEQ,
-        st.none() | GIVEN,
-        st.lists(STATEMENTS, max_size=2).map(tuple),
-        st.none() | st.booleans(),
-        TIME,
+        EdgeRow, NODE_KEYS, NODE_KEYS, TEXT, SEQ, st.none() | GIVEN, st.lists(STATEMENTS, max_size=2).map(tuple),
+        st.none() | st.booleans(), TIME,
     ),
     st.builds(Unsynced, TEXT, st.integers(0, 9), st.lists(st.tuples(TEXT, TEXT), max_size=2)),
-)
+)  # fmt: skip
 
 
 @given(record=RECORDS)

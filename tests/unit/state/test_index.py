@@ -78,15 +78,12 @@ VECTORS = st.none() | st.builds(
 PICK = st.integers(0, 50)
 CHANGES = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), SAID, VECTORS, PICK),
-        st.tuples(st.just("add"), SAID, VECTORS, PICK),
-        st.tuples(st.just("update"), SAID, VECTORS, PICK),
-        st.tuples(st.just("remove"), PICK),
-        st.tuples(st.just("merge"), PICK, PICK),
-        st.tuples(st.just("read")),
+        st.tuples(st.just("add"), SAID, VECTORS, PICK), st.tuples(st.just("add"), SAID, VECTORS, PICK),
+        st.tuples(st.just("update"), SAID, VECTORS, PICK), st.tuples(st.just("remove"), PICK),
+        st.tuples(st.just("merge"), PICK, PICK), st.tuples(st.just("read")),
     ),
     max_size=25,
-)
+)  # fmt: skip
 
 
 @dataclass

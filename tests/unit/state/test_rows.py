@@ -98,15 +98,10 @@ def test_encoded_record_decodes_to_itself(records: st.SearchStrategy[Any], data:
 
 @given(
     head=st.builds(
-        OwnerHead,
-        st.builds(Owner, TEXT, TEXT, TEXT),
-        SEQ,
-        SEQ,
-        st.none() | TIME,
-        st.integers(0, 7),
+        OwnerHead, st.builds(Owner, TEXT, TEXT, TEXT), SEQ, SEQ, st.none() | TIME, st.integers(0, 7),
         st.builds(Held, SEQ, SEQ, SEQ),
     )
-)
+)  # fmt: skip
 def test_an_owner_head_round_trips(head: OwnerHead) -> None:
     decoded = OwnerHead.decode(head.encode())
     assert decoded == head

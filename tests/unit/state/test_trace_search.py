@@ -62,19 +62,13 @@ def test_words_of_the_person_are_searched_not_the_engines() -> None:
     traces = Traces()
     traces.add(
         {
-            "type": "memory",
-            "id": "memory-id-1",
-            "position": "memory.events:0:15",
-            "tenant_id": "tenant of all",
-            "content": "I keep bees on the roof, and honey in the cellar",
-            "created_at": "2024-03-01T10:00:00Z",
-            "kind": "preference",
-            "metadata": {"field of mine": "value of mine"},
-            "entities": [{"name": "Honeycomb Ltd", "type": "company"}],
-            "tags": ["short", "apiculture"],
+            "type": "memory", "id": "memory-id-1", "position": "memory.events:0:15", "tenant_id": "tenant of all",
+            "content": "I keep bees on the roof, and honey in the cellar", "created_at": "2024-03-01T10:00:00Z",
+            "kind": "preference", "metadata": {"field of mine": "value of mine"},
+            "entities": [{"name": "Honeycomb Ltd", "type": "company"}], "tags": ["short", "apiculture"],
             "vectors": {"model": "model of all"},
         }
-    )
+    )  # fmt: skip
     assert traces.pieces() == sorted(
         (b"memory-id-1", b"I keep bees on the", b"roof, and honey in", b"ey in the cellar",
          b"field of mine", b"value of mine", b"Honeycomb Ltd", b"apiculture")

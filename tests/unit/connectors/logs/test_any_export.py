@@ -77,9 +77,7 @@ def document(name: str) -> Any:
         "telegram": t.account(
             t.chat(t.said(1, ["a", {"type": "link", "text": "b", "href": "c"}], **edited), t.said(2, "b", **sent)),
             t.chat(
-                {"id": 1, "type": "service", "action": "join"},
-                t.said(2, "c", forwarded_from="Bo"),
-                type="bot_chat",
+                {"id": 1, "type": "service", "action": "join"}, t.said(2, "c", forwarded_from="Bo"), type="bot_chat",
                 id=9,
             ),
         ),
@@ -87,7 +85,7 @@ def document(name: str) -> Any:
         "discord": test_discord.FULL,
         "sharegpt": [{"id": "a", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}],
         "zep": {"edges": [z.edge("e1", "a", invalid_at=z.AT)], "nodes": z.NODES, "messages": [z.message("m1", "a")]},
-    }[name]
+    }[name]  # fmt: skip
 
 
 SLACK: dict[str, Any] = {

@@ -37,10 +37,8 @@ def test_messages_come_with_ids_times_and_roles(tmp_path: Path) -> None:
     assert found.column("role") == ["user", "assistant", "user"]
     assert found.column("content")[1:] == ["Hawk-moths.\nAnd bats.", "An older export had text alone."]
     assert times(found.messages) == [
-        ms("2026-02-14T10:04:22.123Z"),
-        ms("2026-02-14T10:04:30Z"),
-        ms("2026-02-14T10:00:00Z"),
-    ]
+        ms("2026-02-14T10:04:22.123Z"), ms("2026-02-14T10:04:30Z"), ms("2026-02-14T10:00:00Z"),
+    ]  # fmt: skip
     assert found.column("session_id") == ["talk-1"] * 3
     assert found.column("metadata") == [{"source": "claude", "title": "Moths"}, *[{"source": "claude"}] * 2]
 
@@ -87,12 +85,10 @@ def test_zip_is_recognised_by_its_other_files(tmp_path: Path) -> None:
 
 def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     talk = conversation(
-        message("m1", "human", "bad time", created_at="yesterday"),
-        "no message",
-        message("m2", "narrator", "no such role"),
-        message("m3", "human", "good"),
+        message("m1", "human", "bad time", created_at="yesterday"), "no message",
+        message("m2", "narrator", "no such role"), message("m3", "human", "good"),
         message("m4", "human", "deep", created_at={"a": {"b": 1}}),
-    )
+    )  # fmt: skip
     found = read(written(tmp_path, talk, {"uuid": "x"}, 7))
     assert found.column("id") == ["m3"]
     assert len(found.refused) == 6

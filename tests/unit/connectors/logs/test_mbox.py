@@ -36,14 +36,11 @@ def test_mails_are_messages_of_threads(tmp_path: Path) -> None:
         tmp_path,
         mail(1, "Who brings it?", Subject="The kite"),
         mail(
-            2,
-            answer,
-            sender="=?utf-8?q?B=C3=B6?= <bo@example.com>",
-            References="<1@example.com>",
+            2, answer, sender="=?utf-8?q?B=C3=B6?= <bo@example.com>", References="<1@example.com>",
             Subject="Re: The kite",
         ),
         mail(3, "", Subject="Wind is up"),
-    )
+    )  # fmt: skip
     assert found.format == "mbox"
     assert found.column("content") == ["The kite\n\nWho brings it?", "Bo does.\nFrom here on.", "Wind is up"]
     assert found.column("name") == ["Ann", "Bö", "Ann"]

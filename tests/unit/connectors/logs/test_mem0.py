@@ -29,15 +29,10 @@ ONE = memory("m1", "Likes tea", categories=["food", "habits"], metadata={"seen":
 @pytest.mark.parametrize(
     "value",
     [
-        [ONE],
-        {"results": [ONE]},
-        {"count": 1, "next": None, "previous": None, "results": [ONE]},
-        {"memories": [ONE]},
-        ONE,
-        orjson.dumps(ONE) + b"\n",
-        b'{"results": []}\n' + orjson.dumps({"results": [ONE]}),
+        [ONE], {"results": [ONE]}, {"count": 1, "next": None, "previous": None, "results": [ONE]},
+        {"memories": [ONE]}, ONE, orjson.dumps(ONE) + b"\n", b'{"results": []}\n' + orjson.dumps({"results": [ONE]}),
     ],
-)
+)  # fmt: skip
 def test_every_shape(tmp_path: Path, value: Any) -> None:
     found = read(written(tmp_path, value))
     assert found.format == "mem0"
@@ -61,10 +56,8 @@ def test_owners_are_those_of_the_interface(tmp_path: Path) -> None:
     found = read(written(tmp_path, memories))
     assert found.column("user_id") == ["alex", "agent:cook", "run:r1", "ann"]
     assert [found.events[0][field] for field in ("session_id", "project_id", "metadata")] == [
-        "r1",
-        "kitchen",
-        {"agent_id": "cook"},
-    ]
+        "r1", "kitchen", {"agent_id": "cook"},
+    ]  # fmt: skip
     assert {*read(tmp_path / "memories.json", user_given=True).column("user_id")} == {"ann"}
 
 
@@ -105,10 +98,8 @@ def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
         deep = [deep]
     values = [memory("m1", "caf@"), 7, memory("m2", 8), memory("m3", "when?", created_at="soon", updated_at=None)]
     values += [
-        memory("m4", "whose?", user_id="agent:x"),
-        memory("m5", "deep", metadata={"a": deep}),
-        memory("m6", "end"),
-    ]
+        memory("m4", "whose?", user_id="agent:x"), memory("m5", "deep", metadata={"a": deep}), memory("m6", "end"),
+    ]  # fmt: skip
     found = read(written(tmp_path, orjson.dumps(values).replace(b"caf@", b"caf\xe9")))
     assert found.column("content") == ["caf\ufffd", "end"]
     assert len(found.refused) == 5

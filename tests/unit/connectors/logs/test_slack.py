@@ -55,10 +55,8 @@ def test_channels_threads_and_people(tmp_path: Path) -> None:
     assert found.column("session_id") == ["D1", "G1", "C1", *["C1-1769767200.000100"] * 2, "C1"]
     assert found.column("name") == ["Ann", "Ann", "Ann", "Bo B.", "U9", "Cy"]
     assert times(found.messages)[2:5] == [
-        ms("2026-01-30T10:00:00Z"),
-        ms("2026-01-30T10:00:01Z"),
-        ms("2026-01-30T10:00:02.345Z"),
-    ]
+        ms("2026-01-30T10:00:00Z"), ms("2026-01-30T10:00:01Z"), ms("2026-01-30T10:00:02.345Z"),
+    ]  # fmt: skip
     thread = {"source": "slack", "channel": "trip", "thread": "C1-1769767200.000100"}
     assert found.column("metadata")[2:4] == [{"source": "slack", "channel": "trip"}, thread]
     assert found.skipped == {"files of another kind": 1}

@@ -60,10 +60,8 @@ def test_a_chat(tmp_path: Path) -> None:
     assert {*found.column("user_id")} == {"Trip"}
     assert {*found.column("session_id")} == {"4242"}
     assert found.skipped == {
-        "service messages (create_group)": 1,
-        "service messages (phone_call)": 1,
-        "empty messages": 1,
-    }
+        "service messages (create_group)": 1, "service messages (phone_call)": 1, "empty messages": 1,
+    }  # fmt: skip
 
 
 def test_an_account_has_an_owner_a_chat(tmp_path: Path) -> None:

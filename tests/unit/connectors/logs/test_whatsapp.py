@@ -77,10 +77,8 @@ def test_ios(tmp_path: Path) -> None:
     assert found.column("name") == ["Ann", "Bo", "Bo"]
     assert times(found.messages)[:2] == [ms("2025-12-31T23:59:59Z"), ms("2026-01-13T09:00:01Z")]
     assert found.skipped == {
-        "lines of the program's own": 2,
-        "media that are not in the export": 1,
-        "deleted messages": 1,
-    }
+        "lines of the program's own": 2, "media that are not in the export": 1, "deleted messages": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("unsaved", ["~ Bo", "~\u202fBo", "~\xa0Bo", "~Bo", "\u202a~ Bo\u202c"])
@@ -204,10 +202,8 @@ def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
 
 DAYS = st.lists(st.dates(date(2012, 1, 1), date(2035, 12, 31)), min_size=1, max_size=30).map(sorted)
 WAYS: dict[DateOrder, tuple[str, ...]] = {
-    "dmy": ("%d/%m/%Y", "%d/%m/%y", "%d.%m.%y"),
-    "mdy": ("%m/%d/%y", "%m-%d-%Y"),
-    "ymd": ("%Y-%m-%d", "%Y/%m/%d"),
-}
+    "dmy": ("%d/%m/%Y", "%d/%m/%y", "%d.%m.%y"), "mdy": ("%m/%d/%y", "%m-%d-%Y"), "ymd": ("%Y-%m-%d", "%Y/%m/%d"),
+}  # fmt: skip
 
 
 @given(DAYS, st.sampled_from([(order, way) for order, ways in WAYS.items() for way in ways]))
