@@ -1,7 +1,7 @@
 """The rules and the dashboard of docs/monitoring before real processes: a real Prometheus scrapes an engine, the
 enrichment flow and a gateway, first in normal running, then while records and models fail.
 
-A few alerts are fired here. promtool fires each of them on series of its own (tests/unit/test_monitoring.py)."""
+A few alerts are fired here. promtool fires each of them on series of its own (tests/unit/test_metrics.py)."""
 
 import contextlib
 import os

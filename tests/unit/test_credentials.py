@@ -1,14 +1,31 @@
-"""API keys as text, and keys of tokens out of a JWKS document."""
+"""API keys, signing keys, signatures, and the masking of credentials in bodies and log lines."""
 
+import io
 import json
+import logging
 from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from recallflow.credentials import ApiKeyText, Headers, fingerprint, hash_of, new_salt, without_credentials
+from recallflow.cli.telemetry import JsonFormatter, TextFormatter
+from recallflow.credentials import (
+    SIGNATURE,
+    ApiKeyText,
+    Headers,
+    check_secret,
+    fingerprint,
+    hash_of,
+    is_signed,
+    new_salt,
+    signed,
+    without_credentials,
+)
 from recallflow.errors import InvalidRecord, UsageError
+from recallflow.masking import MASK, mask, mask_text
 from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
 from tests.unit.senders import (
@@ -142,3 +159,135 @@ def test_credentials_of_any_tenant_are_judged_without_an_event() -> None:
     assert code_of(senders, with_key(mine) + bearer(token())) == "unauthenticated"
     assert code_of(Senders("off"), ()) is None
     assert code_of(Senders("auto"), ()) is None  # nobody has a key yet
+
+
+CONTROL_SECRET, OTHER = "s" * 32, "o" * 32
+
+
+@given(st.binary(), st.binary())
+def test_only_signed_content_is_verified(key: bytes, value: bytes) -> None:
+    headers = signed(CONTROL_SECRET, key, value)
+    assert is_signed(CONTROL_SECRET, key, value, headers)
+    assert not is_signed(OTHER, key, value, headers)
+    assert not is_signed(CONTROL_SECRET, key, value, signed(OTHER, key, value))
+
+
+@given(st.binary(max_size=8), st.binary(max_size=8), st.binary(max_size=8), st.binary(max_size=8))
+@example(b"a", b"bc", b"ab", b"c")  # the same bytes, cut elsewhere
+def test_a_signature_is_of_one_key_and_one_value(key: bytes, value: bytes, key2: bytes, value2: bytes) -> None:
+    assert is_signed(CONTROL_SECRET, key2, value2, signed(CONTROL_SECRET, key, value)) is (
+        (key, value) == (key2, value2)
+    )
+
+
+def test_missing_or_repeated_signature_is_refused() -> None:
+    [(name, signature)] = signed(CONTROL_SECRET, b"k", b"v")
+    for headers in (
+        None,
+        (),
+        ((name, None),),
+        ((name, b""),),
+        ((name.upper(), signature),),
+        ((name, signature.upper()),),
+        ((name, signature), (name, signature)),
+        ((name, b"0" * 64), (name, signature)),
+    ):
+        assert not is_signed(CONTROL_SECRET, b"k", b"v", headers)
+    assert is_signed(CONTROL_SECRET, b"k", b"v", ((SIGNATURE, signature), ("another", b"x")))
+    assert not is_signed(CONTROL_SECRET, None, b"v", ((name, signature),))
+    assert not is_signed(CONTROL_SECRET, b"k", None, ((name, signature),))
+
+
+def test_without_a_secret_nothing_is_signed() -> None:
+    assert signed(None, b"k", b"v") == ()
+
+
+@pytest.mark.parametrize("secret", ["", "s" * 31, b"s" * 32, 5])
+def test_a_secret_that_could_be_guessed_is_refused_unseen(secret: object) -> None:
+    with pytest.raises(UsageError, match=r"^control_secret must be text of 32 bytes or more: make a new one$"):
+        check_secret("control_secret", secret)  # type: ignore[arg-type]
+    check_secret("control_secret", None)
+
+
+HIDDEN = "hunter2-walnut"
+KEY = ApiKeyText.new().text()
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"
+NAMES = ("token", "api_key", "apiKey", "X-API-Key", "authorization", "Password", "client_secret", "AUTHTOKEN")
+HARMLESS = ("content", "max_tokens", "key", "author", "tokens", "name", "text")
+
+texts = st.text(max_size=8)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(HARMLESS), inner, max_size=3),
+    max_leaves=8,
+)
+hidden = st.sampled_from([HIDDEN, [HIDDEN], {"value": HIDDEN, "list": [HIDDEN, '"}']}, f'"{HIDDEN}\\"'])
+
+
+@given(values, st.sampled_from(NAMES), hidden, st.lists(st.sampled_from((*HARMLESS, 0)), max_size=4), st.booleans())
+def test_field_with_name_of_credential_is_masked_at_any_depth(
+    beside: object, name: str, secret: object, path: list[str | int], ascii_only: bool
+) -> None:
+    def nested(held: object) -> object:
+        body: object = {"beside": beside, name: held, "content": f"the {name} is {name}"}
+        for step in path:
+            body = [beside, body] if step == 0 else {str(step): body}
+        return body
+
+    written, count = mask(json.dumps(nested(secret), ensure_ascii=ascii_only).encode())
+    assert count == 1
+    assert HIDDEN.encode() not in written
+    assert json.loads(written) == nested(MASK.decode())
+
+
+@given(values)
+def test_body_without_credentials_stays_byte_for_byte(body: object) -> None:
+    data = json.dumps(body).encode()
+    assert mask(data) == (data, 0)
+
+
+def test_words_about_credentials_in_a_memory_stay() -> None:
+    said = json.dumps({"content": 'my "token": "abc" and password: walnut', "summary": "the secret is out"}).encode()
+    assert mask(said) == (said, 0)
+
+
+@pytest.mark.parametrize("credential", [KEY, TOKEN], ids=["API key", "JWT"])
+def test_own_credential_is_masked_anywhere(credential: str) -> None:
+    for body in (json.dumps({"content": f"it is {credential}, or"}), f"no json {credential}", f'{{"{credential}":'):
+        written, count = mask(body.encode())
+        assert count == 1
+        assert credential[-20:].encode() not in written
+    assert mask(KEY.encode())[0] == KEY[: KEY.index("_", 4) + 1].encode() + MASK  # an operator learns which to revoke
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'{{"token": "{HIDDEN}', f'{{"a": 1, "api_key": "{HIDDEN}", }}',
+        f'{{"secret": ["{HIDDEN}", {{"a": "{HIDDEN}"', f'{{"content": "she said "no", "password": "{HIDDEN}"}}',
+        f'{{"to\\u006ben": "{HIDDEN}"}}', f'{{"password"\n:\n"{HIDDEN}"}}\x00',
+    ],
+)  # fmt: skip
+def test_credential_in_broken_json_is_masked(body: str) -> None:
+    written, _ = mask(body.encode())
+    assert HIDDEN.encode() not in written
+
+
+@pytest.mark.parametrize("piece", [b'"\\', b'"token":', b'{"token":[', b'"token"', b"eyJ.", b"\\u0", b"'token' "])
+def test_hostile_bytes_are_read_once(piece: bytes) -> None:
+    mask(piece * 100_000)  # what is read again from each place would take hours
+    mask_text((piece * 100_000).decode())
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_log_line_holds_no_credential(formatter: logging.Formatter) -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(formatter)
+    log = logging.Logger("recallflow.test")
+    log.addHandler(handler)
+    error = ValueError(f"{{'x-api-key': '{HIDDEN}'}}")
+    log.error('refused {"token": "%s"}, %s, Authorization: Bearer %s', HIDDEN, KEY, HIDDEN, exc_info=error)
+    assert HIDDEN not in written.getvalue()
+    assert KEY not in written.getvalue()
+    assert "refused" in written.getvalue()

@@ -1,16 +1,26 @@
-"""Decisions of operators as of any time, and the owners of projects."""
+"""Decisions of operators as of any time, owners of projects, and announcements of signing keys."""
 
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
+from threading import Event
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow import workspace_of
-from recallflow.control import ApiKey, OwnerMapping, Rollout
+from recallflow.connectors.jwks import open_jwks
+from recallflow.control import ALL_TENANTS, ApiKey, OwnerMapping, Rollout, TokenKey
+from recallflow.credentials import fingerprint
 from recallflow.decisions import History
-from recallflow.errors import InvalidRecord
+from recallflow.errors import InvalidRecord, SinkError, SourceError
+from recallflow.fields import EPOCH_MS_MAX
+from recallflow.flows.admission import TokenKeys, key_source
+from recallflow.flows.settings import AuthSettings
 from recallflow.parsing import parse_control
+from tests.jwks_server import SECRET, JwksServer, document, es256, oct_key, rs256
 
 MODES = st.sampled_from(["off", "shadow", "canary"])
 
@@ -156,3 +166,230 @@ ORGANISATIONS = ["webrenew", "gone", "both"]
 )
 def test_projects_go_to_their_owners_workspace(project_id: str | None, workspace: str) -> None:
     assert workspace_of(project_id, MAPPINGS, ORGANISATIONS, "jane") == workspace
+
+
+GIVE_UP_S = 60.0
+OWN = "a secret of thirty-two bytes, or more"
+
+
+class Log:
+    """The control topic, and the table that is read of it."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.events: list[TokenKey] = []
+        self.fails = False
+        self.called = Event()
+
+    def __call__(self, events: Sequence[TokenKey]) -> None:
+        if self.fails:
+            raise SinkError("the brokers are away")
+        for event in events:
+            self.events.append(event)
+            self.history.add(len(self.events), event)
+        self.called.set()
+
+    def news(self) -> list[tuple[str, bool]]:
+        found = [(event.name, event.revoked) for event in self.events]
+        self.events = []
+        return found
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def server() -> Iterator[JwksServer]:
+    server = JwksServer()
+    yield server
+    server.close()
+
+
+def watch(log: Log, jwks: object = None, secret: str | None = None) -> tuple[TokenKeys, dict[str, bytes]]:
+    auth = AuthSettings(jwks=None if jwks is None else str(jwks), secret=secret)
+    secrets: dict[str, bytes] = {}
+    return TokenKeys(auth, key_source(auth), log.history, secrets, log), secrets
+
+
+def begin(log: Log, jwks: object = None, secret: str | None = None) -> TokenKeys:
+    keys, _ = watch(log, jwks, secret)
+    keys.load()
+    return keys
+
+
+def write(tmp_path: Path, *keys: object) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(document(*keys))
+    return path
+
+
+def test_keys_of_a_file_are_announced_and_revoked(log: Log, tmp_path: Path) -> None:
+    first, second, secret = rs256("one"), es256("two"), oct_key("three")
+    path = write(tmp_path, first, secret)
+    keys, secrets = watch(log, path)
+    keys.load()
+    announced = {event.name: event for event in log.events}
+    assert log.news() == [("one", False), ("three", False)]
+    assert announced["one"].tenant_id == ALL_TENANTS
+    assert (announced["one"].algorithm, announced["one"].jwk) == ("RS256", {x: first[x] for x in ("e", "kty", "n")})
+    assert (announced["three"].algorithm, announced["three"].jwk) == ("HS256", None)
+    assert list(secrets) == [announced["three"].fingerprint]
+    keys.refresh()
+    assert log.news() == []
+    write(tmp_path, second, secret)
+    keys.refresh()
+    assert log.news() == [("two", False), ("one", True)]
+    keys.refresh()
+    assert log.news() == []
+
+
+def test_unreadable_file_stops_a_start(log: Log, tmp_path: Path) -> None:
+    path = write(tmp_path, oct_key("one"))
+    begin(log, path)
+    path.unlink()
+    with pytest.raises(SourceError, match="cannot read"):
+        begin(log, path, OWN)
+
+
+def test_a_restart_announces_nothing_that_is_known(log: Log, tmp_path: Path) -> None:
+    path = write(tmp_path, rs256("one"), oct_key("two"))
+    begin(log, path, OWN)
+    assert log.news() == [("one", False), ("two", False), (fingerprint(OWN.encode()), False)]
+    keys, secrets = watch(log, path, OWN)
+    keys.load()
+    assert (log.news(), len(secrets)) == ([], 2)
+
+
+def test_no_secret_is_in_an_announcement(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    private = rs256("one")
+    watch(log, write(tmp_path, private, oct_key("two")), OWN)[0].load()
+    told = caplog.text + "".join(event.model_dump_json() for event in log.events)
+    for secret in (SECRET, OWN, private["d"], private["p"]):
+        assert secret not in told
+
+
+def test_a_key_that_comes_back_stays_revoked(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = rs256("one"), rs256("two")
+    path = write(tmp_path, one, two)
+    keys = begin(log, path)
+    write(tmp_path, two)
+    keys.refresh()
+    assert log.news() == [("one", False), ("two", False), ("one", True)]
+    write(tmp_path, one, two)
+    for _ in range(3):
+        keys.refresh()
+    assert log.news() == []
+    assert [text for text in caplog.messages if "was revoked" in text] == [
+        "auth.jwks: one was revoked, and a revoked key stays invalid: give it another kid"
+    ]
+
+
+def test_another_key_of_the_same_kid_takes_its_place(log: Log, tmp_path: Path) -> None:
+    path = write(tmp_path, rs256("one"))
+    keys = begin(log, path)
+    before = log.events[-1].fingerprint
+    write(tmp_path, es256("one"))
+    keys.refresh()
+    assert [(event.name, event.algorithm) for event in log.events] == [("one", "RS256"), ("one", "ES256")]
+    assert log.events[-1].fingerprint != before
+
+
+def test_key_missing_twice_at_an_address_is_revoked(log: Log, server: JwksServer) -> None:
+    one, two = rs256("one"), es256("two")
+    server.body = document(one, two)
+    keys = begin(log, server.url)
+    assert log.news() == [("one", False), ("two", False)]
+    server.body = document(two)
+    keys.refresh()
+    server.body = document(one, two)  # it was but one of several servers that was behind
+    keys.refresh()
+    server.body = document(two)
+    keys.refresh()
+    assert log.news() == []
+    keys.refresh()
+    assert log.news() == [("one", True)]
+
+
+@pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"<html>"), (200, document()), (302, b"")])
+def test_unreadable_answer_changes_no_key(log: Log, server: JwksServer, status: int, body: bytes) -> None:
+    server.body = document(rs256("one"))
+    keys = begin(log, server.url)
+    server.status, server.body = status, body
+    for _ in range(3):
+        with pytest.raises(SourceError):
+            keys.refresh()
+    assert log.news() == [("one", False)]
+    begin(log, server.url)  # a start goes on with what is known
+
+
+def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.status = 500
+    with pytest.raises(SourceError, match="it answered 500; no signing key is known yet, so no token can be"):
+        begin(log, server.url)
+    keys, secrets = watch(log, server.url, OWN)  # the one that is set is one
+    with monkeypatch.context() as patched:
+        patched.setattr(log.history, "add", lambda *_: None)  # what was announced takes a moment to come back
+        keys.load()
+    assert (log.news(), list(secrets)) == ([(fingerprint(OWN.encode()), False)], [fingerprint(OWN.encode())])
+
+
+def test_missing_jwks_setting_revokes_no_key(log: Log, tmp_path: Path) -> None:
+    watch(log, write(tmp_path, rs256("one")), OWN)[0].load()
+    log.news()
+    begin(log, None, OWN + " another")
+    old, new = fingerprint(OWN.encode()), fingerprint(f"{OWN} another".encode())
+    assert log.news() == [(new, False), (old, True)]
+    assert not log.history.is_revoked(ALL_TENANTS, "token_key", "one", EPOCH_MS_MAX)
+
+
+def test_unreadable_key_is_not_revoked(log: Log, tmp_path: Path) -> None:
+    one, two = rs256("one"), rs256("two")
+    keys = begin(log, write(tmp_path, one, two))
+    write(tmp_path, one | {"n": "a typing error"}, two)
+    keys.refresh()
+    assert log.news() == [("one", False), ("two", False)]
+
+
+def test_failed_announcement_is_repeated(log: Log, tmp_path: Path) -> None:
+    keys, _ = watch(log, write(tmp_path, rs256("one")))
+    log.fails = True
+    with pytest.raises(SinkError):
+        keys.load()
+    log.fails = False
+    keys.refresh()
+    assert log.news() == [("one", False)]
+
+
+def test_a_thread_looks_on_and_says_why_it_ends(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recallflow.flows.admission.RETRY_S", 0.01)
+    server.body = document(rs256("one"))
+    auth = AuthSettings(jwks=server.url, jwks_refresh_s=1)
+    keys = TokenKeys(auth, open_jwks(server.url), log.history, {}, log)
+    keys._refresh_s = 0.01
+    keys.load()
+    server.body, server.failures = document(rs256("one"), es256("two")), 3
+    log.called.clear()
+    with keys.running():
+        assert log.called.wait(GIVE_UP_S)
+    assert ("two", False) in log.news()
+    assert len(server.asked) >= 5
+    keys.check(None)
+
+
+def test_a_defect_stops_the_flow(log: Log, server: JwksServer) -> None:
+    server.body = document(rs256("one"))
+    failed = Event()
+
+    def fail(_: Sequence[TokenKey]) -> None:
+        failed.set()
+        raise ZeroDivisionError
+
+    keys = TokenKeys(AuthSettings(jwks=server.url, jwks_refresh_s=1), open_jwks(server.url), log.history, {}, fail)
+    keys._refresh_s = 0.01
+    with keys.running():
+        assert failed.wait(GIVE_UP_S)
+    with pytest.raises(SourceError, match="the refresh of signing keys has stopped"):
+        keys.check(None)

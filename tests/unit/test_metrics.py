@@ -1,11 +1,22 @@
-"""Metrics of a flow, as documented."""
+"""Metrics and spans of a flow, and the alert rules and the dashboard of docs/monitoring."""
 
+import json
+import logging
+import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
 
 import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,6 +33,7 @@ from recallflow.decisions import History
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
+from recallflow.flows import record_spans as module
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.kafka_metrics import (
     EnrichmentCounter,
@@ -36,11 +48,15 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.operators.enrichment.results import failure
+from recallflow.operators.events import decode
 from recallflow.outputs import Answer, DeadLetter, Derived, Done, Receipted, Requested
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position, Record
-from recallflow.responses import WARNINGS, Response, Warn
+from recallflow.responses import WARNINGS, Context, MemoryPage, RecalledMemory, Response, Warn
 from recallflow.state.directory import StateDirectory
+from recallflow.tracing import TRACE_HEADER
+from tools.dashboard import dashboard
+from tools.reference import metrics
 
 ROOT = Path(__file__).parents[2]
 QUERIES, MEMORIES = "query.events", "memory.events"
@@ -259,3 +275,164 @@ def test_results_are_counted_by_task_code_and_reason(running: MainFlowParts) -> 
         "recallflow_control_events_left_out_total{'reason': 'replayed'}": 0,
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+MONITORING = DOCS / "monitoring"
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def listed() -> set[str]:
+    return set(re.findall(r"^\| `(recallflow_\w+)", metrics.page(), re.MULTILINE))
+
+
+def named(text: str) -> set[str]:
+    """Metrics that an expression looks at, a histogram's by its own name."""
+    return {re.sub(r"_bucket$", "", name) for name in re.findall(r"\brecallflow_\w+", text)}
+
+
+@pytest.mark.examples
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize(
+    "words", ["check rules alerts.yml", "check config prometheus.yml", "test rules alerts_test.yml"]
+)
+def test_promtool_finds_nothing_wrong(words: str) -> None:
+    done = subprocess.run(["promtool", *words.split()], cwd=MONITORING, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_test_in_which_it_fires() -> None:
+    tests = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"]
+    samples = [sample for test in tests for case in test["promql_expr_test"] for sample in case["exp_samples"]]
+    fired = [re.findall(r'alertname="(\w+)"', sample["labels"])[0] for sample in samples]
+    assert sorted(fired) == sorted(alerts())
+
+
+def test_normal_series_cover_all_alerts() -> None:
+    normal = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"][0]
+    given = {series["series"].partition("{")[0].removesuffix("_bucket") for series in normal["input_series"]}
+    assert {name for rule in alerts().values() for name in named(rule["expr"])} <= given
+
+
+def test_expressions_look_at_metrics_that_there_are() -> None:
+    exprs = [target["expr"] for panel in panels() for target in panel["targets"]]
+    exprs += [rule["expr"] for rule in alerts().values()]
+    assert {name for expr in exprs for name in named(expr)} <= listed()
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    shown = {name for panel in panels() for target in panel["targets"] for name in named(target["expr"])}
+    assert listed() - shown == set()
+
+
+def test_grafana_reads_the_dashboard_as_it_is() -> None:
+    register_default_plugins()
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard())))
+    assert [*lost(dashboard(), read)] == []
+
+
+def lost(written: Any, read: Any, path: str = "") -> list[str]:
+    if isinstance(written, dict) and isinstance(read, dict):
+        return [one for key, value in written.items() for one in lost(value, read.get(key), f"{path}.{key}")]
+    if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        return [one for at, (a, b) in enumerate(zip(written, read, strict=True)) for one in lost(a, b, f"{path}[{at}]")]
+    return [] if written == read else [f"{path}: {written} → {read}"]
+
+
+def test_every_expression_uses_the_dashboard_variables() -> None:
+    variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    assert variables == {"datasource", "job", "instance"}
+    for panel in panels():
+        for target in panel["targets"]:
+            assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            for selector in re.findall(r"\b(?:recallflow|process)_\w+(\{.*?\})", target["expr"]):
+                assert selector.startswith('{job=~"$job", instance=~"$instance"'), panel["title"]
+            assert len(re.findall(r"\b(?:recallflow|process)_\w+\{", target["expr"])) == len(
+                re.findall(r"\b(?:recallflow|process)_\w+", target["expr"])
+            ), panel["title"]
+
+
+EVENT_TOPIC, QUERY_TOPIC = "memory.events", "query.events"
+PARENT = ((TRACE_HEADER, b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),)
+EVENT = b'{"type":"memory","tenant_id":"acme","user_id":"ann","content":"tea"}'
+QUERY = b'{"type":"recall","tenant_id":"acme","user_id":"ann","query":"tea?"}'
+MOST = 10
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(module, "tracer", provider.get_tracer("test"))
+    monkeypatch.setattr(module, "LATE_MOST", MOST)
+    return exporter
+
+
+@pytest.mark.parametrize(("topic", "value"), [(EVENT_TOPIC, EVENT), (QUERY_TOPIC, QUERY)], ids=["events", "queries"])
+def test_waiting_spans_are_bounded_and_end_once(
+    exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, topic: str, value: bytes
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    spans = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), waits=QUERY_TOPIC)
+    places = [Position(topic, 0, offset) for offset in range(3 * MOST)]
+    spans.begin([decode(Record(place, value, 0, b"acme/ann", headers=PARENT)) for place in places], 0.0)
+    spans.done(places)  # without an output
+    assert [spans.is_late(place) for place in places] == [False] * 2 * MOST + [True] * MOST
+    (_, parent), *_ = spans.headers(places[-1])
+    assert parent is not None
+    assert parent.startswith(PARENT[0][1][:36])
+    assert spans.headers(places[0]) == ()
+    spans.handed(Receipted(places[-1], 0, b"acme/ann", b"{}"))(5)
+    spans.end_late(places[2 * MOST :])
+    assert not any(spans.is_late(place) for place in places)
+    assert len(exported.get_finished_spans()) == len(places)
+    assert not caplog.records
+
+
+def test_silent_records_are_in_no_trace(exported: InMemorySpanExporter) -> None:
+    spans, place = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), waits=QUERY_TOPIC), Position(EVENT_TOPIC, 0, 1)
+    spans.begin([decode(Record(place, EVENT, 0, b"acme/ann", headers=PARENT, silent=True))], 0.0)
+    assert spans.headers(place) == ()
+    spans.done([place])
+    assert not exported.get_finished_spans()
+
+
+ROW = RecalledMemory.model_construct(id="m1")
+ANSWERS = {
+    "nothing": (Response(query_id="q", status="ok"), 0),
+    "recalled": (Response.model_construct(query_id="q", status="ok", memories=[ROW, ROW]), 2),
+    "of no memory": (Response.model_construct(query_id="q", status="ok", memories=[]), 0),
+    "versions of one": (
+        Response.model_construct(query_id="q", status="ok", versions=[{"version": 0}, {"version": 1}]),
+        1,
+    ),
+    "a page": (
+        Response.model_construct(
+            query_id="q", status="ok", memory_page=MemoryPage.model_construct(memories=[ROW, ROW, ROW])
+        ),
+        3,
+    ),
+    "a context": (
+        Response.model_construct(query_id="q", status="ok", context=Context.model_construct(relevant_items=[ROW])),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("response", "count"), ANSWERS.values(), ids=ANSWERS)
+def test_span_counts_memories_of_any_answer(exported: InMemorySpanExporter, response: Response, count: int) -> None:
+    spans, place = RecordSpans(Stages((EVENT_TOPIC, QUERY_TOPIC)), waits=QUERY_TOPIC), Position(QUERY_TOPIC, 0, 1)
+    spans.begin([decode(Record(place, QUERY, 0, b"acme/ann", headers=PARENT))], 0.0)
+    spans.handed(Answer(place, 0, b"acme/ann", b"{}", response))
+    spans.done([place])
+    [span] = exported.get_finished_spans()
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.memory.record.count"] == count
