@@ -76,9 +76,7 @@ def came(outputs: list[Output]) -> list[tuple[int, str]]:
     return sorted([*found, *said])
 
 
-def test_log_of_expired_credentials_replays_to_the_same_verdicts(
-    make_engine: Callable[[Senders], Engine],
-) -> None:
+def test_log_of_expired_credentials_replays_to_the_same_verdicts(make_engine: Callable[[Senders], Engine]) -> None:
     """Decisions come while the first engine runs, up to a second late. The second one knows all of them from the start,
     in another order, as a rebuild years later does; no clock is asked."""
     running = Senders("auto")

@@ -70,10 +70,7 @@ def test_ages_span_the_years_1_to_9999_without_overflow() -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@given(
-    ages=st.lists(st.floats(0, 4_000_000), min_size=1, max_size=20),
-    days=st.floats(0.001, 1_000_000),
-)
+@given(ages=st.lists(st.floats(0, 4_000_000), min_size=1, max_size=20), days=st.floats(0.001, 1_000_000))
 def test_every_decay_falls_from_1_and_never_below_0(function: DecayFunction, ages: list[float], days: float) -> None:
     decay = Decay(function=function, tau_days=days, max_age_days=days, threshold_days=days, decay_days=days)
     factors = recency(np.array([0.0, *sorted(ages)]), decay)

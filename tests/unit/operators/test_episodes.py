@@ -343,9 +343,7 @@ def test_an_explicit_end_starts_a_new_episode_in_the_flow() -> None:
     ]
 
 
-def test_message_sorts_only_changed_episodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_message_sorts_only_changed_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_at_once: list[int] = []
     sort = hot_owner._standing
 

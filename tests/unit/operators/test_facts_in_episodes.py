@@ -136,9 +136,7 @@ MEMBERS = st.lists(st.tuples(st.sampled_from(["message", "memory"]), TIMES), min
 @settings(max_examples=share(0.3))
 @given(members=MEMBERS)
 @example(members=[("memory", 750), ("message", 0)])
-def test_facts_join_episodes_and_leave_messages_grouped(
-    members: list[tuple[str, int]],
-) -> None:
+def test_facts_join_episodes_and_leave_messages_grouped(members: list[tuple[str, int]]) -> None:
     events = scripted(members)
     said = [event for event in events if event["type"] == "message"]
     with_facts, without = (

@@ -210,9 +210,7 @@ def test_entity_filter_uses_names_and_urns() -> None:
     assert "unknown_entity" in codes(nobody)
 
 
-def test_entity_filter_reads_a_bounded_number_of_memories(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_entity_filter_reads_a_bounded_number_of_memories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recallflow.operators.recall.filters.FILTER_MEMBERS_MAX", 2)
     told = [make_event("memory", n, id=f"m{n}", content="tea", entities=[{"name": "Maria"}]) for n in range(4)]
     (answer,) = run_flow([*told, make_event("recall", 9, query="tea", filters={"entities": ["Maria"]})]).responses

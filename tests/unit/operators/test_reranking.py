@@ -111,10 +111,7 @@ def crash(_: Sequence[str]) -> Sequence[float]:
     ids=["error", "too few", "no numbers"],
 )
 def test_without_the_reranker_the_answer_is_the_usual_one(
-    open_harness: Open,
-    answered: Answered,
-    reranker: Reranker,
-    scores: Callable[[Sequence[str]], Sequence[float]],
+    open_harness: Open, answered: Answered, reranker: Reranker, scores: Callable[[Sequence[str]], Sequence[float]]
 ) -> None:
     (usual,) = answers(open_harness("usual", one_log=True).run(MEMORIES, *TOLD, ask()))
     reranker.scores = scores

@@ -34,8 +34,7 @@ CREATED = st.fixed_dictionaries(
     },
 )
 CHANGED = st.fixed_dictionaries(
-    {"memory_id": st.sampled_from(IDS), "days": DAYS},
-    optional={"content": st.sampled_from(TEXTS), "importance": SHARE},
+    {"memory_id": st.sampled_from(IDS), "days": DAYS}, optional={"content": st.sampled_from(TEXTS), "importance": SHARE}
 )
 VOICE = st.fixed_dictionaries({"memory_id": st.sampled_from(IDS), "useful": st.booleans()})
 LOG = st.tuples(

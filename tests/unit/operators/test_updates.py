@@ -116,8 +116,7 @@ def test_statement_is_current_again_once_its_update_is_forgotten() -> None:
     texts = ["I live in Leeds.", TALK[0], "I moved to Bristol last week."]
     forget = {"type": "memory.forget", "tenant_id": "acme", "user_id": "kim", "memory_id": "m2"}
     done = run_flow(
-        [*told(texts), forget | {"timestamp": BEGIN_MS + 9 * HOUR_MS}, asked("Where do I live?")],
-        embedder="meaning",
+        [*told(texts), forget | {"timestamp": BEGIN_MS + 9 * HOUR_MS}, asked("Where do I live?")], embedder="meaning"
     )
     assert not done.rejected
     assert contents(done.responses[0])[0] == texts[0]

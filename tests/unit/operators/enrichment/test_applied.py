@@ -155,9 +155,7 @@ def test_fact_is_deleted_with_the_message_it_depends_on(run: Callable[..., Proce
     assert current(run(OWNER | {"type": "memory.forget", "memory_id": "told-1"}, ASKED)) == [PORTO.content]
 
 
-def test_newer_fact_replaces_older_and_facts_are_summarised(
-    run: Callable[..., Processed],
-) -> None:
+def test_newer_fact_replaces_older_and_facts_are_summarised(run: Callable[..., Processed]) -> None:
 
     def fact(about: ShownMemory, content: str, evidence: str, again: int) -> dict[str, Any]:
         said = SAID["facts"]["facts"][0] | {"content": content, "evidence": evidence, "valid_from": None}
