@@ -248,12 +248,9 @@ def make_event(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, A
 
 
 def run_flow(
-    events: Iterable[Event],
-    state_dir: Path | None = None,
-    partitions: int = 1,
-    decisions: History | None = None,
+    events: Iterable[Event], state_dir: Path | None = None, partitions: int = 1, decisions: History | None = None,
     **chosen: Any,
-) -> Processed:
+) -> Processed:  # fmt: skip
     """Run events through the whole flow, with one state partition unless a test needs more: each costs 12 ms. Texts are
     compared by spelling, unless a test is about meaning."""
     lines = [orjson.dumps(event) for event in events]

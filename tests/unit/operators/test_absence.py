@@ -15,23 +15,14 @@ from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, co
 
 TIMEOUT_MS = 2_000
 ASKED: dict[str, dict[str, Any]] = {
-    "recall": {"query": "walnut"},
-    "memory.get": {"memory_id": "m"},
-    "memory.history": {"memory_id": "m"},
-    "memories.list": {},
-    "episodes.list": {},
-    "graph.status": {},
-    "graph.trace": {"query": "walnut"},
-    "graph.explore": {"nodes": ["m"]},
-    "graph.facts": {"entities": ["m"]},
-    "user.stats": {},
-}
+    "recall": {"query": "walnut"}, "memory.get": {"memory_id": "m"}, "memory.history": {"memory_id": "m"},
+    "memories.list": {}, "episodes.list": {}, "graph.status": {}, "graph.trace": {"query": "walnut"},
+    "graph.explore": {"nodes": ["m"]}, "graph.facts": {"entities": ["m"]}, "user.stats": {},
+}  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {
-    "graph.explore": {"whole": True},
-    "graph.facts": {"query": "walnut"},
-    "memories.list": {"filters": {"tags": ["walnut"]}},
-    "recall": {"query": "walnut", "as_of": {"event_time": 0}},
-}
+    "graph.explore": {"whole": True}, "graph.facts": {"query": "walnut"},
+    "memories.list": {"filters": {"tags": ["walnut"]}}, "recall": {"query": "walnut", "as_of": {"event_time": 0}},
+}  # fmt: skip
 EVERY = [*ASKED.items(), *MORE.items()]
 RELATION = make_event("graph.edges", 2, edges=[{"source": "m", "target": "n", "type": "walnut"}])
 TOLD = make_event("memory", 1, id="m", content="Ann works at Walnut", tags=["walnut"], entities=[{"name": "Walnut"}])

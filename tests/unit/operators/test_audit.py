@@ -44,19 +44,11 @@ def test_answer_is_audited_with_sender_and_count(harness: Harness) -> None:
     asked = ANN | {"type": "recall", "id": "q1", "query": QUESTION, "environment": "prod"}
     assert audits(harness.run(QUERIES, asked, principal=SENDER, append_ms=60_000)) == [
         {
-            "type": "recall",
-            "time": "1970-01-01T00:01:00Z",
-            "principal": "key-1",
-            "tenant_id": "acme",
-            "user_id": "ann",
-            "environment": "prod",
-            "id": "q1",
-            "position": "queries:0:0",
-            "status": "ok",
-            "code": None,
-            "memories": 2,
+            "type": "recall", "time": "1970-01-01T00:01:00Z", "principal": "key-1", "tenant_id": "acme",
+            "user_id": "ann", "environment": "prod", "id": "q1", "position": "queries:0:0", "status": "ok",
+            "code": None, "memories": 2,
         }
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

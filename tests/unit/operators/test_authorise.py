@@ -335,19 +335,11 @@ def test_keys_are_compared_in_constant_time(senders: Senders, monkeypatch: pytes
 @pytest.mark.parametrize(
     "headers",
     [
-        (),
-        None,
-        ((KEY_HEADER, None),),
-        ((KEY_HEADER, b""),),
-        ((KEY_HEADER, b"rfk_"),),
-        ((KEY_HEADER, b"\xff\xfe"),),
-        ((KEY_HEADER, b"\x00" * 1_000_000),),
-        ((TOKEN_HEADER, b"Basic cm9vdDpyb290"),),
-        ((TOKEN_HEADER, b"Bearer"),),
-        ((TOKEN_HEADER, None),),
-        ((USER_HEADER, b"ann"),),
+        (), None, ((KEY_HEADER, None),), ((KEY_HEADER, b""),), ((KEY_HEADER, b"rfk_"),), ((KEY_HEADER, b"\xff\xfe"),),
+        ((KEY_HEADER, b"\x00" * 1_000_000),), ((TOKEN_HEADER, b"Basic cm9vdDpyb290"),), ((TOKEN_HEADER, b"Bearer"),),
+        ((TOKEN_HEADER, None),), ((USER_HEADER, b"ann"),),
     ],
-)
+)  # fmt: skip
 def test_headers_without_credentials_are_refused(senders: Senders, headers: Headers | None) -> None:
     item = senders.judge(headers)
     assert verdict(item) == "unauthenticated"
@@ -390,15 +382,12 @@ def test_credentials_that_are_given_twice_are_refused(senders: Senders) -> None:
         ({"environments": ["test"]}, None, {}, False),
         ({"environments": []}, None, {}, False),
         (
-            {"environments": ["prod"]},
-            None,
-            {"type": "user.erase", "session_id": None},
-            False,
+            {"environments": ["prod"]}, None, {"type": "user.erase", "session_id": None}, False,
         ),  # it is for all environments
         ({"environments": ["prod"]}, None, {"type": "user.erase", "session_id": None, "environment": "prod"}, True),
         ({}, None, {"type": "user.erase", "session_id": None}, True),
     ],
-)
+)  # fmt: skip
 def test_scopes_of_credentials(
     senders: Senders, kind: str, scope: dict[str, Any], end_user: bytes | None, event: dict[str, Any], allowed: bool
 ) -> None:

@@ -99,15 +99,11 @@ def test_log_of_expired_credentials_replays_to_the_same_verdicts(make_engine: Ca
     expires_s = NOW_MS // SECOND_MS + 10
     senders = itertools.cycle(
         [
-            (),
-            key,
-            bearer(token(exp=expires_s, end_users=["ann"])),
-            bearer(token(SECRET, "HS256", "o", nbf=expires_s)),
-            bearer(token(other, kid="r2")),
-            bearer(token(other)),
+            (), key, bearer(token(exp=expires_s, end_users=["ann"])),
+            bearer(token(SECRET, "HS256", "o", nbf=expires_s)), bearer(token(other, kid="r2")), bearer(token(other)),
             (*key, ("x-end-user-id", b"bob")),
         ]
-    )
+    )  # fmt: skip
     ahead, known = iter([*decided, (10**9, decided[0][1])]), []
     next_one = next(ahead)
     outputs = []

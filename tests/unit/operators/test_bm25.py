@@ -35,11 +35,9 @@ def expected(texts: list[list[str]], asked: list[str], b: float = B) -> list[flo
 
 
 @given(
-    said=SAID,
-    asked=st.lists(st.sampled_from([*WORDS, "never"]), max_size=5),
-    bare=st.sets(st.sampled_from(WORDS)),
+    said=SAID, asked=st.lists(st.sampled_from([*WORDS, "never"]), max_size=5), bare=st.sets(st.sampled_from(WORDS)),
     data=st.data(),
-)
+)  # fmt: skip
 def test_scores_are_those_of_single_texts(
     said: list[tuple[int, list[str]]], asked: list[str], bare: set[str], data: st.DataObject
 ) -> None:

@@ -221,12 +221,9 @@ def test_the_best_of_several_dates_counts() -> None:
 
 
 @given(
-    created_ms=st.integers(-62_135_596_800_000, 253_402_300_799_999),
-    year=st.none() | st.integers(1, 9999),
-    month=st.none() | st.integers(1, 12),
-    day=st.none() | st.integers(1, 31),
-    own=st.booleans(),
-)
+    created_ms=st.integers(-62_135_596_800_000, 253_402_300_799_999), year=st.none() | st.integers(1, 9999),
+    month=st.none() | st.integers(1, 12), day=st.none() | st.integers(1, 31), own=st.booleans(),
+)  # fmt: skip
 def test_the_date_column_agrees_with_the_calendar(
     created_ms: int, year: int | None, month: int | None, day: int | None, own: bool
 ) -> None:

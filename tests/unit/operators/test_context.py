@@ -161,11 +161,9 @@ def test_rules_precede_the_working_layer_and_the_rest() -> None:
         make_entry(7, id="lasting unranked", episode=0),
     )
     memories = [
-        ranked("lasting", "long_term", 1),
-        ranked("rule of b", "rule", 2),
-        ranked("later", "long_term", 3),
+        ranked("lasting", "long_term", 1), ranked("rule of b", "rule", 2), ranked("later", "long_term", 3),
         ranked("working", "working", 4),
-    ]
+    ]  # fmt: skip
     of_rules, of_work = ["top rule", "rule of a", "rule of b"], ["working", "newer unranked", "older unranked"]
     assert layers(index, memories) == [*of_rules, *of_work, "lasting", "later"]
 
@@ -260,11 +258,8 @@ def test_a_recall_with_a_budget_assembles_a_context() -> None:
     usual = {"version": 0, "summary": None, "confidence": 1, "score": None, "excerpt": None}
     lock = {"id": "x", "content": "Lock the door", "category": "work", "created_at": "1970-01-01T00:00:04Z"}
     likes: dict[str, Any] = {
-        "id": "l",
-        "content": "Ann likes green tea",
-        "category": "tea",
-        "created_at": "1970-01-01T00:00:03Z",
-    }
+        "id": "l", "content": "Ann likes green tea", "category": "tea", "created_at": "1970-01-01T00:00:03Z",
+    }  # fmt: skip
     order = {"id": "w", "content": "The tea order is open", "category": "work", "created_at": "1970-01-01T00:00:02Z"}
     likes |= {"confidence": 0.75, "score": scores["l"]}
     assert context["relevant_items"][1:] == [usual | lock, usual | order, usual | likes]

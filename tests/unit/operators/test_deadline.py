@@ -19,16 +19,11 @@ def costs(**ms: float) -> Costs:
 @pytest.mark.parametrize(
     ("ran", "tier"),
     [
-        ([], "fast"),
-        (["dense"], "standard"),
-        (["graph"], "graph"),
-        (["dense", "graph"], "graph"),
-        (["dense", "proximity"], "graph"),
-        (["boosts"], "graph"),
-        (["llm", "dense"], "llm"),
+        ([], "fast"), (["dense"], "standard"), (["graph"], "graph"), (["dense", "graph"], "graph"),
+        (["dense", "proximity"], "graph"), (["boosts"], "graph"), (["llm", "dense"], "llm"),
         (["dense", "graph", "llm"], "llm"),
     ],
-)
+)  # fmt: skip
 def test_the_tier_is_that_of_the_costliest_step_that_ran(ran: Collection[Step], tier: Tier) -> None:
     assert tier_of(ran) == tier
 

@@ -19,11 +19,9 @@ from tests.unit.operators.harness import MEMORIES, Harness, answers, codes, expl
 Ask = Callable[..., dict[str, Any]]
 
 SAID = {
-    "ferry": "The ferry to Porto leaves at nine",
-    "violin": "Ann plays the violin in a quartet",
-    "kettle": "The kettle is broken again",
-    "bike": "Bo sold his red bike",
-}
+    "ferry": "The ferry to Porto leaves at nine", "violin": "Ann plays the violin in a quartet",
+    "kettle": "The kettle is broken again", "bike": "Bo sold his red bike",
+}  # fmt: skip
 
 
 class Model:

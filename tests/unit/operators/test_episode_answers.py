@@ -83,13 +83,10 @@ def test_key_entities_bring_their_conversation_to_the_front() -> None:
     question = "What happened to the pottery kiln?"
     by_words, by_urn, by_name = run_flow(
         [
-            *told(),
-            noted,
-            asked(question),
-            asked(question, entity_urns=[urn], weights={"mentions": 2}),
+            *told(), noted, asked(question), asked(question, entity_urns=[urn], weights={"mentions": 2}),
             asked("And Squill?"),
         ]
-    ).responses
+    ).responses  # fmt: skip
     assert [e["session_id"] for e in by_words["episodes"]] == ["workshop", "garden"]
     assert [e["session_id"] for e in by_urn["episodes"]] == ["garden", "workshop"]
     assert [e["session_id"] for e in by_name["episodes"]] == ["garden", "workshop"]

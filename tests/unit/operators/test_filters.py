@@ -23,25 +23,20 @@ PEOPLE = {"Zed": "urn:p:zed", "Ines": "urn:p:ines"}
 METADATA = st.fixed_dictionaries(
     {},
     optional={
-        "source": st.sampled_from(["slack", "mail", "5"]),
-        "stars": st.sampled_from([4, 5, 5.0, True]),
-        "labels": st.lists(st.sampled_from(["a", "b", 5]), max_size=2),
-        "held": st.just({"deeper": 1}),
+        "source": st.sampled_from(["slack", "mail", "5"]), "stars": st.sampled_from([4, 5, 5.0, True]),
+        "labels": st.lists(st.sampled_from(["a", "b", 5]), max_size=2), "held": st.just({"deeper": 1}),
     },
-)
+)  # fmt: skip
 SHARES = [0.0, 0.25, 0.5, 0.75, 1.0]
 TIMES = st.integers(0, 40).map(lambda step: step * 50_000)  # some lie ahead of the query
 
 MESSAGE = st.fixed_dictionaries(
     {"type": st.just("message"), "content": st.sampled_from(TEXTS), "timestamp": TIMES},
     optional={
-        "role": st.sampled_from(["user", "assistant"]),
-        "name": st.sampled_from(NAMES),
-        "session_id": st.sampled_from(SESSIONS),
-        "project_id": st.sampled_from(PROJECTS),
-        "metadata": METADATA,
+        "role": st.sampled_from(["user", "assistant"]), "name": st.sampled_from(NAMES),
+        "session_id": st.sampled_from(SESSIONS), "project_id": st.sampled_from(PROJECTS), "metadata": METADATA,
     },
-)
+)  # fmt: skip
 MEMORY = st.fixed_dictionaries(
     {"type": st.just("memory"), "content": st.sampled_from(TEXTS), "timestamp": TIMES},
     optional={
@@ -80,13 +75,11 @@ FILTERS = st.fixed_dictionaries(
         "all_tags": st.lists(st.sampled_from([*TAGS, "none"]), min_size=1, max_size=2),
         "entities": st.lists(st.sampled_from([*PEOPLE, *PEOPLE.values(), "nobody"]), min_size=1, max_size=2),
         "metadata": st.dictionaries(
-            st.sampled_from(["source", "stars", "labels", "held"]),
-            ASKED | st.lists(ASKED, min_size=1, max_size=2),
-            min_size=1,
-            max_size=2,
+            st.sampled_from(["source", "stars", "labels", "held"]), ASKED | st.lists(ASKED, min_size=1, max_size=2),
+            min_size=1, max_size=2,
         ),
     },
-)
+)  # fmt: skip
 # Few conditions each, so that something is left of what they let through.
 CONDITION = FILTERS.map(lambda filters: dict([*filters.items()][:2]))
 NESTED = st.recursive(
@@ -140,13 +133,10 @@ def within_flat(event: dict[str, Any], filters: dict[str, Any]) -> bool:
     is_message = event["type"] == "message"
     role = event.get("role", "user") if is_message else None
     told = {
-        "categories": event.get("category"),
-        "kinds": "message" if is_message else event.get("kind", "fact"),
-        "layers": event.get("layer", "long_term"),
-        "roles": role,
-        "names": event.get("name", role),
+        "categories": event.get("category"), "kinds": "message" if is_message else event.get("kind", "fact"),
+        "layers": event.get("layer", "long_term"), "roles": role, "names": event.get("name", role),
         "session_ids": event.get("session_id"),
-    }
+    }  # fmt: skip
     return (
         all(value in filters[name] for name, value in told.items() if name in filters)
         and ("tags" not in filters or not {*filters["tags"]}.isdisjoint(event.get("tags", [])))

@@ -39,16 +39,13 @@ SESSIONS = st.sampled_from(["s", "m"])  # a session may be called like a memory
 WHO = st.integers(0, 3)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("say"), WHO, IDS, SESSIONS),
-        st.tuples(st.just("know"), WHO, IDS, SESSIONS),
-        st.tuples(st.just("update"), WHO, IDS),
-        st.tuples(st.just("forget"), WHO, IDS),
-        st.tuples(st.just("forget_session"), WHO, SESSIONS),
-        st.tuples(st.just("erase"), WHO, st.booleans()),
+        st.tuples(st.just("say"), WHO, IDS, SESSIONS), st.tuples(st.just("know"), WHO, IDS, SESSIONS),
+        st.tuples(st.just("update"), WHO, IDS), st.tuples(st.just("forget"), WHO, IDS),
+        st.tuples(st.just("forget_session"), WHO, SESSIONS), st.tuples(st.just("erase"), WHO, st.booleans()),
         st.tuples(st.just("look"), WHO),
     ),
     max_size=20,
-)
+)  # fmt: skip
 
 
 @dataclass

@@ -28,12 +28,10 @@ Open = Callable[..., Harness]
 DAY_MS = 86_400_000
 SUMMARIES = {"diet": "Ana eats no meat.", "travel": "Ana moved to Porto in May.", "work": "Ana works at a bakery."}
 SAID = {
-    "m1": ("Ana works at the bakery in the old town", "work"),
-    "m2": ("Ana moved to Porto in May", "travel"),
-    "m3": ("Ana has not eaten meat since March", "diet"),
-    "m4": ("The bakery was founded by Rui", "work"),
+    "m1": ("Ana works at the bakery in the old town", "work"), "m2": ("Ana moved to Porto in May", "travel"),
+    "m3": ("Ana has not eaten meat since March", "diet"), "m4": ("The bakery was founded by Rui", "work"),
     "m5": ("Rui was born in Faro", None),
-}
+}  # fmt: skip
 TOLD = [
     *(make_event("memory", n, id=one, content=SAID[one][0], category=SAID[one][1]) for n, one in enumerate(SAID)),
     *(make_event("category.summary", 10, category=name, summary=text) for name, text in SUMMARIES.items()),

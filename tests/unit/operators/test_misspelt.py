@@ -104,15 +104,11 @@ def _doubled(depth: int, filters: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "filters",
     [
-        _within(6, {"any": [{"tags": [1] * 98}] * 90}),
-        _doubled(5, {"tags": [1] * 200}),
-        _within(6, {"any": [{f"tagz{n}": ["a"]} for n in range(80)]}),
-        _within(6, {f"tagz{n}": 1 for n in range(80)}),
-        {"not": [1] * 9_900},
-        {"any": [[1]] * 4_900},
-        {f"k{n}": 1 for n in range(9_000)},
+        _within(6, {"any": [{"tags": [1] * 98}] * 90}), _doubled(5, {"tags": [1] * 200}),
+        _within(6, {"any": [{f"tagz{n}": ["a"]} for n in range(80)]}), _within(6, {f"tagz{n}": 1 for n in range(80)}),
+        {"not": [1] * 9_900}, {"any": [[1]] * 4_900}, {f"k{n}": 1 for n in range(9_000)},
     ],
-)
+)  # fmt: skip
 def test_refused_filters_word_few_problems(filters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     worded = 0
 
@@ -177,12 +173,10 @@ def test_top_level_project_combines_with_the_filters() -> None:
         for n, (kind, project) in enumerate([("fact", "p"), ("rule", "p"), ("fact", "q"), ("rule", None)])
     ]
     asked: list[tuple[dict[str, Any], set[str]]] = [
-        ({}, {"m0", "m1", "m2", "m3"}),
-        ({"project_id": "p"}, {"m0", "m1"}),
+        ({}, {"m0", "m1", "m2", "m3"}), ({"project_id": "p"}, {"m0", "m1"}),
         ({"project_id": "p", "filters": {"kinds": ["rule"]}}, {"m1"}),
-        ({"project_id": "p", "filters": {"project_id": "q"}}, set()),
-        ({"project_id": "nowhere"}, set()),
-    ]
+        ({"project_id": "p", "filters": {"project_id": "q"}}, set()), ({"project_id": "nowhere"}, set()),
+    ]  # fmt: skip
     queries = [make_event("recall", 9, query="tea", k=50, **fields) for fields, _ in asked]
     trace = make_event("graph.trace", 9, query="tea", k=50, project_id="p")
     *answers, traced = run_flow([*told, *queries, trace]).responses

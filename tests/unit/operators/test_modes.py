@@ -121,27 +121,18 @@ def test_a_hybrid_score_by_hand() -> None:
     assert not ranking.tiebreak_applied
     assert ranking.weights == pytest.approx(
         {
-            "semantic": 1.0,
-            "cluster": 0.005,
-            "recency": 0.0075,
-            "importance": 0.005,
-            "usage": 0.0025,
-            "quality": 0.005,
-            "decay": 0.0025,
+            "semantic": 1.0, "cluster": 0.005, "recency": 0.0075, "importance": 0.005, "usage": 0.0025,
+            "quality": 0.005, "decay": 0.0025,
         }
-    )
+    )  # fmt: skip
     assert_factors(
         ranking,
         {
-            "semantic": [1, 0.5, 0],
-            "cluster": [1, 0.70710678, 0.70710678],
-            "recency": [1, 0.73109729, 0.57379950],
-            "importance": [0, 0.5, 1],
-            "usage": [0.40938389, 0.29047011, 0],
-            "quality": [0.46666667, 0.2, 0.2],
+            "semantic": [1, 0.5, 0], "cluster": [1, 0.70710678, 0.70710678], "recency": [1, 0.73109729, 0.57379950],
+            "importance": [0, 0.5, 1], "usage": [0.40938389, 0.29047011, 0], "quality": [0.46666667, 0.2, 0.2],
             "decay": [1, 0.5, 0.33333333],
         },
-    )
+    )  # fmt: skip
     # 1 + 0.005 + 0.0075 + 0.001023460 + 0.002333333 + 0.0025;
     # 0.5 + 0.003535534 + 0.005483230 + 0.0025 + 0.000726175 + 0.001 + 0.00125;
     # 0.003535534 + 0.004303496 + 0.005 + 0.001 + 0.000833333
@@ -344,15 +335,11 @@ def test_score_equals_its_explanation(mode: Mode, data: st.DataObject, count: in
     shares = st.floats(0, 1)
     entries = [
         make_entry(
-            n,
-            episode=0,
-            created_ms=ago(count - n),
-            importance=data.draw(shares),
-            confidence=data.draw(st.floats(0.6, 1)),
-            stems=data.draw(st.sampled_from(["tea", "tea tea", "bike", ""])),
+            n, episode=0, created_ms=ago(count - n), importance=data.draw(shares),
+            confidence=data.draw(st.floats(0.6, 1)), stems=data.draw(st.sampled_from(["tea", "tea tea", "bike", ""])),
         )
         for n in range(count)
-    ]
+    ]  # fmt: skip
     semantic = data.draw(st.lists(st.floats(-20, 20), min_size=count, max_size=count))
     asked = ask(
         mode,

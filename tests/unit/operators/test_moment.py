@@ -17,13 +17,10 @@ TEXTS = ["The red bike is new", "Bo rides a bike to work", "Tea with milk?", "We
 IDS = ["a", "b", "c", "d"]
 CREATE = st.fixed_dictionaries(
     {
-        "type": st.just("message"),
-        "id": st.sampled_from(IDS),
-        "content": st.sampled_from(TEXTS),
-        "session_id": st.sampled_from(["s", "t"]),
-        "name": st.sampled_from(["Ann", "Bo"]),
+        "type": st.just("message"), "id": st.sampled_from(IDS), "content": st.sampled_from(TEXTS),
+        "session_id": st.sampled_from(["s", "t"]), "name": st.sampled_from(["Ann", "Bo"]),
     }
-)
+)  # fmt: skip
 FACT = st.fixed_dictionaries(
     {"type": st.just("memory"), "id": st.sampled_from(["f", "g"]), "content": st.sampled_from(TEXTS)}
 )
@@ -167,12 +164,8 @@ def test_a_history_tells_its_versions_apart() -> None:
     )
     history, then, now = ({(m["id"], m["version"]): m for m in response["memories"]} for response in done.responses)
     assert {key: memory["current"] for key, memory in history.items()} == {
-        ("home", 0): False,
-        ("home", 1): True,
-        ("flat", 0): False,
-        ("old", 0): False,
-        ("new", 0): True,
-    }
+        ("home", 0): False, ("home", 1): True, ("flat", 0): False, ("old", 0): False, ("new", 0): True,
+    }  # fmt: skip
     first, second = history["home", 0], history["home", 1]
     assert (first["created_at"], first["updated_at"]) == ("1970-01-01T00:00:01Z", "1970-01-01T00:00:01Z")
     assert (second["created_at"], second["updated_at"]) == ("1970-01-01T00:00:01Z", "1970-01-01T00:00:05Z")

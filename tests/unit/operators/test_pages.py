@@ -256,13 +256,10 @@ def test_a_cursor_of_a_state_that_is_gone_is_refused(engine: Harness, tmp_path: 
 @pytest.mark.parametrize(
     ("fields", "wrong"),
     [
-        ({"whole": True, "nodes": ["m1"]}, "nodes"),
-        ({"whole": True, "hops": 2}, "hops"),
-        ({"after": "e:"}, "after"),
-        ({"limit": 5}, "limit"),
-        ({"whole": True, "after": "elsewhere"}, "after"),
+        ({"whole": True, "nodes": ["m1"]}, "nodes"), ({"whole": True, "hops": 2}, "hops"), ({"after": "e:"}, "after"),
+        ({"limit": 5}, "limit"), ({"whole": True, "after": "elsewhere"}, "after"),
     ],
-)
+)  # fmt: skip
 def test_pages_are_of_the_whole_alone(engine: Harness, fields: Event, wrong: str) -> None:
     refused = ask(engine, type="graph.explore", **fields)["error"]
     assert [one["field"] for one in refused["fields"]] == [wrong]

@@ -27,11 +27,9 @@ EVERYTHING, NOTHING = Principal("ops"), Principal("nobody", ())
 OF_P, OF_Q = Principal("of-p", ("p",)), Principal("of-q", ("q",))
 SECRET = "zyxq"  # in every text, id and name of what is not of the project p
 WORDS = [
-    "Red bikes are fast",
-    "Sometimes Bo rides a bike to work",
-    "Is tea with milk fine?",
+    "Red bikes are fast", "Sometimes Bo rides a bike to work", "Is tea with milk fine?",
     "Ana Cruz grows tea in Porto",
-]
+]  # fmt: skip
 SIMILAR = Similarity(max_k=100, max_per_memory=100)  # few links are kept: how many, all projects share
 
 
@@ -119,9 +117,7 @@ def told(draw: st.DrawFn) -> tuple[str | None, Event]:
             "relations": [
                 {"source": "Ana Cruz", "type": "lives_in", "target": marked("Porto", project)},
                 {
-                    "source": "Ana Cruz",
-                    "type": "likes",
-                    "target": "tea",
+                    "source": "Ana Cruz", "type": "likes", "target": "tea",
                     "properties": {"how": marked("very", project)},
                 },
             ],
@@ -137,7 +133,7 @@ def told(draw: st.DrawFn) -> tuple[str | None, Event]:
             ]
         },
         "summary": {"category": "habits", "summary": f"{SECRET} habits"},
-    }
+    }  # fmt: skip
     named = {"name": draw(st.sampled_from(["Bo", marked("Ida", project)]))} if kind == "message" else {}
     project_id = project if project in ("p", None) else f"{SECRET}q"
     whole = {"type": "category.summary" if kind == "summary" else kind, "project_id": project_id} | kinds[kind] | named
@@ -279,11 +275,9 @@ def test_an_edge_to_another_projects_memory_is_not_there(story: Story) -> None:
     edge = {"source": "p0", "target": f"{SECRET}q1", "type": "caused_by", "evidence": "p0"}
     story.tell({"type": "graph.edges", "edges": [edge]})
     asked: list[Event] = [
-        {"type": "memory.history", "memory_id": "p0"},
-        {"type": "graph.explore", "nodes": ["p0"], "hops": 2},
-        {"type": "graph.facts", "entities": ["p0"]},
-        {"type": "graph.trace", "query": WORDS[0]},
-    ]
+        {"type": "memory.history", "memory_id": "p0"}, {"type": "graph.explore", "nodes": ["p0"], "hops": 2},
+        {"type": "graph.facts", "entities": ["p0"]}, {"type": "graph.trace", "query": WORDS[0]},
+    ]  # fmt: skip
     for question in asked:
         assert SECRET in str(story.ask(question, EVERYTHING)), question
         assert SECRET not in str(story.ask(question, OF_P)), question
@@ -324,12 +318,10 @@ CHANGES: list[Event] = [
     {"type": "memory.feedback", "useful": True},
     {"type": "memory.forget"},
     {
-        "type": "memory.embedding",
-        "model": "hash-1",
-        "embedding": [1.0, *[0.0] * 383],
+        "type": "memory.embedding", "model": "hash-1", "embedding": [1.0, *[0.0] * 383],
         "content_hash": content_hash("It is red"),
     },
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change["type"])

@@ -95,18 +95,11 @@ def test_a_question_of_function_words_has_no_stems() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("What did I buy?", True),
-        ("what did i buy", True),
-        ("Where's my bike?", True),
-        ("Who told me?", True),
-        ("I'm late, why?", True),
-        ("Is it mine?", True),
-        ("Did I hurt myself?", True),
-        ("What did Ann buy?", False),
-        ("Is this the mining office in Miami?", False),
-        ("Was it him?", False),
+        ("What did I buy?", True), ("what did i buy", True), ("Where's my bike?", True), ("Who told me?", True),
+        ("I'm late, why?", True), ("Is it mine?", True), ("Did I hurt myself?", True), ("What did Ann buy?", False),
+        ("Is this the mining office in Miami?", False), ("Was it him?", False),
     ],
-)
+)  # fmt: skip
 def test_first_person(text: str, expected: bool) -> None:
     assert understand(text, PAIR).first_person is expected
 
@@ -188,21 +181,13 @@ def test_words_like_dates_are_not_dates(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("When did Ann leave?", True),
-        ("'When was that?'", True),
-        ("What day was it?", True),
-        ("Which year did Bo move?", True),
-        ("In what month did Bo move?", True),
-        ("On which date is it?", True),
-        ("How long did it take?", True),
-        ("Do you know when Ann did it?", False),
-        ("Do you know when did Ann leave?", True),
-        ("Tell me when is the concert", True),
-        ("What did Ann do when Bo left?", False),
-        ("How far is it?", False),
-        ("What whenever?", False),
+        ("When did Ann leave?", True), ("'When was that?'", True), ("What day was it?", True),
+        ("Which year did Bo move?", True), ("In what month did Bo move?", True), ("On which date is it?", True),
+        ("How long did it take?", True), ("Do you know when Ann did it?", False),
+        ("Do you know when did Ann leave?", True), ("Tell me when is the concert", True),
+        ("What did Ann do when Bo left?", False), ("How far is it?", False), ("What whenever?", False),
     ],
-)
+)  # fmt: skip
 def test_asks_when(text: str, expected: bool) -> None:
     assert understand(text, PAIR).asks_when is expected
 

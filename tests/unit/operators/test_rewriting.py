@@ -18,13 +18,10 @@ DAY_MS = 86_400_000
 WHOLE = "In which city was the founder of the bakery where Ana works born?"
 PARTS = ["At which bakery does Ana work?", "Who founded the bakery Tulipa?", "Where was Rui born?"]
 SAID = {
-    "works": "Ana works at the bakery Tulipa since May",
-    "founded": "The bakery Tulipa was founded by Rui",
-    "born": "Rui was born in Faro",
-    "noise1": "In which city the founder lives nobody knows",
-    "noise2": "The city founder was born in the bakery of a museum",
-    "noise3": "Ana works in the city on Mondays",
-}
+    "works": "Ana works at the bakery Tulipa since May", "founded": "The bakery Tulipa was founded by Rui",
+    "born": "Rui was born in Faro", "noise1": "In which city the founder lives nobody knows",
+    "noise2": "The city founder was born in the bakery of a museum", "noise3": "Ana works in the city on Mondays",
+}  # fmt: skip
 TOLD = [make_event("memory", n, id=one, content=text) for n, (one, text) in enumerate(SAID.items())]
 
 

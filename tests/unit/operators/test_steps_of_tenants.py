@@ -36,14 +36,10 @@ def ask(engine: Harness, query_type: str, query_id: str, tenant: str = "noisy", 
 @pytest.mark.parametrize(
     ("query_type", "fields"),
     [
-        ("graph.trace", TRACE),
-        ("graph.explore", {"whole": True}),
-        ("graph.explore", {"hops": 3}),
-        ("graph.facts", {"query": "Who met Ann?"}),
-        ("graph.status", {}),
-        ("memories.list", {}),
+        ("graph.trace", TRACE), ("graph.explore", {"whole": True}), ("graph.explore", {"hops": 3}),
+        ("graph.facts", {"query": "Who met Ann?"}), ("graph.status", {}), ("memories.list", {}),
     ],
-)
+)  # fmt: skip
 def test_large_query_lets_another_tenant_ahead_and_answers_the_same(
     engine: Harness, monkeypatch: pytest.MonkeyPatch, query_type: str, fields: dict[str, Any]
 ) -> None:

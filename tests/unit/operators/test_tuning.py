@@ -122,13 +122,10 @@ def test_the_weights_of_the_contract_are_of_modes_that_exist() -> None:
 @pytest.mark.parametrize(
     ("mode", "weights"),
     [
-        ("hybrid", {"vibes": 1}),
-        ("balanced", {"usage": 1}),
-        ("recency", {"recency": 1}),
-        ("auto", {"vibes": 1}),
+        ("hybrid", {"vibes": 1}), ("balanced", {"usage": 1}), ("recency", {"recency": 1}), ("auto", {"vibes": 1}),
         ("entity_focused", {"relationship": 0}),
     ],
-)
+)  # fmt: skip
 def test_a_factor_that_the_mode_has_not_is_refused(mode: str, weights: dict[str, float]) -> None:
     ((field, _),) = problems(mode=mode, weights=weights)
     assert field == f"weights.{next(iter(weights))}"

@@ -15,13 +15,9 @@ from tests.unit.operators.harness import Event, run_flow
 BEGIN_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 TALK = (
-    "The bus was late again this morning.",
-    "I had lentil soup for lunch.",
-    "That film was far too long.",
-    "It rained the whole afternoon.",
-    "Our printer is out of paper.",
-    "The garden smells wonderful today.",
-)
+    "The bus was late again this morning.", "I had lentil soup for lunch.", "That film was far too long.",
+    "It rained the whole afternoon.", "Our printer is out of paper.", "The garden smells wonderful today.",
+)  # fmt: skip
 
 
 def told(texts: Sequence[str], **fields: Any) -> list[Event]:
@@ -34,13 +30,9 @@ def told(texts: Sequence[str], **fields: Any) -> list[Event]:
 
 def asked(query: str, **fields: Any) -> Event:
     return {
-        "type": "recall",
-        "tenant_id": "acme",
-        "user_id": "kim",
-        "id": "q",
-        "query": query,
+        "type": "recall", "tenant_id": "acme", "user_id": "kim", "id": "q", "query": query,
         "timestamp": BEGIN_MS + 1_000 * HOUR_MS,
-    } | fields
+    } | fields  # fmt: skip
 
 
 def answer(texts: Sequence[str], query: str, **fields: Any) -> dict[str, Any]:

@@ -148,13 +148,9 @@ def test_answer_explains_boosts_with_the_weights_that_hold() -> None:
     unit = explained(done[1])["a"]["weights"]["recency"] / WEIGHTS["hybrid"]["recency"]  # a score's, of log-odds
     liked, returned = pytest.approx(0.05 * unit, rel=1e-3), pytest.approx(0.015 * unit, rel=1e-3)
     assert [explained(response)["a"]["boosts"] for response in done] == [
-        {},
-        {"personalisation": pytest.approx(0.5 * unit, rel=1e-3)},
-        {"personalisation": liked},
-        {"personalisation": liked, "session_continuity": returned},
-        {"personalisation": liked},
-        {},
-    ]
+        {}, {"personalisation": pytest.approx(0.5 * unit, rel=1e-3)}, {"personalisation": liked},
+        {"personalisation": liked, "session_continuity": returned}, {"personalisation": liked}, {},
+    ]  # fmt: skip
     for response in done:
         told_of = explained(response)["a"]
         total = sum(told_of["weights"][name] * value for name, value in told_of["factors"].items())

@@ -26,16 +26,11 @@ KNOWN = [ShownEntity(key="entity:ana silva", name="Ana Silva", told_by="Ana Silv
 TEXTS = ["I moved to Porto with Annie, and prefer tea to coffee.", "We meet Bob on 3 June at 9:40."]
 REQUESTS = [
     request(
-        TASKS,
-        memory(f"id-{number}", text),
-        similar=SIMILAR,
-        recent=RECENT,
-        entities=KNOWN,
-        category="travel",
+        TASKS, memory(f"id-{number}", text), similar=SIMILAR, recent=RECENT, entities=KNOWN, category="travel",
         episode_id="ep_1",
     )
     for number, text in enumerate(TEXTS)
-]
+]  # fmt: skip
 SHOWN = {f"id-{number}" for number in range(6)}
 # What an answer gets right, nearly right, or takes from where it should not.
 WORDS = [
@@ -200,10 +195,8 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
                 "facts": [
                     claim
                     | {
-                        "message": one,
-                        "content": f"{chr(96 + int(one[1:]) % 26)}{letter} " + WIDE * 480,
-                        "kind": "fact",
-                        "entities": [],
+                        "message": one, "content": f"{chr(96 + int(one[1:]) % 26)}{letter} " + WIDE * 480,
+                        "kind": "fact", "entities": [],
                     }
                     | {"valid_from": None, "valid_to": "9999-01-01"}
                     for one in memories
@@ -211,7 +204,7 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
                 ]
             },
             "categorise": {"assigned": [{"memory": one, "category": "food", "confidence": 1} for one in memories]},
-        }
+        }  # fmt: skip
         return said.get(prompt.task, {"summary": WIDE * 1_200, "verdicts": []})
 
     model = Scripted(**dict.fromkeys(TASKS, claims))
@@ -234,13 +227,9 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
             "extract",
             "relations",
             {
-                "source": {"kind": "entity", "name": "tea"},
-                "type": "prefers_over",
-                "target": {"kind": "entity", "name": "coffee"},
-                "weight": 1,
-                "confidence": 1,
-                "evidence": "prefer tea",
-                "expires_at": None,
+                "source": {"kind": "entity", "name": "tea"}, "type": "prefers_over",
+                "target": {"kind": "entity", "name": "coffee"}, "weight": 1, "confidence": 1,
+                "evidence": "prefer tea", "expires_at": None,
             },
         ),
         (
@@ -252,18 +241,12 @@ def test_largest_result_fits_a_topic_and_largest_prompt_a_model(count: int) -> N
             "facts",
             "facts",
             {
-                "message": "m1",
-                "content": "Ann moved.",
-                "kind": "fact",
-                "confidence": 1,
-                "evidence": "I moved",
-                "entities": [],
-                "valid_from": None,
-                "valid_to": None,
+                "message": "m1", "content": "Ann moved.", "kind": "fact", "confidence": 1, "evidence": "I moved",
+                "entities": [], "valid_from": None, "valid_to": None,
             },
         ),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("ahead", [CLAIMS_MAX - 1, CLAIMS_MAX, 10_000])
 def test_only_the_first_claims_of_an_answer_count(task: str, answer: str, last: dict[str, Any], ahead: int) -> None:
     wrong = last | {"confidence": 0}

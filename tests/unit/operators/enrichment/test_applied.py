@@ -25,13 +25,8 @@ SAID: dict[str, Any] = {
     "extract": {
         "relations": [
             {
-                "source": {"kind": source, "name": name},
-                "type": says,
-                "target": {"kind": kind, "name": target},
-                "weight": 0.8,
-                "confidence": 0.9,
-                "evidence": "I moved to Porto",
-                "expires_at": expires,
+                "source": {"kind": source, "name": name}, "type": says, "target": {"kind": kind, "name": target},
+                "weight": 0.8, "confidence": 0.9, "evidence": "I moved to Porto", "expires_at": expires,
             }
             for source, name, says, kind, target, expires in (
                 ("memory", "m1", "caused_by", "entity", "Annie", None),
@@ -64,7 +59,7 @@ SAID: dict[str, Any] = {
     "categorise": {"assigned": [{"memory": "m1", "category": "homes", "confidence": 0.9}]},
     "summarise_category": {"summary": "Ann moved to Porto."},
     "summarise_episode": {"summary": "Ann told that she moved to Porto."},
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -101,14 +96,10 @@ ASKED = OWNER | {"type": "recall", "query": "Where does Ann live?", "k": 20, "ti
 @pytest.mark.parametrize(
     ("task", "count", "outcome"),
     [
-        ("classify", 1, "updated"),
-        ("extract", 4, "updated"),
-        ("resolve", 1, "updated"),
-        ("facts", 1, "created"),
-        ("categorise", 1, "updated"),
-        ("summarise_category", 1, "updated"),
+        ("classify", 1, "updated"), ("extract", 4, "updated"), ("resolve", 1, "updated"), ("facts", 1, "created"),
+        ("categorise", 1, "updated"), ("summarise_category", 1, "updated"),
     ],
-)
+)  # fmt: skip
 def test_result_events_apply_once_and_not_after_deletion(
     run: Callable[..., Processed], task: str, count: int, outcome: str
 ) -> None:

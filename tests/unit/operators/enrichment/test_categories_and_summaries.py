@@ -36,13 +36,11 @@ def test_each_memory_gets_its_own_category_in_one_call() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (assigned(memory="m3"), "unknown_id"),
-        (assigned(memory="m-a"), "unknown_id"),
-        (assigned(category="secrets"), "unknown_id"),
-        (assigned(confidence=0.5), "low_confidence"),
+        (assigned(memory="m3"), "unknown_id"), (assigned(memory="m-a"), "unknown_id"),
+        (assigned(category="secrets"), "unknown_id"), (assigned(confidence=0.5), "low_confidence"),
         (assigned(confidence=-1), "out_of_bounds"),
     ],
-)
+)  # fmt: skip
 def test_a_category_that_is_not_the_tenants_is_refused(said: dict[str, Any], reason: str) -> None:
     first, second = categorised(said)
     assert (first.events, first.refused, second.events) == ([], {reason: 1}, [])
@@ -81,12 +79,10 @@ def test_an_episodes_summary_names_its_episode() -> None:
 @pytest.mark.parametrize(
     ("summary", "reason"),
     [
-        ("They say that Mallory owns it.", "not_in_texts"),
-        ("The flight leaves at 9:41.", "not_in_texts"),
-        ("x" * (SUMMARY_CHARACTERS + 1), "too_long"),
-        ("", "empty"),
+        ("They say that Mallory owns it.", "not_in_texts"), ("The flight leaves at 9:41.", "not_in_texts"),
+        ("x" * (SUMMARY_CHARACTERS + 1), "too_long"), ("", "empty"),
     ],
-)
+)  # fmt: skip
 def test_unsupported_summary_is_refused(task: str, summary: str, reason: str) -> None:
     result = summed_up(summary, task)
     assert (result.events, result.refused, result.failures) == ([], {reason: 1}, [])

@@ -30,11 +30,8 @@ def test_all_pairs_are_asked_about_in_one_call_under_numbers() -> None:
     results([asking(LISBON, BREAD)], model)
     data = model.data()
     assert data["new"] == {
-        "number": "m1",
-        "by": "Ann",
-        "time": "2026-03-01T00:00:00Z Sunday",
-        "text": "We moved to\n Porto last week.",
-    }
+        "number": "m1", "by": "Ann", "time": "2026-03-01T00:00:00Z Sunday", "text": "We moved to\n Porto last week.",
+    }  # fmt: skip
     assert [(one["number"], one["text"]) for one in data["known"]] == [("m2", LISBON.content), ("m3", BREAD.content)]
     assert "old" not in model.prompts[0].user
 
@@ -77,17 +74,13 @@ def test_contradiction_is_emitted_once_for_both_directions() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (verdict(memory="m9"), "unknown_id"),
-        (verdict(memory="old"), "unknown_id"),
-        (verdict(memory="m1"), "own_memory"),
-        (verdict(confidence=0.69), "low_confidence"),
-        (verdict(confidence=1.01), "out_of_bounds"),
-        (verdict(confidence=-0.1), "out_of_bounds"),
-        (verdict(evidence="I live in Lisbon"), "no_evidence"),
-        (verdict(evidence="  "), "no_evidence"),
+        (verdict(memory="m9"), "unknown_id"), (verdict(memory="old"), "unknown_id"),
+        (verdict(memory="m1"), "own_memory"), (verdict(confidence=0.69), "low_confidence"),
+        (verdict(confidence=1.01), "out_of_bounds"), (verdict(confidence=-0.1), "out_of_bounds"),
+        (verdict(evidence="I live in Lisbon"), "no_evidence"), (verdict(evidence="  "), "no_evidence"),
         (verdict(evidence="we"), "no_evidence"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("says", ["refines", "contradicts"])
 def test_a_claim_that_is_not_borne_out_is_refused(said: dict[str, Any], says: str, reason: str) -> None:
     (result,) = results([asking(LISBON)], Scripted(classify={"verdicts": [said | {"verdict": says}]}))

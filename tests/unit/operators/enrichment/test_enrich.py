@@ -19,24 +19,13 @@ PORTO = memory("new", "I moved to Porto.")
 LISBON = memory("old", "I live in Lisbon.", "2026-01-01")
 SUMMARISED = {"category": "travel", "episode_id": "ep_1"}
 ALL: tuple[Task, ...] = (
-    "embed",
-    "classify",
-    "extract",
-    "resolve",
-    "facts",
-    "categorise",
-    "summarise_category",
-    "summarise_episode",
-)
+    "embed", "classify", "extract", "resolve", "facts", "categorise", "summarise_category", "summarise_episode",
+)  # fmt: skip
 NOTHING: dict[str, Any] = {
-    "classify": {"verdicts": []},
-    "extract": {"relations": []},
-    "resolve": {"verdicts": []},
-    "facts": {"facts": []},
-    "categorise": {"assigned": []},
-    "summarise_category": {"summary": "Ann moved to Porto."},
+    "classify": {"verdicts": []}, "extract": {"relations": []}, "resolve": {"verdicts": []}, "facts": {"facts": []},
+    "categorise": {"assigned": []}, "summarise_category": {"summary": "Ann moved to Porto."},
     "summarise_episode": {"summary": "Ann moved to Porto."},
-}
+}  # fmt: skip
 WANTED = request(
     ALL, PORTO, similar=[LISBON], recent=[LISBON], entities=[{"key": "entity:lisboa", "name": "Lisboa"}], **SUMMARISED
 )

@@ -24,14 +24,9 @@ NEW, RECENT = end("m1", "memory"), end("m2", "memory")
 
 def relation(source: Any = None, says: str = "prefers_over", target: Any = None, **fields: Any) -> dict[str, Any]:
     given = {
-        "source": source or end("tea"),
-        "type": says,
-        "target": target or end("coffee"),
-        "weight": 0.8,
-        "confidence": 0.7,
-        "evidence": "prefers tea to coffee",
-        "expires_at": None,
-    }
+        "source": source or end("tea"), "type": says, "target": target or end("coffee"), "weight": 0.8,
+        "confidence": 0.7, "evidence": "prefers tea to coffee", "expires_at": None,
+    }  # fmt: skip
     return given | fields
 
 

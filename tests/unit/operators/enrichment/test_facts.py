@@ -18,15 +18,9 @@ BOB = memory("msg2", "She starts at Acme on 1 June.", name="Bob")
 
 def fact(content: str = "Ann moved to Porto in March with Rex.", **fields: Any) -> dict[str, Any]:
     given = {
-        "message": "m1",
-        "content": content,
-        "kind": "fact",
-        "confidence": 0.9,
-        "evidence": "I moved to Porto",
-        "entities": [],
-        "valid_from": None,
-        "valid_to": None,
-    }
+        "message": "m1", "content": content, "kind": "fact", "confidence": 0.9, "evidence": "I moved to Porto",
+        "entities": [], "valid_from": None, "valid_to": None,
+    }  # fmt: skip
     return given | fields
 
 

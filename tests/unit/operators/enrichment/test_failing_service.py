@@ -33,14 +33,9 @@ def honest(call: Asked) -> Any:
     verdict = {"memory": "m2", "verdict": "refines", "confidence": 0.9, "evidence": "I moved to Porto"}
     fact = {"message": "m1", "content": "Ann moved to Porto.", "kind": "event", "confidence": 0.9, "entities": []}
     relation = {
-        "source": {"kind": "memory", "name": "m1"},
-        "type": "caused_by",
-        "target": {"kind": "memory", "name": "m2"},
-        "weight": 1,
-        "confidence": 0.9,
-        "evidence": "I moved",
-        "expires_at": None,
-    }
+        "source": {"kind": "memory", "name": "m1"}, "type": "caused_by", "target": {"kind": "memory", "name": "m2"},
+        "weight": 1, "confidence": 0.9, "evidence": "I moved", "expires_at": None,
+    }  # fmt: skip
     said = {
         "classify": {"verdicts": [verdict]},
         "extract": {"relations": [relation]},
@@ -67,13 +62,9 @@ def enriched(server: LlmServer) -> EnrichmentResult:
 
 
 EVENTS = {
-    "embed": "memory.embedding",
-    "classify": "graph.edges",
-    "extract": "graph.edges",
-    "summarise_category": "category.summary",
-    "facts": "memory",
-    "categorise": "memory.update",
-}
+    "embed": "memory.embedding", "classify": "graph.edges", "extract": "graph.edges",
+    "summarise_category": "category.summary", "facts": "memory", "categorise": "memory.update",
+}  # fmt: skip
 
 
 def test_without_fault_every_task_finds_something(server: LlmServer) -> None:

@@ -28,17 +28,11 @@ from tests.unit.operators.enrichment.models import memory, request, texts
 
 # Whoever changes what a prompt says gives it a new version, and its digest here: what came of it names the version.
 VERSIONS = {
-    "classify-1": "ebe51e1fb82f896b",
-    "extract-1": "02bdcc302388108d",
-    "resolve-1": "34e6e78e7573a73b",
-    "summarise-category-1": "68585fd3075caca2",
-    "summarise-episode-1": "43b34205af7541fe",
-    "facts-1": "6402a70306e78f1c",
-    "categorise-1": "28bab693cd6c8192",
-    "select-categories-1": "6ca3b84ae3cac45a",
-    "check-sufficiency-1": "b75db0a4f0ff211b",
-    "rewrite-1": "8aa1c2e6338cab50",
-}
+    "classify-1": "ebe51e1fb82f896b", "extract-1": "02bdcc302388108d", "resolve-1": "34e6e78e7573a73b",
+    "summarise-category-1": "68585fd3075caca2", "summarise-episode-1": "43b34205af7541fe",
+    "facts-1": "6402a70306e78f1c", "categorise-1": "28bab693cd6c8192", "select-categories-1": "6ca3b84ae3cac45a",
+    "check-sufficiency-1": "b75db0a4f0ff211b", "rewrite-1": "8aa1c2e6338cab50",
+}  # fmt: skip
 TASKS = ("classify", "extract", "resolve", "facts", "categorise", "summarise_category", "summarise_episode")
 
 
@@ -154,14 +148,11 @@ def test_quote_matches_any_script_and_short_texts_whole(quote: str, text: str) -
 @pytest.mark.parametrize(
     ("name", "text", "is_named"),
     [
-        ("Ann", "I saw Ann's dog.", True),
-        ("Ann", "I saw Anna.", False),
-        ("Rio de Janeiro", "in rio de\njaneiro", True),
-        ("王小明", "我的朋友王小明住在这里", True),
-        ("민수", "민수는 왔다", True),
-        ("", "x", False),
+        ("Ann", "I saw Ann's dog.", True), ("Ann", "I saw Anna.", False),
+        ("Rio de Janeiro", "in rio de\njaneiro", True), ("王小明", "我的朋友王小明住在这里", True),
+        ("민수", "민수는 왔다", True), ("", "x", False),
     ],
-)
+)  # fmt: skip
 def test_a_name_stands_as_a_whole(name: str, text: str, is_named: bool) -> None:
     assert names_it(text, name) is is_named
 
@@ -169,15 +160,11 @@ def test_a_name_stands_as_a_whole(name: str, text: str, is_named: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "used"),
     [
-        ("She has been to Porto since 2025.", []),
-        ("We saw Anna Silva there.", [0]),
-        ("We saw Anna Silva and Bob.", [0, 1]),
-        ("We saw Mallory.", None),
-        ("It costs 12 there.", None),
-        ("Там была Анна с Борисом.", [2]),
-        ("It is so.", []),
+        ("She has been to Porto since 2025.", []), ("We saw Anna Silva there.", [0]),
+        ("We saw Anna Silva and Bob.", [0, 1]), ("We saw Mallory.", None), ("It costs 12 there.", None),
+        ("Там была Анна с Борисом.", [2]), ("It is so.", []),
     ],
-)
+)  # fmt: skip
 def test_inflected_names_and_numbers_find_their_source(text: str, used: list[int] | None) -> None:
     others = ["Anna Silva sings.", "Bob has 3 cats, and Bob is 40.", "Я видел Анну и Бориса."]
     assert sources_of(text, ["I like Porto.", "2025"], others) == used

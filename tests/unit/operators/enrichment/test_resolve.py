@@ -45,15 +45,12 @@ def test_united_entities_keep_the_known_name() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (verdict(name="n9"), "unknown_id"),
-        (verdict(name="Annie"), "unknown_id"),
-        (verdict(entity="entity:rex"), "unknown_id"),
-        (verdict(confidence=0.6), "low_confidence"),
-        (verdict(confidence=7), "out_of_bounds"),
-        (verdict(evidence="Ana Silva is my sister Annie"), "no_evidence"),
+        (verdict(name="n9"), "unknown_id"), (verdict(name="Annie"), "unknown_id"),
+        (verdict(entity="entity:rex"), "unknown_id"), (verdict(confidence=0.6), "low_confidence"),
+        (verdict(confidence=7), "out_of_bounds"), (verdict(evidence="Ana Silva is my sister Annie"), "no_evidence"),
         (verdict(evidence="Yesterday"), "no_evidence"),
     ],
-)
+)  # fmt: skip
 def test_a_claim_that_is_not_borne_out_is_refused(said: dict[str, Any], reason: str) -> None:
     result = told(said)
     assert (result.events, result.refused) == ([], {reason: 1})

@@ -20,14 +20,9 @@ def key(text: str) -> NodeKey:
 def edge(source: str, kind: str, target: str, **fields: Any) -> Edge:
     """An edge that holds, with weight and confidence 1, unless said otherwise."""
     told: dict[str, Any] = {
-        "weight": 1.0,
-        "confidence": 1.0,
-        "evidence": [],
-        "expires_ms": None,
-        "archived": False,
-        "ingested_ms": 0,
+        "weight": 1.0, "confidence": 1.0, "evidence": [], "expires_ms": None, "archived": False, "ingested_ms": 0,
         "properties": {},
-    }
+    }  # fmt: skip
     return Edge(source=key(source), target=key(target), type=kind, **told | fields)
 
 

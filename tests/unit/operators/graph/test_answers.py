@@ -64,14 +64,10 @@ def test_expansion_adds_memories_of_the_same_topic(memories: list[dict[str, Any]
             "edge_type": "shared_node",
             "hops": 1,
             "edge": {
-                "source": "topic:dashboard",
-                "target": "red",
-                "type": "shared_node",
-                "weight": 1.0,
-                "confidence": 1.0,
+                "source": "topic:dashboard", "target": "red", "type": "shared_node", "weight": 1.0, "confidence": 1.0,
             },
         },
-    )
+    )  # fmt: skip
     assert (answer["status"], answer["fallback"], answer["computation_tier"]) == ("ok", None, "graph")
     assert answer["routing_info"]["graph"]["reached"] >= 1
 
@@ -247,15 +243,11 @@ def test_question_about_an_entity_finds_related_memories() -> None:
     told = [
         make_event("memory", 1, id="acme", content="The contract ends in May", entities=[{"name": "Acme"}]),
         make_event(
-            "memory",
-            2,
-            id="ann",
-            content="She likes hiking",
-            entities=[{"name": "Ann", "urn": "urn:ann"}],
+            "memory", 2, id="ann", content="She likes hiking", entities=[{"name": "Ann", "urn": "urn:ann"}],
             relations=[{"source": "Ann", "type": "works_at", "target": "Acme"}],
         ),
         make_event("memory", 3, id="else", content="The weather was fine"),
-    ]
+    ]  # fmt: skip
     queries = [
         make_event("recall", 10, query="What about Ann?", mode="entity_focused"),
         make_event("recall", 10, query="What is new?", mode="entity_focused", entity_urns=["urn:ann"]),
@@ -268,12 +260,9 @@ def test_question_about_an_entity_finds_related_memories() -> None:
 
 def test_a_context_tells_of_the_entities_asked_about() -> None:
     told = make_event(
-        "memory",
-        1,
-        content="Ann joined",
-        entities=[{"name": "Ann", "type": "person"}],
+        "memory", 1, content="Ann joined", entities=[{"name": "Ann", "type": "person"}],
         relations=[{"source": "Ann", "type": "works_at", "target": "Acme"}],
-    )
+    )  # fmt: skip
     asked = make_event("recall", 10, query="Where is Ann?", max_tokens=1_000)
     (answer,) = run_flow([told, asked]).responses
     assert answer["context"]["graph_context"] == [

@@ -85,11 +85,9 @@ def test_undone_supersession_makes_the_memory_current(do: Do, event: Event) -> N
 
 def test_fact_is_current_again_after_its_successor_is_edited(do: Do) -> None:
     told = [
-        OLD,
-        fact("lisbon", "Ann lives in Lisbon", **of("old")),
-        NEW,
+        OLD, fact("lisbon", "Ann lives in Lisbon", **of("old")), NEW,
         fact("porto", "Ann lives in Porto", **of("new")),
-    ]
+    ]  # fmt: skip
     done = do(*told, between("porto", "lisbon"), asked(), update("new", content="I dream of Porto"), asked())
     assert answers(done) == [{"old", "new", "porto"}, {"old", "new", "lisbon"}]
 

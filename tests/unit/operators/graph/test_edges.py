@@ -100,12 +100,9 @@ def test_inactive_edge_is_shown_with_the_reason() -> None:
     ]
     subgraph = found(*told, make_event("graph.explore", 2 * DAY_MS, nodes=["tag:x"]))["subgraph"]
     assert {memory["id"]: memory["marks"] for memory in subgraph["memories"]} == {
-        "old": ["expired"],
-        "ahead": ["not_yet_valid"],
-        "past": ["expired"],
-        "now": ["superseded"],
+        "old": ["expired"], "ahead": ["not_yet_valid"], "past": ["expired"], "now": ["superseded"],
         "new": ["archived"],
-    }
+    }  # fmt: skip
     subgraph = found(*told, make_event("graph.explore", 2 * DAY_MS, nodes=["now"]))["subgraph"]
     assert {edge["type"]: edge["marks"] for edge in subgraph["edges"]} == {"supersedes": [], "y": ["expired"]}
 
@@ -229,12 +226,9 @@ def test_forget_step_changes_a_bounded_share_of_a_past(
 
 @pytest.mark.parametrize(("kind", "fields"), [UPDATE, FORGET], ids=str)
 def test_staged_records_are_not_scanned_per_edge(
-    make_harness: Callable[[], Harness],
-    said: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
+    make_harness: Callable[[], Harness], said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kind: str,
     fields: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     harness = make_harness()
     harness.run(MEMORIES, *said)
     monkeypatch.setattr(Looked, "all", [])

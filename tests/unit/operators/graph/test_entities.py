@@ -60,14 +60,11 @@ def test_only_the_beginning_of_a_long_text_is_read() -> None:
 
 def test_context_tells_entities_and_those_within_two_relations() -> None:
     edges = [
-        edge("entity:ann", "works_at", "entity:acme"),
-        edge("entity:acme", "part_of", "entity:group"),
-        edge("entity:group", "owns", "entity:far"),
-        edge("entity:ann", "left", "entity:old", archived=True),
-        edge("entity:ann", "rents", "entity:flat", expires_ms=NOW_MS),
-        edge("entity:ann", "knows", "entity:gone"),
+        edge("entity:ann", "works_at", "entity:acme"), edge("entity:acme", "part_of", "entity:group"),
+        edge("entity:group", "owns", "entity:far"), edge("entity:ann", "left", "entity:old", archived=True),
+        edge("entity:ann", "rents", "entity:flat", expires_ms=NOW_MS), edge("entity:ann", "knows", "entity:gone"),
         edge("entity:ann", "caused_by", "m0"),
-    ]
+    ]  # fmt: skip
     graph = StubGraph({"m0": []}, edges, archived=["entity:gone"])
     assert context(graph, [NodeKey("entity:ann")], NOW_MS).entries == [
         {"name": "ann", "type": "entity", "properties": {}, "relationships": [{"type": "works_at", "target": "acme"}]},
@@ -112,14 +109,9 @@ def near(graph: StubGraph, memories: int, *entities: str, **fields: Any) -> list
 
 def test_proximity_falls_with_the_hops() -> None:
     links = {
-        "m0": ["entity:ann"],
-        "m1": ["entity:ann", "tag:tea"],
-        "m2": ["tag:tea", "tag:milk"],
-        "m3": ["tag:milk", "tag:cow"],
-        "m4": ["tag:cow", "tag:field"],
-        "m5": ["tag:field"],
-        "m6": [],
-    }
+        "m0": ["entity:ann"], "m1": ["entity:ann", "tag:tea"], "m2": ["tag:tea", "tag:milk"],
+        "m3": ["tag:milk", "tag:cow"], "m4": ["tag:cow", "tag:field"], "m5": ["tag:field"], "m6": [],
+    }  # fmt: skip
     assert near(StubGraph(links), 7, "entity:ann") == [1, 1, 0.5, 0.333333, 0.25, 0, 0]
 
 

@@ -24,18 +24,11 @@ def scores(graph: StubGraph, *begun: str, hops: int = 1, limit: int = 100, **fie
 @pytest.mark.parametrize(
     ("kind", "score"),
     [
-        ("caused_by", 1.5),
-        ("contradicts", 1.3),
-        ("supersedes", 1.2),
-        ("similar_to", 1.0),
-        ("depends_on", 0.9),
-        ("prefers_over", 0.8),
-        ("specializes", 0.7),
-        ("conditional_on", 0.6),
-        ("shared_node", 0.25),
+        ("caused_by", 1.5), ("contradicts", 1.3), ("supersedes", 1.2), ("similar_to", 1.0), ("depends_on", 0.9),
+        ("prefers_over", 0.8), ("specializes", 0.7), ("conditional_on", 0.6), ("shared_node", 0.25),
         ("works_at", 0.25),
     ],
-)
+)  # fmt: skip
 def test_each_type_has_its_weight(kind: str, score: float) -> None:
     graph = StubGraph({"m0": [], "m1": []}, [edge("m0", kind, "m1")])
     assert scores(graph, "m0") == {"m1": score}
@@ -85,11 +78,9 @@ def fits(fit: float) -> Callable[[int, bool], float]:
 
 def test_stated_edges_count_fully_and_given_ones_by_fit() -> None:
     edges = [
-        edge("m0", "depends_on", "m1"),
-        edge("m0", "similar_to", "m3", said_ms=0),
-        edge("m0", "x", "tag:b"),
+        edge("m0", "depends_on", "m1"), edge("m0", "similar_to", "m3", said_ms=0), edge("m0", "x", "tag:b"),
         edge("tag:a", "specializes", "tag:c"),
-    ]
+    ]  # fmt: skip
     links = {"m0": ["tag:a"], "m1": [], "m3": [], "m4": ["tag:a"], "m5": ["tag:b"], "m6": ["tag:c"]}
     found = scores(StubGraph(links, edges), "m0", hops=2, fit=fits(0.5))
     assert found == {"m3": 1.0, "m1": 0.9, "m6": 0.35, "m4": 0.125, "m5": 0.125}
@@ -97,18 +88,11 @@ def test_stated_edges_count_fully_and_given_ones_by_fit() -> None:
 
 def test_derived_edges_are_traversed_but_not_added() -> None:
     edges = [
-        edge("m0", "similar_to", "m1"),
-        edge("m2", "caused_by", "m3"),
-        edge("entity:ann", "works_at", "entity:acme"),
-    ]
+        edge("m0", "similar_to", "m1"), edge("m2", "caused_by", "m3"), edge("entity:ann", "works_at", "entity:acme"),
+    ]  # fmt: skip
     links = {
-        "m0": ["entity:ann"],
-        "m1": ["tag:a"],
-        "m2": ["entity:ann"],
-        "m3": [],
-        "m4": ["entity:acme"],
-        "m5": ["tag:a"],
-    }
+        "m0": ["entity:ann"], "m1": ["tag:a"], "m2": ["entity:ann"], "m3": [], "m4": ["entity:acme"], "m5": ["tag:a"],
+    }  # fmt: skip
     expansion = expand(walk(StubGraph(links, edges), "m0", hops=2, fit=fits(0.5)))
     assert [(item.seq, item.score) for item in expansion.items] == [(3, 0.75), (4, 0.125), (5, 0.0625)]
     assert (expansion.considered, expansion.worked_out) == (5, 2)

@@ -87,12 +87,9 @@ def test_facts_of_a_moment_are_those_of_then(log: list[dict[str, Any]]) -> None:
 
 def test_marks_say_why_a_fact_does_not_count() -> None:
     edges: list[dict[str, Any]] = [
-        {"type": "now"},
-        {"type": "sealed", "archived": True},
-        {"type": "gone", "expires_at": HOUR_MS},
-        {"type": "past", "valid_to": HOUR_MS},
-        {"type": "ahead", "valid_from": 200 * HOUR_MS},
-    ]
+        {"type": "now"}, {"type": "sealed", "archived": True}, {"type": "gone", "expires_at": HOUR_MS},
+        {"type": "past", "valid_to": HOUR_MS}, {"type": "ahead", "valid_from": 200 * HOUR_MS},
+    ]  # fmt: skip
     ends = {"source": "entity:a", "target": "entity:b"}
     told = make_event(
         "memory", HOUR_MS, content="out of date", expires_at=HOUR_MS, relations=[relation("a", "old", "b")]
@@ -100,13 +97,9 @@ def test_marks_say_why_a_fact_does_not_count() -> None:
     log = [make_event("graph.edges", HOUR_MS, edges=[ends | edge for edge in edges]), told]
     found = asked(log, entities=["entity:a"], include_history=True)
     assert {one["type"]: one["marks"] for one in found["facts"]} == {
-        "now": [],
-        "sealed": ["archived"],
-        "gone": ["expired"],
-        "past": ["expired"],
-        "ahead": ["not_yet_valid"],
+        "now": [], "sealed": ["archived"], "gone": ["expired"], "past": ["expired"], "ahead": ["not_yet_valid"],
         "old": ["expired"],
-    }
+    }  # fmt: skip
     assert [one["type"] for one in asked(log, entities=["a"])["facts"]] == ["now"]
 
 

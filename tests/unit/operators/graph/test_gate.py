@@ -46,19 +46,10 @@ def test_figures() -> None:
         for useful in said:
             watching.feedback(0, useful == "1", part)  # type: ignore[arg-type]
     assert watching.figures() == {
-        "answers": 20,
-        "feedback": 12,
-        "error_rate": 0.05,
-        "fallback_rate": 0.2,
-        "overlap": 0.2,
-        "added_words": 30,
-        "relevance_loss": None,
-        "useful_added": 0.75,
-        "useful_with": 0.875,
-        "useful_without": 0.75,
-        "useful_loss": 0.0,
-        "harm_rate": 0.0,
-    }
+        "answers": 20, "feedback": 12, "error_rate": 0.05, "fallback_rate": 0.2, "overlap": 0.2, "added_words": 30,
+        "relevance_loss": None, "useful_added": 0.75, "useful_with": 0.875, "useful_without": 0.75,
+        "useful_loss": 0.0, "harm_rate": 0.0,
+    }  # fmt: skip
     assert {kind: of.relevance for kind, of in watching.types().items()} == {"similar_to": 0.8}
 
 
@@ -201,14 +192,12 @@ def test_state_persists_between_block_and_free_bounds(failed: int) -> None:
 @given(
     st.lists(
         st.builds(
-            ExpansionOutcome,
-            st.integers(0, 3 * SPAN_MS),
-            st.sampled_from(["expanded", "failed", "stopped", "late"]),
+            ExpansionOutcome, st.integers(0, 3 * SPAN_MS), st.sampled_from(["expanded", "failed", "stopped", "late"]),
             st.sampled_from([None, GOOD, BAD, HUGE]),
         ),
         max_size=60,
     )
-)
+)  # fmt: skip
 def test_figures_that_block_do_not_free(seen: list[ExpansionOutcome]) -> None:
     watching = QualityGate(WINDOW)
     for one in seen:
@@ -246,13 +235,9 @@ def test_expanded_memories_are_compared_with_the_baseline(expanded: list[int], s
 
 THINGS = ("alarm", "backup", "camera", "dashboard", "elevator", "freezer", "gateway", "heater", "intercom", "joystick")
 CAUSES = (
-    "Ivan swapped both supply cables",
-    "Nobody renewed that licence",
-    "A squirrel lives above us",
-    "Flooding reached floor minus two",
-    "Someone unplugged everything overnight",
-    "Winter tyres block our ramp",
-)
+    "Ivan swapped both supply cables", "Nobody renewed that licence", "A squirrel lives above us",
+    "Flooding reached floor minus two", "Someone unplugged everything overnight", "Winter tyres block our ramp",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -275,14 +260,11 @@ def logs() -> list[dict[str, Any]]:
 def test_correct_edges_without_common_words_are_never_blocked(logs: list[dict[str, Any]]) -> None:
     queries = [
         make_event(
-            "recall",
-            DAY_MS,
-            query=f"Why did the {THINGS[n % 10]} in hall {n // 10 % 4 + 1} fail?",
-            k=3,
+            "recall", DAY_MS, query=f"Why did the {THINGS[n % 10]} in hall {n // 10 % 4 + 1} fail?", k=3,
             strategy="hybrid_graph",
         )
         for n in range(120)
-    ]
+    ]  # fmt: skip
     history = rolled_out()
     answers = run_flow([*logs, *queries], decisions=history, similarity_max_per_memory=0).responses
     assert {answer["fallback"] for answer in answers} == {None}

@@ -89,11 +89,9 @@ def test_memory_id_equal_to_a_node_means_the_memory(engine: Engine) -> None:
         give(edge("a", "tag:hot"), edge("a", "memory:tag:hot"), edge("b", "memory:a"), edge("b", "memory:memory:a")),
     )
     assert engine.edges().keys() == {
-        (A, NodeKey("tag:hot"), "caused_by"),
-        (A, memory("tag:hot"), "caused_by"),
-        (B, A, "caused_by"),
+        (A, NodeKey("tag:hot"), "caused_by"), (A, memory("tag:hot"), "caused_by"), (B, A, "caused_by"),
         (B, memory("memory:a"), "caused_by"),
-    }
+    }  # fmt: skip
     for found in engine.edges().values():
         assert engine.graph.find(str(found.target)) == found.target
 

@@ -13,11 +13,8 @@ from tests.unit.operators.harness import make_event, run_flow
 
 DASHBOARD: dict[str, Any] = {"id": "d", "content": "red lines mark the limits", "topics": ["dashboard"]}
 ROLLOUT: dict[str, Any] = {
-    "id": "r",
-    "content": "rollout alarms page the on-call",
-    "topics": ["dashboard"],
-    "tags": ["ops"],
-}
+    "id": "r", "content": "rollout alarms page the on-call", "topics": ["dashboard"], "tags": ["ops"],
+}  # fmt: skip
 PEOPLE: dict[str, Any] = {
     "id": "p",
     "content": "who works where",
@@ -54,12 +51,8 @@ def test_status_reports_rollout_and_blocking_verdict() -> None:
     (response,) = run_flow([make_event("graph.status")], decisions=history).responses
     report = response["graph_status"]
     assert report["rollout"] == {
-        "mode": "canary",
-        "enabled": True,
-        "since": "1970-01-01T01:00:00Z",
-        "by": "ops",
-        "why": "try it",
-    }
+        "mode": "canary", "enabled": True, "since": "1970-01-01T01:00:00Z", "by": "ops", "why": "try it",
+    }  # fmt: skip
     gate = report["gate"]
     assert gate.pop("windows")["answers"] == 0
     assert gate == {"blocked": True, "since": "1970-01-01T02:00:00Z", "by": "ops", "why": "too slow", "edge_types": {}}
@@ -97,13 +90,8 @@ def test_lookup_returns_all_fields_of_an_edge() -> None:
     found = explored("d", edges=[given])
     (edge,) = found["edges"]
     assert {name: edge[name] for name in ("source", "target", "type", "weight", "confidence", "archived")} == {
-        "source": "d",
-        "target": "r",
-        "type": "caused_by",
-        "weight": 0.5,
-        "confidence": 0.8,
-        "archived": False,
-    }
+        "source": "d", "target": "r", "type": "caused_by", "weight": 0.5, "confidence": 0.8, "archived": False,
+    }  # fmt: skip
     assert edge["expires_at"] == "1970-01-01T01:00:00Z"
 
 

@@ -58,13 +58,10 @@ def told(answer: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("hour", "types"),
     [
-        (1, []),
-        (10, ["always", "since"]),
-        (15, ["always", "between", "since"]),
-        (20, ["always", "since", "up_to_expiry"]),
-        (30, ["always", "since"]),
+        (1, []), (10, ["always", "since"]), (15, ["always", "between", "since"]),
+        (20, ["always", "since", "up_to_expiry"]), (30, ["always", "since"]),
     ],
-)
+)  # fmt: skip
 def test_an_edge_holds_between_its_times(hour: int, types: list[str]) -> None:
     edges: list[dict[str, Any]] = [
         {"type": "always"},

@@ -225,18 +225,10 @@ def test_every_field_that_groups_memories_is_a_node() -> None:
         entities=[{"name": "Dee"}],
     )
     assert roles(memory, "ep_1") == {
-        "type:preference": "type",
-        "category:food": "category",
-        "topic:drinks": "topic",
-        "tag:tea": "tag",
-        "tag:hot": "tag",
-        "repo:github.com/acme/shop": "repo",
-        "episode:ep_1": "episode",
-        "entity:cleo": "author",
-        "entity:dee": "entity",
-        "entity:ann": "mention",
-        "entity:bob": "mention",
-    }
+        "type:preference": "type", "category:food": "category", "topic:drinks": "topic", "tag:tea": "tag",
+        "tag:hot": "tag", "repo:github.com/acme/shop": "repo", "episode:ep_1": "episode", "entity:cleo": "author",
+        "entity:dee": "entity", "entity:ann": "mention", "entity:bob": "mention",
+    }  # fmt: skip
 
 
 def test_a_role_is_no_person() -> None:

@@ -165,13 +165,11 @@ def stored(engine: Engine) -> bytes:
 )
 @example(  # what was made of it
     changes=[
-        ("fact", "m1", ANN | {"content": "Ann met Bob"}),
-        ("found", KNOWS, "m1"),
-        ("update", "m1", {"content": "no"}),
+        ("fact", "m1", ANN | {"content": "Ann met Bob"}), ("found", KNOWS, "m1"), ("update", "m1", {"content": "no"}),
     ],
     cut=6,
     forgotten=["m1"],
-)
+)  # fmt: skip
 @example(  # what is like it, and ends as its message changes
     changes=[
         ("fact", "m1", {"content": "Ann", "embedding": [1, 0, 0, 0]}),

@@ -94,11 +94,8 @@ def test_nothing_is_expanded_where_nothing_is_rolled_out(mode: str) -> None:
 def test_the_mode_is_that_of_the_querys_append_time() -> None:
     expansions = expansions_of(rolled_out("off", rolled_out("canary", at_ms=100), at_ms=200))
     assert [run(expansions, at_ms).fallback for at_ms in (99, 100, 199, 200)] == [
-        "rollout_off",
-        None,
-        None,
-        "rollout_off",
-    ]
+        "rollout_off", None, None, "rollout_off",
+    ]  # fmt: skip
 
 
 def test_a_failed_expansion_falls_back_with_a_warning() -> None:

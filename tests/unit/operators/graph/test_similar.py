@@ -156,14 +156,10 @@ def test_pair_weight_does_not_depend_on_order(
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"similarity_threshold": 0.0},
-        {"similarity_threshold": 1.01},
-        {"similarity_threshold": math.nan},
-        {"similarity_max_k": 0},
-        {"similarity_max_per_memory": -1},
-        {"similarity_max_per_memory": 101},
+        {"similarity_threshold": 0.0}, {"similarity_threshold": 1.01}, {"similarity_threshold": math.nan},
+        {"similarity_max_k": 0}, {"similarity_max_per_memory": -1}, {"similarity_max_per_memory": 101},
     ],
-)
+)  # fmt: skip
 def test_settings_out_of_bounds_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Settings(**wrong)

@@ -160,12 +160,9 @@ def test_a_context_lists_one_thing_once_with_its_other_names(engine: Engine) -> 
     assert about == [entity("robert")]
     robert, acme = context(engine.graph, about, 0).entries
     assert robert == {
-        "name": "Robert",
-        "type": "person",
-        "properties": {},
-        "relationships": [{"type": "works_at", "target": "Acme"}],
-        "aliases": ["Bob"],
-    }
+        "name": "Robert", "type": "person", "properties": {},
+        "relationships": [{"type": "works_at", "target": "Acme"}], "aliases": ["Bob"],
+    }  # fmt: skip
     assert acme["name"] == "Acme"
     (edge,) = engine.edges().values()
     assert sorted(edge.evidence) == ["b", "c"]

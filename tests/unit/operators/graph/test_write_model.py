@@ -24,17 +24,9 @@ CHOSEN = Settings(partitions=1, similarity_max_k=LIMITS.max_k, similarity_max_pe
 IDS = ["m1", "m2", "m3", "m4", "tag:tea", "m5", "entity:ann"]
 NAMED = ["memory:tag:tea", "memory:entity:ann", "memory:m1"]
 NODES = [
-    "tag:tea",
-    "tag:hot",
-    "entity:ann",
-    "entity:bob",
-    "entity:annie",
-    "type:fact",
-    "topic:x",
-    "condition:rain",
-    "time:noon",
-    "q",
-]
+    "tag:tea", "tag:hot", "entity:ann", "entity:bob", "entity:annie", "type:fact", "topic:x", "condition:rain",
+    "time:noon", "q",
+]  # fmt: skip
 # Angles of about 0°, 10°, 20°, 30°, 37° and 90° to the first: close, just close enough, and not.
 VECTORS = [[1, 0, 0, 0], [0.985, 0.174, 0, 0], [0.94, 0, 0.342, 0], [0.866, 0, 0, 0.5], [0.8, 0.6, 0, 0], [0, 1, 0, 0]]
 TEXTS = [
@@ -47,13 +39,10 @@ TEXTS = [
     "昨天我和王小明去了北京",
 ]
 ENTITIES: list[dict[str, Any]] = [
-    {"name": "Ann"},
-    {"name": "Ann", "type": "person", "urn": "urn:ann"},
-    {"name": "Bob", "type": "person"},
-    {"name": "Bob", "type": "dog", "urn": "urn:city:rome"},
-    {"name": "王小明"},
+    {"name": "Ann"}, {"name": "Ann", "type": "person", "urn": "urn:ann"}, {"name": "Bob", "type": "person"},
+    {"name": "Bob", "type": "dog", "urn": "urn:city:rome"}, {"name": "王小明"},
     {"name": "Annie", "aliases": ["ann", "annie"], "age": 7},
-]
+]  # fmt: skip
 RELATIONS: list[dict[str, Any]] = [
     {"source": "Ann", "type": "knows", "target": "Bob"},
     {"source": "ann", "type": "knows", "target": "bob", "archived": True, "properties": {"since": 2}},
@@ -69,13 +58,9 @@ def some(values: list[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "category": st.sampled_from([None, "food", "Food"]),
-    "tags": some(["tea", "Tea", "hot"]),
-    "topics": some(["x"]),
-    "kind": st.sampled_from(["fact", "rule"]),
-    "entities": some(ENTITIES),
-    "relations": some(RELATIONS),
-}
+    "category": st.sampled_from([None, "food", "Food"]), "tags": some(["tea", "Tea", "hot"]), "topics": some(["x"]),
+    "kind": st.sampled_from(["fact", "rule"]), "entities": some(ENTITIES), "relations": some(RELATIONS),
+}  # fmt: skip
 SAID = st.fixed_dictionaries(
     {"content": st.sampled_from(TEXTS), "embedding": st.sampled_from(VECTORS)}, optional=FIELDS
 )
@@ -188,13 +173,9 @@ def expected_node(model: Model, names: list[str]) -> tuple[Any, ...]:
         told.pop("name", None)
     urns = [node.own_urn or (node.description.urn if node.description else None) for node in nodes]
     return (
-        nodes[0].kind,
-        nodes[0].name,
-        next((urn for urn in urns if urn), None),
-        any(node.archived for node in nodes),
-        told,
-        tuple(node.name for node in nodes[1:] if node.own_urn is None),
-    )
+        nodes[0].kind, nodes[0].name, next((urn for urn in urns if urn), None), any(node.archived for node in nodes),
+        told, tuple(node.name for node in nodes[1:] if node.own_urn is None),
+    )  # fmt: skip
 
 
 def expected_edges(model: Model) -> dict[tuple[NodeKey, NodeKey, str], tuple[Any, ...]]:
@@ -264,11 +245,9 @@ SAID_OF_A_URN = {"content": TEXTS[0], "embedding": VECTORS[0], "entities": [ENTI
 @given(changes=CHANGES)
 @example(  # a URN that was a name first, and whose description goes
     changes=[
-        ("remember", "m1", SAID_OF_RELATIONS),
-        ("remember", "m2", SAID_OF_A_URN),
-        ("update", "m2", {"entities": []}),
+        ("remember", "m1", SAID_OF_RELATIONS), ("remember", "m2", SAID_OF_A_URN), ("update", "m2", {"entities": []}),
     ]
-)
+)  # fmt: skip
 @example(
     changes=[
         ("remember", "m1", SAID_OF_RELATIONS),
