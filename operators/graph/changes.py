@@ -1,30 +1,33 @@
 """Changes of one event to its owner's graph. They are readable at once, and staged or dropped as a whole.
 
-This module reads and writes records of nodes, links and names (edges: `edge_changes.py`); `write.py` knows their
+This module reads and writes records of nodes, links, names and edges; `write.py` knows their
 meaning. Reads include the event's own changes. After removals, `prune` deletes unreachable nodes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from recallflow.limits import DESCRIBERS_MAX
-from recallflow.operators.graph.edge_changes import EdgeChanges
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.limits import DESCRIBERS_MAX, SUPERSEDED_MAX
 from recallflow.operators.graph.extract import Link
-from recallflow.operators.graph.past import GraphHistory
+from recallflow.operators.graph.past import GraphHistory, Nodes
 from recallflow.state import entity_names, keys
 from recallflow.state.entity_names import NameJoin
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
     SAME_AS,
+    SUPERSEDES,
+    SYMMETRIC,
     EdgeRow,
+    Life,
     LinksRow,
     NodeDescription,
     NodeKey,
     NodeRow,
     StoredNeighbour,
+    Superseded,
     Unsynced,
     decode_member,
     decode_neighbours,
-    decode_superseded,
     encode_member,
     encode_rows,
     is_entity,
@@ -33,8 +36,7 @@ from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 
-Nodes = dict[bytes, NodeKey]  # by stored name
-
+_EDGE_NUMBERS = 2**16  # per event; a record has no room for more edges
 # Keys of a node share the owners' prefix, owner, table and node name.
 _SHARED_BYTES = keys.TABLE_BYTES + keys.NAME_BYTES
 
@@ -77,64 +79,177 @@ def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, Nod
     return next(((keys.reversed_sequence(stored), found) for stored, found in described if found is not None), None)
 
 
-class GraphChanges:
-    """The graph changes of one event. `change` is the event's number among its owner's, `ingested_ms` its ingestion
-    time. `forgetting` is the `seq` of a memory in removal, whose history is not kept. `edges_most` limits the owner's
-    edges."""
+class NameChanges(GraphHistory):
+    """The changes of one event to synonyms, and to names in scripts without case that texts are searched for."""
+
+    # ------------------------------------------------------------------ synonyms
+
+    def names_of(self, key: NodeKey) -> list[NodeKey]:
+        """Return all names of an entity."""
+        return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
+
+    def join_names(self, row: EdgeRow, joins: bool) -> None:
+        """Join the ends of a `same_as` edge as synonyms, or separate them. Groups beyond the size limit are not
+        joined."""
+        if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
+            return
+        if not joins:
+            self.keep_joined(row.source, row.target, row.number)
+        source, target = row.source.text, row.target.text
+        one = NameJoin(target, row.number, True)
+        if joins == (one in self._joined(source)):
+            return
+        if joins:
+            names = {*entity_names.names_of(source, self._joined), *entity_names.names_of(target, self._joined)}
+            if len(names) > entity_names.JOINED_NAMES_MAX:
+                return
+        for key, other in ((source, one), (target, NameJoin(source, row.number, False))):
+            rest = [found for found in self._joined(key) if found.number != row.number]
+            self._put_joined(key, [*rest, other] if joins else rest)
+
+    def _joined(self, key: str) -> list[NameJoin]:
+        stored = self.get(keys.joined(self._owner, self.name(NodeKey(key))))
+        return [] if stored is None else entity_names.decode_joined(stored)[1]
+
+    def _put_joined(self, key: str, joined: list[NameJoin]) -> None:
+        stored = keys.joined(self._owner, self.name(NodeKey(key)))
+        self.put(stored, entity_names.encode_joined(key, joined) if joined else None)
+        self.staged.joined[key] = joined
+
+    # ------------------------------------------------------------------ scripts without case
+
+    def caseless_names(self) -> list[str]:
+        """Return names in scripts without case that texts are searched for."""
+        staged = self.staged.caseless
+        return self.hot_graph.caseless() if staged is None else staged
+
+    def keep_name(self, key: str) -> None:
+        """Add a new entity's name to the searched names, if it is in such a script and there is room."""
+        name, names = _name(key), self.caseless_names()
+        if entity_names.is_caseless(name) and len(names) < entity_names.CASELESS_NAMES_MAX:
+            self._put_caseless([*names, name])
+
+    def drop_names(self, gone: Iterable[NodeKey]) -> None:
+        """Remove the names of deleted nodes."""
+        names = {_name(key.text) for key in gone if is_entity(key) and not key.text.isascii()}
+        if names and not names.isdisjoint(before := self.caseless_names()):
+            self._put_caseless([name for name in before if name not in names])
+
+    def _put_caseless(self, names: list[str]) -> None:
+        self.put(keys.caseless(self._owner), entity_names.encode_names(names) if names else None)
+        self.staged.caseless = names
+
+
+class EdgeChanges(NameChanges):
+    """The changes of one event to its owner's edges, stored at both ends, with the history of replaced states."""
+
+    def edge_name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
+        """Return the stored name of an edge. An edge of a symmetric type has the same name from both ends."""
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return self._partition.keyring.edge(self._owner, self.name(first), self.name(second), kind)
+
+    def new_edge(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
+        """Return a new edge without statements. The caller stores it."""
+        number = self._change * _EDGE_NUMBERS + self.staged.edges
+        self.staged.edges += 1
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return EdgeRow(first, second, kind, number, added_ms=self.ingested_ms)
+
+    def add_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Write a new edge, at both ends."""
+        for end in (row.source, row.target):
+            self.put(keys.adjacency(self._owner, self.name(end), row.number), name)
+        self.staged.more_edges += 1
+        self.put_edge(name, row)
+
+    def put_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Write an existing edge."""
+        before = self.edge(name)
+        if before is not None:
+            self.keep_parts(name, before, row)
+        self.put(keys.edge(self._owner, name), row.encode())
+        self._supersede(row, hides=row.hides)
+        self.join_names(row, joins=row.joins)
+
+    def remove_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Delete an edge at both ends. Its statements stay in the history, except statements of forgotten memories."""
+        self.keep_parts(name, row, None)
+        self._take_out(name, row)
+        if self.forget_unless_said(name):
+            self.keep_life(name, row)
+        else:
+            self.forget_traces(Life.of_row(row))
+
+    def erase_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Delete an edge with its history."""
+        self._take_out(name, row)
+        self.forget_edge(name)
+        self.forget_traces(Life.of_row(row))
+
+    def edge_names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
+        """Return names of edges that earlier events left at a node, optionally limited."""
+        stored = self._partition.scan(keys.adjacency_of(self._owner, self.name(key)))
+        return [name for _, name in islice(stored, at_most)]
+
+    def edges_at(self, key: NodeKey, at_most: int | None = None) -> Iterator[tuple[bytes, EdgeRow]]:
+        """Yield names and records of those edges that still exist."""
+        for name in self.edge_names_at(key, at_most):
+            if (row := self.edge(name)) is not None:
+                yield name, row
+
+    def _take_out(self, name: bytes, row: EdgeRow) -> None:
+        self.put(keys.edge(self._owner, name), None)
+        self.staged.more_edges -= 1
+        for end in (row.source, row.target):
+            self.put(keys.adjacency(self._owner, self.name(end), row.number), None)
+            if not end.memory:
+                self.detach(end)
+        self._supersede(row, hides=False)
+        self.join_names(row, joins=False)
+
+    def _supersede(self, row: EdgeRow, hides: bool) -> None:
+        if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):
+            return
+        seq = self.seq(row.target.text)
+        if seq is None:
+            return
+        by = self.superseding(seq)
+        before = next((one for one in by if one.by == row.source.text and one.until_ms is None), None)
+        ingested_ms = self.ingested_ms
+        after = None
+        if hides:
+            times_ms = row.ends_ms, row.word.valid_from_ms
+            after = Superseded(row.source.text, ingested_ms, *times_ms, said_ms=row.said_ms)
+        if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
+            return
+        others = [one for one in by if one != before]
+        if before is not None:
+            others.append(before._replace(until_ms=ingested_ms))
+        past = [one for one in others if one.until_ms is not None][-SUPERSEDED_MAX:]
+        current = [one for one in others if one.until_ms is None]
+        if after is not None and len(current) == SUPERSEDED_MAX:
+            problem = (
+                f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
+            )
+            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
+        self.put_superseding(seq, [*past, *current, *([] if after is None else [after])])
+
+
+class GraphChanges(EdgeChanges):
+    """The graph changes of one event. `edges_most` limits the owner's edges."""
 
     def __init__(
         self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edges_most: int | None = None
     ) -> None:
-        self._partition = partition
-        self._hot = hot
-        self._owner = hot.key
-        self.hot_graph = hot.hot_graph()
-        self.staged = Staged()
-        self._change = change
-        self.ingested_ms = ingested_ms
+        super().__init__(partition, hot, change, ingested_ms)
         self.edges_most = edges_most
-        self.forgetting: int | None = None
-        self._detached: Nodes = {}  # nodes that lost a link or an edge
         self._undescribed: Nodes = {}  # nodes that lost the link of the memory that describes them
-
-    @property
-    def edges(self) -> EdgeChanges:
-        """The changes to edges. Created per use: a stored one would be a reference cycle per event, for the garbage
-        collector."""
-        return EdgeChanges(self, self._partition, self._owner, self._change)
-
-    @property
-    def past(self) -> GraphHistory:
-        """The history of the event's changes. Created per use, as `edges`."""
-        return GraphHistory(self, self._partition, self._owner, self._change)
-
-    @property
-    def names(self) -> "NameChanges":
-        """The changes to entity names. Created per use, as `edges`."""
-        return NameChanges(self, self._owner)
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return a record, including this event's changes."""
-        return self.staged.get(self._partition, key)
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        """Write a record; None deletes it."""
-        self.staged.effects[key] = value
-
-    def seq(self, memory_id: str) -> int | None:
-        """Return the sequence number of a memory that existed before this event and still exists."""
-        current = self._hot.current(memory_id)
-        return None if current is None or current.forgotten else current.seq
 
     def has_room(self) -> bool:
         """Return whether the owner may have another edge."""
         return self.edges_most is None or self._hot.held.edges + self.staged.more_edges < self.edges_most
 
     # ------------------------------------------------------------------ nodes
-
-    def name(self, key: NodeKey) -> bytes:
-        """Return the stored name of a node."""
-        return (None if key.memory else self._known(key.text)) or self._hot.graph.name(key)
 
     def node(self, key: NodeKey) -> NodeRow | None:
         """Return the record of a node. A memory has one only while it is archived."""
@@ -157,7 +272,7 @@ class GraphChanges:
         if self.hot_graph.has_all_nodes or self.get(stored) is None:
             self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
             if kind == ENTITY_KIND and not key.isascii():
-                self.names.keep(key)
+                self.keep_name(key)
         self.staged.nodes[key] = found
         return found
 
@@ -181,24 +296,14 @@ class GraphChanges:
 
     def is_superseded(self, seq: int) -> bool:
         """Return whether another memory supersedes a memory."""
-        stored = self.get(keys.superseded(self._owner, seq))
-        return stored is not None and any(one.until_ms is None for one in decode_superseded(stored))
+        return any(one.until_ms is None for one in self.superseding(seq))
 
     def forget_memory(self, key: NodeKey, seq: int) -> None:
         """Delete the stored state of a memory as a node: its archive mark, and the memories that supersede it."""
         if self.node(key) is not None:
             self.remove_node(key)
         if self.get(keys.superseded(self._owner, seq)) is not None:
-            self.put(keys.superseded(self._owner, seq), None)
-            self.staged.superseded[seq] = []
-
-    def detach(self, key: NodeKey) -> None:
-        """Note that a node lost a link or an edge. `prune` deletes it if that was its last."""
-        self._detached[self.name(key)] = key
-
-    def _known(self, key: str) -> bytes | None:
-        """Return the stored name of a node that certainly exists; None for others."""
-        return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
+            self.put_superseding(seq, [])
 
     # ------------------------------------------------------------------ links
 
@@ -292,8 +397,8 @@ class GraphChanges:
             gone = prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
             for key in gone:
                 stored = self._partition.get(keys.node(self._owner, self.name(key)))
-                self.past.keep_orphan(key, None if stored is None else NodeRow.decode(stored))
-            self.names.drop(gone)
+                self.keep_orphan(key, None if stored is None else NodeRow.decode(stored))
+            self.drop_names(gone)
             self._detached, self._undescribed = {}, {}
 
     def drop(self, staged: Staged | None) -> None:
@@ -306,71 +411,6 @@ class GraphChanges:
         """Apply the staged changes to the owner's in-memory graph."""
         self.hot_graph.publish(self.staged)
         self._hot.graph.publish(self.staged.superseded, self.staged.joined)
-
-
-class NameChanges:
-    """The changes of one event to synonyms, and to names in scripts without case that texts are searched for."""
-
-    def __init__(self, changes: "GraphChanges", owner: bytes) -> None:
-        self._changes = changes
-        self._owner = owner
-
-    # ------------------------------------------------------------------ synonyms
-
-    def of(self, key: NodeKey) -> list[NodeKey]:
-        """Return all names of an entity."""
-        return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
-
-    def join(self, row: EdgeRow, joins: bool) -> None:
-        """Join the ends of a `same_as` edge as synonyms, or separate them. Groups beyond the size limit are not
-        joined."""
-        if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
-            return
-        if not joins:
-            self._changes.past.keep_joined(row.source, row.target, row.number)
-        source, target = row.source.text, row.target.text
-        one = NameJoin(target, row.number, True)
-        if joins == (one in self._joined(source)):
-            return
-        if joins:
-            names = {*entity_names.names_of(source, self._joined), *entity_names.names_of(target, self._joined)}
-            if len(names) > entity_names.JOINED_NAMES_MAX:
-                return
-        for key, other in ((source, one), (target, NameJoin(source, row.number, False))):
-            rest = [found for found in self._joined(key) if found.number != row.number]
-            self._put_joined(key, [*rest, other] if joins else rest)
-
-    def _joined(self, key: str) -> list[NameJoin]:
-        stored = self._changes.get(keys.joined(self._owner, self._changes.name(NodeKey(key))))
-        return [] if stored is None else entity_names.decode_joined(stored)[1]
-
-    def _put_joined(self, key: str, joined: list[NameJoin]) -> None:
-        stored = keys.joined(self._owner, self._changes.name(NodeKey(key)))
-        self._changes.put(stored, entity_names.encode_joined(key, joined) if joined else None)
-        self._changes.staged.joined[key] = joined
-
-    # ------------------------------------------------------------------ scripts without case
-
-    def caseless(self) -> list[str]:
-        """Return names in scripts without case that texts are searched for."""
-        staged = self._changes.staged.caseless
-        return self._changes.hot_graph.caseless() if staged is None else staged
-
-    def keep(self, key: str) -> None:
-        """Add a new entity's name to the searched names, if it is in such a script and there is room."""
-        name, names = _name(key), self.caseless()
-        if entity_names.is_caseless(name) and len(names) < entity_names.CASELESS_NAMES_MAX:
-            self._put_caseless([*names, name])
-
-    def drop(self, gone: Iterable[NodeKey]) -> None:
-        """Remove the names of deleted nodes."""
-        names = {_name(key.text) for key in gone if is_entity(key) and not key.text.isascii()}
-        if names and not names.isdisjoint(before := self.caseless()):
-            self._put_caseless([name for name in before if name not in names])
-
-    def _put_caseless(self, names: list[str]) -> None:
-        self._changes.put(keys.caseless(self._owner), entity_names.encode_names(names) if names else None)
-        self._changes.staged.caseless = names
 
 
 def _name(key: str) -> str:

@@ -120,8 +120,8 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
 def _give(
     changes: GraphChanges, edge: GraphEdge, source: EdgeEnd, target: EdgeEnd, said_ms: int, derived_from: str | None
 ) -> bool:
-    name = changes.edges.name(source.key, target.key, edge.type)
-    before = changes.edges.get(name)
+    name = changes.edge_name(source.key, target.key, edge.type)
+    before = changes.edge(name)
     if before is None and not changes.has_room():
         if derived_from is not None:
             return False
@@ -129,7 +129,7 @@ def _give(
     for end in (source, target):
         if not end.key.memory:
             changes.ensure_node(end.key.text, end.kind, end.name)
-    row = before if before is not None else changes.edges.new(source.key, target.key, edge.type)
+    row = before if before is not None else changes.new_edge(source.key, target.key, edge.type)
     memory_id = derived_from or edge.evidence
     evidence = None if memory_id is None else changes.seq(memory_id)
     if derived_from is None or evidence is None:
@@ -139,9 +139,9 @@ def _give(
     if row == before:
         return False
     if before is None:
-        changes.edges.add(name, row)
+        changes.add_edge(name, row)
     else:
-        changes.edges.put(name, row)
+        changes.put_edge(name, row)
     if evidence is not None:
         _note_evidence(changes, evidence, str(memory_id), name.hex())
     if derived_from is not None:
@@ -226,7 +226,7 @@ def archive(changes: GraphChanges, event: GraphArchive) -> bool:
     problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, (ends, _) in enumerate(edges) if not ends]
     if problems:
         raise InvalidRecord("not_found", problems)
-    names = [name for key in nodes if key is not None for name in changes.names.of(key)]
+    names = [name for key in nodes if key is not None for name in changes.names_of(key)]
     changed = [_archive_node(changes, name, event.archived) for name in dict.fromkeys(names)]
     changed += [_archive_edge(changes, ends, kind, event.archived) for ends, kind in edges if ends is not None]
     return any(changed)
@@ -247,7 +247,7 @@ def _ends(changes: GraphChanges, edge: GraphEdge) -> Ends | None:
     source, target = _existing(changes, edge.source), _existing(changes, edge.target)
     if source is None or target is None:
         return None
-    stated = changes.edges.get(changes.edges.name(source, target, edge.type)) is not None
+    stated = changes.edge(changes.edge_name(source, target, edge.type)) is not None
     return (source, target) if stated or _similar(changes, (source, target), edge.type) else None
 
 
@@ -265,7 +265,7 @@ def _archive_node(changes: GraphChanges, key: NodeKey, archived: bool) -> bool:
     row = changes.node(key)
     if (row is not None and row.archived) == archived:
         return False
-    changes.past.keep_node(key, row)
+    changes.keep_node(key, row)
     if row is not None and not key.memory:
         changes.put_node(row._replace(archived=archived))
     elif archived:
@@ -277,16 +277,16 @@ def _archive_node(changes: GraphChanges, key: NodeKey, archived: bool) -> bool:
 
 def _archive_edge(changes: GraphChanges, ends: Ends, kind: str, archived: bool) -> bool:
     changed = False
-    name = changes.edges.name(*ends, kind)
-    row = changes.edges.get(name)
+    name = changes.edge_name(*ends, kind)
+    row = changes.edge(name)
     if row is not None and row.is_archived != archived:
-        changes.edges.put(name, row._replace(archived=archived))
+        changes.put_edge(name, row._replace(archived=archived))
         changed = True
     for seq, other in _similar(changes, ends, kind):
         before = changes.neighbours(seq)
         after = [one._replace(archived=archived) if one.seq == other else one for one in before]
         if after != before:
-            changes.past.keep_neighbour(seq, next(one for one in before if one.seq == other))
+            changes.keep_neighbour(seq, next(one for one in before if one.seq == other))
             changes.put_neighbours(seq, after)
             changed = True
     return changed

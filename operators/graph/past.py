@@ -1,14 +1,12 @@
-"""The history of removed graph state, for queries about earlier times (`state/past_graph.py` reads it).
+"""Records of an owner's graph, and the history of removed state (`state/past_graph.py` reads it).
 
 Current records contain the time of their addition. Only lost or replaced state is kept here: links removed by updates,
 edge statements, edges, neighbours and archive marks. The history of a forgotten memory is deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
 from sys import maxsize
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -32,10 +30,9 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     encode_rows,
 )
-
-if TYPE_CHECKING:
-    from recallflow.operators.graph.changes import GraphChanges
-    from recallflow.state.partition import Partition
+from recallflow.state.hot_graph import Staged
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.partition import Partition
 
 # Costs in units of a link: an edge with both ends, an edge with 200 statements, and a replaced version without its
 # links.
@@ -44,30 +41,88 @@ STATED_WEIGHT = 6
 VERSION_WEIGHT = 6
 
 
-class GraphHistory:
-    """The history that one event adds to its owner's graph."""
+Nodes = dict[bytes, NodeKey]  # by stored name
 
-    def __init__(self, changes: GraphChanges, partition: Partition, owner: bytes, change: int) -> None:
-        self._changes = changes
+
+class GraphRecords:
+    """Records of an owner's graph, including the changes of one event.
+
+    Attributes:
+        ingested_ms: The event's ingestion time.
+        forgetting: The `seq` of a memory in removal, whose history is not kept.
+    """
+
+    def __init__(self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int) -> None:
+        """`change` is the event's number among its owner's."""
         self._partition = partition
-        self._owner = owner
+        self._hot = hot
+        self._owner = hot.key
         self._change = change
+        self.hot_graph = hot.hot_graph()
+        self.staged = Staged()
+        self.ingested_ms = ingested_ms
+        self.forgetting: int | None = None
+        self._detached: Nodes = {}  # nodes that lost a link or an edge
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a record, including this event's changes."""
+        return self.staged.get(self._partition, key)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write a record; None deletes it."""
+        self.staged.effects[key] = value
+
+    def seq(self, memory_id: str) -> int | None:
+        """Return the sequence number of a memory that existed before this event and still exists."""
+        current = self._hot.current(memory_id)
+        return None if current is None or current.forgotten else current.seq
+
+    def name(self, key: NodeKey) -> bytes:
+        """Return the stored name of a node."""
+        return (None if key.memory else self._known(key.text)) or self._hot.graph.name(key)
+
+    def edge(self, name: bytes) -> EdgeRow | None:
+        """Return the edge of a stored name."""
+        stored = self.get(keys.edge(self._owner, name))
+        return None if stored is None else EdgeRow.decode(stored)
+
+    def detach(self, key: NodeKey) -> None:
+        """Note that a node lost a link or an edge. `prune` deletes it if that was its last."""
+        self._detached[self.name(key)] = key
+
+    def superseding(self, seq: int) -> list[Superseded]:
+        """Return the memories that supersede a memory, or did."""
+        stored = self.get(keys.superseded(self._owner, seq))
+        return decode_superseded(stored) if stored else []
+
+    def put_superseding(self, seq: int, by: list[Superseded]) -> None:
+        """Write the memories that supersede a memory, or did."""
+        self.put(keys.superseded(self._owner, seq), encode_rows(by) if by else None)
+        self.staged.superseded[seq] = by
+
+    def _known(self, key: str) -> bytes | None:
+        """Return the stored name of a node that certainly exists; None for others."""
+        return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
+
+
+class GraphHistory(GraphRecords):
+    """The history that one event adds to its owner's graph."""
 
     # ------------------------------------------------------------------ keeping
 
     def keep_links(self, seq: int, version: int, row: LinksRow) -> None:
         """Keep the links and edges of a replaced version."""
-        self._changes.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
+        self.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
 
     def keep_member(self, seq: int, node: NodeKey) -> None:
         """Keep the link of a memory to a node."""
-        self._put(keys.past_member(self._owner, self._changes.name(node), seq), b"")
+        self._put_kept(keys.past_member(self._owner, self.name(node), seq), b"")
 
     def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
         """Keep the replaced statements of an edge, except by a memory in removal."""
         stated = {} if after is None else {(one.seq, one.relation): one for one in after.statements}
         for statement in before.statements:
-            if statement.seq == self._changes.forgetting:
+            if statement.seq == self.forgetting:
                 continue
             if stated.get((statement.seq, statement.relation)) != statement:
                 part = RELATION if statement.relation else EVIDENCE
@@ -81,31 +136,31 @@ class GraphHistory:
         """Keep the existence of an edge, at both ends."""
         life = Life.of_row(row)
         self._keep(name, None, LIFE, life)
-        stored = orjson.dumps([self._changes.ingested_ms, name.hex(), life], default=tuple)
+        stored = orjson.dumps([self.ingested_ms, name.hex(), life], default=tuple)
         for end in (row.source, row.target):
-            self._put(keys.past_adjacency(self._owner, self._changes.name(end), row.number), stored)
+            self._put_kept(keys.past_adjacency(self._owner, self.name(end), row.number), stored)
 
     def keep_neighbour(self, seq: int, neighbour: StoredNeighbour) -> None:
         """Keep a neighbour of a memory with its earlier archive mark. The first state within the event counts."""
         key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
-        if self._changes.get(key) is None:
-            self._changes.put(key, orjson.dumps([self._changes.ingested_ms, tuple(neighbour)]))
+        if self.get(key) is None:
+            self.put(key, orjson.dumps([self.ingested_ms, tuple(neighbour)]))
 
     def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:
         """Keep an earlier node; None for a memory without a record. Descriptions are not kept, because the describing
         memory may be forgotten."""
         plain = None if row is None else tuple(row.describe(None, None))
-        stored = orjson.dumps([self._changes.ingested_ms, plain], default=tuple)
-        self._put(keys.past_node(self._owner, self._changes.name(key), self._change), stored)
+        stored = orjson.dumps([self.ingested_ms, plain], default=tuple)
+        self._put_kept(keys.past_node(self._owner, self.name(key), self._change), stored)
 
     def keep_joined(self, source: NodeKey, target: NodeKey, number: int) -> None:
         """Keep that an edge may have joined two names. The kept history of the edge decides whether it did."""
-        key = keys.past_joined(self._owner, self._changes.name(source), number)
-        self._changes.put(key, orjson.dumps([source.text, target.text]))
+        key = keys.past_joined(self._owner, self.name(source), number)
+        self.put(key, orjson.dumps([source.text, target.text]))
 
     def keep_orphan(self, key: NodeKey, row: NodeRow | None) -> None:
         """Keep a deleted node if an earlier edge or link led to it; otherwise delete its history."""
-        name = self._changes.name(key)
+        name = self.name(key)
         once = (keys.past_adjacency_of(self._owner, name), keys.past_members(self._owner, name))
         if all(next(self._standing(prefix), None) is None for prefix in once):
             self._drop(keys.past_nodes(self._owner, name))
@@ -116,40 +171,40 @@ class GraphHistory:
         """Return whether the record under a key is sufficient for an edge to exist."""
         part, _ = keys.edge_part(key)
         if part == GIVEN:
-            return GivenEdge(*orjson.loads(self._changes.get(key) or b"")[1]).stands
+            return GivenEdge(*orjson.loads(self.get(key) or b"")[1]).stands
         return part in (RELATION, EVIDENCE)
 
     def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:
         """Keep the state of an edge's part before the event. The first state within the event counts."""
         key = keys.past_edge(self._owner, name, seq, part, self._change)
-        if self._changes.get(key) is None:
-            self._put(key, orjson.dumps([self._changes.ingested_ms, content], default=tuple))
+        if self.get(key) is None:
+            self._put_kept(key, orjson.dumps([self.ingested_ms, content], default=tuple))
 
-    def _put(self, key: bytes, value: bytes) -> None:
+    def _put_kept(self, key: bytes, value: bytes) -> None:
         """Write a record that is searched by key prefix."""
-        self._changes.put(key, value)
-        kept, stretch = self._changes.staged.kept, key[: keys.GROUP_BYTES]
+        self.put(key, value)
+        kept, stretch = self.staged.kept, key[: keys.GROUP_BYTES]
         kept[stretch] = (*kept.get(stretch, ()), key)
 
     # ------------------------------------------------------------------ forgetting
 
-    def weigh(self, key: NodeKey, seq: int, at_most: int) -> int:
+    def weigh_history(self, key: NodeKey, seq: int, at_most: int) -> int:
         """Estimate the cost of deleting a memory's history, in links, up to a limit."""
         weight = 0
         for _, value in self._partition.scan(keys.past_links_of(self._owner, seq)):
             weight += _weight(LinksRow.decode(value))
             if weight >= at_most:
                 return weight
-        lives = keys.past_adjacency_of(self._owner, self._changes.name(key))
+        lives = keys.past_adjacency_of(self._owner, self.name(key))
         weight += EDGE_WEIGHT * len(self._partition.first_keys(lives, at_most // EDGE_WEIGHT))
         return weight + len(self._partition.first_keys(keys.past_similar_of(self._owner, seq), at_most))
 
-    def forget_memory(self, key: NodeKey, seq: int) -> None:
+    def forget_history(self, key: NodeKey, seq: int) -> None:
         """Delete the history of a memory as a node."""
-        self.thin(key, seq, maxsize)
-        self._drop(keys.past_nodes(self._owner, self._changes.name(key)))
+        self.thin_history(key, seq, maxsize)
+        self._drop(keys.past_nodes(self._owner, self.name(key)))
 
-    def thin(self, key: NodeKey, seq: int, at_most: int) -> int:
+    def thin_history(self, key: NodeKey, seq: int, at_most: int) -> int:
         """Delete about `at_most` units of a memory's history: replaced versions, removed edges and neighbours. Return
         the deleted units."""
         weight = self._forget_versions(seq, at_most)
@@ -159,7 +214,7 @@ class GraphHistory:
     def forget_statements(self, name: bytes, seq: int) -> None:
         """Delete a memory's earlier statements on an edge, and values given with only such memories as evidence."""
         self._drop(keys.past_edge_of(self._owner, name, seq))
-        row = self._changes.edges.get(name)
+        row = self.edge(name)
         if row is None and not self.forget_unless_said(name):
             return
         self._forget_given(name, row)
@@ -189,20 +244,20 @@ class GraphHistory:
             row = LinksRow.decode(value)
             for text in row.links:
                 node = NodeKey(text)
-                self._changes.put(keys.past_member(self._owner, self._changes.name(node), seq), None)
-                self._changes.detach(node)
+                self.put(keys.past_member(self._owner, self.name(node), seq), None)
+                self.detach(node)
             for name in {*row.relations, *row.evidence}:
                 self.forget_statements(bytes.fromhex(name), seq)
-            self._changes.put(key, None)
+            self.put(key, None)
             weight += _weight(row)
         return weight
 
     def _forget_lives(self, key: NodeKey, at_most: int) -> int:
         weight = 0
-        for stored in self._standing(keys.past_adjacency_of(self._owner, self._changes.name(key))):
+        for stored in self._standing(keys.past_adjacency_of(self._owner, self.name(key))):
             if weight >= at_most:
                 break
-            self.forget_edge(bytes.fromhex(orjson.loads(self._changes.get(stored) or b"")[1]))
+            self.forget_edge(bytes.fromhex(orjson.loads(self.get(stored) or b"")[1]))
             weight += EDGE_WEIGHT
         return weight
 
@@ -212,8 +267,8 @@ class GraphHistory:
             if weight >= at_most:
                 break
             other, change = orjson.loads(value)[1][0], keys.sequence(stored)
-            self._changes.put(stored, None)
-            self._changes.put(keys.past_similar(self._owner, other, seq, change), None)
+            self.put(stored, None)
+            self.put(keys.past_similar(self._owner, other, seq, change), None)
             weight += 1
         return weight
 
@@ -230,7 +285,7 @@ class GraphHistory:
 
     def _last_life(self, name: bytes) -> Life | None:
         """Return the last kept existence of a removed edge."""
-        lives = [orjson.loads(self._changes.get(key) or b"")[1] for key in self._standing(self._parts_of(name, LIFE))]
+        lives = [orjson.loads(self.get(key) or b"")[1] for key in self._standing(self._parts_of(name, LIFE))]
         return Life.of(lives[-1]) if lives else None
 
     def _parts_of(self, name: bytes, part: bytes) -> bytes:
@@ -239,55 +294,52 @@ class GraphHistory:
     def _forget_parts(self, parts: Iterable[bytes]) -> None:
         for key in parts:
             if keys.edge_part(key)[0] == LIFE:
-                _, life = orjson.loads(self._changes.get(key) or b"")
+                _, life = orjson.loads(self.get(key) or b"")
                 self._forget_life(Life.of(life))
-            self._changes.put(key, None)
+            self.put(key, None)
 
     def _forget_life(self, life: Life) -> None:
         for end in (life.source, life.target):
-            self._changes.put(keys.past_adjacency(self._owner, self._changes.name(end), life.number), None)
+            self.put(keys.past_adjacency(self._owner, self.name(end), life.number), None)
             if not end.memory:
-                self._changes.detach(end)
+                self.detach(end)
         self.forget_traces(life)
 
     def forget_traces(self, life: Life) -> None:
         """Delete the record that an edge joined two names, or made a memory supersede another."""
         if life.type == SAME_AS:
-            joined = keys.past_joined(self._owner, self._changes.name(life.source), life.number)
-            if self._changes.get(joined) is not None:
-                self._changes.put(joined, None)
+            joined = keys.past_joined(self._owner, self.name(life.source), life.number)
+            if self.get(joined) is not None:
+                self.put(joined, None)
         self._put_superseding(life, [])
 
     def _ask_of_superseding(self, life: Life) -> None:
         """Mark a superseding whose times must be derived from the edge, because a statement is gone."""
-        until_ms = self._changes.ingested_ms
+        until_ms = self.ingested_ms
         self._put_superseding(life, [Superseded(life.source.text, until_ms, None, until_ms=until_ms, asks=True)])
 
     def _put_superseding(self, life: Life, past: list[Superseded]) -> None:
         """Replace the kept times at which an edge superseded a memory."""
         superseding = life.type == SUPERSEDES and life.source.memory and life.target.memory
-        seq = self._changes.seq(life.target.text) if superseding else None
+        seq = self.seq(life.target.text) if superseding else None
         if seq is None:
             return
-        key = keys.superseded(self._owner, seq)
-        stored = self._changes.get(key)
-        by = decode_superseded(stored) if stored else []
+        by = self.superseding(seq)
         left = [*past, *(one for one in by if one.by != life.source.text or one.until_ms is None)]
         if left != by:
-            self._changes.put(key, encode_rows(left) if left else None)
-            self._changes.staged.superseded[seq] = left
+            self.put_superseding(seq, left)
 
     def _standing(self, prefix: bytes) -> Iterator[bytes]:
         """Yield the keys under a prefix of a node or edge, including the event's changes. Its own keys come first,
         found by group, because there may be thousands."""
-        staged = self._changes.staged
+        staged = self.staged
         brought = staged.kept.get(prefix[: keys.GROUP_BYTES], ())
         now = (key for key in brought if key.startswith(prefix) and staged.effects[key] is not None)
         return chain(now, (key for key, _ in self._partition.scan(prefix) if key not in staged.effects))
 
     def _drop(self, prefix: bytes) -> None:
         for key in self._standing(prefix):
-            self._changes.put(key, None)
+            self.put(key, None)
 
 
 def _weight(row: LinksRow) -> int:

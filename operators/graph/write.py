@@ -71,7 +71,7 @@ def unlink_similar(changes: GraphChanges, seq: int) -> None:
     for neighbour in neighbours:
         _part(changes, neighbour.seq, seq)
         if changes.forgetting is None:
-            changes.past.keep_neighbour(seq, neighbour)
+            changes.keep_neighbour(seq, neighbour)
     if neighbours:
         changes.put_neighbours(seq, [])
 
@@ -112,7 +112,7 @@ def _accepted(changes: GraphChanges, seq: int, newcomer: StoredNeighbour, at_mos
     if full:
         weakest = neighbours.pop()
         _part(changes, weakest.seq, seq)
-        changes.past.keep_neighbour(seq, weakest)
+        changes.keep_neighbour(seq, weakest)
     neighbours.append(newcomer)
     changes.put_neighbours(seq, sorted(neighbours, key=lambda one: (-one.weight, -one.seq)))
     return links.id
@@ -125,7 +125,7 @@ def _part(changes: GraphChanges, seq: int, other: int) -> None:
         if neighbour.seq != other:
             left.append(neighbour)
         elif changes.forgetting is None:
-            changes.past.keep_neighbour(seq, neighbour)
+            changes.keep_neighbour(seq, neighbour)
     changes.put_neighbours(seq, left)
 
 
@@ -205,7 +205,7 @@ class GraphWriter:
         roles = {key: link.role for key, link in wanted.items()}
         after = LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch)
         if before is not None and before._replace(sketch=sketch) != after:
-            changes.past.keep_links(row.seq, row.version - 1, before)
+            changes.keep_links(row.seq, row.version - 1, before)
         changes.put_links(row.seq, after)
 
     def embed(self, memory: RememberedMemory, newest: int) -> None:
@@ -226,12 +226,12 @@ class GraphWriter:
             self._withdraw(before.relations, memory_id, relation=True)
             self._withdraw(before.evidence, memory_id, relation=False)
             for stated in dict.fromkeys([*before.relations, *before.evidence]):
-                changes.past.forget_statements(bytes.fromhex(stated), seq)
+                changes.forget_statements(bytes.fromhex(stated), seq)
             changes.put_links(seq, None)
-        for name, row in changes.edges.at(key):
-            changes.edges.erase(name, row)
+        for name, row in changes.edges_at(key):
+            changes.erase_edge(name, row)
         unlink_similar(changes, seq)
-        changes.past.forget_memory(key, seq)
+        changes.forget_history(key, seq)
         changes.forget_memory(key, seq)
         changes.forgetting = None
 
@@ -240,8 +240,8 @@ class GraphWriter:
         changes = self._changes
         row = changes.links(seq)
         key = NodeKey(memory_id, memory=True)
-        weight = EDGE_WEIGHT * len(changes.edges.names_at(key, at_most // EDGE_WEIGHT + 1))
-        weight += changes.past.weigh(key, seq, at_most)
+        weight = EDGE_WEIGHT * len(changes.edge_names_at(key, at_most // EDGE_WEIGHT + 1))
+        weight += changes.weigh_history(key, seq, at_most)
         if row is None:
             return weight
         described = sum(role == ENTITY_KIND for role in row.links.values())
@@ -252,18 +252,18 @@ class GraphWriter:
         """Remove about `at_most` units of a memory's edges, evidence and history."""
         changes, row, key = self._changes, self._changes.links(seq), NodeKey(memory_id, memory=True)
         changes.forgetting = seq
-        edges = [*changes.edges.at(key, at_most // EDGE_WEIGHT)]
+        edges = [*changes.edges_at(key, at_most // EDGE_WEIGHT)]
         for name, edge in edges:
-            changes.edges.erase(name, edge)
+            changes.erase_edge(name, edge)
         left = at_most - EDGE_WEIGHT * len(edges)
         withdrawn = row.evidence[: left // STATED_WEIGHT] if row is not None else []
         if row is not None and withdrawn:
             self._withdraw(withdrawn, memory_id, relation=False)
             for stated in withdrawn:
-                changes.past.forget_statements(bytes.fromhex(stated), seq)
+                changes.forget_statements(bytes.fromhex(stated), seq)
             changes.put_links(seq, row._replace(evidence=row.evidence[len(withdrawn) :]))
         left -= STATED_WEIGHT * len(withdrawn)
-        changes.past.thin(key, seq, left)
+        changes.thin_history(key, seq, left)
         changes.forgetting = None
         changes.prune()
 
@@ -286,7 +286,7 @@ class GraphWriter:
     def _named(self, row: MemoryRow, analysis: Analysis | None) -> TextNames:
         """Return the names in a memory's text, including names that only the graph identifies."""
         named = read_names(row.content) if analysis is None else analysis.named
-        caseless = self._changes.names.caseless() if not row.content.isascii() else []
+        caseless = self._changes.caseless_names() if not row.content.isascii() else []
         if named.doubtful or caseless:
             return with_known(named, self._changes.has_node, row.content, caseless)
         return named
@@ -312,34 +312,34 @@ class GraphWriter:
                 self._changes.relink(seq, wanted[key])
             else:
                 self._changes.unlink(seq, key)
-                self._changes.past.keep_member(seq, NodeKey(key))
+                self._changes.keep_member(seq, NodeKey(key))
 
     def _state(self, row: MemoryRow, relation: StatedRelation) -> bytes | None:
         """Make the memory evidence of the relation's edge. Return the edge's stored name; None if the owner may have no
         more edges."""
         changes = self._changes
-        name = changes.edges.name(relation.source, relation.target, relation.type)
-        edge = changes.edges.get(name)
+        name = changes.edge_name(relation.source, relation.target, relation.type)
+        edge = changes.edge(name)
         statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:], row.updated_ms)
         if edge is None and not changes.has_room():
             return None
         if edge is None:
-            edge = changes.edges.new(relation.source, relation.target, relation.type)
-            changes.edges.add(name, edge._replace(statements=(statement,)))
+            edge = changes.new_edge(relation.source, relation.target, relation.type)
+            changes.add_edge(name, edge._replace(statements=(statement,)))
             return name
         earlier = next((one for one in edge.statements if _is_of(one, row.id, True)), statement)
         others = [one for one in edge.statements if not _is_of(one, row.id, True)]
         since = statement._replace(ingested_ms=earlier.ingested_ms, said_ms=earlier.said_ms)
         statements = with_statement(others, since)
         if statements != edge.statements:
-            changes.edges.put(name, edge._replace(statements=statements))
+            changes.put_edge(name, edge._replace(statements=statements))
         return name
 
     def _withdraw(self, names: list[str], memory_id: str, relation: bool) -> None:
         """Withdraw the memory as evidence of these edges. Edges without evidence are removed; some may be gone already
         with one of their ends."""
         for name in map(bytes.fromhex, names):
-            edge = self._changes.edges.get(name)
+            edge = self._changes.edge(name)
             if edge is None:
                 continue
             is_end = NodeKey(memory_id, memory=True) in (edge.source, edge.target) and not relation
@@ -350,9 +350,9 @@ class GraphWriter:
             if given is not None and not given.stands and all(one.relation for one in statements):
                 given = None
             if given is None and not statements:
-                self._changes.edges.remove(name, edge)
+                self._changes.remove_edge(name, edge)
             else:
-                self._changes.edges.put(name, edge._replace(given=given, statements=statements))
+                self._changes.put_edge(name, edge._replace(given=given, statements=statements))
 
 
 def with_statement(others: Iterable[Statement], statement: Statement) -> tuple[Statement, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recallflow.operators import large
-from recallflow.operators.graph import changes
+from recallflow.operators.graph import past
 from recallflow.state.hot_graph import Staged
 from recallflow.state.partition import Partition, Values
 from recallflow.state.verify import verify
@@ -232,7 +232,7 @@ def test_staged_records_are_not_scanned_per_edge(
     harness = make_harness()
     harness.run(MEMORIES, *said)
     monkeypatch.setattr(Looked, "all", [])
-    monkeypatch.setattr(changes, "Staged", lambda: Staged(effects=Looked()))
+    monkeypatch.setattr(past, "Staged", lambda: Staged(effects=Looked()))
     harness.run(MEMORIES, make_event(kind, **fields))
     harness.advance_to_end()
     largest = max(Looked.all, key=len)
