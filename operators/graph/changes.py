@@ -5,10 +5,10 @@ meaning. Reads include the event's own changes. After removals, `prune` deletes 
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import DESCRIBERS_MAX, SUPERSEDED_MAX
-from recallflow.operators.graph.extract import Link
 from recallflow.operators.graph.past import GraphHistory, Nodes
 from recallflow.state import entity_names, keys
 from recallflow.state.entity_names import NameJoin
@@ -39,6 +39,17 @@ from recallflow.state.partition import Partition
 _EDGE_NUMBERS = 2**16  # per event; a record has no room for more edges
 # Keys of a node share the owners' prefix, owner, table and node name.
 _SHARED_BYTES = keys.TABLE_BYTES + keys.NAME_BYTES
+
+
+class Link(NamedTuple):
+    """The membership of a memory in a node, with the node's name and the memory's description of it."""
+
+    key: str
+    kind: str
+    name: str
+    role: str
+    description: NodeDescription | None = None
+    is_urn: bool = False  # the name is a URN
 
 
 def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, undescribed: Nodes) -> list[NodeKey]:

@@ -9,8 +9,7 @@ from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
 from recallflow.events import GraphArchive, GraphEdge, GraphEdges
 from recallflow.limits import EDGES_PER_USER, EVIDENCE_MAX
 from recallflow.operators.graph.changes import GraphChanges
-from recallflow.operators.graph.extract import relations
-from recallflow.operators.graph.write import with_statement
+from recallflow.operators.graph.write import relations, with_statement
 from recallflow.state.graph_codec import (
     CONDITION_KIND,
     ENTITY_KIND,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from recallflow.operators.graph.extract import Link, links, relations
+from recallflow.operators.graph.changes import Link
 from recallflow.operators.graph.names import read_names, with_known
-from recallflow.operators.graph.write import Similarity
+from recallflow.operators.graph.write import Similarity, links, relations
 from recallflow.state.entity_names import is_caseless
 from recallflow.state.graph_codec import NODE_KINDS, SAME_AS, SYMMETRIC, NodeDescription, NodeKey, node_key
 from recallflow.state.rows import MemoryRow

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from benchmarks.names import score, sentences
 from recallflow.language import LATIN
-from recallflow.operators.graph.extract import links, relations
 from recallflow.operators.graph.names import (
     DOUBTFUL_MAX,
     NAME_CHARACTERS,
@@ -19,6 +18,7 @@ from recallflow.operators.graph.names import (
     read_names,
     with_known,
 )
+from recallflow.operators.graph.write import links, relations
 from recallflow.state.entity_names import is_caseless
 from recallflow.state.graph_codec import NodeDescription, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
