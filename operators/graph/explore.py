@@ -10,7 +10,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.extras import way_out
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
-from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
+from recallflow.operators.graph.paths import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import Caps, LoadBounds, TraversalScope, marks, superseded
 from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.moment import Moment, newest
@@ -110,7 +110,7 @@ def _nodes(
 
 
 def _hops(source: Vertex, target: Vertex, _: object) -> int:
-    """Return the hops of a step: none from a memory to a shared node; see `neighbourhood`."""
+    """Return the hops of a step: none from a memory to a shared node; see `Neighbourhood`."""
     return 0 if isinstance(source, int) and isinstance(target, NodeKey) else 1
 
 

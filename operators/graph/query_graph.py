@@ -19,8 +19,17 @@ from recallflow.graphs import Trace, TracedMemory, TracedStep
 from recallflow.operators.events import QueryContext
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.entities import EntityContext
-from recallflow.operators.graph.neighbourhood import Vertex
-from recallflow.operators.graph.paths import SHARED_NODE, Expansion, Related, Seeds, Walk, WalkStep, boosts, expand
+from recallflow.operators.graph.paths import (
+    SHARED_NODE,
+    Expansion,
+    Related,
+    Seeds,
+    Vertex,
+    Walk,
+    WalkStep,
+    boosts,
+    expand,
+)
 from recallflow.operators.graph.quality_gate import BaselineComparison, compare
 from recallflow.operators.graph.reader import TraversalScope, is_form, other_end, read_once
 from recallflow.operators.graph.rollout import STEP, AppliedExpansion, Expansions, Fallback
@@ -51,7 +60,7 @@ def proximity(scope: TraversalScope, index: OwnerIndex, entities: Sequence[NodeK
 
 
 class _Search:
-    """A breadth-first search that counts hops as `neighbourhood` does, but starts at shared nodes and keeps only
+    """A breadth-first search that counts hops as `Neighbourhood` does, but starts at shared nodes and keeps only
     distances."""
 
     def __init__(self, scope: TraversalScope) -> None:
