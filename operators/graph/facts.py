@@ -13,8 +13,7 @@ from recallflow.fields import format_time
 from recallflow.graphs import Evidence, Fact, Facts, Mark
 from recallflow.language import FUNCTION_WORDS, stems
 from recallflow.language.places import find_stems
-from recallflow.operators.graph import entities
-from recallflow.operators.graph.reader import has_weight, is_form, marks, read_once, superseded
+from recallflow.operators.graph.reader import has_weight, is_form, marks, named_entities, read_once, superseded
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.recall.phrases import short
 from recallflow.operators.redaction import RowsReader, is_readable
@@ -87,7 +86,7 @@ class FactSearch:
     def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:
         if self._query.entities:
             return iter(self._given())
-        named = entities.named(self._graph, self._query.query) if self._query.query else []
+        named = named_entities(self._graph, self._query.query) if self._query.query else []
         seqs = newest(self._index, self._moment)
         self._complete = len(seqs) <= MEMORIES
         return self._around(named, dict.fromkeys([*best, *seqs[:MEMORIES]]))

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from recallflow.errors import InvalidRecord
 from recallflow.graphs import Trace, TracedMemory, TracedStep
 from recallflow.operators.events import QueryContext
-from recallflow.operators.graph import entities
-from recallflow.operators.graph.entities import EntityContext
 from recallflow.operators.graph.paths import (
     SHARED_NODE,
     Expansion,
@@ -31,7 +29,17 @@ from recallflow.operators.graph.paths import (
     expand,
 )
 from recallflow.operators.graph.quality_gate import BaselineComparison, compare
-from recallflow.operators.graph.reader import TraversalScope, is_form, other_end, read_once
+from recallflow.operators.graph.reader import (
+    NOTHING_KNOWN,
+    EntityContext,
+    TraversalScope,
+    entity_context,
+    given_entities,
+    is_form,
+    named_entities,
+    other_end,
+    read_once,
+)
 from recallflow.operators.graph.rollout import STEP, AppliedExpansion, Expansions, Fallback
 from recallflow.operators.guard import once
 from recallflow.queries import HOPS_MIN
@@ -173,7 +181,7 @@ class QueryGraph:
         """Warn of URNs of a query that no node has: they have no effect."""
 
         def unknown() -> list[str]:
-            return [urn for urn in urns if not entities.given(self._reader, [urn])]
+            return [urn for urn in urns if not given_entities(self._reader, [urn])]
 
         if found := self._guarded(unknown, "a look at its entities"):
             self.warnings.append(Warn(code="unknown_entity", detail=f"entity_urns: nobody knows {', '.join(found)}"))
@@ -197,9 +205,9 @@ class QueryGraph:
 
         def known() -> EntityContext:
             permitted = self._scope.allowed if filtered else None
-            return entities.context(self._reader, self._about(urns, question), self.now_ms, permitted)
+            return entity_context(self._reader, self._about(urns, question), self.now_ms, permitted)
 
-        return self._guarded(known, "what it knows of entities") or entities.NOTHING_KNOWN
+        return self._guarded(known, "what it knows of entities") or NOTHING_KNOWN
 
     def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
         """Return the names of the entities that the query gives or names; optionally only those linked to a memory."""
@@ -253,7 +261,7 @@ class QueryGraph:
     def _about(self, urns: Sequence[str], question: str) -> list[NodeKey]:
         """Return the entities of the query's URNs, and those named in its text."""
         if self._entities is None:
-            given, named = entities.given(self._reader, urns), entities.named(self._reader, question)
+            given, named = given_entities(self._reader, urns), named_entities(self._reader, question)
             self._entities = list(dict.fromkeys([*given, *named]))
         return self._entities
 

@@ -17,7 +17,7 @@ from recallflow.embedder import TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
-from recallflow.operators.graph.entities import EntityContext
+from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.recall.budget import Budget
 from recallflow.operators.recall.category_summaries import summed_up
 from recallflow.operators.recall.moment import Moment

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from recallflow.limits import FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX
-from recallflow.operators.graph.entities import given
+from recallflow.operators.graph.reader import given_entities
 from recallflow.operators.graph.reader import superseded as refined
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
@@ -142,7 +142,7 @@ class Linked:
         self._left = FILTER_MEMBERS_MAX if moment.is_now else FILTER_PAST_MEMBERS_MAX
 
     def __call__(self, name: str) -> Ints:
-        nodes = given(self._graph, [name])
+        nodes = given_entities(self._graph, [name])
         if not nodes:
             self.unknown.append(name)
         found: list[Ints] = []

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from recallflow.operators.graph.entities import NOTHING_KNOWN
+from recallflow.operators.graph.reader import NOTHING_KNOWN
 from recallflow.operators.recall import compose, episode_list, explain, llm_steps, signal, why
 from recallflow.operators.recall.context import About, context, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of

@@ -12,8 +12,8 @@ from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.language import Intent
 from recallflow.operators.events import QueryContext
-from recallflow.operators.graph.entities import EntityContext
 from recallflow.operators.graph.query_graph import QueryGraph
+from recallflow.operators.graph.reader import EntityContext
 from recallflow.operators.graph.rollout import AppliedExpansion, Expansions
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.moment import Moment, graph_at, index_at

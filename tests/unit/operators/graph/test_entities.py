@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from recallflow.operators.graph import entities
-from recallflow.operators.graph.entities import CONTEXT_ENTRIES, context
 from recallflow.operators.graph.query_graph import OPENED, proximity
+from recallflow.operators.graph.reader import CONTEXT_ENTRIES, entity_context, given_entities, named_entities
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
@@ -43,19 +42,19 @@ def people(*names: str, **fields: Any) -> StubGraph:
 )
 def test_names_are_found_as_whole_words(question: str, found: list[str]) -> None:
     graph = people("ann", "bob", "ann smith", "c++", ".net", "urn:acme:7", "will")
-    assert [*map(str, entities.named(graph, question))] == found
+    assert [*map(str, named_entities(graph, question))] == found
 
 
 def test_archived_entities_are_not_found() -> None:
     graph = people("ann", "bob", archived=["entity:ann"], urns={"entity:ann": "urn:a", "entity:bob": "urn:b"})
-    assert [*map(str, entities.named(graph, "Ann and Bob"))] == ["entity:bob"]
-    assert [*map(str, entities.given(graph, ["urn:a", "urn:b", "entity:bob", "urn:x", "entity:x"]))] == ["entity:bob"]
+    assert [*map(str, named_entities(graph, "Ann and Bob"))] == ["entity:bob"]
+    assert [*map(str, given_entities(graph, ["urn:a", "urn:b", "entity:bob", "urn:x", "entity:x"]))] == ["entity:bob"]
 
 
 def test_only_the_beginning_of_a_long_text_is_read() -> None:
     graph = people("ann")
-    entities.named(graph, "word " * 2_000 + "Ann")
-    assert entities.named(graph, "word " * 2_000 + "Ann") == []
+    named_entities(graph, "word " * 2_000 + "Ann")
+    assert named_entities(graph, "word " * 2_000 + "Ann") == []
 
 
 def test_context_tells_entities_and_those_within_two_relations() -> None:
@@ -66,7 +65,7 @@ def test_context_tells_entities_and_those_within_two_relations() -> None:
         edge("entity:ann", "caused_by", "m0"),
     ]  # fmt: skip
     graph = StubGraph({"m0": []}, edges, archived=["entity:gone"])
-    assert context(graph, [NodeKey("entity:ann")], NOW_MS).entries == [
+    assert entity_context(graph, [NodeKey("entity:ann")], NOW_MS).entries == [
         {"name": "ann", "type": "entity", "properties": {}, "relationships": [{"type": "works_at", "target": "acme"}]},
         {"name": "acme", "type": "entity", "properties": {}, "relationships": [{"type": "part_of", "target": "group"}]},
         {"name": "group", "type": "entity", "properties": {}, "relationships": [{"type": "owns", "target": "far"}]},
@@ -76,7 +75,8 @@ def test_context_tells_entities_and_those_within_two_relations() -> None:
 def test_relation_is_shown_in_its_direction() -> None:
     graph = StubGraph({"m0": []}, [edge("entity:ann", "works_at", "entity:acme")])
     told = [
-        (entry["name"], entry["relationships"]) for entry in context(graph, [NodeKey("entity:acme")], NOW_MS).entries
+        (entry["name"], entry["relationships"])
+        for entry in entity_context(graph, [NodeKey("entity:acme")], NOW_MS).entries
     ]
     assert told == [("acme", []), ("ann", [{"type": "works_at", "target": "acme"}])]
 
@@ -87,13 +87,13 @@ def test_an_entity_has_the_type_that_was_told_of_it() -> None:
             found = super().node(key)
             return found and found._replace(properties={"type": "person", "age": 7})
 
-    (entry,) = context(Told({"m0": ["entity:ann"]}), [NodeKey("entity:ann")], NOW_MS).entries
+    (entry,) = entity_context(Told({"m0": ["entity:ann"]}), [NodeKey("entity:ann")], NOW_MS).entries
     assert (entry["type"], entry["properties"]) == ("person", {"age": 7})
 
 
 def test_context_is_bounded() -> None:
     graph = StubGraph({"m0": []}, [edge("entity:hub", "knows", f"entity:{n}") for n in range(2_000)])
-    entries = context(graph, [NodeKey("entity:hub")], NOW_MS).entries
+    entries = entity_context(graph, [NodeKey("entity:hub")], NOW_MS).entries
     assert len(entries) == CONTEXT_ENTRIES
     assert len(entries[0]["relationships"]) == 24
 

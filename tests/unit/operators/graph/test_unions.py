@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.limits import ALIASES_MAX
-from recallflow.operators.graph.entities import context, named
 from recallflow.operators.graph.query_graph import proximity
-from recallflow.operators.graph.reader import TraversalScope
+from recallflow.operators.graph.reader import TraversalScope, entity_context, named_entities
 from recallflow.state import entity_names, graph_check, keys
 from recallflow.state.entity_names import JOINED_NAMES_MAX
 from recallflow.state.graph_codec import NodeKey
@@ -156,9 +155,9 @@ def test_a_context_lists_one_thing_once_with_its_other_names(engine: Engine) -> 
         fact("b", relations=[{"source": "Bob", "type": "works_at", "target": "Acme"}]),
         fact("c", relations=[{"source": "Robert", "type": "works_at", "target": "Acme"}]),
     )
-    about = named(engine.graph, "Does Bob, whom they call Robert, work?")
+    about = named_entities(engine.graph, "Does Bob, whom they call Robert, work?")
     assert about == [entity("robert")]
-    robert, acme = context(engine.graph, about, 0).entries
+    robert, acme = entity_context(engine.graph, about, 0).entries
     assert robert == {
         "name": "Robert", "type": "person", "properties": {},
         "relationships": [{"type": "works_at", "target": "Acme"}], "aliases": ["Bob"],
