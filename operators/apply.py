@@ -28,8 +28,7 @@ from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time
-from recallflow.operators.graph.graph_events import archive, check_relations, relate
-from recallflow.operators.graph.sync import SYNC_FAILED, sync
+from recallflow.operators.graph.graph_events import SYNC_FAILED, archive, check_relations, relate, sync
 from recallflow.operators.large import Work, to_forget
 from recallflow.operators.prepare import entry_stems, flags_of, passages
 from recallflow.operators.quotas import UserLimits

@@ -23,7 +23,7 @@ from recallflow.operators import redaction
 from recallflow.operators.derived import with_derived
 from recallflow.operators.episodes import join
 from recallflow.operators.events import Item, Refused, Write, decode, event_time
-from recallflow.operators.graph.sync import attempt, sync
+from recallflow.operators.graph.graph_events import attempt, sync
 from recallflow.operators.graph.write import GraphWriter
 from recallflow.operators.guard import twice
 from recallflow.operators.rules import Rules

@@ -12,7 +12,7 @@ from recallflow.errors import StorageError
 from recallflow.flows.settings import Settings
 from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import GraphChanges
-from recallflow.operators.graph.sync import FAILURES_MAX, RETRIES, SYNC_FAILED
+from recallflow.operators.graph.graph_events import FAILURES_MAX, RETRIES, SYNC_FAILED
 from recallflow.operators.graph.write import GraphWriter, RememberedMemory, Similarity
 from recallflow.state.graph_codec import NodeKey
 from tests.unit.operators.graph.engine import Engine, event, memory, opened
