@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from recallflow.connectors.http.middleware import ConcurrencyLimit, Traffic
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.routes import probe_routes
-from recallflow.connectors.http.server import listen, serve
-from recallflow.connectors.mcp.http import build_http, caller_in
-from recallflow.connectors.mcp.perform import Caller, Performer, ServerScope
-from recallflow.connectors.mcp.server import build_server, serve_stdio
+from recallflow.connectors.http.server import ConcurrencyLimit, Traffic, listen, serve
+from recallflow.connectors.mcp.server import build_http, build_server, caller_in, serve_stdio
+from recallflow.connectors.mcp.tools import Caller, Performer, ServerScope
 from recallflow.credentials import USER_HEADER
 from recallflow.decisions import History
 from recallflow.errors import UsageError

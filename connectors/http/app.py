@@ -4,11 +4,8 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
-from recallflow.connectors.http import errors, openapi
-from recallflow.connectors.http.explorer import routes as explorer
+from recallflow.connectors.http import errors, explorer, mem0_routes, openapi
 from recallflow.connectors.http.handler import Mappings, RequestHandler, without_mappings
-from recallflow.connectors.http.mem0 import routes as mem0
-from recallflow.connectors.http.middleware import ConcurrencyLimit, Traced, Traffic
 from recallflow.connectors.http.requests import Limits, PathSegments
 from recallflow.connectors.http.routes import (
     event_routes,
@@ -18,6 +15,7 @@ from recallflow.connectors.http.routes import (
     probe_routes,
     rollout_routes,
 )
+from recallflow.connectors.http.server import ConcurrencyLimit, Traced, Traffic
 from recallflow.service import Admission, Rollouts, Service
 from recallflow.version import __version__
 
@@ -50,7 +48,7 @@ def build_app(
     app.include_router(memory_routes(handler))
     _include_graph(app, handler, rollouts)
     app.include_router(explorer.routes(handler))
-    app.include_router(mem0.routes(handler))
+    app.include_router(mem0_routes.routes(handler))
     app.add_middleware(PathSegments)
     app.add_middleware(ConcurrencyLimit, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # around the gate: a refusal is traced as well

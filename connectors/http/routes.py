@@ -8,9 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry
 
-from recallflow.connectors.http.batch import Results
 from recallflow.connectors.http.errors import JSON, Problem
-from recallflow.connectors.http.handler import ACCEPTED, RequestHandler, accepted, waits
+from recallflow.connectors.http.handler import ACCEPTED, RequestHandler, Results, accepted, waits
 from recallflow.connectors.http.openapi import LINES, json_body, operation, reference
 from recallflow.connectors.http.requests import (
     DescribedRoute,

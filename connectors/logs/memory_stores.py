@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from recallflow.connectors.http.mem0.requests import ENTITIES, owned
+from recallflow.connectors.http.mem0_requests import ENTITIES, owned
 from recallflow.connectors.logs.documents import elements, first_objects, members
 from recallflow.connectors.logs.events import (
     EMPTY,

@@ -93,7 +93,7 @@ def add_mcp(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 def run_mcp(options: argparse.Namespace) -> int:
     def run(config: "Config") -> None:
-        from recallflow.connectors.mcp.perform import ServerScope
+        from recallflow.connectors.mcp.tools import ServerScope
         from recallflow.flows import mcp  # which needs an extra
 
         if options.http and options.user:

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from recallflow.connectors.http.middleware import Traffic
+from recallflow.connectors.http.server import Traffic
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics, MainFlowMetrics
 from recallflow.flows.settings import TopicNames

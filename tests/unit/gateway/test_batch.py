@@ -15,10 +15,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
-from recallflow.connectors.http import batch
 from recallflow.connectors.http.app import build_app
-from recallflow.connectors.http.batch import BYTES_UNDER_WAY, LINES_UNDER_WAY, lines
 from recallflow.connectors.http.errors import Problem
+from recallflow.connectors.http import handler
+from recallflow.connectors.http.handler import BYTES_UNDER_WAY, LINES_UNDER_WAY, lines
 from recallflow.connectors.http.requests import Limits
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event
@@ -235,7 +235,7 @@ def test_body_takes_its_time_if_lines_come_fast_enough() -> None:
 
 
 def test_no_body_takes_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "BODY_S", 5 * WITHIN_S)
+    monkeypatch.setattr(handler, "BODY_S", 5 * WITHIN_S)
     found, took_s = read_lines(itertools.repeat((b"x" * (MOST - 1) + b"\n") * 100), 1.0)
     assert isinstance(found[-1], Problem)
     assert took_s <= 5 * WITHIN_S + 1

@@ -15,9 +15,8 @@ import pytest
 from mcp.client.client import Client
 from mcp_types import CallToolResult
 
-from recallflow.connectors.mcp.perform import Caller, Performer, ServerScope
 from recallflow.connectors.mcp.server import build_server
-from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS
+from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS, Caller, Performer, ServerScope
 from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
 from recallflow.errors import DeliveryFailed, QueryTimeout, SourceError

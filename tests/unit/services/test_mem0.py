@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors.http.mem0 import requests
-from recallflow.connectors.http.mem0.requests import ENTITIES, asked, mem0_id, our_id
+from recallflow.connectors.http import mem0_requests as requests
+from recallflow.connectors.http.mem0_requests import ENTITIES, asked, mem0_id, our_id
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import InvalidRecord
 from recallflow.queries import Recall

@@ -1,6 +1,7 @@
 """Start page (/), API reference (/docs), and the explorer (/explore) with its static files.
 
-The explorer sends its queries to POST /memory/query, with the credentials that its user enters.
+The explorer shows a person's graph and episodes, and how one question was answered. It sends its queries to POST
+/memory/query, with the credentials that its user enters.
 """
 
 import hashlib
@@ -34,8 +35,6 @@ _MEDIA_TYPES = {
 
 
 class StaticFile(NamedTuple):
-    """Static file."""
-
     content: bytes
     media_type: str
     etag: str
@@ -47,7 +46,7 @@ def load() -> dict[str, StaticFile]:
 
 
 def _contents() -> Iterator[tuple[str, bytes]]:
-    for resource in resources("recallflow.connectors.http.explorer").joinpath("page").iterdir():
+    for resource in resources("recallflow.connectors.http").joinpath("explorer_page").iterdir():
         if resource.name.rpartition(".")[2] in _MEDIA_TYPES:
             yield resource.name, resource.read_bytes()
     try:

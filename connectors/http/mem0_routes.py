@@ -1,58 +1,63 @@
-"""Operations of mem0's interface. No language model is called: messages are stored unchanged."""
+"""REST interface of mem0, as far as it maps: its clients can use recallflow by changing a URL.
+
+The routes are those of mem0's platform and of its open-source server, below /mem0/TENANT. No language model is called:
+messages are stored unchanged.
+"""
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 import orjson
-from fastapi import Request
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 
-from recallflow.connectors.http.errors import Problem
+from recallflow import responses
+from recallflow.connectors.http import mem0_requests as requests
+from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, status_of
 from recallflow.connectors.http.handler import RequestHandler
-from recallflow.connectors.http.mem0 import requests
-from recallflow.connectors.http.mem0.requests import (
+from recallflow.connectors.http.mem0_requests import (
     AGENT_LABEL,
     RUN,
     USER,
+    IgnoredParameters,
     OwnerFilters,
-    asked,
-    entities_alone,
     invalid,
     mem0_id,
-    our_id,
-    owned,
-    owner_of,
-    shown_entities,
 )
-from recallflow.connectors.http.requests import credentials_of
+from recallflow.connectors.http.requests import AddressedRoute, credentials_of
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
-from recallflow.errors import InvalidRecord, QueryFailed
+from recallflow.errors import InvalidRecord, QueryFailed, RecallflowError
 from recallflow.events import PRODUCTION, MemoryAdd, MemoryEvent, Message
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.parsing import parse
 from recallflow.queries import K_MAX, QueryEvent
-from recallflow.responses import MemoryPage, Receipt, Response
+from recallflow.responses import MemoryPage, Receipt
 from recallflow.service import check_forgotten
 
 _SCHEME = b"token "  # mem0's, before an API key
 
 
 class Mem0Calls:
-    """Service calls of a request, for the tenant in its path."""
+    """Request with its service calls, for the tenant in its path."""
 
     def __init__(self, handler: RequestHandler, request: Request) -> None:
-        self._handler = handler
+        self._handler, self.request = handler, request
         self.tenant_id = request.path_params["tenant_id"]
         self.environment = request.path_params.get("environment", PRODUCTION)
         self._headers = tuple(map(_ours, credentials_of(request)))
 
-    async def body(self, request: Request) -> bytes:
-        """Return the JSON body of a request. Raise Problem and InvalidRecord."""
-        return await self._handler.body(request, self._headers)
+    async def body(self) -> bytes:
+        """Return the JSON body of the request. Raise Problem and InvalidRecord."""
+        return await self._handler.body(self.request, self._headers)
 
-    async def ask(self, user_id: str, fields: dict[str, Any]) -> Response:
+    def memory(self) -> tuple[str, str]:
+        """Return the owner and the id of the memory in the path. Raise InvalidRecord (`not_found`)."""
+        return requests.our_id(self.request.path_params["memory_id"])
+
+    async def ask(self, user_id: str, fields: dict[str, Any]) -> responses.Response:
         """Return the response to a query. Raise RecallflowError, also for an error response."""
         query = cast(QueryEvent, self._event(user_id, fields))
         response = await self._handler.answer(query, self._headers)
@@ -122,7 +127,7 @@ def shown(user_id: str, version: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": mem0_id(user_id, version["id"]),
         "memory": version["content"],
-        **shown_entities(user_id, version),
+        **requests.shown_entities(user_id, version),
         "metadata": metadata or None,
         "categories": [category] if category else [],
         "created_at": version.get("created_at"),
@@ -144,7 +149,7 @@ def history(user_id: str, versions: Sequence[Mapping[str, Any]]) -> list[dict[st
                 "old_memory": before,
                 "new_memory": version["content"],
                 "event": "ADD" if before is None else "UPDATE",
-                **shown_entities(user_id, version),
+                **requests.shown_entities(user_id, version),
                 "created_at": version.get("created_at"),
                 "updated_at": version.get("updated_at"),
             }
@@ -162,9 +167,10 @@ _KEPT = ("role", "content", "name")  # of a message
 _EVER = format_time(EPOCH_MS_MAX)
 
 
-async def add(calls: Mem0Calls, body: requests.Add) -> dict[str, Any]:
+async def add(calls: Mem0Calls) -> dict[str, Any]:
     """Store each message as one memory."""
-    whose = owned(entities_alone(body.filters, body.entities), body.metadata)
+    body = requests.read(requests.Add, await calls.body())
+    whose = requests.owned(requests.entities_alone(body.filters, body.entities), body.metadata)
     shared = dict(whose.fields)
     if body.timestamp is not None:
         shared["timestamp"] = format_time(round(body.timestamp * 1000))
@@ -199,8 +205,9 @@ def _text(event: MemoryEvent) -> str:
     return event.content if isinstance(event, MemoryAdd) else ""
 
 
-async def search(calls: Mem0Calls, body: requests.Search) -> dict[str, Any]:
+async def search(calls: Mem0Calls) -> dict[str, Any]:
     """Return the best memories with their scores."""
+    body = requests.read(requests.Search, await calls.body())
     user_id, filters = _narrowed(body)
     query = {"type": "recall", "query": body.query, "k": min(body.top_k, K_MAX), "filters": filters}
     response = await calls.ask(user_id, query)
@@ -218,7 +225,7 @@ async def search(calls: Mem0Calls, body: requests.Search) -> dict[str, Any]:
 
 def _narrowed(body: requests.Search | requests.GetAll) -> OwnerFilters:
     """Return the owner and the filters of a request, with its separate entities."""
-    user_id, filters = asked(body.filters, body.entities)
+    user_id, filters = requests.asked(body.filters, body.entities)
     if body.categories:
         filters = filters | {"categories": body.categories}
     if isinstance(body, requests.GetAll):
@@ -226,8 +233,12 @@ def _narrowed(body: requests.Search | requests.GetAll) -> OwnerFilters:
     return OwnerFilters(user_id, filters)
 
 
-async def get_all(calls: Mem0Calls, body: requests.GetAll) -> dict[str, Any]:
+async def get_all(calls: Mem0Calls) -> dict[str, Any]:
     """Return one page of an owner's memories, newest first. Expired memories are counted, and left out."""
+    if calls.request.method == "GET":
+        body = requests.read_parameters(requests.GetAll, calls.request.query_params)
+    else:
+        body = requests.read(requests.GetAll, requests.merged(await calls.body(), calls.request.query_params))
     user_id, filters = _narrowed(body)
     first, behind = (body.page - 1) * body.page_size, body.page * body.page_size
     if behind > requests.DEEPEST:
@@ -267,15 +278,16 @@ def _link(page: int | None, body: requests.GetAll) -> str | None:
     return None if page is None else f"?page={page}&page_size={body.page_size}"
 
 
-async def get(calls: Mem0Calls, given: str) -> dict[str, Any]:
+async def get(calls: Mem0Calls) -> dict[str, Any]:
     """Return one memory."""
-    user_id, memory_id = our_id(given)
+    user_id, memory_id = calls.memory()
     return shown(user_id, await calls.version(user_id, memory_id))
 
 
-async def update(calls: Mem0Calls, given: str, body: requests.Update) -> dict[str, Any]:
+async def update(calls: Mem0Calls) -> dict[str, Any]:
     """Update a memory, and return its new version."""
-    user_id, memory_id = our_id(given)
+    body = requests.read(requests.Update, await calls.body())
+    user_id, memory_id = calls.memory()
     before = await calls.version(user_id, memory_id)
     changes: dict[str, Any] = {}
     if body.text is not None:
@@ -289,18 +301,21 @@ async def update(calls: Mem0Calls, given: str, body: requests.Update) -> dict[st
     return shown(user_id, await calls.version(user_id, memory_id))
 
 
-async def delete(calls: Mem0Calls, given: str) -> dict[str, Any]:
+async def delete(calls: Mem0Calls) -> dict[str, Any]:
     """Forget one memory, in all its versions."""
-    user_id, memory_id = our_id(given)
+    if requests.read_parameters(requests.Delete, calls.request.query_params).delete_linked:
+        raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
+    user_id, memory_id = calls.memory()
     [(_, receipt)] = await calls.apply(user_id, [{"type": "memory.forget", "memory_id": memory_id}])
     check_forgotten(receipt)
     return {"message": "Memory deleted successfully!"}
 
 
-async def delete_all(calls: Mem0Calls, body: requests.DeleteAll) -> dict[str, Any]:
+async def delete_all(calls: Mem0Calls) -> dict[str, Any]:
     """Forget all memories of an owner, or of one session."""
-    entities = entities_alone(body.filters, body.entities)
-    user_id, kind = owner_of(entities)
+    body = requests.read_parameters(requests.DeleteAll, calls.request.query_params)
+    entities = requests.entities_alone(body.filters, body.entities)
+    user_id, kind = requests.owner_of(entities)
     if others := entities.keys() - {kind, RUN}:
         raise invalid(min(others), f"is not supported here: delete by {USER}, by {USER} and {RUN}, or by one alone")
     which = {"session_id": entities[RUN]} if kind != RUN and RUN in entities else {"older_than": _EVER}
@@ -308,8 +323,85 @@ async def delete_all(calls: Mem0Calls, body: requests.DeleteAll) -> dict[str, An
     return {"message": "Memories deleted successfully!"}
 
 
-async def list_versions(calls: Mem0Calls, given: str) -> list[dict[str, Any]]:
+async def list_versions(calls: Mem0Calls) -> list[dict[str, Any]]:
     """Return all versions of one memory."""
-    user_id, memory_id = our_id(given)
+    user_id, memory_id = calls.memory()
     response = await calls.ask(user_id, {"type": "memory.history", "memory_id": memory_id})
     return history(user_id, response.versions or [])
+
+
+async def ping(calls: Mem0Calls) -> dict[str, Any]:
+    """Check the credentials."""
+    await calls.check_key()
+    return {"status": "ok", "org_id": calls.tenant_id, "project_id": calls.environment, "user_email": None}
+
+
+# The second prefix also matches paths of the first, so the first comes first.
+PREFIXES = ("/mem0/{tenant_id}/environments/{environment}", "/mem0/{tenant_id}")
+Operation = Callable[[Mem0Calls], Awaitable[Any]]
+Answer = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class _Answered(AddressedRoute):
+    """Route whose errors contain `detail`, which mem0's clients read."""
+
+    def get_route_handler(self) -> Answer:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RecallflowError as error:
+                body = error.error if isinstance(error, QueryFailed) else body_of(error)
+                content = {"detail": body.message, "error": body.model_dump(exclude={"truncated"})}
+                return Response(orjson.dumps(content), status_of(body.code), headers_of(body.code), JSON)
+
+        return answered
+
+
+def routes(handler: RequestHandler) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter()
+    for prefix in PREFIXES:
+        router.include_router(_below(prefix, handler))
+    return router
+
+
+def _below(prefix: str, handler: RequestHandler) -> APIRouter:
+    router = APIRouter(prefix=prefix, route_class=_Answered, include_in_schema=False)
+    for methods_and_paths, operation, parameters in OPERATIONS:
+        for one in methods_and_paths.split(", "):
+            method, path = one.split(" ")
+            router.add_api_route(path, _answer_of(handler, operation, parameters), methods=[method])
+    router.add_api_route("/{rest:path}", _refuse_others, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+    return router
+
+
+def _answer_of(handler: RequestHandler, operation: Operation, parameters: type[BaseModel]) -> Answer:
+    async def answer(request: Request) -> Response:
+        requests.read_parameters(parameters, request.query_params)
+        content = await operation(Mem0Calls(handler, request))
+        return Response(orjson.dumps(content), media_type=JSON)
+
+    return answer
+
+
+async def _refuse_others(rest: str) -> Response:  # noqa: ARG001 FastAPI passes it
+    message = "recallflow has no such part of mem0; docs/how-to/mem0-clients.md says which there are"
+    return Response(orjson.dumps({"detail": message}), 501, media_type=JSON)
+
+
+# Methods and paths, the operation behind them, and the model of the URL parameters.
+OPERATIONS: tuple[tuple[str, Operation, type[BaseModel]], ...] = (
+    ("GET /v1/ping/", ping, IgnoredParameters),
+    ("POST /v3/memories/add/, POST /v1/memories/, POST /memories", add, IgnoredParameters),
+    ("POST /v3/memories/search/, POST /v2/memories/search/, POST /v1/memories/search/", search, IgnoredParameters),
+    ("POST /search", search, IgnoredParameters),
+    ("POST /v3/memories/, POST /v2/memories/", get_all, requests.GetAll),
+    ("GET /v1/memories/, GET /memories", get_all, requests.GetAll),
+    ("DELETE /v1/memories/, DELETE /memories", delete_all, requests.DeleteAll),
+    ("GET /v1/memories/{memory_id}/, GET /memories/{memory_id}", get, IgnoredParameters),
+    ("PUT /v1/memories/{memory_id}/, PUT /memories/{memory_id}", update, IgnoredParameters),
+    ("DELETE /v1/memories/{memory_id}/, DELETE /memories/{memory_id}", delete, requests.Delete),
+    ("GET /v1/memories/{memory_id}/history/, GET /memories/{memory_id}/history", list_versions, IgnoredParameters),
+)

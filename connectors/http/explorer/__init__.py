@@ -1,1 +1,0 @@
-"""The explorer: a page that shows a person's graph, episodes, and how one question was answered."""

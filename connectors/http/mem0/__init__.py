@@ -1,1 +1,0 @@
-"""REST interface of mem0, as far as it maps: its clients can use recallflow by changing a URL."""
