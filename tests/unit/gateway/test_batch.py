@@ -15,9 +15,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
+from recallflow.connectors.http import handler
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.errors import Problem
-from recallflow.connectors.http import handler
 from recallflow.connectors.http.handler import BYTES_UNDER_WAY, LINES_UNDER_WAY, lines
 from recallflow.connectors.http.requests import Limits
 from recallflow.errors import FieldProblem, InvalidRecord
