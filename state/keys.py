@@ -71,7 +71,7 @@ another node's key.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 FORMAT_VERSION = 9
 
@@ -138,180 +138,102 @@ GROUPED = frozenset(
     (EPISODE, MEMBER, ADJACENCY, ROW, CATEGORY_SUMMARY, PAST_MEMBER, PAST_EDGE, PAST_ADJACENCY, PAST_NODE)
 )
 
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
+_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
 _LAST = 2**64 - 1
 
 
-def applied(source: str) -> bytes:
-    """Key of the applied position of one source partition (`topic:partition`)."""
-    return APPLIED + source.encode()
+# ------------------------------------------------------------------ keys and key prefixes of one owner's tables
 
 
-def settled(source: str) -> bytes:
-    """Return the key of the settled position of one source partition."""
-    return SETTLED + source.encode()
+def _single(table_: bytes) -> Callable[[bytes], bytes]:
+    return lambda owner: OWNERS + owner + table_
+
+
+def _named(table_: bytes) -> Callable[[bytes, bytes], bytes]:
+    return lambda owner, name: OWNERS + owner + table_ + name
+
+
+def _numbered(table_: bytes) -> Callable[[bytes, int], bytes]:
+    pack = _U64.pack
+    return lambda owner, number: OWNERS + owner + table_ + pack(number)
+
+
+def _named_and_numbered(table_: bytes) -> Callable[[bytes, bytes, int], bytes]:
+    pack = _U64.pack
+    return lambda owner, name, number: OWNERS + owner + table_ + name + pack(number)
+
+
+def _newest_first(table_: bytes) -> Callable[[bytes, bytes, int], bytes]:
+    pack = _U64.pack
+    return lambda owner, name, number: OWNERS + owner + table_ + name + pack(_LAST - number)
+
+
+def _versioned(table_: bytes) -> Callable[[bytes, int, int], bytes]:
+    pack, pack_version = _U64.pack, _U32.pack
+    return lambda owner, seq, version: OWNERS + owner + table_ + pack(seq) + pack_version(version)
 
 
 def table(owner: bytes, name: bytes) -> bytes:
-    """Prefix of one table of one owner."""
+    """Return the prefix of one table of one owner."""
     return OWNERS + owner + name
 
 
-def head(owner: bytes) -> bytes:
-    return OWNERS + owner + HEAD
+head = _single(HEAD)
+current = _named(CURRENT)
+rows = _named(ROW)  # prefix: all versions of a memory
+entry = _numbered(ENTRY)
+vectors = _numbered(VECTORS)
+past_entry = _versioned(PAST_ENTRY)
+past_vectors = _versioned(PAST_VECTORS)
+reach = _single(REACH)
+renewed = _numbered(RENEWED)
+episode_log = _numbered(EPISODE_LOG)
+category_summary = _named_and_numbered(CATEGORY_SUMMARY)
+episode = _named_and_numbered(EPISODE)
+episode_summary = _numbered(EPISODE_SUMMARY)
+made = _numbered(MADE)
+event_id = _named(EVENT_ID)
+usage = _numbered(USAGE)
+session = _named(SESSION)
+asked = _single(ASKED)
 
+node = _named(NODE)
+member = _newest_first(MEMBER)
+members = _named(MEMBER)  # prefix: a node's links
+links = _numbered(LINKS)
+edge = _named(EDGE)
+adjacency = _newest_first(ADJACENCY)
+adjacency_of = _named(ADJACENCY)  # prefix: a node's edges
+similar = _numbered(SIMILAR)
+superseded = _numbered(SUPERSEDED)
+joined = _named(JOINED)
+caseless = _single(CASELESS)
+unsynced = _numbered(UNSYNCED)
 
-def current(owner: bytes, memory: bytes) -> bytes:
-    return OWNERS + owner + CURRENT + memory
+past_links = _versioned(PAST_LINKS)
+past_links_of = _numbered(PAST_LINKS)  # prefix: the graph contributions of a memory's replaced versions
+past_member = _newest_first(PAST_MEMBER)
+past_members = _named(PAST_MEMBER)  # prefix: the links that a node lost
+past_edges = _named(PAST_EDGE)  # prefix: an edge's history
+past_adjacency = _newest_first(PAST_ADJACENCY)
+past_adjacency_of = _named(PAST_ADJACENCY)  # prefix: the edges that were at a node
+past_joined = _named_and_numbered(PAST_JOINED)
+past_similar_of = _numbered(PAST_SIMILAR)  # prefix: the neighbours that a memory had
+past_node = _named_and_numbered(PAST_NODE)
+past_nodes = _named(PAST_NODE)  # prefix: a node's history
 
 
 def row(owner: bytes, memory: bytes, version: int) -> bytes:
     return rows(owner, memory) + _U32.pack(version)
 
 
-def rows(owner: bytes, memory: bytes) -> bytes:
-    """Prefix of a memory's rows."""
-    return OWNERS + owner + ROW + memory
-
-
-def entry(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + ENTRY + _U64.pack(seq)
-
-
-def vectors(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + VECTORS + _U64.pack(seq)
-
-
-def past_entry(owner: bytes, seq: int, version: int) -> bytes:
-    return OWNERS + owner + PAST_ENTRY + _U64.pack(seq) + _U32.pack(version)
-
-
-def past_vectors(owner: bytes, seq: int, version: int) -> bytes:
-    return OWNERS + owner + PAST_VECTORS + _U64.pack(seq) + _U32.pack(version)
-
-
 def segment(owner: bytes, first: int, end: int) -> bytes:
     return OWNERS + owner + SEGMENT + _U64.pack(first) + _U64.pack(end)
-
-
-def reach(owner: bytes) -> bytes:
-    """Key of how far an owner's segments reach."""
-    return OWNERS + owner + REACH
-
-
-def renewed(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + RENEWED + _U64.pack(seq)
-
-
-def episode_log(owner: bytes, change: int) -> bytes:
-    return OWNERS + owner + EPISODE_LOG + _U64.pack(change)
-
-
-def category_summary(owner: bytes, category: bytes, change: int) -> bytes:
-    return OWNERS + owner + CATEGORY_SUMMARY + category + _U64.pack(change)
-
-
-def usage(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + USAGE + _U64.pack(seq)
-
-
-def session(owner: bytes, name: bytes) -> bytes:
-    return OWNERS + owner + SESSION + name
-
-
-def asked(owner: bytes) -> bytes:
-    return OWNERS + owner + ASKED
-
-
-def episode(owner: bytes, session: bytes, number: int) -> bytes:
-    return OWNERS + owner + EPISODE + session + _U64.pack(number)
-
-
-def event_id(owner: bytes, event: bytes) -> bytes:
-    return OWNERS + owner + EVENT_ID + event
-
-
-def episode_summary(owner: bytes, number: int) -> bytes:
-    return OWNERS + owner + EPISODE_SUMMARY + _U64.pack(number)
-
-
-def made(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + MADE + _U64.pack(seq)
-
-
-def node(owner: bytes, name: bytes) -> bytes:
-    return OWNERS + owner + NODE + name
-
-
-def member(owner: bytes, node: bytes, seq: int) -> bytes:
-    return OWNERS + owner + MEMBER + node + _U64.pack(_LAST - seq)
 
 
 def member_of(owner: bytes, seq: int) -> tuple[bytes, bytes]:
     """Return the parts of the keys of a memory's links, before and after the node."""
     return OWNERS + owner + MEMBER, _U64.pack(_LAST - seq)
-
-
-def members(owner: bytes, node: bytes) -> bytes:
-    """Prefix of a node's links."""
-    return OWNERS + owner + MEMBER + node
-
-
-def links(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + LINKS + _U64.pack(seq)
-
-
-def edge(owner: bytes, name: bytes) -> bytes:
-    return OWNERS + owner + EDGE + name
-
-
-def adjacency(owner: bytes, node: bytes, number: int) -> bytes:
-    return OWNERS + owner + ADJACENCY + node + _U64.pack(_LAST - number)
-
-
-def adjacency_of(owner: bytes, node: bytes) -> bytes:
-    """Prefix of a node's edges."""
-    return OWNERS + owner + ADJACENCY + node
-
-
-def similar(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + SIMILAR + _U64.pack(seq)
-
-
-def superseded(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + SUPERSEDED + _U64.pack(seq)
-
-
-def unsynced(owner: bytes, seq: int) -> bytes:
-    return OWNERS + owner + UNSYNCED + _U64.pack(seq)
-
-
-def caseless(owner: bytes) -> bytes:
-    """Key of an owner's names in scripts without case."""
-    return OWNERS + owner + CASELESS
-
-
-def joined(owner: bytes, node: bytes) -> bytes:
-    return OWNERS + owner + JOINED + node
-
-
-def past_links(owner: bytes, seq: int, version: int) -> bytes:
-    return past_links_of(owner, seq) + _U32.pack(version)
-
-
-def past_links_of(owner: bytes, seq: int) -> bytes:
-    """Return the prefix of the graph contributions of a memory's replaced versions."""
-    return OWNERS + owner + PAST_LINKS + _U64.pack(seq)
-
-
-def past_member(owner: bytes, node: bytes, seq: int) -> bytes:
-    return past_members(owner, node) + _U64.pack(_LAST - seq)
-
-
-def past_members(owner: bytes, node: bytes) -> bytes:
-    """Prefix of the links that a node lost."""
-    return OWNERS + owner + PAST_MEMBER + node
 
 
 def members_from(owner: bytes, table_: bytes, node: bytes, newest: int) -> tuple[bytes, bytes]:
@@ -320,81 +242,63 @@ def members_from(owner: bytes, table_: bytes, node: bytes, newest: int) -> tuple
     return prefix + _U64.pack(_LAST - newest), after(prefix)
 
 
-def past_edge(owner: bytes, name: bytes, seq: int | None, part: bytes, change: int) -> bytes:
-    return past_edge_of(owner, name, seq) + part + _U64.pack(change)
-
-
-def past_edges(owner: bytes, name: bytes) -> bytes:
-    """Return the prefix of an edge's history."""
-    return OWNERS + owner + PAST_EDGE + name
-
-
 def past_edge_of(owner: bytes, name: bytes, seq: int | None) -> bytes:
     """Return the prefix of a memory's earlier statements on an edge; None for events."""
     return past_edges(owner, name) + _U64.pack(_LAST if seq is None else seq)
 
 
-def past_adjacency(owner: bytes, node: bytes, number: int) -> bytes:
-    return past_adjacency_of(owner, node) + _U64.pack(_LAST - number)
-
-
-def past_adjacency_of(owner: bytes, node: bytes) -> bytes:
-    """Prefix of the edges that were at a node."""
-    return OWNERS + owner + PAST_ADJACENCY + node
-
-
-def past_joined(owner: bytes, source: bytes, number: int) -> bytes:
-    return OWNERS + owner + PAST_JOINED + source + _U64.pack(number)
+def past_edge(owner: bytes, name: bytes, seq: int | None, part: bytes, change: int) -> bytes:
+    return past_edge_of(owner, name, seq) + part + _U64.pack(change)
 
 
 def past_similar(owner: bytes, seq: int, other: int, change: int) -> bytes:
     return past_similar_of(owner, seq) + _U64.pack(other) + _U64.pack(change)
 
 
-def past_similar_of(owner: bytes, seq: int) -> bytes:
-    """Prefix of the neighbours that a memory had."""
-    return OWNERS + owner + PAST_SIMILAR + _U64.pack(seq)
+# ------------------------------------------------------------------ a partition's other keys and prefixes
 
 
-def past_node(owner: bytes, node: bytes, change: int) -> bytes:
-    return past_nodes(owner, node) + _U64.pack(change)
+def _prefixed(prefix: bytes) -> Callable[[bytes], bytes]:
+    return lambda name: prefix + name
 
 
-def past_nodes(owner: bytes, node: bytes) -> bytes:
-    """Return the prefix of a node's history."""
-    return OWNERS + owner + PAST_NODE + node
+def _positioned(prefix: bytes) -> Callable[[bytes, int], bytes]:
+    pack = _U64.pack
+    return lambda source, offset: prefix + source + pack(offset)
 
 
-def edge_part(key: bytes) -> tuple[bytes, int | None]:
-    """Return the part of an edge's history that a key names, and its memory."""
-    seq = int(_U64.unpack(key[-17:-9])[0])
-    return key[-9:-8], None if seq == _LAST else seq
+def applied(source: str) -> bytes:
+    """Return the key of the applied position of one source partition (`topic:partition`)."""
+    return APPLIED + source.encode()
 
 
-def owner_key(owner: bytes) -> bytes:
-    return OWNER_KEYS + owner
+def settled(source: str) -> bytes:
+    """Return the key of the settled position of one source partition."""
+    return SETTLED + source.encode()
 
 
-def user_owner(user: bytes, owner: bytes) -> bytes:
-    return users_owners(user) + owner
+owner = _prefixed(OWNERS)  # prefix: all data of an owner
+outbox = _positioned(OUTBOX)
+effects = _positioned(EFFECTS)
+work = _prefixed(WORK)
+owner_key = _prefixed(OWNER_KEYS)
+users_owners = _prefixed(USERS)  # prefix: the owners that a user has
+erased = _prefixed(ERASED)  # the erasure of a user in all environments, and the prefix of those in one
+tenant_key = _prefixed(TENANT_KEYS)
+forwarded = _prefixed(FORWARDED)  # by the digest of a record's owner and original position
 
 
-def users_owners(user: bytes) -> bytes:
-    """Prefix of the owners that a user has."""
-    return USERS + user
+def user_owner(user: bytes, owner_: bytes) -> bytes:
+    return users_owners(user) + owner_
 
 
-def erased(user: bytes) -> bytes:
-    return ERASED + user
+def erased_in(user: bytes, owner_: bytes) -> bytes:
+    """Return the key of a user's erasure in the environment of an owner."""
+    return ERASED + user + owner_
 
 
-def erased_in(user: bytes, owner: bytes) -> bytes:
-    """Key of up to when a user was erased in the environment that makes it this owner."""
-    return ERASED + user + owner
-
-
-def uncleaned(owner: bytes, user: bytes) -> bytes:
-    return UNCLEANED + owner + user
+def uncleaned(owner_: bytes, user: bytes) -> bytes:
+    return UNCLEANED + owner_ + user
 
 
 def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
@@ -402,30 +306,13 @@ def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
     return key[1 : 1 + OWNER_BYTES], key[1 + OWNER_BYTES :]
 
 
-def forwarded(original: bytes) -> bytes:
-    """Key of a record that was forwarded here, by the digest of its owner and its original position."""
-    return FORWARDED + original
+# ------------------------------------------------------------------ parts of keys
 
 
-def owner(owner_: bytes) -> bytes:
-    """Return the prefix of all data of an owner."""
-    return OWNERS + owner_
-
-
-def tenant_key(tenant: bytes) -> bytes:
-    return TENANT_KEYS + tenant
-
-
-def outbox(source: bytes, offset: int) -> bytes:
-    return OUTBOX + source + _U64.pack(offset)
-
-
-def work(owner: bytes) -> bytes:
-    return WORK + owner
-
-
-def effects(source: bytes, offset: int) -> bytes:
-    return EFFECTS + source + _U64.pack(offset)
+def edge_part(key: bytes) -> tuple[bytes, int | None]:
+    """Return the part of an edge's history that a key names, and its memory."""
+    seq = int(_U64.unpack(key[-17:-9])[0])
+    return key[-9:-8], None if seq == _LAST else seq
 
 
 def stretches(found: Iterable[bytes]) -> list[bytes]:
