@@ -24,7 +24,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage
-from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentFlowParts, EnrichmentMetrics
+from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics
 from recallflow.flows.member import GroupMember
 from recallflow.flows.ownership import NoFolders
 from recallflow.flows.record_spans import RecordSpans
@@ -238,7 +238,7 @@ class EnrichFlow:
     def _run(self, metrics: EnrichmentMetrics) -> None:
         with ExitStack() as stack:
             member = EnrichmentMember(self._config, stack, self._stopping)
-            metrics.watch(member.running)
+            metrics.watch(member)
             stop_on_signals(member.source)
             stack.enter_context(member.watch.running())
             sys.setswitchinterval(SWITCH_S)
@@ -261,6 +261,7 @@ class EnrichmentMember(GroupMember):
         self.runtime = stack.enter_context(Runtime(Completions(), config.llm.capacity, timeout_s=None))
         self._open_table(decisions)
         self.models = stack.enter_context(open_models(config, self.runtime, decisions))
+        self.meters = self.models.meters
         self._follow_topics(self.topics.enrichment_read_for(), self.topics.enrichment_written())
         in_flight_max = min(OPEN_TO_CAPACITY * config.llm.capacity, OPEN_MOST)
         self._open_source(self.runtime.completions, queries_in_flight_max=in_flight_max)
@@ -268,17 +269,6 @@ class EnrichmentMember(GroupMember):
         self._own_partitions(NoFolders(), places, by_tenants=False)
         self._open_membership()
         self._open_sink()
-        self.running = EnrichmentFlowParts(
-            self.state_dir,
-            self.source,
-            self.enrichment_counter,
-            self.membership,
-            self.watch,
-            self.connection,
-            self.models.meters,
-            self.table,
-            self.spans,
-        )
 
     def recipe(self) -> Recipe:
         """Return the dataflow from the source to the sink."""

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from recallflow.connectors.kafka.control import DecisionSender
 from recallflow.connectors.kafka.group import Holder, holders
 from recallflow.connectors.kafka.tails import EndOffsets
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
+from recallflow.connectors.llm import Meter
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
@@ -29,7 +30,7 @@ from recallflow.flows.config import Config, read_config
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.first_places import first_places
 from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage, computing
-from recallflow.flows.kafka_metrics import MainFlowMetrics, MainFlowParts
+from recallflow.flows.kafka_metrics import MainFlowMetrics
 from recallflow.flows.member import GroupMember
 from recallflow.flows.models import SPENDING, open_embedder, open_question_models
 from recallflow.flows.ownership import StateFolders
@@ -181,7 +182,7 @@ class KafkaFlow:
         """Join the group, and leave it after the recipe was executed."""
         with ExitStack() as stack:
             member = MainFlowMember(self._config, stack, self._stopping, store)
-            metrics.watch(member.running, member.meters)
+            metrics.watch(member)
             recipe = member.recipe()
             member.start()
             with member.joined():
@@ -191,6 +192,8 @@ class KafkaFlow:
 
 class MainFlowMember(GroupMember):
     """A member of a deployment of the main flow."""
+
+    meters: Sequence[Meter]  # of paid models
 
     def __init__(
         self, config: Config, stack: ExitStack, stopping: threading.Event, store: CheckpointStore | None
@@ -210,7 +213,6 @@ class MainFlowMember(GroupMember):
         self._open_sink(judged=self.authoriser.asks())
         first, given = self.source.first_offsets, self.source.given_before
         self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
-        self.running = self._running()
 
     def start(self) -> None:
         """Start the threads that monitor the parts."""
@@ -352,23 +354,6 @@ class MainFlowMember(GroupMember):
         self._stack.enter_context(released.running())
 
     # ------------------------------------------------------------------ helpers
-
-    def _running(self) -> MainFlowParts:
-        return MainFlowParts(
-            source=self.source,
-            directory=self.directory,
-            output_counter=self.output_counter,
-            deployment=self.membership,
-            watch=self.watch,
-            connection=self.connection,
-            owning_partitions=self.owning_partitions,
-            authoriser=self.authoriser,
-            table=self.table,
-            spans=self.spans,
-            counts=self.counts,
-            stamped=self.stamped,
-            checkpoints=self.checkpoints,
-        )
 
     @property
     def _restore(self) -> Restore | None:

@@ -1,10 +1,9 @@
 """Metrics of the flows on Kafka. docs/reference/metrics lists them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Generic, Protocol, TypeVar, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -43,98 +42,117 @@ OUTCOMES = ("done", "failed")
 CODES = {PARTIAL_DEGRADE, *(lack.code for lack in LACKS.values())}
 
 
-@dataclass(frozen=True)
-class MainFlowParts:
-    """The parts of the main flow that its metrics are read from."""
+class FlowParts(Protocol):
+    """The parts of a member of a flow that metrics are read from."""
 
     source: OwnedSource
-    directory: StateDirectory
-    output_counter: OutputCounter
-    deployment: Membership
+    membership: Membership
     watch: Watch
     connection: BrokerConnection
-    owning_partitions: OwningPartitions
-    authoriser: Authoriser
     table: ControlTable
     spans: RecordSpans
-    counts: Mapping[str, int]  # topic → number of partitions
-    stamped: frozenset[str]  # topics with the log's append times
-    checkpoints: Checkpoints | None = None
 
 
-class MainFlowMetrics(Collector):
-    """A collector that reads the metrics of the main flow. Before `watch` there are only a few."""
+class MainFlowParts(FlowParts, Protocol):
+    """The parts of a member of the main flow."""
 
-    def __init__(self, serve_while_catching_up: bool = False) -> None:
-        self._serve_while_catching_up = serve_while_catching_up
-        self._running: MainFlowParts | None = None
-        self._meters: Sequence[Meter] = ()
+    directory: StateDirectory
+    output_counter: OutputCounter
+    owning_partitions: OwningPartitions
+    authoriser: Authoriser
+    checkpoints: Checkpoints | None
+    meters: Sequence[Meter]  # of paid models
+
+
+class EnrichmentFlowParts(FlowParts, Protocol):
+    """The parts of a member of the enrichment flow."""
+
+    state_dir: Path
+    enrichment_counter: "EnrichmentCounter"
+    meters: Sequence[Meter]
+
+
+P = TypeVar("P", bound=FlowParts)
+
+
+class FlowMetrics(Collector, Generic[P]):
+    """A collector that reads the metrics of a flow. Before `watch` there are only a few."""
+
+    def __init__(self) -> None:
+        self._running: P | None = None
         self.registry = registry_of(self)
 
-    def watch(self, running: MainFlowParts, meters: Sequence[Meter] = ()) -> None:
-        """Read the metrics of these parts from now on. `meters` count the calls of paid models."""
-        self._running, self._meters = running, meters
+    def watch(self, running: P) -> None:
+        """Read the metrics of this member from now on."""
+        self._running = running
 
     def obstacle(self) -> str:
-        """Return the reason why the engine is not ready; empty if it is ready."""
-        running = self._running
-        if running is None:
-            return "starting"
-        if obstacle := obstacle_of(running.source, running.connection, running.deployment):
+        """Return the reason why the flow is not ready; empty if it is ready."""
+        return "starting" if self._running is None else self._obstacle_of(self._running)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from presence(self.obstacle())
+        if (running := self._running) is not None:
+            yield from input_metrics(running.source)
+            yield from running.spans.stages.collect()
+            added = running.watch.added
+            yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
+            yield gauge("connected", "1 while the brokers can be reached", int(running.connection.connected))
+            left_out = running.table.left_out
+            yield counter("control_events_left_out", "Ignored control events", "reason", left_out, LEFT_OUT)
+            yield from self._metrics_of(running)
+
+    def _obstacle_of(self, running: P) -> str:
+        source, membership = running.source, running.membership
+        if not source.ready():
+            return "stopping" if source.stopping.is_set() else "starting"
+        if not running.connection.connected:
+            return "Kafka is away"
+        if not membership.joined:
+            return "not a member of the deployment yet"
+        opening = membership.expected - source.partitions()
+        return f"partitions {ranges_of(opening)} are being opened" if opening else ""
+
+    def _metrics_of(self, running: P) -> Iterator[Metric]:
+        """Yield the metrics that only this flow has."""
+        raise NotImplementedError
+
+
+class MainFlowMetrics(FlowMetrics[MainFlowParts]):
+    """The metrics of the main flow."""
+
+    def __init__(self, serve_while_catching_up: bool = False) -> None:
+        super().__init__()
+        self._serve_while_catching_up = serve_while_catching_up
+
+    def _obstacle_of(self, running: MainFlowParts) -> str:
+        if obstacle := super()._obstacle_of(running):
             return obstacle
         missing = running.source.catch_up.describe()
         return f"catching up, {missing}" if missing and not self._serve_while_catching_up else ""
 
-    def collect(self) -> Iterator[Metric]:
-        yield from presence(self.obstacle())
-        if self._running is not None:
-            yield from output_metrics(self._running.output_counter)
-            yield from input_metrics(self._running.source)
-            yield from self._running.spans.stages.collect()
-            added = self._running.watch.added
-            yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
-            yield gauge("waiting_queries", "Parked queries of this run", self._running.output_counter.waiting)
-            yield gauge("connected", "1 while the brokers can be reached", int(self._running.connection.connected))
-            yield gauge(
-                "catching_up_records",
-                "Records left to apply since the start or the last outage",
-                self._running.source.catch_up.to_go() or 0,
-            )
-            yield counter(
-                "misrouted_records",
-                "Records outside of their owner's partition, which were forwarded to it",
-                "reason",
-                self._running.owning_partitions.counts,
-                REASONS,
-            )
-            yield counter(
-                "late_decisions",
-                "Decisions that arrived after records they apply to",
-                "kind",
-                self._running.authoriser.late,
-                JUDGED_BY,
-            )
-            yield left_out_metric(self._running.table)
-            results = {} if self._running.checkpoints is None else self._running.checkpoints.results
-            yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
-            yield from state_metrics(self._running.directory)
-            yield from model_metrics(self._meters)
+    def _metrics_of(self, running: MainFlowParts) -> Iterator[Metric]:
+        yield from output_metrics(running.output_counter)
+        yield gauge("waiting_queries", "Parked queries of this run", running.output_counter.waiting)
+        to_go = running.source.catch_up.to_go() or 0
+        yield gauge("catching_up_records", "Records left to apply since the start or the last outage", to_go)
+        misrouted = "Records outside of their owner's partition, which were forwarded to it"
+        yield counter("misrouted_records", misrouted, "reason", running.owning_partitions.counts, REASONS)
+        late = "Decisions that arrived after records they apply to"
+        yield counter("late_decisions", late, "kind", running.authoriser.late, JUDGED_BY)
+        results = {} if running.checkpoints is None else running.checkpoints.results
+        yield counter("checkpoints", "Checkpoints of partitions by result", "result", results, RESULTS)
+        yield from state_metrics(running.directory)
+        yield from model_metrics(running.meters)
 
 
-def obstacle_of(source: OwnedSource, connection: BrokerConnection, deployment: Membership) -> str:
-    """Return the reason why a flow is not ready; empty if it is ready."""
-    if not source.ready():
-        return "stopping" if source.stopping.is_set() else "starting"
-    if not connection.connected:
-        return "Kafka is away"
-    if not deployment.joined:
-        return "not a member of the deployment yet"
-    opening = deployment.expected - source.partitions()
-    return f"partitions {ranges_of(opening)} are being opened" if opening else ""
+class EnrichmentMetrics(FlowMetrics[EnrichmentFlowParts]):
+    """The metrics of the enrichment flow."""
 
-
-def left_out_metric(table: ControlTable) -> Metric:
-    return counter("control_events_left_out", "Ignored control events", "reason", table.left_out, LEFT_OUT)
+    def _metrics_of(self, running: EnrichmentFlowParts) -> Iterator[Metric]:
+        yield from disk_metrics(running.state_dir)
+        yield from _results(running.enrichment_counter)
+        yield from model_metrics(running.meters)
 
 
 def input_metrics(source: OwnedSource) -> Iterator[Metric]:
@@ -202,52 +220,6 @@ class EnrichmentCounter:
         each = (round(1000 * cost / max(1, self.requests)) for cost in costs)
         words = "{:,} calls, {:,} prompt, {:,} completion and {:,} embedding tokens"
         return f"{self.requests:,} requests: {words.format(*costs)}; per 1,000 requests: {words.format(*each)}"
-
-
-@dataclass(frozen=True)
-class EnrichmentFlowParts:
-    """The parts of the enrichment flow that its metrics are read from."""
-
-    state_dir: Path
-    source: OwnedSource
-    enrichment_counter: EnrichmentCounter
-    deployment: Membership
-    watch: Watch
-    connection: BrokerConnection
-    meters: Sequence[Meter]
-    table: ControlTable
-    spans: RecordSpans
-
-
-class EnrichmentMetrics(Collector):
-    """A collector that reads the metrics of the enrichment flow. Before `watch` there are only a few."""
-
-    def __init__(self) -> None:
-        self._running: EnrichmentFlowParts | None = None
-        self.registry = registry_of(self)
-
-    def watch(self, running: EnrichmentFlowParts) -> None:
-        self._running = running
-
-    def obstacle(self) -> str:
-        """Return the reason why requests are not answered; empty if they are."""
-        running = self._running
-        if running is None:
-            return "starting"
-        return obstacle_of(running.source, running.connection, running.deployment)
-
-    def collect(self) -> Iterator[Metric]:
-        yield from presence(self.obstacle())
-        if (running := self._running) is not None:
-            yield from disk_metrics(running.state_dir)
-            yield from input_metrics(running.source)
-            yield from running.spans.stages.collect()
-            yield from _results(running.enrichment_counter)
-            yield from model_metrics(running.meters)
-            yield left_out_metric(running.table)
-            added = running.watch.added
-            yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
-            yield gauge("connected", "1 while the brokers can be reached", int(running.connection.connected))
 
 
 def _results(enrichment_counter: EnrichmentCounter) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 from unittest.mock import Mock
 
@@ -35,13 +36,7 @@ from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
 from recallflow.flows import record_spans as module
 from recallflow.flows.engine_metrics import OutputCounter, Stages
-from recallflow.flows.kafka_metrics import (
-    EnrichmentCounter,
-    EnrichmentFlowParts,
-    EnrichmentMetrics,
-    MainFlowMetrics,
-    MainFlowParts,
-)
+from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics, MainFlowMetrics
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
@@ -118,22 +113,22 @@ def test_earlier_queries_and_memories_are_not_waiting(tally: OutputCounter) -> N
 
 
 @pytest.fixture
-def running(tally: OutputCounter, tmp_path: Path) -> MainFlowParts:
+def running(tally: OutputCounter, tmp_path: Path) -> Any:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
-    return MainFlowParts(
+    return SimpleNamespace(
         source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, mark_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
         output_counter=tally,
-        deployment=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),
+        membership=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),
         watch=Watch(dict, {MEMORIES: TopicDescription("m", 2)}),
         connection=Mock(spec=BrokerConnection, connected=True),
         owning_partitions=OwningPartitions(1),
         authoriser=Authoriser(History(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
         spans=RecordSpans(Stages((MEMORIES, QUERIES)), waits=QUERIES),
-        counts={MEMORIES: 2},
-        stamped=frozenset(),
+        checkpoints=None,
+        meters=(),
     )
 
 
@@ -145,7 +140,7 @@ def shown(metrics: MainFlowMetrics | EnrichmentMetrics) -> dict[str, float]:
     return {f"{one.name}{dict(sorted(one.labels.items())) or ''}": one.value for one in samples}
 
 
-def test_metrics_show_the_counts(running: MainFlowParts) -> None:
+def test_metrics_show_the_counts(running: Any) -> None:
     metrics = MainFlowMetrics()
     known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
@@ -174,7 +169,7 @@ def test_metrics_show_the_counts(running: MainFlowParts) -> None:
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
-def test_every_counter_is_there_before_anything_is_counted(running: MainFlowParts) -> None:
+def test_every_counter_is_there_before_anything_is_counted(running: Any) -> None:
     metrics = MainFlowMetrics()
     metrics.watch(running)
     found = shown(metrics)
@@ -198,7 +193,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: MainFlowPart
     assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 0)
 
 
-def test_readiness_names_the_obstacle(running: MainFlowParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_names_the_obstacle(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, early = MainFlowMetrics(), MainFlowMetrics(serve_while_catching_up=True)
     for one in (metrics, early):
         one.watch(running)
@@ -214,17 +209,17 @@ def test_readiness_names_the_obstacle(running: MainFlowParts, monkeypatch: pytes
     assert (metrics.obstacle(), early.obstacle()) == ("", "")
     assert shown(metrics)["recallflow_ready"] == 1
     with monkeypatch.context() as coming:
-        coming.setattr(running.deployment, "expected", frozenset({0, 1, 2}))
+        coming.setattr(running.membership, "expected", frozenset({0, 1, 2}))
         assert (metrics.obstacle(), early.obstacle()) == ("partitions 0-2 are being opened",) * 2
     with monkeypatch.context() as outside:
-        outside.setattr(running.deployment, "joined", False)
+        outside.setattr(running.membership, "joined", False)
         assert metrics.obstacle() == "not a member of the deployment yet"
     running.connection.connected = False
     assert (metrics.obstacle(), early.obstacle()) == ("Kafka is away", "Kafka is away")
     assert shown(metrics)["recallflow_connected"] == 0
 
 
-def test_oldest_snapshot_shows_a_stalled_part(running: MainFlowParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_snapshot_shows_a_stalled_part(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, progress = MainFlowMetrics(), running.source.progress
     metrics.watch(running)
     for at_s, part in ((10.0, "0"), (11.0, "1"), (12.5, "1")):
@@ -235,16 +230,9 @@ def test_oldest_snapshot_shows_a_stalled_part(running: MainFlowParts, monkeypatc
     assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 12.5
 
 
-def enriching(running: MainFlowParts) -> EnrichmentFlowParts:
-    """An enrichment flow of the same parts, with one model."""
-    return EnrichmentFlowParts(
-        running.directory.path, running.source, EnrichmentCounter(), running.deployment, running.watch,
-        running.connection, [Meter("judge")], running.table, running.spans,
-    )  # fmt: skip
-
-
-def test_results_are_counted_by_task_code_and_reason(running: MainFlowParts) -> None:
-    flow, metrics = enriching(running), EnrichmentMetrics()
+def test_results_are_counted_by_task_code_and_reason(running: Any) -> None:
+    flow, metrics = running, EnrichmentMetrics()
+    flow.state_dir, flow.enrichment_counter, flow.meters = flow.directory.path, EnrichmentCounter(), [Meter("judge")]
     metrics.watch(flow)
     request = EnrichmentRequest.model_construct(tasks=["facts", "extract", "classify"])
     result = EnrichmentResult.model_construct(
