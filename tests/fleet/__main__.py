@@ -4,7 +4,7 @@
                                [--checkpoints URL] [--misrouted 0.1] [--standby 1] [--json FILE]
 
 Processes of `recallflow run` with a directory each share the partitions of a deployment, while about 200 owners of
-three tenants talk and ask, and one question a partition is asked every 50 ms. Members are killed, stopped beyond their
+three tenants talk and ask. Members are killed, stopped beyond their
 session, shut down and started again, by a schedule that follows from the seed; with --lose-disk every third kill takes
 the member's directory along. Then everything that stands in the topics is counted, all memories are asked for and
 compared with a small model of what was told, and the state of all members together with that of one fresh process that
@@ -40,7 +40,6 @@ def main() -> None:
     parser.add_argument("--misrouted", type=float, default=0.0, metavar="SHARE", help="of the records (default: 0)")
     parser.add_argument("--standby", type=int, default=0, metavar="N", help="members that follow each partition")
     parser.add_argument("--per-second", type=float, default=usual.per_second, help="records a second (default: 60)")
-    parser.add_argument("--probe-ms", type=float, default=usual.probe_s * 1000, help="between probes (default: 50)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     plan = plan_of(chosen)
@@ -60,7 +59,7 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
         options += ("--checkpoint-to", chosen.checkpoints, "--checkpoint-minutes", "0.2")
     if chosen.standby:
         options += ("--standby", str(chosen.standby))
-    return Plan(**{name: getattr(chosen, name) for name in names}, probe_s=chosen.probe_ms / 1000, options=options)
+    return Plan(**{name: getattr(chosen, name) for name in names}, options=options)
 
 
 def run(plan: Plan, faults: Iterable[Fault]) -> Report:

@@ -1,8 +1,7 @@
-"""The members of a deployment, the owner of each partition over time, and a seeded schedule of faults."""
+"""The members of a deployment, the owner of each partition, and a seeded schedule of faults."""
 
 import random
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -120,30 +119,12 @@ ASK_S = 5.0
 Owners = dict[int, str]  # partition → the member that has it
 
 
-class Seen(NamedTuple):
-    at_s: float
-    owners: Owners
-
-
-class Ownership(threading.Thread):
-    """Look again and again, until it is told to end."""
+class Ownership:
+    """The owner of each partition, as the coordinator of the group describes it."""
 
     def __init__(self, topics: Topics, group: str) -> None:
-        super().__init__(daemon=True)
         self._topic, self._group = topics.of("memory"), group
         self._admin: Any = AdminClient({"bootstrap.servers": topics.cluster.bootstrap_servers, "log_level": 0})
-        self._over = threading.Event()
-        self.seen: list[Seen] = []
-
-    def run(self) -> None:
-        while not self._over.wait(LOOK_S):
-            seen = Seen(time.monotonic(), self.look())
-            if not self.seen or self.seen[-1].owners != seen.owners:
-                self.seen.append(seen)
-
-    def end(self) -> None:
-        self._over.set()
-        self.join()
 
     def look(self) -> Owners:
         """Who has what now; nobody anything where the group is not there yet, or its coordinator is not."""
@@ -156,21 +137,7 @@ class Ownership(threading.Thread):
         return {part.partition: member for part, member in parts if part.topic == self._topic}
 
 
-def owners_at(seen: Iterable[Seen], at_s: float) -> Owners:
-    found: Owners = {}
-    for one in seen:
-        found = one.owners if one.at_s <= at_s else found
-    return found
-
-
-def moved(seen: Iterable[Seen], from_s: float, to_s: float) -> set[int]:
-    """The partitions that were not one and the same member's all the time."""
-    states = [owners_at(seen, from_s), *(one.owners for one in seen if from_s < one.at_s <= to_s)]
-    return {part for state in states for part in state if len({other.get(part) for other in states}) > 1}
-
-
 KILL, PAUSE, STOP, LOSE = "kill", "pause beyond the session", "stop", "disk lost"
-BACK = "start"  # what every fault ends with
 WEIGHTS = {KILL: 6, PAUSE: 2, STOP: 2}
 TWO_AT_ONCE = 0.2
 LOSE_EVERY = 3  # kills
@@ -186,19 +153,6 @@ class Fault(NamedTuple):
     members: tuple[int, ...]
     away_s: float
     after_s: float
-
-
-class Span(NamedTuple):
-    cause: str
-    from_s: float
-    to_s: float
-
-
-class Episode(NamedTuple):
-    """A fault until its members were brought back, and from then until the next one."""
-
-    fault: Span
-    back: Span
 
 
 def schedule(seed: int, members: int, kills: int, session_s: float, *, lose_disk: bool) -> Iterator[Fault]:
@@ -223,23 +177,17 @@ class Chaos:
 
     fleet: Fleet
     rest: Callable[[float], None]
-    episodes: list[Episode] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)  # faults by kind
     unexpected: list[str] = field(default_factory=list)
 
     def run(self, faults: Iterable[Fault]) -> None:
         for fault in faults:
-            began_s = time.monotonic()
             self._strike(fault)
             self.rest(fault.away_s)
-            back_s = time.monotonic()
             self._bring_back(fault)
             self.fleet.await_ready(lambda: self.rest(LOOK_S))
             self.rest(fault.after_s)
-            spans = Span(fault.kind, began_s, back_s), Span(BACK, back_s, time.monotonic())
-            self.episodes.append(Episode(*spans))
-
-    def counts(self) -> Counter[str]:
-        return Counter(episode.fault.cause for episode in self.episodes)
+            self.counts[fault.kind] += 1
 
     def _strike(self, fault: Fault) -> None:
         if fault.kind == STOP:

@@ -1,4 +1,4 @@
-"""A trial of one deployment: members, traffic, probes and faults, then the verdict and its table."""
+"""A trial of one deployment: members, traffic and faults, then the verdict and its table."""
 
 import time
 from collections import Counter
@@ -7,15 +7,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from confluent_kafka import KafkaException
 
 from benchmarks.broker import Cluster
-from tests.fleet import checker, probes
+from tests.fleet import checker
 from tests.fleet.checker import Findings, open_records
 from tests.fleet.engine import OUTPUTS, Engine, Topics
-from tests.fleet.members import Chaos, Fault, Fleet, Ownership, Span
-from tests.fleet.probes import Silence, measure
+from tests.fleet.members import Chaos, Fault, Fleet, Ownership
 from tests.fleet.records import Log, Reader
 from tests.fleet.traffic import Traffic
 
@@ -39,22 +37,17 @@ def undisturbed(topics: Topics, folder: Path, told: int, *options: str) -> Engin
     return engine
 
 
-WARM_UP_S = 8.0  # members that start at one moment share out anew a few times
 SILENT_S = 60.0  # nothing more comes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. `idle_s`: how long probes alone are answered, before anything happens."""
-
     members: int = 4
     partitions: int = 16
     seed: int = 0
     per_second: float = 60.0
     misrouted: float = 0.0
     session_s: float = 6.0
-    probe_s: float = 0.05
-    idle_s: float = 10.0
     options: tuple[str, ...] = ()
 
     def shape(self) -> tuple[str, ...]:
@@ -66,11 +59,9 @@ class Report:
     plan: Plan
     faults: dict[str, int] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
-    silence: Silence = field(default_factory=Silence)
     records: int = 0
     astray: int = 0
     starts: int = 0
-    probes: int = 0
     spread: list[int] = field(default_factory=list)  # partitions of each member at the end
     state_equal: bool = False
     seconds: float = 0.0
@@ -85,11 +76,10 @@ class Trial:
         self.plan, self.folder, self.report = plan, folder, Report(plan)
         self.topics = Topics(cluster)
         self.topics.make(plan.partitions)
-        self.topics.make_one(probes.KIND, plan.partitions)
         self._open = ExitStack()
         self.log = Log(self.topics)
         self.reader = self._open.enter_context(closing(Reader(self.topics)))
-        session = ("--session-timeout-s", f"{plan.session_s:g}", "--reply-topic", self.topics.of(probes.KIND))
+        session = ("--session-timeout-s", f"{plan.session_s:g}")
         options = (*plan.shape(), *session, *plan.options)
         self.fleet = self._open.enter_context(Fleet(self.topics, folder, plan.members, *options))
         self.ownership = Ownership(self.topics, self.fleet.deployment)
@@ -113,26 +103,14 @@ class Trial:
     def _run(self, faults: Iterable[Fault]) -> None:
         plan, report = self.plan, self.report
         self.fleet.up()
-        asking = probes.Probes(self.topics, probes.settle_in(self.log, plan.partitions), plan.probe_s)
         traffic = Traffic(self.log, self.reader, plan.seed, plan.per_second, plan.misrouted)
-        self.ownership.start()
-        asking.start()
-        self.rest(WARM_UP_S)
-        idle_s = time.monotonic()
-        self.rest(plan.idle_s)
-        idle = Span("idle", idle_s, time.monotonic())
         traffic.start()
         self.chaos.run(faults)
         traffic.end()
         self.log.flush()
-        asking.end()
-        self.ownership.end()
         self._settle()
         report.findings = checker.judge(self.log, self.reader)
-        report.findings.lost += [f"probe {name}" for name in asking.lost()]
-        report.findings.twice += [f"probe {name}" for name in asking.twice()]
-        report.probes, report.astray, report.faults = len(asking.probes()), traffic.astray, dict(self.chaos.counts())
-        report.silence = measure(asking.probes(), idle, self.chaos.episodes, self.ownership.seen)
+        report.astray, report.faults = traffic.astray, dict(self.chaos.counts)
         report.spread = sorted(Counter(self.ownership.look().values()).values(), reverse=True)
         report.broken += self.chaos.unexpected
         self._compare()
@@ -189,13 +167,12 @@ def show(report: Report) -> None:
 
 
 def rows(report: Report) -> Iterator[tuple[str, object]]:
-    found, silence = report.findings, report.silence
+    found = report.findings
     yield "faults", sum(report.faults.values())
     yield from ((f"  {name}", count) for name, count in sorted(report.faults.items()))
     yield "starts", report.starts
     yield "records sent", report.records
     yield "  of them astray", report.astray
-    yield "probes", report.probes
     yield "outputs", found.outputs
     yield from ((f"  {name}", len(getattr(found, name))) for name in ("lost", "twice", "unasked", "wrong"))
     yield "answers that had what they waited for", found.waited
@@ -203,9 +180,3 @@ def rows(report: Report) -> Iterator[tuple[str, object]]:
     yield "memories and lists asked for at the end", found.audited
     yield "state hash", "equal" if report.state_equal else "DIFFERENT"
     yield "partitions of each member at the end", "/".join(map(str, report.spread))
-    for cause, times_ms in sorted(silence.longest.items()):
-        yield f"{cause}: partitions that moved", len(times_ms)
-        yield "  longest silence, p50 and most, ms", f"{np.median(times_ms):,.0f} {max(times_ms):,.0f}"
-    yield "idle, p50 and p95, ms", f"{silence.idle_p50:,.1f} {silence.idle_p95:,.1f}"
-    yield "others while some moved, p50 and p95, ms", f"{silence.still_p50:,.1f} {silence.still_p95:,.1f}"
-    yield "seconds", report.seconds

@@ -2,7 +2,7 @@
 
     python -m tests.mutations [--count 200000] [--seed N] [--json FILE]
 
-Events, control events, headers and tokens are drawn from a seed, most of them with something wrong, of tenants whose
+Events, headers and tokens are drawn from a seed, most of them with something wrong, of tenants whose
 names look alike, and go through decoding, the verdict on their sender, and the state. Looked for: an exception; a
 refusal without a reason; a record that counts without credentials that cover it, or is refused with such; memories of
 one owner in the answer to another; anything stored of a tenant that is not what it is where that tenant sends alone; a
@@ -41,7 +41,7 @@ def main() -> None:
 
 def show(report: Report) -> None:
     print(f"{report.records:,} records; {report.accepted.total():,} count, {report.refused.total():,} refused")
-    for name in ("accepted", "refused", "decisions", "outputs"):
+    for name in ("accepted", "refused", "outputs"):
         counted = getattr(report, name).most_common()
         print(f"  {name}: {', '.join(f'{kind} {count:,}' for kind, count in counted)}")
     print(f"  owners stored: {report.owners}")

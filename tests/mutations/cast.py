@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jwt
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from recallflow.control import ALL_TENANTS, SETTLED_MS, ApiKey, Control
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of, new_salt
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of, new_salt, signed
 from recallflow.owner import Owner
 
 BEGIN_MS = 1_800_000_000_000  # when the first mutated record is appended
@@ -71,6 +72,37 @@ def signers() -> Signers:
     return Signers(
         next(keys), ec.generate_private_key(ec.SECP256R1()), b"a secret of thirty-two bytes and more", next(keys)
     )
+
+
+SECRET = "what decisions are signed with, and nobody else has"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record of the control topic, as a consumer is given it."""
+
+    append_ms: int
+    held: bytes | None
+    keyed: bytes | None
+    headed: tuple[tuple[str, bytes | None], ...]
+
+    def value(self) -> bytes | None:
+        return self.held
+
+    def key(self) -> bytes | None:
+        return self.keyed
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [*self.headed]
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_LOG_APPEND_TIME, self.append_ms
+
+
+def decided(append_ms: int, event: Control) -> Sent:
+    timed = event.model_copy(update={"timestamp": append_ms})
+    value, key = timed.model_dump_json(exclude_none=True).encode(), event.record_key
+    return Sent(append_ms, value, key, signed(SECRET, key, value))
 
 
 class Cast:

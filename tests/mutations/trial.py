@@ -33,20 +33,20 @@ from tests.mutations.cast import (
     DAY_MS,
     ENVIRONMENTS,
     ISSUER,
+    SECRET,
     SENDERS,
     STEP_MS,
     USERS,
     Cast,
     Credential,
+    decided,
 )
-from tests.mutations.decisions import SECRET, decided, forged
 from tests.mutations.forged import headers
 from tests.mutations.state import TOPICS, State
 from tests.mutations.values import mutated, templates
 
 BATCH = 100
 WAITS_MOST = 20_000  # records after which a question is surely answered: by then, its 60 seconds are over
-CONTROL_EACH = 20  # one record in so many is a control event
 CODES = frozenset(get_args(ErrorCode))
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 1_000  # of each kind of finding
 _NONCE = re.compile(rb"nonce-[0-9a-f]{16}")
@@ -59,7 +59,6 @@ class Report:
     records: int = 0
     accepted: Counter[str] = field(default_factory=Counter)  # by type
     refused: Counter[str] = field(default_factory=Counter)  # by code
-    decisions: Counter[str] = field(default_factory=Counter)  # forged ones, by why they do not count
     outputs: Counter[str] = field(default_factory=Counter)  # by kind
     owners: int = 0
     found: Counter[str] = field(default_factory=Counter)  # what must not be, by kind
@@ -87,7 +86,7 @@ class Trial:
         self.report = Report()
         self._folder, self._seed, self._count = folder, seed, count
         self._cast = Cast(BEGIN_MS + count * STEP_MS)
-        self._history, self._unsigned = History(), History()  # the latter takes decisions without a signature, too
+        self._history = History()
         self._offsets: Counter[str] = Counter()
         self._nonces: dict[bytes, Owner] = {}
         self._secrets: list[str] = []
@@ -117,21 +116,17 @@ class Trial:
         cast = self._cast
         keys, *_ = read_jwks(orjson.dumps(cast.signers.jwks()))
         announced = [(BEGIN_MS - DAY_MS, _announced(key)) for key in keys]
-        self._decided = [decided(*one) for one in sorted((*announced, *cast.decided), key=lambda one: one[0])]
-        if lost := [left_out for sent in self._decided if (left_out := take(sent, self._history, SECRET)) is not None]:
+        decisions = [decided(*one) for one in sorted((*announced, *cast.decided), key=lambda one: one[0])]
+        if lost := [left_out for sent in decisions if (left_out := take(sent, self._history, SECRET)) is not None]:
             self.report.find("a decision does not count", str(lost))
         secrets = {key.fingerprint: key.secret for key in keys if key.secret is not None}
         self._authoriser = Authoriser(self._history, Trust("required", Issuer(ISSUER, AUDIENCE), secrets))
-        self._believing = Authoriser(self._unsigned, Trust("auto", Issuer(), secrets))
         self._secrets = [one.secret for one in cast.everything()]
         state = State(self._folder / "all", self._history)
         self._take(state, [*self._seeds()])
         before = {owner: state.raw(owner) for owner in self._nonces.values() if owner.tenant_id in BYSTANDERS}
         batch: list[Record] = []
         for number in range(self._count):
-            if number % CONTROL_EACH == 0:
-                self._decide(number)
-                continue
             batch.append(self._record(number))
             if len(batch) == BATCH:
                 self._take(state, batch)
@@ -152,9 +147,6 @@ class Trial:
         items = []
         for record in records:
             item = self._authoriser.authorise(decode(record))
-            believing = self._believing.authorise(decode(record))
-            if isinstance(believing, Refused):
-                self._check_refusal(record, believing.error.code, [problem for _, problem in believing.error.fields])
             self._sent[record.position] = record
             if len(self._sent) > WAITS_MOST:
                 self._askers.pop(first := next(iter(self._sent)), None)
@@ -164,19 +156,6 @@ class Trial:
         state.now_ms = records[-1].append_ms
         for output, outgoing in state.apply(items):
             self._check_output(output, outgoing)
-
-    def _decide(self, number: int) -> None:
-        """Somebody sends a decision who may not decide: nothing comes of it. Where decisions need no signature, it is
-        believed or refused, and in neither case do verdicts fail."""
-        random = Random(f"{self._seed}:{number}")
-        append_ms = BEGIN_MS + number * STEP_MS
-        known = [one for one in self._decided if one.append_ms <= append_ms]
-        sent = forged(random, random.choice(known), append_ms, self._cast.planted)
-        left_out = take(sent, self._history, SECRET)
-        self.report.decisions["counts" if left_out is None else left_out.reason] += 1
-        if left_out is None:
-            self.report.find("a forged decision counts", str(sent))
-        take(sent, self._unsigned, None)
 
     def _check_stored(self, stored: dict[Owner, str]) -> None:
         """Each tenant has what it has where it alone sends anything."""
