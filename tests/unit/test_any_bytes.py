@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.messages import Headers, Outgoing
 from recallflow.flows.router import Router
@@ -20,7 +18,7 @@ from recallflow.operators.large import decode_record, encode_record
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.records import Position, Record
 from tests.groups import share
-from tests.unit.connectors.fake_consumer import FakeKafka, Message
+from tests.unit.connectors.fake_consumer import Message
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
 
 MOST_BYTES = 100_000
@@ -138,23 +136,3 @@ def test_any_dead_letter_record_is_a_letter_or_none(
     if letter is not None:
         assert letter.missing is not None
         assert letter.error["detail"] == value.decode(errors="replace")
-
-
-control = {"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": "shadow"}
-json_values = st.recursive(st.none() | st.floats() | st.text(max_size=5), st.lists)
-broken_control = st.tuples(st.sampled_from([*control, "timestamp", "by"]), json_values).map(
-    lambda one: orjson.dumps(control | {one[0]: one[1]})
-)
-
-
-@given(st.lists(st.tuples(st.one_of(st.none(), anything), st.one_of(st.none(), anything, broken_control)), max_size=9))
-def test_any_control_record_is_a_decision_or_left_out(found: list[tuple[bytes | None, bytes | None]]) -> None:
-    kafka = FakeKafka(control=1)
-    for key, value in [*found, (b"acme/graph.rollout/graph", orjson.dumps(control))]:
-        kafka.append("control", 0, value, key, append_ms=10)
-    table = ControlTable(KafkaOptions("nowhere:1"), "control", kafka.consumer)
-    try:
-        assert table.history.as_of("acme", "graph.rollout", "graph", 1_000) is not None
-        assert table.failure() is None
-    finally:
-        table.close()

@@ -1,6 +1,5 @@
 """Refusals, credentials, pending queries and own writes of the clients, without a broker."""
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -202,15 +201,6 @@ def test_misnamed_argument_suggests_the_right_one(client: RecallClient, call: Ca
         call(client)
 
 
-def test_the_asyncio_client_refuses_alike() -> None:
-    async def call() -> None:
-        async with AsyncRecallClient(NOWHERE, "acme", options=QUIET) as client:
-            await client.add(" ", user="ann")
-
-    with pytest.raises(InvalidRecord, match="content"):
-        asyncio.run(call())
-
-
 @pytest.mark.parametrize("name", [name for name in vars(RecallClient) if not name.startswith("_") and name != "close"])
 def test_both_clients_have_the_same_calls_with_one_documentation(name: str) -> None:
     waits, awaits = getattr(RecallClient, name), getattr(AsyncRecallClient, name)
@@ -274,11 +264,6 @@ def opened() -> Iterator[Callable[..., RecallClient]]:
 
 
 Open = Callable[..., RecallClient]
-
-
-def test_without_credentials_none_are_sent(sent: Sent, opened: Open) -> None:
-    opened().add("x", user="ann")
-    assert sent[0][3] == {}
 
 
 def test_each_record_is_sent_with_the_key(sent: Sent, opened: Open) -> None:

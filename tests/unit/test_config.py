@@ -1,8 +1,6 @@
 """Settings from a file, the environment and flags, those of models among them: precedence and errors."""
 
 import asyncio
-import io
-import logging
 import re
 import subprocess
 import time
@@ -393,15 +391,6 @@ def test_engine_without_kafka_warns_that_enrichment_does_nothing(
     (tmp_path / "log.jsonl").write_bytes(b'{"type": "message", "tenant_id": "a", "user_id": "b", "content": "c"}\n')
     log = [str(tmp_path / "log.jsonl"), "--embedded", "--create", "--state-dir", str(tmp_path / "replayed")]
     assert main(["replay", *log, "--embedder", "hash"]) == 0
-    assert unavailable in capfd.readouterr().err
-
-
-def test_pipe_warns_that_enrichment_does_nothing(
-    unavailable: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
-    monkeypatch.setattr(logging, "disable", lambda _: None)
-    assert main(["pipe", "--embedder", "hash"]) == 0
     assert unavailable in capfd.readouterr().err
 
 

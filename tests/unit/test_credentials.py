@@ -30,9 +30,7 @@ from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
 from tests.unit.senders import (
     BEFORE_MS,
-    EC_KEY,
     NOW_MS,
-    RSA_KEY,
     SECRET,
     Senders,
     api_key,
@@ -89,13 +87,6 @@ def test_a_jwks_document_gives_public_keys_and_secrets() -> None:
     assert keys[2] == SigningKey("o", "HS256", fingerprint(SECRET), None, SECRET)
     assert [key.jwk and sorted(key.jwk) for key in keys[:2]] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
     assert SECRET.decode() not in repr(keys)
-
-
-def test_only_the_public_part_of_a_key_is_kept() -> None:
-    private = [jwt.algorithms.RSAAlgorithm.to_jwk(RSA_KEY), jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY)]
-    keys, problems, _ = read_jwks(document(*map(json.loads, private)))
-    assert problems == []
-    assert [key.jwk and sorted(key.jwk) for key in keys] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from agents.testing import ScriptedModel, assistant_message
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import ConfigurableField
-from langgraph.store.base import GetOp, PutOp, SearchOp
+from langgraph.store.base import PutOp
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from pydantic_ai import Agent, ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
@@ -203,32 +203,6 @@ def test_unanswered_look_before_a_write_writes_nothing(client: Engine, store: Re
     with pytest.raises(NothingWritten):
         RecallStore(deaf).delete((USER,), "drink")
     assert [item.value["text"] for item in store.search((USER,))] == ["likes tea"]
-
-
-def test_unanswered_pop_removes_nothing() -> None:
-    async def items() -> Any:
-        async with AsyncMemory() as client:
-            session = RecallSession("s1", client, USER)
-            deaf: Any = Deaf(client, ("all",))
-            await session.add_items([{"role": "user", "content": "hello"}])
-            with pytest.raises(NothingWritten):
-                await RecallSession("s1", deaf, USER).pop_item()
-            return await session.get_items()
-
-    assert asyncio.run(items()) == [{"role": "user", "content": "hello"}]
-
-
-def test_operations_of_one_batch_see_each_other(store: RecallStore) -> None:
-    async def both() -> list[Any]:
-        return await store.abatch(
-            [
-                PutOp((USER,), "k", {"text": "one"}), GetOp((USER,), "k"), PutOp((USER,), "k", None),
-                SearchOp((USER,)),
-            ]
-        )  # fmt: skip
-
-    _, got, _, found = asyncio.run(both())
-    assert (got.value, found) == ({"text": "one"}, [])
 
 
 def test_user_label_and_indexed_fields_are_configurable(client: Engine) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,16 +31,13 @@ from recallflow import (
     ListedMemory,
     Memory,
     MemoryVersion,
-    Message,
     Page,
     Position,
-    QueryTimeout,
     RecalledMemory,
     SettingsMismatch,
     StateInUse,
     Stats,
     UsageError,
-    UserStats,
 )
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
@@ -396,33 +392,6 @@ print(len(memory.all(user="ann")))
     assert printed(start(script=code)) == "True\n1\n"
 
 
-STATS = UserStats(type="user.stats", tenant_id="default", user_id="ann")
-ELSEWHERE = Message(type="message", tenant_id="other", user_id="ann", content="x")
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda m: m.add("x", user=""), InvalidRecord, "user_id: "),
-        (lambda m: m.add(" ", user="ann"), InvalidRecord, "content: "),
-        (lambda m: m.add("x", user="ann", colour="red"), UsageError, "colour"),
-        (lambda m: m.add("x", user="ann", embedding=[1.0]), InvalidRecord, "embedding: "),  # only the engine knows
-        (lambda m: m.update("nowhere", "y", user="ann"), InvalidRecord, "memory_id"),
-        (lambda m: m.search("", user="ann"), InvalidRecord, "query: "),
-        (lambda m: m.search("x", user="ann", timeout_s=0), UsageError, "timeout_s"),
-        (lambda m: m.search("x", user="ann", mode="best"), InvalidRecord, "mode: "),
-        (lambda m: m.send(STATS), UsageError, "ask"),
-        (lambda m: m.send(ELSEWHERE), UsageError, "tenant_id"),
-    ],
-)
-def test_a_wrong_call_says_so(
-    memory: Memory, call: Callable[[Memory], object], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        call(memory)
-    assert len(memory.all(user="ann")) == 0
-
-
 def test_a_closed_memory_refuses_and_can_be_closed_again() -> None:
     memory = Memory()
     memory.close()
@@ -430,31 +399,6 @@ def test_a_closed_memory_refuses_and_can_be_closed_again() -> None:
     for call in (lambda: memory.add("x", user="ann"), lambda: memory.search("x", user="ann")):
         with pytest.raises(UsageError):
             call()
-
-
-def test_closing_waits_for_pending_calls() -> None:
-    memory = Memory()
-    with ThreadPoolExecutor(8) as pool:
-        begun = threading.Barrier(9)
-
-        def add(number: int) -> object:
-            begun.wait()
-            try:
-                return memory.add(str(number), user="ann").id
-            except UsageError:
-                return "refused"
-
-        added = [pool.submit(add, number) for number in range(8)]
-        begun.wait()
-        memory.close()
-        assert all(isinstance(one.result(), str) for one in added)
-
-
-def test_late_answer_is_a_timeout(memory: Memory) -> None:
-    with pytest.raises(QueryTimeout):
-        memory.search("x", user="ann", after="local:0:99999", wait_timeout_ms=60_000, timeout_s=0.05)
-    found = memory.search("x", user="ann", after="local:0:99999", timeout_s=2.0)
-    assert "stale_read" in [warning.code for warning in found.warnings]
 
 
 def test_settings_come_from_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,15 +420,6 @@ def test_settings_come_from_all_sources(tmp_path: Path, monkeypatch: pytest.Monk
     assert not Path("elsewhere").exists()
 
 
-def test_encrypted_memory_is_unreadable_without_its_key(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
-    with Memory(tmp_path / "m", master_key_file=tmp_path / "key") as memory:
-        memory.add("the lighthouse keeper", user="ann")
-    assert not any(b"lighthouse" in file.read_bytes() for file in (tmp_path / "m").rglob("*") if file.is_file())
-    with pytest.raises(UsageError):
-        Memory(tmp_path / "m")
-
-
 def test_decisions_of_operators_are_applied(tmp_path: Path) -> None:
     decided = {
         "type": "quota", "tenant_id": "default", "name": "memories_per_user", "limit": 1,
@@ -495,21 +430,3 @@ def test_decisions_of_operators_are_applied(tmp_path: Path) -> None:
         memory.add("x", user="ann")
         with pytest.raises(InvalidRecord, match="memories"):
             memory.add("y", user="ann")
-
-
-def test_erased_user_is_gone_from_every_file(tmp_path: Path) -> None:
-    def held() -> list[str]:
-        files = [file for file in (tmp_path / "m").rglob("*") if file.is_file()]
-        return [file.name for file in files if b"lighthouse" in file.read_bytes()]
-
-    with Memory(tmp_path / "m") as memory:
-        memory.add("the lighthouse keeper", user="ann", id="a")
-        memory.add("the bicycle", user="bob", id="b")
-        memory.update("a", "the old lighthouse keeper", user="ann")
-        memory.search("lighthouse?", user="ann")
-        assert held() != []
-        memory.erase(user="ann")
-        assert held() == []
-        assert (len(memory.all(user="ann")), len(memory.all(user="bob"))) == (0, 1)
-        assert memory.add("I am back", user="ann", id="a").ids == ("a",)
-    assert held() == []

@@ -12,8 +12,6 @@ import pytest
 
 from benchmarks.locomo import shared
 from recallflow.connectors.embedders import load_embedder
-from recallflow.control import Quota
-from recallflow.decisions import History
 from recallflow.errors import EmbedderError, ModelFailure, SettingsMismatch
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.model_settings import EmbeddingSettings, LlmSettings, ModelSettings
@@ -101,32 +99,11 @@ def test_text_without_vector_is_stored_and_found_by_words(
     assert FERRY not in caplog.text
 
 
-def test_recovered_service_embeds_later_texts(run: Run, llm_server: LlmServer, tmp_path: Path) -> None:
-    llm_server.fail(Fault("status", status=503))
-    assert len(run(make_event("memory", 1, id="a", content=FERRY)).receipts) == 1  # unasked
-    assert run(make_event("memory", 2, id="b", content=KETTLE)).receipts == []
-    assert len(stored(tmp_path)) == 1
-
-
-def test_vectors_of_another_size_stop_the_run(run: Run, llm_server: LlmServer) -> None:
-    llm_server.fail("wrong_dimension")
-    with pytest.raises(EmbedderError, match=r"embedding\.dimension"):
-        run(make_event("memory", 1, content=FERRY))
-
-
 def test_a_directory_keeps_its_model_and_its_size(run: Run) -> None:
     run(make_event("memory", 1, content=FERRY))
     for chosen in ({"model": "e-2"}, {"dimension": 32}):
         with pytest.raises(SettingsMismatch, match="recallflow reembed"):
             run(make_event("memory", 2, content=KETTLE), **chosen)
-
-
-def test_other_settings_than_the_model_need_no_vectors(run: Run, tmp_path: Path) -> None:
-    run(make_event("memory", 1, content=FERRY))
-    with pytest.raises(SettingsMismatch) as told:
-        process([], Settings(episode_gap_minutes=5, embedder="openai"), tmp_path / "state", models=ModelSettings(
-            embedding=EmbeddingSettings("e-1", 64)))  # fmt: skip
-    assert "reembed" not in str(told.value)
 
 
 def test_spent_tokens_survive_a_restart(run: Run, llm_server: LlmServer) -> None:
@@ -179,17 +156,6 @@ def test_memory_without_vector_is_found_in_every_mode(run: Run, llm_server: LlmS
     assert {mode: one["memories"][0]["id"] for mode, one in zip(modes, answers, strict=True)} == dict.fromkeys(
         modes, "ferry"
     )
-
-
-def test_a_tenants_quota_holds(llm_server: LlmServer) -> None:
-    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url)
-    decisions = History()
-    decisions.add(0, Quota(type="quota", tenant_id="acme", name="embedding_tokens_per_day", limit=0))
-    events = [make_event("memory", n, content=FERRY, tenant_id=name) for n, name in enumerate(("acme", "other"))]
-    lines = [orjson.dumps(event) for event in events]
-    (receipt,) = process(lines, SETTINGS, None, decisions, ModelSettings(embedding=embedding)).receipts
-    assert "(over_budget)" in receipt["detail"]
-    assert llm_server.calls["embed"] == 1
 
 
 ODD = "What the service does not like"

@@ -13,7 +13,7 @@ from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.llm.policy import TokenBudget
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.private_files import OTHERS, open_to_others
+from recallflow.private_files import OTHERS
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import arriving_folder, copy_partition
@@ -111,13 +111,3 @@ def test_nothing_that_a_program_creates_is_reachable_by_others(tmp_path: Path, u
     use(tmp_path)
     assert any(tmp_path.iterdir())
     assert reachable(tmp_path) == []
-
-
-def test_folder_of_others_is_named(tmp_path: Path) -> None:
-    use_memory(tmp_path)
-    state = tmp_path / "state"
-    assert open_to_others(state) == []
-    state.chmod(0o750)
-    assert open_to_others(state) == [state]
-    (state / "recallflow.json").chmod(0o604)
-    assert open_to_others(state) == [state, state / "recallflow.json"]

@@ -3,13 +3,11 @@
 import re
 import shlex
 from collections.abc import Callable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recallflow import Memory
 from tests.pages import README, ROOT, readme, run
 
 SETUP = "bash setup"  # makes the environment that this test runs in: CI pastes it
@@ -56,25 +54,6 @@ def test_python_example_prints_its_documented_output(
     monkeypatch.chdir(tmp_path)
     exec(block, {})
     assert capsys.readouterr().out == printed
-
-
-UNRELATED = (
-    "I watched a film about penguins.", "The train was late again this morning.", "We painted the kitchen yellow.",
-    "My boots need new laces.", "I had soup for lunch.", "The meeting lasted two hours.",
-    "It has been raining since Monday.", "I finished the crossword in ten minutes.",
-    "Our neighbour plays the trumpet at night.", "The printer is out of paper.",
-)  # fmt: skip
-
-
-def test_example_among_unrelated_sentences_answers_the_same() -> None:
-    notes = re.findall(r'^    "(.*)",$', readme("python")[0], re.M)
-    questions = re.findall(r'"([^"]*\?)"', readme("python")[0])
-    with Memory() as memory:
-        for pair in zip_longest(notes, UNRELATED, fillvalue=""):
-            for note in filter(None, pair):
-                memory.add(note, user="kim")
-        found = [memory.search(question, user="kim", k=1)[0].content for question in questions]
-    assert found == readme("text")[0].splitlines()
 
 
 def test_the_setup_commands_stand_at_the_top() -> None:

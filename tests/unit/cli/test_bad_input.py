@@ -287,15 +287,6 @@ def test_bad_query_gets_one_error_response_with_all_its_fields(name: str) -> Non
     assert (last["query_id"], last["status"]) == ("last", "ok")
 
 
-def test_large_k_and_long_question_are_cut_with_warnings() -> None:
-    line = raw(b'"k": %d, "query": "%s"' % (10**30, b"tea " * 3_000), b"recall")
-    (answer,) = process([*[event(id=f"m{n}") for n in range(50)], line], Settings(partitions=1)).responses
-    assert (answer["status"], [w["code"] for w in answer["warnings"]]) == (
-        "ok",
-        ["k_clamped", "query_cut"],
-    )
-
-
 STUMBLING = {
     "a message of one emoji": event(content="👍"),
     "a message of punctuation": event(content="。！？ …"),
@@ -326,10 +317,3 @@ def test_odd_line_stops_no_other(name: str) -> None:
     last = done.responses[-1]
     assert (last["query_id"], last["status"]) == ("last", "ok")
     assert {"before", "after"} <= {memory["id"] for memory in last["memories"]}
-
-
-def test_forgotten_user_has_empty_lists() -> None:
-    forget = ask("memory.forget", filter={"older_than": "9999-01-01"})
-    lines = [event(id="a"), forget, ask("episodes.list"), ask("user.stats"), ask(query="hello")]
-    listed, counted, recalled = process(lines, Settings(partitions=1)).responses
-    assert (listed["episodes"], counted["stats"]["memories"], recalled["memories"]) == ([], 0, [])

@@ -4,20 +4,16 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.flows.embedded import process
-from recallflow.flows.settings import Settings
 from recallflow.samples import SampleQuestion, sample_questions
 from recallflow.schema import schemas
 from recallflow.state import keys
 from recallflow.state.description import describe
-from recallflow.state.directory import StateDirectory
 from recallflow.state.files import read_checked, write_checked
 from tests.llm_server import LlmServer
 from tests.unit.cli.harness import Cli, assert_error, event, jsonl, on_files, parsed
@@ -80,17 +76,6 @@ def test_remembered_text_is_found_by_a_question(run: Run) -> None:
     assert reason.strip().startswith("because: ")
 
 
-def test_irrelevant_memories_are_shown_on_request_only(run: Run) -> None:
-    run("remember", "I moved to Porto in spring and rent a flat by the river")
-    foreign, near = "What is the boiling point of mercury in a vacuum chamber?", "Which flat do I rent in Porto?"
-    shown = [
-        "Porto" in run("ask", *words).stdout
-        for words in ((foreign,), (foreign, "--min-relevance", 0), (near, "--min-relevance", 1), (near,))
-    ]
-    assert shown == [False, True, False, True]
-    assert "--min-relevance 0" in run("ask", foreign).stdout
-
-
 def test_json_is_the_receipt_and_the_response(run: Run) -> None:
     receipt = json.loads(run("remember", "tea", "--id", "a", "--json").stdout)
     assert (receipt["id"], receipt["outcome"]) == ("a", "created")
@@ -108,14 +93,6 @@ def test_each_owner_has_its_own_memory(run: Run) -> None:
         said = run("ask", "tea?", *owner).stdout
         assert (named in said, said.count("\n")) == (True, 1)
     assert "tea" in run("ask", "tea?", "--user", "ann", "--tenant", "acme").stdout
-
-
-def test_same_id_again_is_a_duplicate_or_a_conflict(run: Run) -> None:
-    """An id is an idempotency key: a script may run twice."""
-    run("remember", "tea", "--id", "a")
-    again = run("remember", "tea", "--id", "a")
-    assert (again.returncode, again.stdout, again.stderr) == (0, "duplicate: a\n", "")
-    assert_error(run("remember", "coffee", "--id", "a"), 1, "id: ")
 
 
 def test_warnings_are_shown_before_an_empty_answer(run: Run) -> None:
@@ -157,13 +134,6 @@ def test_memory_names_the_subquery_that_found_it(ask_model: Ask) -> None:
     assert "subquery: Who repaired the kettle?" in " ".join(ask_model("--rewrite").split())
 
 
-def test_rewrite_without_a_language_model_gives_a_warning(run: Run) -> None:
-    run("remember", "tea")
-    said = run("ask", "tea?", "--rewrite").stdout
-    assert said.startswith("llm_off: ")
-    assert "fact: tea" in said
-
-
 @pytest.mark.usefixtures("default_partitions")
 def test_info_shows_settings_counts_and_offsets(run: Run) -> None:
     lines = [
@@ -180,15 +150,6 @@ def test_info_shows_settings_counts_and_offsets(run: Run) -> None:
     shown = [" ".join(line.split()) for line in run("state", "info").stdout.splitlines()]
     assert {*shown} >= {"memories 2", "owners 2", f"embedder {name}"}
     assert shown[-2:] == ["applied, up to offset", "stdin:0 3"]
-
-
-def test_equal_events_have_equal_hashes(cli: Cli, tmp_path: Path) -> None:
-    hashes = []
-    for name, content in (("1", "tea"), ("2", "tea"), ("3", "coffee")):
-        process([jsonl(event("message", id="a", content=content))], Settings(partitions=1), tmp_path / name)
-        hashes.append(cli("state", "hash", "--state-dir", tmp_path / name).stdout)
-    assert all(re.fullmatch(r"[0-9a-f]{64}\n", line) for line in hashes)
-    assert [line == hashes[0] for line in hashes] == [True, True, False]
 
 
 def test_schema_prints_all_schemas_or_one(cli: Cli) -> None:
@@ -231,12 +192,6 @@ def test_directory_of_other_settings_is_refused(
         assert_error(done, 1, token)
 
 
-def test_directory_of_another_text_analysis_is_refused(cli: Cli, tmp_path: Path) -> None:
-    fingerprint = replace(Settings(partitions=1).fingerprint(load_embedder("hash")), analysis="letters-0")
-    StateDirectory.open(tmp_path / "state", fingerprint, 1024 * 1024).close()
-    assert_error(cli("remember", "tea", "--state-dir", tmp_path / "state"), 1, "'letters-0'")
-
-
 @pytest.mark.parametrize("options", [[], ["--partitions", "8"]])
 def test_directory_keeps_its_number_of_partitions(cli: Cli, filled: Path, options: list[str]) -> None:
     assert cli("remember", "tea", "--state-dir", filled, *options).returncode == 0
@@ -250,13 +205,6 @@ def test_path_of_a_file_is_refused(cli: Cli, tmp_path: Path, below: str) -> None
     assert_error(cli("remember", "tea", "--state-dir", tmp_path / "file" / below), 1, str(tmp_path / "file"))
 
 
-@pytest.mark.parametrize("action", ["info", "hash"])
-def test_state_command_creates_no_directory(cli: Cli, tmp_path: Path, action: str) -> None:
-    assert_error(cli("state", action, "--state-dir", tmp_path / "s"), 1, str(tmp_path / "s"))
-    assert not (tmp_path / "s").exists()
-    assert_error(cli("state", action, "--state-dir", tmp_path), 1, "recallflow.json")
-
-
 @pytest.mark.parametrize("content", ["", "{}", "[]", f"{{{FORMAT}}}", f'{{{FORMAT}, "settings": {{"a": 1}}}}'])
 def test_damaged_description_is_refused(cli: Cli, filled: Path, content: str) -> None:
     (filled / "recallflow.json").write_text(content)
@@ -268,23 +216,6 @@ def test_exchanged_partition_folders_are_refused(cli: Cli, filled: Path) -> None
     (filled / "p001").rename(filled / "p000")
     (filled / "aside").rename(filled / "p001")
     assert_error(cli("pipe", "--state-dir", filled), 1, "holds state partition 1, not 0")
-
-
-@pytest.mark.parametrize(
-    ("words", "token"),
-    [
-        (("--embedder", "minilm", "--model-path", "NEW"), "NEW"),
-        (("--embedder", "minilm", "--model-path", "FOLDER"), "FOLDER"),
-        (("--model-path", "FOLDER"), "--model-path"),
-    ],
-    ids=["no folder", "no model", "a model for hash"],
-)
-def test_unusable_model_is_refused(run: Run, tmp_path: Path, words: tuple[str, ...], token: str) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "model.onnx").write_bytes(b"no model")
-    paths = {"NEW": str(tmp_path / "nothing"), "FOLDER": str(tmp_path / "folder")}
-    assert_error(run("pipe", *(paths.get(word, word) for word in words)), 2, paths.get(token, token))
-    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize(

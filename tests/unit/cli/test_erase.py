@@ -1,8 +1,6 @@
 """`recallflow erase` on directories without Kafka, the search for remains, and the lines about Kafka's topics."""
 
 import base64
-import errno
-import os
 import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -15,8 +13,6 @@ from recallflow.connectors.kafka.erasure import Remains, Retention
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.owner import state_partition
-from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.cleaning import Cleaning
 from recallflow.state.directory import StateDirectory
 from recallflow.state.verify import verify
 from tests.unit.cli.harness import Cli, event, jsonl, parsed
@@ -100,11 +96,6 @@ def test_unknown_user_is_not_reported_as_erased(lived: Path, cli: Cli, name: str
     assert (done.returncode, "is erased" in done.stdout, name in done.stdout) == (0, False, True)
 
 
-def test_one_environment_is_erased_alone(lived: Path, cli: Cli) -> None:
-    assert_clean(cli("erase", "acme", ANN, "--environment", "staging", "--verify", "--state-dir", lived))
-    assert memories(cli, lived, ANN) == ["Ann reads novels of the nineteenth century"]
-
-
 def test_remains_in_another_folder_are_found_and_not_quoted(lived: Path, cli: Cli, tmp_path: Path) -> None:
     also, copy, export = tmp_path / "also", tmp_path / "copy", tmp_path / "ann.jsonl"
     shutil.copytree(lived, copy)
@@ -183,17 +174,3 @@ def test_line_of_a_topic_states_its_retention(retention: Retention | None, token
     assert line.startswith("some.topic: 3 records, the newest from 2023-11-14T22:13:20Z; ")
     assert token in line
     assert ("compact" in line) is (retention is not None and retention.compacts)
-
-
-def test_failed_purge_is_reported_and_repeated_later(cli: Cli, lived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> bool:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Cleaning, "_clean", refuse)
-        done = cli("erase", "acme", ANN, "--state-dir", lived)
-    assert done.returncode == 1
-    assert memories(cli, lived, ANN) == []
-    with StateDirectory.existing(lived, CACHE_BYTES) as directory:
-        directory.finish_cleaning()
-    assert_clean(cli("erase", "acme", ANN, "--verify", "--state-dir", lived))

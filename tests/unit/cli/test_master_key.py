@@ -79,17 +79,6 @@ def test_command_needs_the_key_of_the_directory(cli: Cli, encrypted: Path, key: 
     assert done.returncode == 0, done.stderr
 
 
-def test_checkpoint_is_restored_with_its_key_only(cli: Cli, encrypted: Path, key: Path, other: Path) -> None:
-    copy, new = encrypted.parent / "copy", encrypted.parent / "new"
-    restore = ("state", "restore", copy, "--state-dir", new)
-    assert cli("state", "checkpoint", copy, "--state-dir", encrypted, "--master-key-file", key).returncode == 0
-    assert_error(cli(*restore), 2, "is encrypted")
-    assert_error(cli(*restore, "--master-key-file", other), 2, WRONG)
-    assert not new.exists()
-    assert cli(*restore, "--master-key-file", key).returncode == 0
-    assert "walnut cake" in cli("ask", "walnut?", "--state-dir", new, "--master-key-file", key).stdout
-
-
 def test_plain_directory_takes_no_key(cli: Cli, filled: Path, key: Path) -> None:
     before = content(filled)
     said = "is not encrypted"
@@ -137,22 +126,6 @@ def test_rotated_directory_opens_with_the_new_key_only(cli: Cli, encrypted: Path
     assert_error(cli("state", "hash", *state, *old), 2, WRONG)
     assert cli("state", "hash", *state, *new).stdout == hashed
     assert_error(cli("state", "rotate-key", *state, *new), 2, "--to")
-
-
-def test_killed_rotation_leaves_one_valid_key(
-    cli: Cli, encrypted: Path, key: Path, other: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    def killed(_: Path) -> None:
-        raise MemoryError
-
-    rotate = ("state", "rotate-key", "--state-dir", encrypted, "--master-key-file", key, "--to-master-key-file", other)
-    with monkeypatch.context() as failing:
-        failing.setattr("recallflow.state.files.sync", killed)  # the last step, after the rename
-        assert cli(*rotate).returncode == 1
-    assert cli("state", "verify", "--state-dir", encrypted, "--master-key-file", other).returncode == 0
-    (encrypted / "recallflow.json.new").write_bytes(b"{half")
-    assert cli("state", "verify", "--state-dir", encrypted, "--master-key-file", other).returncode == 0
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.kafka.connection import CatchUp
-from recallflow.connectors.kafka.group import Holder, Lease, await_lively, name_of, overlapping
+from recallflow.connectors.kafka.group import Holder, Lease, await_lively, overlapping
 from recallflow.connectors.kafka.place import TEXT_MOST, LogProgress, PartitionProgress
 
 LOG, OTHER = "memory.events:0", "memory.events:1"
@@ -149,10 +149,6 @@ def test_metadata_of_another_version_is_ignored(text: str | None) -> None:
 
 
 SESSION_S = 45.0
-
-
-def test_a_name_is_one_that_a_broker_takes() -> None:
-    assert name_of({0, 1, 2, 9}) == "own-0-2_9"
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,6 @@ def mode(table: ControlTable, at_ms: int = 1_000, tenant: str = "acme") -> str |
     return found.mode if isinstance(found, Rollout) else None
 
 
-def test_table_is_complete_before_its_first_use(kafka: FakeKafka, follow: Follow) -> None:
-    kafka.append(TOPIC, 1, rollout("shadow"), append_ms=10)
-    kafka.append(TOPIC, 1, rollout("canary"), append_ms=20)
-    table = follow()
-    assert (mode(table, 9), mode(table, 10), mode(table, 20)) == (None, "shadow", "canary")
-
-
 def test_compaction_leaves_gaps_and_an_end_behind_the_last_record(kafka: FakeKafka, follow: Follow) -> None:
     kafka.append(TOPIC, 0, rollout("canary"), append_ms=10, at=7)
     kafka.topics[TOPIC][0].low = 4
@@ -74,12 +67,6 @@ def test_every_partition_is_read_to_its_end(kafka: FakeKafka, follow: Follow, mo
     assert table_mode == ["canary"] * 3
 
 
-def test_news_follow(kafka: FakeKafka, follow: Follow) -> None:
-    table = follow()
-    kafka.append(TOPIC, 0, rollout("shadow"), append_ms=10)
-    kafka.await_(lambda: mode(table) == "shadow")
-
-
 def test_invalid_control_event_is_logged_and_left_out(
     kafka: FakeKafka, follow: Follow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,13 +75,6 @@ def test_invalid_control_event_is_logged_and_left_out(
         kafka.append(TOPIC, 0, value, append_ms=10)
     assert mode(follow()) == "shadow"
     assert [message.split()[0] for message in caplog.messages] == ["control:0:0", "control:0:1", "control:0:2"]
-
-
-def test_an_error_that_passes_is_read_over(kafka: FakeKafka, follow: Follow) -> None:
-    kafka.fail(TOPIC, 0, KafkaError._TRANSPORT)
-    kafka.append(TOPIC, 0, rollout("shadow"), append_ms=10)
-    table = follow()
-    assert (mode(table), table.failure()) == ("shadow", None)
 
 
 def test_an_error_for_good_is_the_flows(kafka: FakeKafka, follow: Follow) -> None:

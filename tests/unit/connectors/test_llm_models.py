@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
-from recallflow.errors import EmbedderError, ModelError, UsageError
+from recallflow.errors import ModelError
 from recallflow.llm import Completion, Embedded, Prompt, Spent
 from tests.llm_server import LlmServer
 
@@ -72,21 +72,6 @@ def test_the_body_of_an_error_is_not_waited_for(llm_server: LlmServer) -> None:
     llm_server.wait_for(lambda now: now.hung_up == 1)
 
 
-def test_a_call_that_is_cancelled_lets_its_connection_go(llm_server: LlmServer) -> None:
-    async def cancelled() -> None:
-        model = load_language_model("m-1", Endpoint(llm_server.url))
-        task = asyncio.create_task(model.complete("acme", PROMPT))
-        await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(llm_server.wait_for, lambda now: now.hung_up == 1)
-        await model.close()
-
-    llm_server.fail("hang")
-    asyncio.run(cancelled())
-
-
 def test_vectors_are_normalised_and_in_the_order_of_their_texts(llm_server: LlmServer) -> None:
     llm_server.vectors["b"] = [3.0, 4.0]
     found = embed(llm_server, "a", "b", " ", "a").vectors
@@ -119,35 +104,6 @@ def test_many_texts_and_long_ones_go_in_several_calls(llm_server: LlmServer) -> 
     assert max(len(text) for asked in llm_server.requests for text in asked.texts) == 4_000
     assert (found.vectors[299] == embed(llm_server, "text 299").vectors[0]).all()
     assert found.spent.prompt_tokens == 2 * 300 + 80
-
-
-def test_vectors_of_another_size_are_a_mistake_in_the_settings(llm_server: LlmServer) -> None:
-    llm_server.fail("wrong_dimension")
-    with pytest.raises(EmbedderError, match=r"65 .* embedding\.dimension"):
-        embed(llm_server, "a")
-
-
-def test_single_vector_of_another_size_is_malformed(llm_server: LlmServer) -> None:
-    llm_server.oddities["b"] = [1.0]
-    with pytest.raises(ModelError, match="malformed"):
-        embed(llm_server, "a", "b")
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "says"),
-    [
-        (Endpoint("ftp://host/v1"), "must begin with http:// or https://"),
-        (Endpoint("http:///v1"), "name a host"),
-        (Endpoint("http://host:port/v1"), "name a host"),
-        (Endpoint("http://user:hunter2@host/v1"), "must have no user or password in it"),
-        (Endpoint("http://host", headers=("hunter2",)), "NAME: VALUE"),
-        (Endpoint("http://host", headers=(": hunter2",)), "NAME: VALUE"),
-    ],
-)
-def test_an_address_that_is_none_is_refused_without_showing_it(endpoint: Endpoint, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as raised:
-        load_language_model("m", endpoint)
-    assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.processes

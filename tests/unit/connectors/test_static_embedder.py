@@ -48,13 +48,6 @@ def test_rows_are_unit_vectors_or_zero(embedder: StaticEmbedder) -> None:
     assert embedder.embed([]).shape == (0, embedder.dimension)
 
 
-@pytest.mark.models
-def test_the_name_tells_the_model(embedder: StaticEmbedder) -> None:
-    loaded = load_embedder("static", shared("models", "static-minilm-256"))
-    assert loaded.name == embedder.name
-    assert embedder.name.startswith("static-256-")
-
-
 def test_invalid_model_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EmbedderError, match=r"has no model\.safetensors: give the folder of a model2vec model"):
         load_embedder("static", tmp_path)

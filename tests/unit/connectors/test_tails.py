@@ -4,19 +4,15 @@ import threading
 from functools import partial
 
 import pytest
-from confluent_kafka import KafkaError
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import dead_letters, sender, tails
-from recallflow.connectors.kafka.admin import TopicConfig
-from recallflow.connectors.kafka.dead_letters import Letter, send_again
+from recallflow.connectors.kafka import tails
+from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.tails import SKEW_MS, Ends, earliest, read_tails
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.errors import SinkError
 from recallflow.records import Position
 from tests.unit.connectors.fake_consumer import FakeKafka, Message
-from tests.unit.connectors.fake_kafka import FakeProducer
 
 NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
 
@@ -119,32 +115,11 @@ def test_foreign_record_without_all_headers_is_no_letter(headers: list[tuple[str
     assert Letter.of(message(headers)) is None
 
 
-@pytest.fixture
-def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
-    made = FakeProducer()
-    monkeypatch.setattr(sender, "Producer", lambda _: made)
-    monkeypatch.setattr(dead_letters, "ask_configs", lambda _, topics: {topic: TopicConfig() for topic in topics})
-    return made
-
-
 def letters(count: int) -> list[Letter]:
     at = Position("dead.letters", 0, 5)
     return [
         Letter(at, Position("memory.events", 0, n), b"acme/ann", b"%d" % n, (("a", b"b"),), {}) for n in range(count)
     ]
-
-
-def test_a_full_queue_is_waited_for(producer: FakeProducer) -> None:
-    producer.room = 2
-    assert send_again(KafkaOptions("nowhere:1"), letters(7)) == 7
-    assert [(record.topic, record.value) for record in producer.log] == [("memory.events", b"%d" % n) for n in range(7)]
-    assert producer.log[0].headers == {"a": b"b"}
-
-
-def test_undelivered_record_is_named_with_topic_and_reason(producer: FakeProducer) -> None:
-    producer.fails[b"1"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
-    with pytest.raises(SinkError, match=r"^memory\.events: a record was not delivered: .*timed out"):
-        send_again(KafkaOptions("nowhere:1"), letters(3))
 
 
 def test_letter_with_fields_names_each_problem() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.logs.assistants import chatgpt_events
 from recallflow.connectors.logs.events import ImportScope, branch
-from tests.unit.connectors.logs.reading import Kept, ms, read, times, zipped
+from tests.unit.connectors.logs.reading import read, times, zipped
 
 START = 1_736_209_412.345
 
@@ -108,11 +108,6 @@ def test_zip_is_read_without_other_files(tmp_path: Path) -> None:
     assert found.skipped == {"files of another kind": 2}
 
 
-def test_one_conversation_alone_is_an_export(tmp_path: Path) -> None:
-    (tmp_path / "talk.json").write_bytes(orjson.dumps(conversation(node("a", "root", "user", "one"))))
-    assert read(tmp_path / "talk.json").column("content") == ["one"]
-
-
 @pytest.mark.parametrize(
     ("current", "shown"),
     [("a2", ["a1", "a2"]), ("gone", ["a1", "b2"]), (None, ["a1", "b2"]), ({"deep": []}, ["a1", "b2"])],
@@ -155,17 +150,6 @@ def test_a_message_beyond_the_limit_is_refused_alone(tmp_path: Path) -> None:
     assert [len(line) for line in found.refused] == [1024 * 1024 + 1]
 
 
-def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
-    older = [node("a", "root", "user", "I glaze at cone six."), node("b", "a", "assistant", "Noted.", after_s=1)]
-    kept = Kept(tmp_path / "state")
-    path = written(tmp_path, conversation(*older))
-    assert kept.take(read(path).lines) == {"created": 2}
-    assert kept.take(read(path).lines) == {"duplicate": 2}
-    newer = [*older, node("c", "b", "user", "And at cone ten in winter.", after_s=90)]
-    assert kept.take(read(written(tmp_path, conversation(*newer))).lines) == {"duplicate": 2, "created": 1}
-    assert kept.contents() == ["I glaze at cone six.", "Noted.", "And at cone ten in winter."]
-
-
 KEYS = st.sampled_from("abcdefgh")
 
 
@@ -179,8 +163,3 @@ def test_branch_follows_parents_in_any_tree(parents: dict[str, object], leaf: st
     events = chatgpt_events({"mapping": mapping, "current_node": leaf}, ImportScope(), "ann", "here")
     said = [orjson.loads(event)["id"] for event in events]
     assert said == found or leaf not in parents
-
-
-def test_times_come_from_the_export(tmp_path: Path) -> None:
-    talk = conversation(node("a", "root", "user", "one", create_time="1736209412.345678"))
-    assert times(read(written(tmp_path, talk)).messages) == [ms("2025-01-07T00:23:32.345Z")]

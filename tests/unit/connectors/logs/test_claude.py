@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from tests.unit.connectors.logs.reading import Kept, ms, read, times, zipped
+from tests.unit.connectors.logs.reading import ms, read, times, zipped
 
 
 def message(key: str, sender: str, *texts: str, **fields: Any) -> dict[str, Any]:
@@ -93,13 +93,3 @@ def test_malformed_entries_are_refused_alone(tmp_path: Path) -> None:
     assert found.column("id") == ["m3"]
     assert len(found.refused) == 6
     assert b"conversation 1, message 2: is no message" in found.refused[1]
-
-
-def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
-    kept, older = Kept(tmp_path / "state"), [message("m1", "human", "one"), message("m2", "assistant", "two")]
-    assert kept.take(read(written(tmp_path, conversation(*older))).lines) == {"created": 2}
-    newer = conversation(*older, message("m3", "human", "three"), updated_at="2026-03-01T00:00:00Z")
-    assert kept.take(read(written(tmp_path, newer)).lines) == {"duplicate": 2, "created": 1}
-    renamed = conversation(*older, name="Night flyers")
-    assert kept.take(read(written(tmp_path, renamed)).lines) == {"id_conflict": 1, "duplicate": 1}
-    assert sorted(kept.contents()) == ["one", "three", "two"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from tests.unit.connectors.logs.reading import Kept, read
+from tests.unit.connectors.logs.reading import read
 
 AT, EDITED = "2026-01-30T12:00:00.123+00:00", "2026-01-30T13:00:00+00:00"
 
@@ -64,11 +64,3 @@ def test_threads_belong_to_channels_and_people_stay_separate(tmp_path: Path) -> 
         owners += read(written(tmp_path / f"{number}.json", direct)).column("user_id")
     assert owners == ["dm Bo 7", "dm Bo 8"]
     assert read(tmp_path / "7.json", user_given=True).column("user_id") == ["ann"]
-
-
-def test_newer_export_adds_only_new_messages(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "state")
-    path = tmp_path / "general.json"
-    first, second = channel(said(1, "one")), channel(said(1, "one"), said(2, "two"))
-    taken = [kept.take(read(written(path, value)).lines) for value in (first, second)]
-    assert taken == [{"created": 1}, {"duplicate": 1, "created": 1}]

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import orjson
 import pytest
 
-from tests.unit.connectors.logs.reading import Kept, folder, ms, read, times
+from tests.unit.connectors.logs.reading import folder, ms, read, times
 
 
 def said(number: int, text: Any, **fields: Any) -> dict[str, Any]:
@@ -90,20 +90,6 @@ def test_older_exports_have_the_time_of_the_machine_alone(tmp_path: Path) -> Non
     path = written(tmp_path, chat(message))
     assert times(read(path).messages) == [ms("2026-01-30T12:00:00Z")]
     assert times(read(path, zone=ZoneInfo("Asia/Tokyo")).messages) == [ms("2026-01-30T03:00:00Z")]
-
-
-def test_an_edit_becomes_a_version(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "state")
-    assert kept.take(read(written(tmp_path, chat(said(1, "at nine"), said(2, "ok")))).lines) == {"created": 2}
-    edited = said(1, "at ten", edited="2026-01-30T13:00:00", edited_unixtime="1769770800")
-    path = written(tmp_path, chat(edited, said(2, "ok"), said(3, "good")))
-    found = read(path)
-    assert times(found.updates) == [ms("2026-01-30T11:00:00Z")]
-    assert kept.take(found.lines) == {"id_conflict": 1, "updated": 1, "duplicate": 1, "created": 1}
-    assert kept.versions("4242-1", "Trip") == ["at nine", "at ten"]
-    fresh = Kept(tmp_path / "fresh")
-    assert fresh.take(found.lines) == {"created": 3, "unchanged": 1}
-    assert fresh.contents("Trip") == kept.contents("Trip") == ["at ten", "ok", "good"]
 
 
 @pytest.mark.parametrize("wrap", [chat, lambda *messages: account(chat(*messages))])
