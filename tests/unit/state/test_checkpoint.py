@@ -79,17 +79,6 @@ def test_incomplete_checkpoint_is_refused_and_leaves_nothing(state_dir: Path, tm
     assert not (tmp_path / "new").exists() or [path.name for path in (tmp_path / "new").iterdir()] == [LOCK]
 
 
-@pytest.mark.parametrize("looked", [["state", "verify"], ["state", "info"], ["state", "hash"], ["ask", "tea?"]])
-def test_a_checkpoint_that_was_looked_into_is_one_still(state_dir: Path, tmp_path: Path, looked: list[str]) -> None:
-    before = hash_of(state_dir)
-    checkpoint(state_dir, tmp_path / "copy")
-    settings = ["--partitions", "2", "--embedder", "hash"] if looked[0] == "ask" else []
-    assert main([*looked, *settings, "--state-dir", str(tmp_path / "copy")]) == 0
-    restore(tmp_path / "copy", tmp_path / "new")
-    assert hash_of(tmp_path / "new") == before
-    assert verify(tmp_path / "new").problems == []
-
-
 @pytest.mark.usefixtures("no_lock_wait")
 def test_directory_in_use_is_not_restored_from(state_dir: Path, tmp_path: Path) -> None:
     with (
@@ -110,21 +99,6 @@ def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
     with pytest.raises(StateError, match="within"):
         restore(tmp_path / source, tmp_path / target)
     assert hash_of(tmp_path / "copy") == before
-
-
-def test_directory_of_callers_is_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def run(*words: str | Path | int) -> str:
-        code = main([str(word) for word in words])
-        out, err = capfd.readouterr()
-        assert code == 0, out + err
-        return out
-
-    run("remember", "I moved to Porto", "--state-dir", tmp_path / "memory", "--create", "--partitions", 1)
-    run("state", "verify", "--state-dir", tmp_path / "memory")
-    run("state", "checkpoint", tmp_path / "copy", "--state-dir", tmp_path / "memory")
-    run("state", "restore", tmp_path / "copy", "--state-dir", tmp_path / "again")
-    run("state", "verify", "--state-dir", tmp_path / "again")
-    assert "Porto" in run("ask", "Where did I move?", "--state-dir", tmp_path / "again", "--partitions", 1)
 
 
 def test_a_directory_of_run_has_its_partitions_alone(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
-from recallflow.state.index import REACH, WINDOW, OwnerIndex, of_memories
+from recallflow.state.index import REACH, WINDOW, OwnerIndex
 from recallflow.state.rows import Entry, EpisodeRow, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
@@ -252,13 +252,6 @@ def test_index_from_segments_equals_one_built_anew(
     assert picture(world.index) == picture(world.built_anew())
 
 
-def test_derived_columns_are_recomputed_after_a_change() -> None:
-    index, size = OwnerIndex(MODEL, DIMENSION), of_memories(len)
-    assert (size(index), size(index)) == (0, 0)
-    index.add([make_entry(0)], {})
-    assert size(index) == 1
-
-
 def test_tokens_are_read_once_for_compared_memories_only() -> None:
     entries = [make_entry(seq) for seq in range(4)]
     rows = np.array([[ONE, 0, 0]], np.int8)
@@ -320,19 +313,6 @@ def test_previous_message_is_of_the_same_episode(values: list[int], episodes: li
         values[place - 1] if place and segments[place - 1] == segments[place] else 0 for place in range(len(values))
     ]
     assert conversation.before(np.array(values)).tolist() == expected
-
-
-def test_a_memory_joins_the_episode_that_took_its_own_in() -> None:
-    # Chains: 5 went into 3, then 3 into 1; what is added later still carries the number it was stored with.
-    index = OwnerIndex(MODEL, DIMENSION)
-    for number in (1, 3, 5):
-        index.put_episode(EpisodeRow(number, f"ep_{number}", "s", 0, 0))
-    index.put_episode(EpisodeRow(5, "ep_5", "s", 0, 0, merged_into=3))
-    index.add([make_entry(5, episode=5)], {})
-    index.put_episode(EpisodeRow(3, "ep_3", "s", 0, 0, merged_into=1))
-    index.add([make_entry(7, episode=5), make_entry(8, episode=3)], {})
-    assert index.conversation.facts["episode"].tolist() == [1, 1, 1]
-    assert [episode.number for episode in index.episodes()] == [1]
 
 
 def test_cluster_cosines_by_hand() -> None:
@@ -468,25 +448,6 @@ def test_combined_filters_pass_memories_matching_all(
     for action, *arguments in changes:
         getattr(world, action)(*arguments)
     check_filters(world.index, world.entries.values(), Filters(**wanted), now_ms)
-
-
-@pytest.mark.parametrize(
-    ("told", "wanted", "answered"),
-    [
-        ({"created_ms": 7}, {"created_after": 7}, True), ({"created_ms": 7}, {"created_after": 8}, False),
-        ({"created_ms": 7}, {"created_before": 7}, False), ({"created_ms": 7}, {"created_before": 8}, True),
-        ({"confidence": 0.6}, {"min_confidence": 0.6}, True), ({"confidence": 0.6}, {"min_confidence": 0.61}, False),
-        ({"tags": ["x", "z"]}, {"tags": ["x", "y"]}, True), ({"tags": ["z"]}, {"tags": ["x", "y"]}, False),
-        ({"valid_from_ms": 100}, {}, True), ({"valid_from_ms": 101}, {}, False), ({"valid_to_ms": 100}, {}, False),
-        ({"valid_to_ms": 101}, {}, True), ({"expires_ms": 100}, {}, False), ({"expires_ms": 101}, {}, True),
-    ],
-)  # fmt: skip
-def test_filter_and_validity_include_their_start_only(
-    told: dict[str, Any], wanted: dict[str, Any], answered: bool
-) -> None:
-    index = OwnerIndex(MODEL, DIMENSION)
-    index.add([make_entry(0, **told)], {})
-    assert allowed(index, Filters(**wanted), at(100)).tolist() == [answered]
 
 
 def test_unreferenced_index_is_freed_at_once() -> None:

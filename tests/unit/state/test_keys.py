@@ -90,14 +90,6 @@ def test_tables_and_namespaces_have_names_of_their_own() -> None:
     assert not any(a != b and a.startswith(b) for a in namespaces for b in namespaces)
 
 
-@given(source=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_no_source_can_overwrite_the_format(source: str) -> None:
-    key = keys.applied(source)
-    assert key.startswith(keys.APPLIED)
-    assert key != keys.FORMAT
-    assert key[len(keys.APPLIED) :].decode() == source
-
-
 @pytest.fixture(scope="module")
 def partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
     with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
@@ -163,11 +155,6 @@ def test_hostile_owners_have_keys_of_their_own() -> None:
     found = {KEYRING.owner(owner) for owner in owners}
     assert len(found) == len(owners)
     assert {len(key) for key in found} == {OWNER_BYTES}, "of one length, so that none is another's prefix"
-
-
-@given(one=OWNERS, other=OWNERS)
-def test_owners_share_a_key_only_if_they_are_the_same(one: Owner, other: Owner) -> None:
-    assert (KEYRING.owner(one) == KEYRING.owner(other)) == (one == other)
 
 
 @given(one=TEXT, other=TEXT)

@@ -169,11 +169,6 @@ def test_liked_memories_have_more_useful_votes() -> None:
     assert [*usage.liked()] == [0]
 
 
-def test_a_voice_counts_on_its_side() -> None:
-    assert Usage(9, 3, 1, 1).judged(useful=True) == Usage(9, 3, 2, 1)
-    assert Usage(9, 3, 1, 1).judged(useful=False) == Usage(9, 3, 1, 2)
-
-
 DIMENSION = 3
 ROW = st.tuples(*[st.integers(-127, 127)] * DIMENSION)
 MEMORIES = st.lists(st.lists(ROW, max_size=4), max_size=8)
@@ -239,11 +234,6 @@ def test_passage_with_the_highest_weighted_sum_counts(
     np.testing.assert_allclose(weights @ found, best, rtol=1e-4, atol=1e-5)
     for slot, column in zip(slots, found.T, strict=True):
         assert any(np.allclose(column, by_hand(passage), rtol=1e-4, atol=1e-5) for passage in memories[slot])
-
-
-def test_bytes_keep_directions_and_not_lengths() -> None:
-    rows = np.array([[3, 4, 0], [0.3, 0.4, 0], [0, 0, 0], [0, -2, 0]], np.float32)
-    assert to_bytes(rows).tolist() == [[76, 102, 0], [76, 102, 0], [0, 0, 0], [0, -127, 0]]
 
 
 @given(st.lists(st.tuples(*[st.floats(-9, 9, width=32)] * DIMENSION), min_size=1, max_size=5))

@@ -90,12 +90,6 @@ def test_repeated_lookup_finds_later_additions(texts: list[Text], cuts: list[int
     assert counts(index, WORDS).tolist() == counts(whole, WORDS).tolist()
 
 
-def test_similarity_by_hand() -> None:
-    # <cat> has the features <cat>, <cat and cat>; <catch> has <catch>, <cat, catc, atch and tch>. They share one.
-    index = filled([["catch", "dog"], ["cat"], ["dog"], []])
-    np.testing.assert_allclose(closest(index, ["cat"], every(index)), [[1 / math.sqrt(3 * 5), 1, 0, 0]], rtol=1e-6)
-
-
 def test_word_has_similarity_one_to_itself() -> None:
     words = ["a", "ab", "abc", "abcdefghijklmnopqrstuvwxyz", "aaaaaaaa", "日本語", "naïve"]
     index = filled([[word] for word in words])
@@ -179,11 +173,3 @@ def test_closest_words_are_of_the_best_weighted_passage(
         passages = [by_hand(passage) for passage in memories[slot]]
         assert weights @ column == pytest.approx(max(weights @ one for one in passages), rel=1e-5)
         assert any(np.allclose(column, one, atol=1e-6) for one in passages)
-
-
-def test_updated_index_knows_later_parts() -> None:
-    index = divided([[["cat"], ["dog"]]])
-    assert index.part_occurrences("dog").tolist() == [1]
-    index.add([["dog", "x", "dog"]], {0: [1, 2]})
-    assert index.part_occurrences("dog").tolist() == [1, 2, 3]
-    assert index.parts().lengths.tolist() == [1, 1, 1, 2]

@@ -23,8 +23,7 @@ from recallflow.errors import (
 )
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
-from recallflow.state.checkpoint import checkpoint, restore
-from recallflow.state.description import TOPICS, describe
+from recallflow.state.description import TOPICS
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import UNENCRYPTED, AtRest
 from recallflow.state.files import read_checked, write_checked
@@ -84,13 +83,6 @@ def test_duplicate_partition_counts_where_more_log_is_applied(tmp_path: Path, wh
     found = combined_hash([tmp_path / name for name in "ab"], UNENCRYPTED)
     assert found.hash == whole
     assert found.several == {1: [tmp_path / "b", tmp_path / "a"], 2: [tmp_path / "b", tmp_path / "a"]}
-
-
-@pytest.mark.usefixtures("whole")
-def test_directories_of_other_settings_have_no_hash_together(tmp_path: Path) -> None:
-    StateDirectory.open(tmp_path / "other", Settings(partitions=2).fingerprint(HASHING), 2**20).close()
-    with pytest.raises(SettingsMismatch, match="partitions"):
-        combined_hash([tmp_path / "whole", tmp_path / "other"], UNENCRYPTED)
 
 
 def test_the_command_says_which_one_counts(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -314,38 +306,6 @@ def test_every_command_takes_a_directory_with_some_partitions(
     assert "no p000, p003 in" in capfd.readouterr()[1]
 
 
-@pytest.mark.usefixtures("whole")
-def test_a_checkpoint_that_lost_a_folder_it_had_is_refused(tmp_path: Path) -> None:
-    split(tmp_path / "whole", {tmp_path / "a": [1, 2]}, UNENCRYPTED)
-    checkpoint(tmp_path / "a", tmp_path / "copy")
-    shutil.rmtree(partition_folder(tmp_path / "copy", 2))
-    with pytest.raises(StateError, match="p002"):
-        restore(tmp_path / "copy", tmp_path / "new")
-
-
-@pytest.mark.usefixtures("whole")
-def test_owner_of_a_moved_partition_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    split(tmp_path / "whole", {tmp_path / "a": [1, 2]}, UNENCRYPTED)
-    described = describe(tmp_path / "a")
-    found = []
-    for user in USERS[:4]:
-        who = ["--state-dir", str(tmp_path / "a"), "--tenant", "acme", "--user", user, "--embedder", "hash"]
-        code = main(["ask", "walnut", *who, "--partitions", str(described.fingerprint.partitions)])
-        out, err = capfd.readouterr()
-        exported = main(["export", "acme", user, "--state-dir", str(tmp_path / "a")])
-        assert (exported == 0) == (code == 0)
-        capfd.readouterr()
-        if code == 0:
-            assert user in out
-            found.append(user)
-        else:
-            assert "does not hold p00" in err
-    with Member.on(tmp_path / "a") as member:
-        member.take(1, 2)
-        assert {*member.ask(USERS[:4])} == {*found}
-    assert numbers_in(tmp_path / "a") == [1, 2]
-
-
 def test_the_commands_move(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
     a, b, c = (str(tmp_path / name) for name in ("whole", "b", "c"))
     assert main(["state", "move", "--partitions", "1-2", a, b]) == 1
@@ -399,16 +359,3 @@ def test_log_partitions_are_recognised_at_their_target(tmp_path: Path) -> None:
     write_checked(tmp_path / "other" / TOPICS, {"read": {"--memory-topic": "its own"}})
     move(tmp_path / "whole", tmp_path / "other", [2], UNENCRYPTED)
     assert read_checked(tmp_path / "other" / TOPICS)["read"] == {"--memory-topic": "its own"}
-
-
-def test_merge_command_names_older_copies(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
-    old, new = tmp_path / "old", tmp_path / "whole"
-    fill(old, 2, events=1)
-    for path, numbers in ((old, [2]), (new, [*EVERY])):
-        stop_member(path, *numbers)
-    assert main(["state", "merge", str(old), str(new), "--into", str(tmp_path / "one")]) == 0
-    out, err = capfd.readouterr()
-    assert f"p002: {old} holds an older copy than {new}; the older copy stays" in out
-    assert all(f"{path} has no state partitions left" in err for path in (old, new))
-    assert main(["state", "hash", str(tmp_path / "one")]) == 0
-    assert capfd.readouterr().out == f"{whole}\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recallflow.connectors.master_keys import LocalMasterKey
-from recallflow.errors import MasterKeyError, StateError, StorageError
+from recallflow.errors import MasterKeyError, StateError
 from recallflow.operators.recall import shared
 from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.owner import Owner, state_partition
@@ -252,14 +252,6 @@ def test_copy_contains_the_committed_state(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "copy", arriving)
         member.directory.replace_folder(1, arriving)  # which closes the one there is
         assert member.hash() == before
-
-
-def test_a_copy_takes_no_place_of_anything(tmp_path: Path) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "precious").touch()
-    with Member.on(tmp_path / "s") as member, pytest.raises(StorageError, match="full"):
-        copy_partition(member.directory.partition(1), tmp_path / "full")
-    assert (tmp_path / "full" / "precious").exists()
 
 
 def test_a_forgotten_folder_begins_anew(tmp_path: Path) -> None:
