@@ -18,7 +18,7 @@ from tests.kafka.harness import GIVE_UP_S, Start
 KAFKA = "localhost:9092"
 EXAMPLES = [example for one in leaves(commands()) for example in one.examples if KAFKA in example]
 UNTIL_STOPPED = ("recallflow run", "recallflow serve", "recallflow enrich", "recallflow mcp")
-# test_reembed.py and test_keys.py have these: one needs a service of models, one a key that was made before.
+# test_models.py and test_keys.py have these: one needs a service of models, one a key that was made before.
 ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")
 SERVES = (READY, "serving at", "http://")
 Cli = Callable[..., subprocess.CompletedProcess[str]]

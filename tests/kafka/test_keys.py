@@ -1,9 +1,16 @@
-"""API keys and signing keys on a real broker, with a main flow that asks for them."""
+"""Keys, tokens, passwords, encryption and an erasure of a protected deployment on a real broker."""
 
+import base64
 import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +18,28 @@ import jwt
 import orjson
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from jwt import PyJWK
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import Broker, Cluster
+from benchmarks.kafka_flow import create
+from benchmarks.kafka_flow import own_topics as new_topics
 from recallflow.brokers.options import KafkaOptions
-from recallflow.client import QueryFailed, RecallClient
+from recallflow.client import QueryFailed, QueryTimeout, RecallClient
 from recallflow.credentials import ApiKeyText
+from recallflow.flows.settings import TopicNames
 from recallflow.flows.topic_checks import check_control
+from recallflow.verbs.results import Found
 from tests.jwks_server import JwksServer, document, es256
-from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, read_topic, until, watched
+from tests.kafka.engine import Engine
+from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, deployed, own_topics, read_topic, until, watched
 
 REFUSED = "unauthenticated"
 
@@ -219,3 +239,284 @@ def test_signing_keys_change_under_a_running_engine(
         with deployment.running():
             assert (said(first), said(second)) == (REFUSED, "1")
     assert announced(deployment) == seen
+
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+ANN, BOB = ("ann", "walnut-7"), ("bob", "walnut-8")  # Ann may do everything, Bob what a test grants
+WRONG = "walnut-9"
+PASSWORD_VARIABLE = "RECALLFLOW_KAFKA_LIBRDKAFKA_SASL_PASSWORD"  # not on a command line, which others see
+
+
+def login(user: str) -> dict[str, str]:
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user}
+
+
+def login_flags(user: str) -> list[str]:
+    return [word for given in login(user).items() for word in ("-X", "=".join(given))]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Broker]:
+    with Broker(users=dict((ANN, BOB)), authorizes=True) as started:
+        for kind in (ResourceType.TOPIC, ResourceType.GROUP):
+            grant(started, ANN[0], kind, "*", "ALL")
+        yield started
+
+
+def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations: str) -> None:
+    every = (ResourcePatternType.LITERAL, f"User:{user}", "*")
+    acls = [AclBinding(kind, name, *every, AclOperation[one], AclPermissionType.ALLOW) for one in operations]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for created in admin.create_acls(acls).values():
+        created.result()
+
+
+def test_engine_and_client_work_with_the_password(
+    guarded: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, ANN[1])
+    engine = Engine(Cluster(guarded.guarded_servers), new_topics())
+    create(guarded, engine.topics, 1)
+    options = login(ANN[0]) | {"sasl.password": ANN[1]}
+    with engine.running(tmp_path / "s", *login_flags(ANN[0])), engine.client(options=options) as client:
+        position = client.add("The bicycle is in the cellar.", user="ann")
+        answer = client.search("Where is the bicycle?", user="ann", after=position)
+    assert [memory.content for memory in answer] == ["The bicycle is in the cellar."]
+
+
+@pytest.mark.parametrize("action", [["run"], ["topics", "create"], ["dlq", "list"]], ids=" ".join)
+def test_wrong_password_is_reported_and_not_shown(
+    guarded: Broker, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: list[str]
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, WRONG)
+    where = ["--state-dir", tmp_path / "s"] if action == ["run"] else []
+    done = cli(*action, *where, "--bootstrap-servers", guarded.guarded_servers, *login_flags(ANN[0]))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Kafka refuses us" in done.stderr
+    assert WRONG not in done.stderr
+
+
+def test_doctor_names_missing_rights(guarded: Broker, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = new_topics()
+    create(guarded, named, 1)
+    engine = Engine(Cluster(guarded.guarded_servers), named)
+
+    def diagnose(password: str) -> dict[str, Any]:
+        monkeypatch.setenv(PASSWORD_VARIABLE, password)
+        done = cli("doctor", "--json", *engine.flags, *login_flags(BOB[0]))
+        assert password not in done.stdout
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        return {name: one["todo"] for one in found if one["status"] == "FAIL" for name in joined(one["check"])}
+
+    def joined(checks: str) -> list[str]:
+        return re.split(", (?=rights )", checks)
+
+    def of_flow(topics: TopicNames) -> set[str]:
+        return {*topics.read(), topics.responses, topics.receipts, topics.dead_letters}
+
+    for name in of_flow(named):
+        grant(guarded, BOB[0], ResourceType.TOPIC, name, "READ", "DESCRIBE_CONFIGS")
+        if name != named.receipts:
+            grant(guarded, BOB[0], ResourceType.TOPIC, name, "WRITE")
+    found = diagnose(BOB[1])
+    group = f"recallflow-{named.memory}"
+    # without the latter no topic is read
+    lacking = {f"rights of group {group}", "rights of group recallflow", "control events"}
+    assert found.keys() == {f"rights {named.receipts}", *lacking}
+    assert f"grant WRITE on topic {named.receipts}" in found[f"rights {named.receipts}"]
+    assert "grant READ on group" in found[f"rights of group {group}"]
+
+    grant(guarded, BOB[0], ResourceType.TOPIC, named.receipts, "WRITE")
+    grant(guarded, BOB[0], ResourceType.GROUP, group, "READ")
+    grant(guarded, BOB[0], ResourceType.GROUP, "recallflow", "DESCRIBE")
+    assert not diagnose(BOB[1])
+    assert diagnose(WRONG).keys() == {"broker"}
+
+
+CONTROL_SECRET = "what decisions are signed with, and nobody else has"
+ANN_LONG = "ann.of.green.gables@example.com"  # long enough to be told from chance in a file
+SAID = [f"{word} {number} is what Ann likes" for number, word in enumerate(("walnut", "lantern", "harbour"))]
+BOBS = "violin is what Bob plays"
+WORDS = ("walnut", "lantern", "harbour", "violin", "likes", ANN_LONG)
+ALLOWED = 4  # memories of a user
+
+
+@dataclass
+class Secure:
+    engine: Deployment
+    command: Command
+    config: Path
+
+    def run(self, *words: str | Path) -> str:
+        done = self.command(*words, "--config", self.config)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def give(self, api_key: str) -> None:
+        """Our own commands send it from now on."""
+        self.config.write_text(self.config.read_text().replace("[auth]", f'[auth]\napi_key = "{api_key}"'))
+
+    def client(self, tenant_id: str, api_key: str | None = None) -> RecallClient:
+        return self.engine.client(tenant_id, api_key=api_key, timeout_s=30.0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        process = self.engine.start()
+        with watched(process):
+            yield
+            assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def codes(self) -> list[str]:
+        letters = [dict(one.headers()) for one in read_topic(self.engine.broker, self.engine.topics.dead_letters)]
+        return [one["error.code"].decode() for one in letters]
+
+    def written(self) -> bytes:
+        messages = [one for topic in self.engine.topics.outputs() for one in read_topic(self.engine.broker, topic)]
+        return b"\n".join(repr((one.key(), one.value(), one.headers())).encode() for one in messages)
+
+
+@pytest.fixture
+def secure(broker: Cluster, topics: Names, tmp_path: Path, command: Command) -> Secure:
+    requests, results = topics("enrichment.requests"), topics("enrichment.results")
+    own = replace(own_topics(topics), audit=topics("audit.log"), enrichment=requests, results=results)
+    key, config = tmp_path / "master.key", tmp_path / "recallflow.toml"
+    key.write_bytes(base64.b64encode(bytes(range(32))))
+    config.write_text(f"""
+state_dir = "{tmp_path / "s"}"
+
+[kafka]
+bootstrap_servers = "{broker.bootstrap_servers}"
+
+[topics]
+{_named(own)}
+
+[auth]
+mode = "required"
+control_secret = "{CONTROL_SECRET}"
+
+[encryption]
+master_key_file = "{key}"
+""")
+    made = Secure(Deployment(broker, own, tmp_path / "s", flags=("--config", str(config))), command, config)
+    made.run("topics", "create", "--partitions", "2")
+    return made
+
+
+def _named(topics: TopicNames) -> str:
+    names = ("memory", "queries", "control", "responses", "receipts", "enrichment", "results", "dead_letters", "audit")
+    return "\n".join(f'{name} = "{getattr(topics, name)}"' for name in names)
+
+
+def contents(found: Found) -> list[str]:
+    return sorted(memory.content for memory in found)
+
+
+def answered(client: RecallClient, user_id: str) -> list[str]:
+    """Return a user's memories once the engine answers and the key is valid."""
+    found: list[list[str]] = []
+
+    def is_answered() -> bool:
+        try:
+            found.append(contents(client.search("What is it?", user=user_id, k=50, timeout_s=2.0)))
+        except QueryTimeout:
+            return False
+        except QueryFailed as failed:
+            if failed.error.code != "unauthenticated":
+                raise
+            return False
+        return True
+
+    until(is_answered)
+    return found[0]
+
+
+def shows_only(wanted: list[str], found: Found) -> bool:
+    """Return whether an answer is current; one that is behind must be empty."""
+    shown = contents(found)
+    assert shown in ([], wanted)
+    return shown == wanted
+
+
+def refused(client: RecallClient, user_id: str) -> str:
+    with pytest.raises(QueryFailed) as error:
+        client.search("What is it?", user=user_id)
+    for word in WORDS:
+        assert word not in str(error.value)
+    return error.value.error.code
+
+
+def test_protected_deployment_survives_kills_and_an_erasure(secure: Secure, tmp_path: Path) -> None:
+    key, anns_key, strangers_key, operators_key = (
+        secure.run("keys", "create", *words).strip()
+        for words in (("acme",), ("acme", "--end-user", ANN_LONG), ("globex",), ("*",))
+    )
+    secure.run("quota", "set", "acme", "memories_per_user", str(ALLOWED))
+    with (
+        secure.client("acme", key) as acme,
+        secure.client("acme", anns_key) as ann,
+        secure.client("acme", strangers_key) as stranger,
+        secure.client("acme") as nobody,
+        secure.client("globex", strangers_key) as globex,
+    ):
+        with secure.running():
+            assert answered(acme, ANN_LONG) == []
+            for text in SAID:
+                acme.add(text, user=ANN_LONG)
+            acme.add(BOBS, user="bob")
+            # Others try. What they write comes before what is asked for below.
+            assert (refused(stranger, ANN_LONG), refused(nobody, ANN_LONG), refused(ann, "bob")) == (
+                "unauthenticated", "unauthenticated", "forbidden",
+            )  # fmt: skip
+            for other, user in ((stranger, ANN_LONG), (nobody, ANN_LONG), (ann, "bob")):
+                other.add("something that is not theirs to say", user=user)
+            extra = [acme.add(f"extra {number}", user=ANN_LONG) for number in range(3)]
+            assert contents(acme.search("What?", user=ANN_LONG, k=50, after=extra[-1])) == ["extra 0", *sorted(SAID)]
+            assert contents(globex.search("What is it?", user=ANN_LONG)) == []
+            assert answered(ann, ANN_LONG) == ["extra 0", *sorted(SAID)]
+            until(lambda: len(secure.codes()) >= 8)
+            assert sorted(secure.codes()) == [*["forbidden"] * 2, *["over_quota"] * 2, *["unauthenticated"] * 4]
+        # Killed: nothing that anybody said can be read on disk, and all of it is there after a start.
+        assert found_words(tmp_path / "s") == []
+        with secure.running():
+            assert answered(acme, ANN_LONG) == ["extra 0", *sorted(SAID)]
+            assert answered(acme, "bob") == [BOBS]
+            nobodys = secure.command("erase", "acme", ANN_LONG, "--config", secure.config)
+            assert (nobodys.returncode, nobodys.stdout) == (1, "")
+            assert "the erasure was refused: unauthenticated" in nobodys.stderr
+            assert answered(ann, ANN_LONG) == ["extra 0", *sorted(SAID)]
+            secure.give(operators_key)
+            said = secure.run("erase", "acme", ANN_LONG, "--verify", "--timeout-s", "25")
+            assert f"user {ANN_LONG} of tenant acme is erased" in said
+            assert re.search(rf"^  {re.escape(str(secure.engine.topics.audit))}: [1-9]\d* records, ", said, re.M)
+            assert said.count("nothing was found\n") == 1
+            assert answered(acme, ANN_LONG) == []
+        # Killed once more: nothing that the person said, and no name, is in the directory, nor is it told.
+        assert secure.run("erase", "acme", ANN_LONG, "--verify-only").count("nothing was found\n") == 1
+        told_of = secure.run("export", "acme", ANN_LONG, "--state-dir", tmp_path / "s").splitlines()
+        assert [json.loads(one)["type"] for one in told_of] == ["erased"]
+        # The whole log is read again, into a directory that knows nothing of what was.
+        for folder in (tmp_path / "s").glob("p*"):
+            shutil.rmtree(folder)
+        assert secure.run("erase", "acme", ANN_LONG, "--verify-only").count("nothing was found\n") == 1
+        with secure.running():
+            told = acme.add("lighthouse", user=ANN_LONG)
+            until(lambda: shows_only(["lighthouse"], acme.search("What?", user=ANN_LONG, k=50, after=told)))
+            until(lambda: answered(acme, "bob") == [BOBS])  # his partition may still be catching up
+            assert refused(stranger, ANN_LONG) == "unauthenticated"
+    audited = [one.value() for one in read_topic(secure.engine.broker, str(secure.engine.topics.audit))]
+    assert len(audited) >= 9
+    assert {json.loads(one)["principal"] for one in audited} >= {key.split("_")[1], anns_key.split("_")[1], None}
+    for word in set(WORDS) - {ANN_LONG}:
+        assert not any(word.encode() in one for one in audited)
+    written = secure.written()
+    for secret in (key, anns_key, strangers_key, operators_key):
+        assert secret.split("_", 2)[2].encode() not in written  # a secret may hold an underscore
+
+
+def found_words(folder: Path) -> list[tuple[Path, str]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) > 10_000
+    return [(path, word) for path in files for word in WORDS if word.encode() in path.read_bytes().lower()]

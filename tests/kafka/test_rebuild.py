@@ -1,21 +1,48 @@
-"""Lost disks, old checkpoints and records that retention removed: state is rebuilt, and nothing is sent twice."""
+"""Lost disks, old checkpoints, removed records and changed topics: state is rebuilt, and nothing is sent twice."""
 
+import io
 import shutil
 import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import HOST, Cluster, free_ports
+from recallflow.brokers.options import KafkaOptions
 from recallflow.cli import main
-from recallflow.owner import state_partition
+from recallflow.connectors.kafka.tails import Ends
+from recallflow.control import DEFAULT, GateVerdict, Rollout
+from recallflow.operators.graph.quality_gate import Window
+from recallflow.owner import partition_of, state_partition
+from recallflow.parsing import parse_control
+from recallflow.state.description import describe
 from recallflow.state.folders import partition_folder
 from recallflow.state.verify import verify
 from tests.kafka import harness
-from tests.kafka.harness import Names, other_outputs, own_topics, produce, watched
+from tests.kafka.harness import (
+    ANN,
+    GIVE_UP_S,
+    Deployment,
+    Names,
+    deployed,
+    other_outputs,
+    own_topics,
+    produce,
+    read_topic,
+    until,
+    watched,
+)
 
 USERS = [f"user{n}" for n in range(12)]
 LOG_PARTITIONS = 3
@@ -24,7 +51,7 @@ QUERIES = 12
 
 
 @dataclass
-class Deployment(harness.Deployment):
+class LosingDeployment(harness.Deployment):
     """A main flow that loses parts of its state directory or of its topics."""
 
     def send(self, count: int, queries: int = 0) -> None:
@@ -57,15 +84,15 @@ def home(user: str) -> int:
 
 
 @pytest.fixture
-def fresh(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+def fresh(broker: Cluster, topics: Names, tmp_path: Path) -> LosingDeployment:
     own = own_topics(topics)
     broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS, own.control: 1})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))
-    return Deployment(broker, own, tmp_path / "s", epoch_ms=10)
+    return LosingDeployment(broker, own, tmp_path / "s", epoch_ms=10)
 
 
 @pytest.fixture
-def deployment(fresh: Deployment) -> Deployment:
+def deployment(fresh: LosingDeployment) -> LosingDeployment:
     """Return a deployment that applied events, answered queries, and was stopped."""
     fresh.send(1)
     with fresh.running():
@@ -75,11 +102,11 @@ def deployment(fresh: Deployment) -> Deployment:
     return fresh
 
 
-def undisturbed(deployment: Deployment, topics: Names, path: Path) -> str:
+def undisturbed(deployment: LosingDeployment, topics: Names, path: Path) -> str:
     """Return the state hash of another deployment that reads the same memories and loses nothing."""
     own = other_outputs(deployment.topics, topics, "other.")
     name = ("--deployment", own.queries)
-    other = Deployment(deployment.broker, own, path, deployment.sent, epoch_ms=10, flags=name)
+    other = LosingDeployment(deployment.broker, own, path, deployment.sent, epoch_ms=10, flags=name)
     deployment.broker.create_topics({own.queries: LOG_PARTITIONS})
     deployment.broker.create_topics(dict.fromkeys(other.topics.outputs(), 1))
     with other.running():
@@ -88,7 +115,7 @@ def undisturbed(deployment: Deployment, topics: Names, path: Path) -> str:
 
 
 def test_lost_partitions_and_old_checkpoints_are_caught_up(
-    deployment: Deployment, topics: Names, tmp_path: Path
+    deployment: LosingDeployment, topics: Names, tmp_path: Path
 ) -> None:
     """The group knows the offsets of a checkpoint, also when the outputs are gone."""
     deployment.lose("user0", "user1")
@@ -113,7 +140,7 @@ def test_lost_partitions_and_old_checkpoints_are_caught_up(
     assert restored.hash() == undisturbed(restored, topics, tmp_path / "other")
 
 
-def test_a_new_directory_sends_nothing_twice(deployment: Deployment, topics: Names, tmp_path: Path) -> None:
+def test_a_new_directory_sends_nothing_twice(deployment: LosingDeployment, topics: Names, tmp_path: Path) -> None:
     """The group knows the offsets; then a new group knows none."""
     produce(deployment.broker, deployment.topics.memory, *[b"{"] * 5)
     deployment.send(40)
@@ -134,7 +161,7 @@ def test_a_new_directory_sends_nothing_twice(deployment: Deployment, topics: Nam
 
 
 def test_other_settings_are_refused_and_change_with_a_new_deployment(
-    deployment: Deployment, topics: Names, tmp_path: Path
+    deployment: LosingDeployment, topics: Names, tmp_path: Path
 ) -> None:
     """The procedure of docs/how-to/several-machines.md#change-shared-settings repeats and loses no output."""
     gap = ("--episode-gap-minutes", "20")
@@ -160,7 +187,7 @@ def test_other_settings_are_refused_and_change_with_a_new_deployment(
     assert verify(new_dir).problems == []
 
 
-def test_deployment_begins_with_the_records_after_retention(fresh: Deployment) -> None:
+def test_deployment_begins_with_the_records_after_retention(fresh: LosingDeployment) -> None:
     fresh.send(EVENTS)
     left = [fresh.remove(fresh.topics.memory, number, 5) for number in range(LOG_PARTITIONS)]
     assert left == [5] * LOG_PARTITIONS
@@ -174,7 +201,7 @@ def test_deployment_begins_with_the_records_after_retention(fresh: Deployment) -
     assert verify(fresh.state_dir).problems == []
 
 
-def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: Deployment) -> None:
+def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: LosingDeployment) -> None:
     answered = deployment.asked
     deployment.send(0, QUERIES)
     deployment.remove(deployment.topics.queries, 1, OFFSET_END)
@@ -198,7 +225,7 @@ def test_removed_queries_are_given_up_on_request_and_memories_never(deployment: 
         assert "--give-up-unanswered" not in said
 
 
-def test_removed_outputs_are_repeated_only_on_request(deployment: Deployment) -> None:
+def test_removed_outputs_are_repeated_only_on_request(deployment: LosingDeployment) -> None:
     """Since the last mark only the outputs tell which records were answered."""
     hasty = replace(deployment, epoch_ms=60_000)
     process = hasty.start()
@@ -213,3 +240,277 @@ def test_removed_outputs_are_repeated_only_on_request(deployment: Deployment) ->
     accepting = replace(deployment, flags=("--accept-repeats",))
     with accepting.running():
         assert accepting.outputs(deployment.topics.responses, QUERIES).total() == QUERIES
+
+
+AS_ANN = ["--tenant", "acme", "--user", "ann"]
+
+
+@pytest.fixture
+def made(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+    """Return a stopped deployment with one memory, and a query that waits for the next memory."""
+    made = deployed(broker, topics, tmp_path / "s")
+    own = made.topics
+    send(made, own.memory, 0)
+    with made.running():
+        made.outputs(own.receipts, 1)
+        waiting = {"type": "recall", "id": "open", "query": "Where is the bicycle?", "wait_timeout_ms": 60_000}
+        produce(made.broker, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
+        produce(made.broker, own.queries, {"type": "user.stats", "id": "at once"})
+        made.outputs(own.responses, 1)
+    return made
+
+
+def send(made: Deployment, topic: str, number: int) -> None:
+    told = {"type": "memory", "id": f"m{number}", "content": f"The bicycle is in cellar {number}.", "receipt": True}
+    produce(made.broker, topic, told)
+
+
+def answered(made: Deployment) -> list[str]:
+    return [orjson.loads(one.value())["query_id"] for one in read_topic(made.broker, made.topics.responses)]
+
+
+def test_commands_may_use_a_directory_of_run_and_its_checkpoint(
+    made: Deployment, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commands do not create a lost partition; the next run rebuilds it."""
+    ask = ["ask", "Where is the bicycle?", "--state-dir", str(made.state_dir), *AS_ANN]
+    lost = partition_folder(made.state_dir, 0)
+    shutil.rmtree(lost)
+    assert main(ask) == 1
+    assert lost.name in capfd.readouterr().err
+    assert not lost.exists()
+    with made.running():
+        send(made, made.topics.memory, 1)
+        until(lambda: "open" in answered(made))
+        made.outputs(made.topics.receipts, 2)
+    assert answered(made) == ["at once", "open"]
+
+    copy = tmp_path / "copy"
+    assert main(["state", "checkpoint", "--state-dir", str(made.state_dir), str(copy)]) == 0
+    for directory in (copy, made.state_dir):
+        where = ["--state-dir", str(directory)]
+        assert main(["ask", "Where is the bicycle?", *where, *AS_ANN]) == 0
+        assert "cellar 0" in capfd.readouterr().out
+        assert main(["remember", "The key hangs by the door.", *where, *AS_ANN]) == 0
+        piped = orjson.dumps(ANN | {"type": "user.stats", "id": "piped"})
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
+        capfd.readouterr()
+        assert main(["pipe", *where]) == 0
+        assert [orjson.loads(line)["query_id"] for line in capfd.readouterr().out.splitlines()] == ["piped"]
+        assert main(["state", "verify", *where]) == 0
+    shutil.rmtree(made.state_dir)
+    assert main(["state", "restore", str(copy), "--state-dir", str(made.state_dir)]) == 0
+    with made.running():
+        send(made, made.topics.memory, 2)
+        made.outputs(made.topics.receipts, 3)
+    assert answered(made) == ["at once", "open"]
+    assert [*made.outputs(made.topics.receipts).values()] == [1, 1, 1]
+
+
+@dataclass(kw_only=True)
+class Growing(Deployment):
+    counts: dict[str, int]  # of the memory and the query topic, as producers know them
+
+    def send(self, count: int, queries: int = 0) -> None:
+        """Produces events, one after the other acknowledged, to the partitions that their keys hash to."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "linger.ms": 0})
+        for number in range(self.sent, self.sent + count):
+            user = USERS[number % len(USERS)]
+            # Each version of an owner's only memory stands in its history: no two may change places.
+            first = {"type": "message", "id": "latest", "session_id": "s"}
+            later = {"type": "memory.update", "memory_id": "latest"}
+            told = (first if number < len(USERS) else later) | {"content": f"walnut {number}", "receipt": True}
+            self._produce(producer, self.topics.memory, user, told)
+        for number in range(self.asked, self.asked + queries):
+            asked = {"type": "recall", "id": f"q{number}", "query": "walnut", "k": 3}
+            self._produce(producer, self.topics.queries, USERS[number % len(USERS)], asked)
+        self.sent, self.asked = self.sent + count, self.asked + queries
+
+    def _produce(self, producer: Producer, topic: str, user: str, fields: dict[str, Any]) -> None:
+        key = f"acme/{user}".encode()
+        event = orjson.dumps({"tenant_id": "acme", "user_id": user, **fields})
+        producer.produce(topic, event, key, partition_of(key, self.counts[topic]))
+        assert producer.flush(GIVE_UP_S) == 0
+
+    def grow(self, topic: str, count: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+        for future in admin.create_partitions([NewPartitions(topic, count)]).values():
+            future.result()
+        until(lambda: len(admin.list_topics(topic, timeout=5).topics[topic].partitions) == count)
+        until(lambda: all(p.leader >= 0 for p in admin.list_topics(topic, timeout=5).topics[topic].partitions.values()))
+        if topic in self.counts:
+            self.counts[topic] = count
+
+    def remake(self, topic: str, count: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+        for future in admin.delete_topics([topic]).values():
+            future.result()
+        until(lambda: topic not in admin.list_topics(timeout=5).topics)
+        self.broker.create_topics({topic: count})
+
+
+@pytest.fixture
+def growing(broker: Cluster, topics: Names, tmp_path: Path) -> Growing:
+    own = own_topics(topics)
+    counts = {own.memory: 2, own.queries: 2}
+    broker.create_topics({**counts, own.control: 1})
+    broker.create_topics(dict.fromkeys(own.outputs(), 2))
+    return Growing(broker, own, tmp_path / "s", counts=counts)
+
+
+def replayed(growing: Growing, path: Path) -> str:
+    """The state hash of a directory that lost everything, and reads the whole log again."""
+    port = free_ports(None)[0]
+    other = replace(growing, state_dir=path, flags=("--metrics-port", str(port)))
+    with other.running():
+        until(lambda: is_ready(port))
+        other.check_outputs()  # nothing came out once more
+    return other.hash()
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=GIVE_UP_S) as answer:
+            return bool(answer.status == HTTPStatus.OK)
+    except OSError:
+        return False
+
+
+def test_added_partitions_are_read_in_order(growing: Growing, tmp_path: Path) -> None:
+    """An owner's state keeps its partition: records in added partitions are sent on to it.
+
+    Kafka drops the offsets of an idle group after a week; the directory has the number of partitions.
+    """
+    own = growing.topics
+    growing.send(len(USERS))
+    with growing.running():
+        growing.check_outputs()
+        growing.send(24, 12)
+        growing.grow(own.memory, 3)
+        growing.grow(own.queries, 3)
+        growing.send(24, 12)
+        growing.check_outputs()
+    assert f"{own.memory} has 3 partitions, and had 2" in growing.errors[-1]
+    admin = AdminClient({"bootstrap.servers": growing.broker.bootstrap_servers})
+    for forgotten in admin.delete_consumer_groups([f"recallflow-{own.memory}"]).values():
+        forgotten.result()
+    for topic in (own.memory, own.queries, *own.outputs()):
+        growing.grow(topic, 5)
+    growing.send(24, 12)
+    with growing.running():
+        growing.check_outputs()
+    assert describe(growing.state_dir).fingerprint.partitions == 2
+    assert growing.hash() == replayed(growing, tmp_path / "other")
+
+
+def test_recreated_input_topic_stops_the_flow_and_its_restart(growing: Growing) -> None:
+    growing.send(len(USERS))
+    remade = growing.topics.queries
+    process = growing.start()
+    with watched(process):
+        growing.check_outputs()
+        growing.remake(remade, 2)
+        _, said = process.communicate()
+    assert process.returncode == 1
+    assert remade in said.decode()
+    growing.send(0, 3 * len(USERS))  # no offset gives it away
+    code, errors = growing.ends()
+    assert code == 1
+    assert f"{remade} was deleted and recreated" in errors
+
+
+def test_ends_of_added_partitions_are_read(broker: Cluster, topics: Names) -> None:
+    """A member that started later sends to them; the next owner of its partitions reads them as well."""
+    name = topics("responses")
+    broker.create_topics({name: 1})
+    ends = Ends(KafkaOptions(broker.bootstrap_servers), {name: 1})
+    until(lambda: ends.ask() == {name: {0: 0}})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})  # which has to live until it has answered
+    admin.create_partitions([NewPartitions(name, 2)])[name].result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(name, b"{}", partition=1)
+    assert producer.flush(GIVE_UP_S) == 0
+    until(lambda: ends.ask() == {name: {0: 0, 1: 1}})
+    assert ends.latest()[0] == {name: {0: 0, 1: 1}}
+
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+ASKED = 4  # times by each user: what no state partition could judge by
+PARTITIONS = 8
+
+
+@pytest.fixture
+def gated(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+    return deployed(broker, topics, tmp_path / "s", PARTITIONS, epoch_ms=10)
+
+
+def tell(gated: Deployment) -> dict[str, str]:
+    last: dict[str, str] = {}
+    for number, text in enumerate(("Rollout alarms page us", "Grafana turns pale")):
+        for user in USERS:
+            fields = {"type": "memory", "id": f"m{number}", "content": text, "topics": ["dashboard"], "receipt": True}
+            owner = {"user_id": user}
+            (last[user],) = produce(gated.broker, gated.topics.memory, owner | fields)
+            gated.sent += 1
+    return last
+
+
+def ask(gated: Deployment, user: str, **fields: Any) -> None:
+    asked = {"type": "recall", "id": f"q{gated.asked}", "query": "rollout alarms", "k": 1}
+    graph = {"user_id": user, "strategy": "hybrid_graph"}
+    produce(gated.broker, gated.topics.queries, asked | graph | fields)
+    gated.asked += 1
+
+
+def fallbacks(gated: Deployment) -> list[str | None]:
+    gated.check_outputs()
+    answers = [orjson.loads(one.value()) for one in read_topic(gated.broker, gated.topics.responses)]
+    return [one["fallback"] for one in sorted(answers, key=lambda one: int(one["query_id"][1:]))]
+
+
+def verdicts(gated: Deployment) -> list[GateVerdict]:
+    events = [parse_control(one.value()) for one in read_topic(gated.broker, gated.topics.control)]
+    return [event for event in events if isinstance(event, GateVerdict)]
+
+
+def test_gate_verdict_survives_a_restart_and_a_lost_state(gated: Deployment, cli: Cli) -> None:
+    of_partition = [state_partition("acme", user, PARTITIONS) for user in USERS]
+    assert max(map(of_partition.count, of_partition)) * ASKED < Window().answers
+    where = ["--bootstrap-servers", gated.broker.bootstrap_servers, "--control-topic", gated.topics.control]
+    decided = cli("graph", "rollout", "acme", "canary", "--by", "ops", "--why", "try it", *where)
+    assert decided.returncode == 0, decided.stderr
+    assert decided.stdout == f"rollout acme canary: {gated.topics.control}:0:0\n"
+    (event,) = (parse_control(one.value()) for one in read_topic(gated.broker, gated.topics.control))
+    assert isinstance(event, Rollout)
+    assert (event.name, event.mode, event.by, event.why) == (DEFAULT, "canary", "ops", "try it")
+
+    last = tell(gated)
+    with gated.running():
+        gated.check_outputs()
+        for number in range(ASKED * len(USERS)):  # without time for the graph, half of them
+            ask(gated, USERS[number % len(USERS)], **({"sla_target_ms": 0.000001} if number % 2 else {}))
+        assert "rollout_guardrail" in fallbacks(gated)
+        until(lambda: len(verdicts(gated)) == 1)
+    (verdict,) = verdicts(gated)
+    assert (verdict.name, verdict.blocked) == (DEFAULT, True)
+    assert verdict.windows["answers"] >= Window().answers
+    before = gated.hash()
+
+    # Started again: the windows are empty, and the verdict holds.
+    blocked_from = gated.asked
+    for user in USERS:
+        ask(gated, user)
+    with gated.running():
+        assert set(fallbacks(gated)[blocked_from:]) == {"quality_gate_blocked"}
+    assert gated.hash() == before
+
+    # All of the state is lost, and read again from the log.
+    for number in set(of_partition):
+        shutil.rmtree(partition_folder(gated.state_dir, number))
+    with gated.running():
+        for user in USERS:
+            ask(gated, user, wait_for=last[user], wait_timeout_ms=60_000)
+        assert set(fallbacks(gated)[blocked_from:]) == {"quality_gate_blocked"}
+    assert gated.hash() == before
+    assert len(verdicts(gated)) == 1  # what was answered before is not judged again

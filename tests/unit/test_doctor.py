@@ -1,4 +1,4 @@
-"""`recallflow doctor` on state directories, disks, models and keys; on topics: tests/kafka/test_doctor.py."""
+"""`recallflow doctor` on state directories, disks, models and keys; on topics: tests/kafka/test_commands.py."""
 
 import hashlib
 import json

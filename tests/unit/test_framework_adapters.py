@@ -1,5 +1,5 @@
 """Adapters to frameworks, each in a small real use of its library, over the engine in the same process. Over Kafka:
-tests/kafka/test_integrations.py."""
+tests/kafka/test_clients.py."""
 
 import asyncio
 import re

@@ -1,0 +1,365 @@
+"""Clients before an engine on a real broker: both clients, the gateway's service, Memory, adapters, MCP and mem0."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from benchmarks.broker import HOST, Cluster, free_ports, retry
+from benchmarks.kafka_flow import create, own_topics, running_flow
+from recallflow import Found, InvalidRecord, Memory, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
+from recallflow.brokers.exchange import Inbox
+from recallflow.brokers.options import KafkaOptions
+from recallflow.client import AsyncRecallClient, QueryTimeout, RecallClient
+from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
+from recallflow.credentials import ApiKeyText, Headers
+from recallflow.errors import DeliveryFailed, UsageError
+from recallflow.flows.settings import TopicNames
+from recallflow.integrations.langgraph import RecallStore
+from recallflow.integrations.openai_agents import RecallSession
+from tests import programme
+from tests.kafka.engine import PARTITIONS, Engine
+from tests.kafka.harness import GIVE_UP_S, Start, read_topic
+from tests.unit.senders import with_key
+from tests.unit.services.mcp_calls import call, over_stdio, run, text
+from tests.unit.services.mem0_clients import address_of, import_mem0
+
+WAIT_S = 30.0
+USERS, ROUNDS = 8, 10
+MANY = 50
+
+T = TypeVar("T")
+
+
+def service_of(cluster: Cluster, topics: TopicNames, replies: Inbox | None = None, timeout_s: float = WAIT_S) -> Any:
+    names = topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters
+    return closing(KafkaService(KafkaOptions(cluster.bootstrap_servers), ServiceTopics(*names, replies), timeout_s))
+
+
+@pytest.fixture
+def ours(guarded_engine: Engine) -> Headers:
+    assert guarded_engine.key is not None
+    return with_key(guarded_engine.key)
+
+
+@pytest.fixture
+def service(guarded_engine: Engine) -> Iterator[KafkaService]:
+    with service_of(guarded_engine.broker, guarded_engine.topics) as service:
+        yield service
+
+
+def memory(user: str, content: str, **more: Any) -> MemoryAdd:
+    return MemoryAdd(type="memory", tenant_id="acme", user_id=user, content=content, kind="fact", **more)
+
+
+def recall(user: str, query: str, **more: Any) -> Recall:
+    return Recall(type="recall", tenant_id="acme", user_id=user, query=query, **more)
+
+
+def get(user: str, memory_id: str, query_id: str) -> MemoryGet:
+    return MemoryGet(type="memory.get", tenant_id="acme", user_id=user, memory_id=memory_id, id=query_id)
+
+
+def contents(response: Response) -> list[str]:
+    return [memory.content for memory in response.memories or []]
+
+
+async def together(*calls: Coroutine[Any, Any, T]) -> list[T]:
+    return await asyncio.gather(*calls)
+
+
+def test_applied_event_returns_its_receipt(service: KafkaService, ours: Headers, user: str) -> None:
+    async def told() -> None:
+        stored = await service.store(memory(user, "tea is green"), ours)
+        assert stored.receipt is None
+        applied = await service.apply(memory(user, "coffee is black", id="c"), ours, WAIT_S)
+        assert applied.receipt is not None
+        assert (applied.receipt.outcome, applied.receipt.memory_id) == ("created", "c")
+        assert applied.receipt.position == str(applied.position)
+        response = await service.ask(recall(user, "tea", k=1, wait_for=str(stored.position)), ours, WAIT_S)
+        assert (response.status, contents(response)) == ("ok", ["tea is green"])
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("one_partition", [False, True], ids=["response topic", "reply partition"])
+def test_wrong_credentials_are_refused(guarded_engine: Engine, user: str, one_partition: bool) -> None:
+    async def refused(service: KafkaService) -> None:
+        response = await service.ask(recall(user, "anything", id="q"), with_key(ApiKeyText.new()), WAIT_S)
+        assert response.error is not None
+        assert (response.query_id, response.error.code) == ("q", "unauthenticated")
+        with pytest.raises(InvalidRecord) as raised:
+            await service.apply(memory(user, "x"), (), WAIT_S)
+        assert raised.value.code == "unauthenticated"
+
+    topics = guarded_engine.topics
+    replies = Inbox(topics.replies[0], one=True) if one_partition else None
+    with service_of(guarded_engine.broker, topics, replies) as service:
+        asyncio.run(refused(service))
+
+
+def test_event_without_engine_is_stored(deserted: Engine, user: str) -> None:
+    async def stored(service: KafkaService) -> None:
+        applied = await service.apply(memory(user, "x"), (), 1.0)
+        assert (str(applied.position), applied.receipt) == (f"{deserted.topics.memory}:0:0", None)
+        with pytest.raises(QueryTimeout, match="query q "):
+            await service.ask(recall(user, "x", id="q"), (), 0.3)
+
+    with service_of(deserted.broker, deserted.topics) as service:
+        asyncio.run(stored(service))
+
+
+def test_oversized_records_and_own_reply_topics_are_refused(service: KafkaService, user: str) -> None:
+    async def refused() -> None:
+        for refusal in (
+            service.ask(recall(user, "x" * 2**20), (), WAIT_S),
+            service.store(memory(user, "x" * 2**20), ()),
+            service.ask(recall(user, "x", reply_to=ReplyTo(topic="t")), (), WAIT_S),
+        ):
+            with pytest.raises(InvalidRecord, match=r"1048576|reply_to: "):
+                await refusal
+
+    asyncio.run(refused())
+
+
+def test_services_sharing_a_reply_partition_get_their_own_answers(
+    guarded_engine: Engine, ours: Headers, user: str
+) -> None:
+    """Both ask about the same users, with the same query ids, at the same time."""
+    replies = guarded_engine.topics.replies[0]
+    inbox = Inbox(replies, one=True, partition=1)
+    users = [f"{user}-{number}" for number in range(USERS)]
+
+    async def asked(service: KafkaService, name: str, memory_id: str) -> list[tuple[str, str]]:
+        await service.apply(memory(name, "x", id=memory_id), ours, WAIT_S)
+        answers = await together(*(service.ask(get(name, memory_id, str(n)), ours, WAIT_S) for n in range(ROUNDS)))
+        return [(answer.query_id, (answer.versions or [{}])[0]["id"]) for answer in answers]
+
+    async def both(*services: KafkaService) -> None:
+        calls = [(service, name, f"{name}-{place}") for name in users for place, service in enumerate(services)]
+        expected = [[(str(number), memory_id) for number in range(ROUNDS)] for _, _, memory_id in calls]
+        assert await together(*(asked(*call) for call in calls)) == expected
+
+    broker, topics = guarded_engine.broker, guarded_engine.topics
+    with service_of(broker, topics, inbox) as one, service_of(broker, topics, inbox) as other:
+        asyncio.run(both(one, other))
+    found = [message for message in read_topic(broker, replies) if user.encode() in message.key()]
+    assert (len(found), {message.partition() for message in found}) == (2 * USERS * ROUNDS, {1})
+
+
+def test_client_reads_answers_from_its_reply_partition(guarded_engine: Engine, user: str) -> None:
+    replies = guarded_engine.topics.replies[0]
+    assert guarded_engine.key is not None
+    key = guarded_engine.key.text()
+    with guarded_engine.client(api_key=key, reply_topic=replies, reply_partition=2) as client:
+        position = client.add("tea is green", user=user)
+        assert contents(client.search("tea", user=user, after=position).response) == ["tea is green"]
+    [reply] = [one for one in read_topic(guarded_engine.broker, replies) if user.encode() in one.key()]
+    assert reply.partition() == 2
+
+
+def test_missing_reply_partition_is_named(guarded_engine: Engine, user: str) -> None:
+    async def refused(service: KafkaService) -> None:
+        said = f"has {PARTITIONS} partitions, and none of them is 7"
+        with pytest.raises(QueryTimeout, match=said):
+            await service.ask(recall(user, "x"), (), 1.0)
+        assert said in service.obstacle()
+
+    topics = guarded_engine.topics
+    with service_of(guarded_engine.broker, topics, Inbox(topics.replies[0], one=True, partition=7)) as service:
+        asyncio.run(refused(service))
+
+
+def test_calls_to_a_missing_broker_time_out_without_futures(user: str) -> None:
+    async def futures_left(service: KafkaService) -> int:
+        for write in (service.store(memory(user, "x"), ()), service.apply(memory(user, "x"), (), 0.3)):
+            with pytest.raises(DeliveryFailed):
+                await write
+        assert service.obstacle()
+        calls = [service.ask(recall(user, "x"), (), 0.2) for _ in range(MANY)]
+        over = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(one) for one in over} == {QueryTimeout}
+        del calls, over
+        await asyncio.sleep(0)  # this turn of the loop still refers to them
+        gc.collect()
+        return sum(isinstance(one, asyncio.Future) and not isinstance(one, asyncio.Task) for one in gc.get_objects())
+
+    with service_of(Cluster(f"{HOST}:{free_ports(None)[0]}"), TopicNames(), timeout_s=0.3) as service:
+        assert asyncio.run(futures_left(service)) < MANY
+
+
+@pytest.fixture
+def client(engine: Engine) -> Iterator[RecallClient]:
+    with engine.client() as client:
+        yield client
+
+
+def async_client(engine: Engine, **chosen: Any) -> AsyncRecallClient:
+    return AsyncRecallClient(engine.broker.bootstrap_servers, "acme", **{"timeout_s": WAIT_S, **engine.named, **chosen})
+
+
+def test_query_without_engine_times_out(deserted: Engine) -> None:
+    with deserted.client() as client:
+        with pytest.raises(QueryTimeout, match="q-3") as raised:
+            client.search("anyone?", user="ann", id="q-3", timeout_s=0.3)
+        assert isinstance(raised.value, TimeoutError)
+        client.add("still works", user="ann")
+
+
+@pytest.mark.parametrize("missing", ["memory_topic", "response_topic"])
+def test_missing_topic_is_named(engine: Engine, missing: str) -> None:
+    with (
+        engine.client(timeout_s=0.5, **{missing: "no-such-topic"}) as client,
+        pytest.raises((DeliveryFailed, QueryTimeout), match="no-such-topic"),
+    ):
+        client.add("lost", user="ann") if missing == "memory_topic" else client.search("anyone?", user="ann")
+
+
+def test_close_fails_open_queries(deserted: Engine) -> None:
+    async def result() -> Found:
+        client = async_client(deserted)
+        open_query = asyncio.ensure_future(client.search("anyone?", user="ann"))
+        await client.add("a record that is acknowledged", user="ann")
+        await client.close()
+        await asyncio.wait([open_query])
+        return open_query.result()
+
+    with pytest.raises(Exception, match="closed"):
+        asyncio.run(result())
+
+
+def test_response_in_an_added_partition_is_read(deserted: Engine, user: str) -> None:
+    topics = deserted.topics
+    servers: dict[str, Any] = {"bootstrap.servers": deserted.broker.bootstrap_servers}
+    admin = AdminClient(servers)
+
+    def has_leaders() -> bool:
+        found = admin.list_topics(topics.responses, timeout=WAIT_S).topics[topics.responses].partitions
+        return len(found) == 2 and all(partition.leader >= 0 for partition in found.values())
+
+    def is_asked(query_id: str) -> bool:
+        with closing(Consumer({**servers, "group.id": "test"})) as consumer:
+            consumer.assign([TopicPartition(topics.queries, 0, 0)])
+            messages = iter(lambda: consumer.poll(WAIT_S), None)
+            return any(query_id.encode() in (message.value() or b"") for message in messages)
+
+    def answer(query_id: str, partition: int) -> None:
+        value = Response(query_id=query_id, status="ok", memories=[]).model_dump_json().encode()
+        producer = Producer(servers)  # a new one, which asks for the partitions anew
+        producer.produce(topics.responses, value, f"acme/{user}".encode(), partition)
+        assert producer.flush(WAIT_S) == 0
+
+    with deserted.client() as client, ThreadPoolExecutor(1) as pool:
+        for number, partition in enumerate((0, 1, 0)):
+            if number == 1:
+                admin.create_partitions([NewPartitions(topics.responses, 2)])[topics.responses].result()
+                assert retry(has_leaders, time.monotonic() + WAIT_S)
+            answered = pool.submit(client.search, "anything", user=user, id=f"q-{number}")
+            assert is_asked(f"q-{number}")
+            answer(f"q-{number}", partition)
+            assert answered.result().response.query_id == f"q-{number}"
+
+
+# ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+TENANT = "acme"
+
+
+def test_embedded_program_works_on_kafka_after_a_one_line_change(broker: Cluster) -> None:
+    topics = own_topics()
+    create(broker, topics, partitions=2)
+    with Memory(tenant=TENANT) as memory:
+        embedded = programme.run(memory, "ann")
+    with (
+        running_flow(broker, topics, TENANT),
+        RecallClient(
+            broker.bootstrap_servers,
+            tenant=TENANT,
+            memory_topic=topics.memory,
+            query_topic=topics.queries,
+            response_topic=topics.responses,
+            control_topic=topics.control,
+            timeout_s=30.0,
+        ) as client,
+    ):
+        on_kafka = programme.run(client, "ann")
+    assert {name: (on_kafka[name], embedded[name]) for name in embedded if on_kafka[name] != embedded[name]} == {}
+
+
+def asyncio_client(engine: Engine) -> AsyncRecallClient:
+    return AsyncRecallClient(engine.broker.bootstrap_servers, "acme", timeout_s=30.0, **engine.named)  # type: ignore[arg-type]
+
+
+def test_store_reads_its_own_writes(client: RecallClient, user: str) -> None:
+    store = RecallStore(client)
+    for drink in ("likes tea", "likes coffee"):
+        store.put((user, "food"), "drink", {"text": drink})
+    item = store.get((user, "food"), "drink")
+    assert item is not None
+    assert item.value == {"text": "likes coffee"}
+    assert [found.value["text"] for found in store.search((user,), query="coffee")] == ["likes coffee"]
+    assert store.list_namespaces(prefix=(user,)) == [(user, "food")]
+    store.delete((user, "food"), "drink")
+    assert store.search((user,)) == []
+
+
+def test_item_larger_than_an_answer_is_refused(engine: Engine, user: str) -> None:
+    async def use() -> None:
+        async with asyncio_client(engine) as client:
+            session = RecallSession("s1", client, user)
+            await session.add_items([{"role": "user", "content": "x" * 1_048_300}])
+            with pytest.raises(UsageError, match=r"max\.message\.bytes"):
+                await session.get_items()
+
+    asyncio.run(use())
+
+
+@pytest.fixture
+def key(guarded_engine: Engine) -> str:
+    assert guarded_engine.key is not None
+    return guarded_engine.key.text()
+
+
+def test_mcp_tools_find_an_added_memory(guarded_engine: Engine, key: str, tmp_path: Path) -> None:
+    async def session() -> tuple[str, list[str]]:
+        who = ["--tenant", "acme", "--user", "ann", "--config", str(config)]
+        async with over_stdio(*guarded_engine.flags, *who, errors=tmp_path / "log") as client:
+            added = await call(client, "add_memory", content="Ann's flight to Oslo leaves on 3 June.")
+            found = await call(client, "search_memory", query="When does Ann fly?")
+            memories = (found.structured_content or {}).get("memories", [])
+            return text(added), [memory["content"] for memory in memories]
+
+    config = tmp_path / "key.toml"
+    config.write_text(f'[auth]\napi_key = "{key}"\n[serve]\ntimeout_s = {GIVE_UP_S}\n')
+    added, contents = run(session)
+    assert added.startswith("Remembered as ")
+    assert contents == ["Ann's flight to Oslo leaves on 3 June."]
+
+
+def test_mem0_client_finds_an_added_memory(guarded_engine: Engine, key: str, start: Start, tmp_path: Path) -> None:
+    mem0 = import_mem0(tmp_path)
+    serving = start("serve", "--port", "0", *guarded_engine.flags)
+    host = f"{address_of(serving)}/mem0/acme"
+    client: Any = mem0.MemoryClient(api_key=key, host=host)
+    added = client.add("Bob's cat is called Miso.", user_id="bob", metadata={"pet": True})
+    [found] = client.search("What is the cat's name?", filters={"user_id": "bob"})["results"]
+    assert found["id"] == added["results"][0]["id"]
+    assert (found["memory"], found["metadata"]) == ("Bob's cat is called Miso.", {"pet": True})
+    client.update(found["id"], text="Bob's cat is called Sushi.")
+    assert [one["new_memory"] for one in client.history(found["id"])][-1] == "Bob's cat is called Sushi."
+    client.delete(found["id"])
+    assert client.get_all(filters={"user_id": "bob"})["count"] == 0
+    client.client.close()
+    with httpx.Client() as http, pytest.raises(ValueError, match="API key"):
+        mem0.MemoryClient(api_key=ApiKeyText.new().text(), host=host, client=http)

@@ -1,0 +1,545 @@
+"""Members of a deployment: shares, standby, joins, kills, supervised processes and lost disks."""
+
+import base64
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.broker import HOST, Cluster, free_ports
+from benchmarks.kafka_flow import own_topics
+from recallflow.connectors.kafka.group import Shares
+from recallflow.connectors.kafka.group_consumer import SHARING
+from recallflow.flows.standby import without
+from recallflow.members.start import member_name
+from recallflow.owner import state_partition
+from recallflow.state.lock import LOCK
+from tests.fleet import checker
+from tests.fleet.checker import settled
+from tests.fleet.engine import SHORT_SESSION, Engine, Topics, command
+from tests.fleet.members import KILL, LOSE, PAUSE, Fault, Fleet, Ownership
+from tests.fleet.records import Log, Reader, Sent, who
+from tests.fleet.trial import Plan, Trial
+from tests.kafka.harness import FLAGS, read_topic, until
+from tests.kafka.toy_member import Line, read, silences
+from tests.readable import contains
+from tests.starts import fork_server
+
+PARTITIONS = 4
+OWNERS = 16
+TOLD, MORE = 60, 20
+OURS = re.compile(r"partition (\d+) is assigned[,;] .*:\d+ resumes at offset (\d+)")
+HELD = re.compile(r"partition (\d+) is assigned, with (\d+) memories of")
+
+
+@pytest.fixture
+def topics(broker: Cluster) -> Topics:
+    made = Topics(broker)
+    made.make(PARTITIONS)
+    return made
+
+
+@pytest.fixture
+def fleet(topics: Topics, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(topics, tmp_path, 2, "--epoch-ms", "100", "--standby", "1", *SHORT_SESSION) as fleet:
+        yield fleet
+
+
+def memories(member: Engine) -> float:
+    return member.metrics()["recallflow_memories"]
+
+
+def test_a_standby_takes_over_at_the_end_of_the_log(topics: Topics, fleet: Fleet) -> None:
+    log, group, left = Log(topics), Ownership(topics, fleet.deployment), fleet.members[1]
+    with closing(Reader(topics)) as reader:
+        fleet.up()
+        left.until(lambda: [*Counter(group.look().values()).values()] == [PARTITIONS // 2] * 2, "one of two")
+        log.talk(TOLD, owners=OWNERS)
+        assert reader.until(lambda: settled(log, reader)), fleet.said()
+        left.until(lambda: [memories(one) for one in fleet.members] == [TOLD] * 2, "warm")
+        before, ends = len(left.said()), topics.bounds("memory")
+        fleet.kill(0)
+        left.until(lambda: len(OURS.findall(left.said()[before:])) == PARTITIONS // 2, "alone")
+        came = {int(part): int(offset) for part, offset in OURS.findall(left.said()[before:])}
+        assert came == {part: ends[part][1] for part in came}
+        assert sum(int(held) for _, held in HELD.findall(left.said()[before:])) > 0
+        log.talk(MORE, owners=OWNERS)
+        assert reader.until(lambda: settled(log, reader)), fleet.said()
+        findings = checker.judge(log, reader)
+        assert findings.clean(), findings
+    assert left.stop().code == 0, left.said()
+
+
+class Member:
+    """A consumer of a group that shares as members of a deployment do; it reads nothing."""
+
+    def __init__(self, broker: Cluster, topic: str) -> None:
+        self.name, self.share = "", frozenset[int]()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers, "group.id": topic,
+                "partition.assignment.strategy": SHARING, "heartbeat.interval.ms": 300,
+            }
+        )  # fmt: skip
+        self._consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke)
+
+    def _assign(self, consumer: Consumer, came: list[TopicPartition]) -> None:
+        self.name, self.share = consumer.memberid() or "", self.share | {one.partition for one in came}
+        consumer.incremental_assign(came)
+
+    def _revoke(self, consumer: Consumer, gone: list[TopicPartition]) -> None:
+        self.share -= {one.partition for one in gone}
+        consumer.incremental_unassign(gone)
+
+    def poll(self) -> None:
+        self._consumer.poll(0.02)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.mark.parametrize(("count", "partitions"), [(3, 8), (5, 16)])
+def test_lost_partitions_are_shared_out_as_predicted(broker: Cluster, count: int, partitions: int) -> None:
+    topic = f"shared-{uuid.uuid4().hex}"
+    broker.create_topics({topic: partitions})
+    with ExitStack() as stack:
+        members = [stack.enter_context(closing(Member(broker, topic))) for _ in range(count)]
+
+        def shared() -> Shares | None:
+            for one in members:
+                one.poll()
+            sizes = [len(one.share) for one in members]
+            even = sum(sizes) == partitions and max(sizes) - min(sizes) <= 1
+            return {one.name: one.share for one in members} if even else None
+
+        until(lambda: shared() is not None)
+        while len(members) > 1:
+            before = shared()
+            assert before is not None
+            lost = members.pop()
+            lost.close()
+            until(lambda: shared() is not None)
+            assert shared() == without(before, lost.name)
+
+
+SIX = 6
+MANY = 24
+
+# The real command, but what it gives up is handed over only once a file is there: all of it was closed by then.
+HOLDS = """
+import time
+from pathlib import Path
+from recallflow.flows.ownership import Ownership
+
+give_up = Ownership.give_up
+
+def held(self, partitions):
+    places = give_up(self, partitions)
+    while not Path({go_on!r}).exists() and not self._stopping.is_set():
+        time.sleep(0.01)
+    return places
+
+Ownership.give_up = held
+"""
+
+
+class Holding(Engine):
+    def __init__(self, six_topics: Topics, folder: Path, *options: str, name: str) -> None:
+        super().__init__(six_topics, folder, *options, name=name)
+        self._go_on = folder / "go on"
+        self.setup = HOLDS.format(go_on=str(self._go_on))
+
+    def hand_over(self) -> None:
+        self._go_on.touch()
+
+
+@pytest.fixture
+def six_topics(broker: Cluster) -> Topics:
+    made = Topics(broker)
+    made.make(SIX)
+    return made
+
+
+def shares(group: Ownership) -> list[int]:
+    return [*Counter(group.look().values()).values()]
+
+
+def test_kept_partitions_answer_while_others_move(six_topics: Topics, tmp_path: Path) -> None:
+    log = Log(six_topics)
+    options = ("--deployment", f"joined-{six_topics.suffix}", "--epoch-ms", "100")
+    with (
+        Holding(six_topics, tmp_path, *options, name="first") as first,
+        Engine(six_topics, tmp_path, *options, name="second") as second,
+        closing(Reader(six_topics)) as reader,
+    ):
+        group = Ownership(six_topics, options[1])
+        first.up()
+        log.talk(MANY, owners=MANY)
+        assert reader.until(lambda: settled(log, reader)), first.said()
+        second.start()
+        owners = {f"user{number}": partition_of(f"user{number}") for number in range(MANY)}
+        first.until(lambda: len(open_partitions(first)) == SIX // 2, "giving up half")
+        stays = open_partitions(first)
+        asked = {owner: [log.ask(owner, "user.stats"), log.tell(owner, content="since")] for owner in owners}
+        log.flush()
+        staying = [sent for owner, part in owners.items() if part in stays for sent in asked[owner]]
+        moving = [sent for owner, part in owners.items() if part not in stays for sent in asked[owner]]
+        assert staying
+        assert moving
+        assert reader.until(lambda: all(came(sent, reader) for sent in staying)), first.said()
+        assert not any(came(sent, reader) for sent in moving)
+        first.hand_over()
+        assert reader.until(lambda: settled(log, reader)), second.said()
+        first.until(lambda: shares(group) == [SIX // 2] * 2, "one of two")
+        findings = checker.judge(log, reader)
+        assert findings.clean(), findings
+
+
+def partition_of(owner: str) -> int:
+    named = who(owner)
+    return state_partition(named["tenant_id"], named["user_id"], SIX)
+
+
+def open_partitions(member: Engine) -> set[int]:
+    lags = (name for name in member.metrics() if name.startswith("recallflow_consumer_lag_records"))
+    return {int(name.partition('partition="')[2].partition('"')[0]) for name in lags if 'topic="memory' in name}
+
+
+def came(sent: Sent, reader: Reader) -> bool:
+    kind, name = ("response", sent.query_id) if sent.kind == "query" else ("receipt", sent.position)
+    return (kind, name) in reader.seen
+
+
+SESSION_S = 6.0  # the shortest that a broker takes by default
+EIGHT = 8
+GIVE_UP_S = 60.0
+
+TOY_MEMBER = "from tests.kafka.toy_member import main; main()"
+
+ToyProcess = subprocess.Popen[str]
+
+
+class ToySite:
+    def __init__(self, broker: Cluster, topics: Callable[[str], str], directory: Path) -> None:
+        self.memory, self.queries, self.group = topics("memory.events"), topics("queries"), topics("group")
+        self.broker = broker
+        self.path = directory / "lines"
+        self.path.touch()
+        self._directory = directory
+        self._members: list[ToyProcess] = []
+
+    def make(self, memory: int = EIGHT, queries: int = EIGHT) -> "ToySite":
+        self.broker.create_topics({self.memory: memory, self.queries: queries})
+        return self
+
+    def start(self, directory: str, *more: str) -> ToyProcess:
+        where = [self.broker.bootstrap_servers, self.group, self.memory, self.queries]
+        words = [*where, str(SESSION_S), str(self._directory / directory), str(self.path), *more]
+        self._members.append(fork_server().start(TOY_MEMBER, words, text=True))
+        return self._members[-1]
+
+    def close(self) -> None:
+        for member in self._members:
+            member.kill()
+            member.communicate()
+
+    def lines(self) -> list[Line]:
+        return read(self.path)
+
+    def owners(self) -> dict[int, int]:
+        now: dict[int, int] = {}
+        for line in self.lines():
+            if line.event == "give":
+                now.pop(line.partition, None)
+            else:
+                now[line.partition] = int(line.tenure.partition(".")[0])
+        return now
+
+    def shares(self, *members: ToyProcess) -> dict[int, int]:
+        owners = [*self.owners().values()]
+        return {member.pid: owners.count(member.pid) for member in members}
+
+    def until(self, true: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + GIVE_UP_S
+        while not true():
+            assert time.monotonic() < deadline_s, self.owners()
+
+    def all_send(self, *members: ToyProcess, partitions: int = EIGHT) -> None:
+        """Returns once each partition is sent of by one of the members, and all have their share."""
+        each, every = {member.pid for member in members}, {*range(partitions)}
+
+        def shared() -> bool:
+            assert [member.returncode for member in members if member.poll() is not None] == []
+            return self.owners().keys() == every and {*self.owners().values()} == each
+
+        self.until(shared)
+        since_s = self.lines()[-1].at_s
+        self.until(lambda: {line.partition for line in self.lines() if line.at_s > since_s} == every)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+        for grown in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            grown.result()
+
+    def check_nothing_again(self) -> None:
+        sent: dict[int, list[int]] = {}
+        for line in self.lines():
+            if line.event == "send":
+                sent.setdefault(line.partition, []).append(line.sent)
+        assert all(found == [*range(1, len(found) + 1)] for found in sent.values())
+
+    def check_one_owner(self) -> None:
+        assert [silence for found in silences(self.lines()).values() for _, silence in found if silence < 0] == []
+
+
+@pytest.fixture
+def toys(broker: Cluster, topics: Callable[[str], str], tmp_path: Path) -> Iterator[ToySite]:
+    made = ToySite(broker, topics, tmp_path)
+    yield made
+    made.close()
+
+
+def stop(member: ToyProcess) -> None:
+    assert member.stdin is not None
+    member.stdin.write("\n")
+    member.stdin.flush()
+    assert member.wait(GIVE_UP_S) == 0
+
+
+def test_members_share_partitions_and_added_ones(toys: ToySite) -> None:
+    toys.make()
+    members = []
+    for number in range(3):
+        members.append(toys.start(str(number)))
+        toys.all_send(*members)
+    assert sorted(toys.shares(*members).values()) == [2, 3, 3]
+    stop(members.pop(0))
+    toys.all_send(*members)
+    toys.grow(toys.memory, 2 * EIGHT)
+    toys.grow(toys.queries, 2 * EIGHT)
+    toys.all_send(*members, partitions=2 * EIGHT)
+    assert "has members whose partitions the group assigns: stop them first" in ended(toys.start("all", "--own", "0-7"))
+    toys.check_one_owner()
+    toys.check_nothing_again()
+
+
+def test_the_last_process_of_a_static_name_works_alone(toys: ToySite) -> None:
+    toys.make()
+    first = toys.start("one", "--instance-id", "a")
+    toys.all_send(first)
+    second = toys.start("two", "--instance-id", "a")
+    assert "DeploymentLost" in ended(first)
+    toys.all_send(second)
+    second.send_signal(signal.SIGSTOP)
+    third = toys.start("three", "--instance-id", "a")
+    toys.all_send(third)
+    second.send_signal(signal.SIGCONT)
+    assert "DeploymentLost" in ended(second)
+    toys.all_send(third)
+    toys.check_one_owner()
+
+
+def test_partitions_may_be_assigned_by_hand(toys: ToySite) -> None:
+    toys.make()
+    low, high = toys.start("low", "--own", "0-3"), toys.start("high", "--own", "4-7")
+    toys.all_send(low, high)
+    assert {part for part, owner in toys.owners().items() if owner == low.pid} == {0, 1, 2, 3}
+    other = toys.start("other", "--own", "2-5,7")
+    assert re.search(r"UsageError: .* another process owns partitions (0-3|4-7): .* --own 2-5,7", ended(other))
+    shares = toys.start("shares")
+    assert "has members that own theirs by --own: stop them first" in ended(shares)
+    again = toys.start("low again", "--own", "0-3")
+    assert "DeploymentLost: another process has joined deployment" in ended(low)
+    toys.all_send(again, high)
+    toys.check_one_owner()
+
+
+def test_topics_that_do_not_fit_are_refused(toys: ToySite) -> None:
+    toys.make(queries=EIGHT // 2)
+    assert f"add partitions to {toys.queries}" in ended(toys.start("one"))
+    toys.grow(toys.queries, EIGHT)
+    assert "has no partition 8-9" in ended(toys.start("two", "--own", "6-9"))
+
+
+def ended(member: ToyProcess) -> str:
+    assert member.wait(GIVE_UP_S) == 1
+    assert member.stderr is not None
+    return member.stderr.read()
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+USERS = 24
+MEMBERS = [member_name(number) for number in range(2)]
+
+
+class Supervised:
+    def __init__(self, broker: Cluster, folder: Path, start: Start) -> None:
+        self._broker, self._start = broker, start
+        self.folder, self.topics, self._sent = folder, own_topics(), 0
+        (self._port,) = free_ports(None)
+        named = {getattr(self.topics, name) for name in FLAGS.values()} | {self.topics.enrichment}
+        broker.create_topics(dict.fromkeys(named, PARTITIONS))
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
+        where = ["--state-dir", self.folder, "--bootstrap-servers", self._broker.bootstrap_servers]
+        pace = ["--epoch-ms", "50", "--metrics-port", str(self._port)]
+        process = self._start("run", "--processes", "2", *pace, *where, *named)
+        until(lambda: process.poll() is None and self.ask("/readyz") == "ready\n")
+        yield process
+        members = [self.pid(name) for name in MEMBERS]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=GIVE_UP_S)
+        assert process.returncode == 0, errors
+        assert not any(Path(f"/proc/{pid}").exists() for pid in members)
+
+    def ask(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self._port}{path}", timeout=GIVE_UP_S) as answer:
+                return str(answer.read().decode())
+        except OSError as error:
+            return str(error)
+
+    def measured(self, name: str) -> dict[str, float]:
+        families = text_string_to_metric_families(self.ask("/metrics"))
+        return {one.labels["member"]: one.value for family in families for one in family.samples if one.name == name}
+
+    def pid(self, name: str) -> int:
+        return int(orjson.loads((self.folder / name / LOCK).read_bytes())["pid"])
+
+    def folders(self) -> dict[str, set[str]]:
+        return {name: {one.name for one in (self.folder / name).glob("p0*")} for name in MEMBERS}
+
+    def tell(self, count: int) -> None:
+        for _ in range(count):
+            user = f"user{self._sent % USERS}"
+            event = {"type": "message", "id": f"m{self._sent}", "tenant_id": "acme", "user_id": user, "receipt": True}
+            value = orjson.dumps(event | {"content": f"The key is under mat {self._sent}"})
+            self._producer.produce(self.topics.memory, value, key=f"acme/{user}")
+            self._sent += 1
+        assert self._producer.flush(GIVE_UP_S) == 0
+
+    def all_told_once(self) -> bool:
+        receipts = read_topic(self._broker, self.topics.receipts)
+        told = Counter(orjson.loads(one.value())["memory_id"] for one in receipts)
+        assert not [one for one, times in told.items() if times > 1]
+        return len(told) == self._sent
+
+
+@pytest.fixture
+def supervised(broker: Cluster, tmp_path: Path, start: Start) -> Supervised:
+    return Supervised(broker, tmp_path / "state", start)
+
+
+def test_members_share_partitions_and_a_killed_one_restarts(supervised: Supervised) -> None:
+    with supervised.running():
+        supervised.tell(60)
+        until(supervised.all_told_once)
+        until(lambda: min(map(len, supervised.folders().values())) >= PARTITIONS // 2)  # the group has spread them
+        until(lambda: min(supervised.measured("recallflow_memories").values()) > 0)
+        assert supervised.measured("recallflow_memories").keys() == {*MEMBERS}
+
+        folders, killed = supervised.folders(), supervised.pid(MEMBERS[1])
+        os.kill(killed, signal.SIGKILL)
+        supervised.tell(60)
+        until(supervised.all_told_once)
+        until(lambda: supervised.ask("/readyz") == "ready\n")
+        assert supervised.pid(MEMBERS[1]) != killed
+        assert supervised.measured("recallflow_member_restarts_total") == {MEMBERS[0]: 0, MEMBERS[1]: 1}
+        assert supervised.folders() == folders  # its name in the group was kept for it: nothing moved
+
+
+TWO = 2
+SIX_OWNERS = 6
+TOLD_BEFORE, SINCE = 40, 12
+WHOSE, WHAT = "acme-corporation/ann-of-acme", "The violin under the stairs"
+SAID = ("acme-corporation", "ann-of-acme", "violin under the stairs")  # some of which stands in files as it is
+OFTEN, SELDOM = ("--checkpoint-minutes", "0.01"), ("--checkpoint-minutes", "1000")
+FETCHED = re.compile(
+    r"partition (\d+) was restored from a checkpoint of \d+ bytes in [\d.]+ s, applied up to offset (\d+)"
+)
+
+
+def test_a_lost_disk_is_restored_from_encrypted_checkpoints(broker: Cluster, tmp_path: Path) -> None:
+    topics, store = Topics(broker), tmp_path / "checkpoints"
+    topics.make(TWO)
+    log = Log(topics)
+    always = ("--epoch-ms", "100", "--checkpoint-to", f"file:{store}", "--instance-id", "one", *SHORT_SESSION)
+    key = ("--master-key-file", str(key_file(tmp_path)))
+    with Fleet(topics, tmp_path, 1, *always, *key) as fleet, closing(Reader(topics)) as reader:
+        (member,) = fleet.members
+
+        def talk(count: int) -> dict[int, int]:
+            log.talk(count, owners=SIX_OWNERS)
+            assert reader.until(lambda: settled(log, reader)), member.said()
+            return {part: end for part, (_, end) in topics.bounds("memory").items()}
+
+        member.up(*OFTEN)
+        log.tell(WHOSE, content=WHAT)
+        ends = talk(TOLD_BEFORE)
+        member.until(lambda: kept(store) == ends, "kept")
+        member.kill()
+        member.up(*SELDOM)
+        talk(SINCE)
+        member.kill()
+        fleet.lose_disk(0)
+        member.up(*SELDOM)
+        log.flush()
+        assert kept(store) == ends  # nothing of what came since
+        assert {int(part): int(offset) + 1 for part, offset in FETCHED.findall(member.said())} == ends
+        assert {int(part): int(offset) for part, offset in OURS.findall(member.said())} == ends
+        talk(SINCE)
+        findings = checker.judge(log, reader)
+        assert findings.clean(), findings
+        assert member.metrics()["recallflow_memories"] == 1 + TOLD_BEFORE + 2 * SINCE
+        assert member.stop().code == 0, member.said()
+    assert readable(store) == set()
+
+
+def key_file(folder: Path) -> Path:
+    path = folder / "master.key"
+    path.write_text(base64.b64encode(bytes(range(32))).decode())
+    return path
+
+
+def kept(store: Path) -> dict[int, int]:
+    listed = command("checkpoints", "list", f"file:{store}", "--json").out.splitlines()
+    found = [(one["partition"], one["offset"] + 1) for one in map(orjson.loads, listed)]
+    return {part: max(offset for number, offset in found if number == part) for part, _ in found}
+
+
+def readable(store: Path) -> set[str]:
+    content = b"\0".join(path.read_bytes() for path in store.rglob("*") if path.parent.name == "objects")
+    return {said for said in SAID if contains(content, said)}
+
+
+FAULTS = [Fault(KILL, (0,), 1.0, 1.0), Fault(PAUSE, (1,), 7.0, 1.0), Fault(LOSE, (2,), 7.0, 1.0)]
+
+
+def test_a_fleet_under_faults_answers_all_once_with_equal_state(broker: Cluster, tmp_path: Path) -> None:
+    plan = Plan(members=3, partitions=6, seed=18, misrouted=0.1, per_second=20.0)
+    with closing(Trial(broker, tmp_path, plan)) as run:
+        report = run.run(FAULTS)
+    assert report.findings.clean(), report.findings
+    assert not report.broken, report.broken
+    assert report.state_equal
+    assert report.faults == {KILL: 1, PAUSE: 1, LOSE: 1}
+    assert report.findings.outputs >= report.records > 0
+    assert report.astray

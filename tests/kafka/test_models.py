@@ -1,0 +1,576 @@
+"""Models behind real HTTP in the flows: enrichment, embedding, reembed and the page about models."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.broker import Cluster
+from recallflow.client import QueryTimeout, RecallClient
+from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.enrichment import content_hash
+from recallflow.flows.reembed import TOGETHER
+from recallflow.flows.settings import TopicNames
+from recallflow.operators.enrichment.prompts import DATA, DATA_END
+from recallflow.state.trace_search import Findings, Pieces, RecordFilter, search_folder
+from tests.event_log import hash_of
+from tests.kafka.harness import (
+    FLOW_FLAGS,
+    SESSION_S,
+    Command,
+    Deployment,
+    Names,
+    OnTopics,
+    Start,
+    enriched_topics,
+    own_topics,
+    produce,
+    read_topic,
+    until,
+    watched,
+)
+from tests.llm_server import Asked, Fault, LlmServer
+from tests.starts import COMMAND, Started, fork_server
+
+PARTITIONS = 2
+CAPACITY = 20
+
+
+@dataclass
+class Enrichment(OnTopics):
+    state_dir: Path
+    settings: dict[str, str]
+
+    def words(self, *more: str, state_dir: Path | None = None) -> list[str]:
+        where = ["--create", "--state-dir", str(state_dir or self.state_dir), *self.options(FLOW_FLAGS["enrich"])]
+        return ["enrich", *where, "--epoch-ms", "50", "--session-timeout-s", str(SESSION_S), *more]
+
+    def start(self, *more: str, state_dir: Path | None = None) -> Started:
+        return fork_server().start(COMMAND, self.words(*more, state_dir=state_dir), os.environ | self.settings)
+
+    @contextlib.contextmanager
+    def running(self, *more: str, state_dir: Path | None = None) -> Iterator[Started]:
+        with self.command(*self.words(*more, state_dir=state_dir), environment=self.settings, log=[]) as process:
+            yield process
+
+    def request(self, count: int, begin: int = 0, **fields: Any) -> None:
+        requests: list[dict[str, Any]] = []
+        for number in range(begin, begin + count):
+            user = f"u{number % 5}"
+            content = f"I moved to town {number}"
+            memory: dict[str, Any] = {
+                "memory_id": f"m{number}", "content": content, "content_hash": content_hash(content),
+            }  # fmt: skip
+            memory |= {"kind": "message", "role": "user", "created_at": number}
+            request: dict[str, Any] = {
+                "type": "enrichment.request", "tenant_id": "acme", "user_id": user, "tasks": ["facts"],
+            }  # fmt: skip
+            request |= {"source": f"memory.events:0:{number}", "memories": [memory]} | fields
+            requests.append(request)
+        produce(self.broker, self.topics.enrichment, *requests)
+
+    def results(self) -> list[dict[str, Any]]:
+        return self.read(self.topics.results)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [event for event in self.read(self.topics.memory) if event["type"] != "message"]
+
+    def check_once(self, count: int) -> None:
+        until(lambda: len(self.results()) >= count)
+        assert Counter(result["memory_id"] for result in self.results()) == Counter(f"m{n}" for n in range(count))
+        wanted = sum(len(result["events"]) for result in self.results())
+        until(lambda: len(self.events()) >= wanted)
+        assert wanted >= count
+        assert [*Counter(event["id"] for event in self.events()).values()] == [1] * wanted
+        headers = [dict(message.headers() or ()) for message in read_topic(self.broker, self.topics.memory)]
+        identities = Counter((one[SOURCE_HEADER], one[NUMBER_HEADER]) for one in headers if SOURCE_HEADER in one)
+        assert [*identities.values()] == [1] * wanted
+
+
+def data(asked: Asked) -> Any:
+    return orjson.loads(asked.user.partition(DATA)[2].partition(DATA_END)[0])
+
+
+def facts(asked: Asked) -> dict[str, Any]:
+    empty: dict[str, Any] = {"entities": [], "valid_from": None, "valid_to": None}
+    found = [
+        {"message": one["number"], "content": one["text"], "kind": "fact", "confidence": 0.9, "evidence": one["text"]}
+        for one in data(asked)["messages"]
+    ]
+    return {"facts": [one | empty for one in found]}
+
+
+def settings(llm_server: LlmServer) -> dict[str, str]:
+    return {
+        "RECALLFLOW_LLM_MODEL": "judge", "RECALLFLOW_LLM_BASE_URL": llm_server.url,
+        "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0", "RECALLFLOW_ENRICHMENT_BATCH_SIZE": "1",
+        "RECALLFLOW_LLM_CAPACITY": str(CAPACITY),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer) -> Enrichment:
+    llm_server.answer("facts", facts)
+    return Enrichment(broker, enriched_topics(broker, topics), tmp_path / "enrich", settings(llm_server))
+
+
+def asked_about(llm_server: LlmServer) -> Counter[str]:
+    return Counter(one["text"] for asked in llm_server.requests for one in data(asked)["messages"])
+
+
+def empty(broker: Cluster, topic: str) -> None:
+    """Remove all records of a topic, as retention does."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(topic, n, OFFSET_END) for n in range(PARTITIONS)]).values():
+        future.result()
+
+
+# ── kills, stops, a lost directory ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_open_requests_are_asked_again_unless_retention_took_them(
+    broker: Cluster, enrichment: Enrichment, llm_server: LlmServer
+) -> None:
+    """No file names a user or holds a text while calls are under way, and a stop does not wait for them."""
+    enrichment.request(10)
+    llm_server.fail("hang", times=None)
+    process = enrichment.start()
+    with watched(process):
+        llm_server.wait_for(lambda now: now.held == 10)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    findings, texts = Findings(), Pieces([b"I moved to town", b"user_id", b'"acme"', b"acme/u"])
+    search_folder(enrichment.state_dir, texts, RecordFilter(), findings)
+    assert findings.sizes
+    assert findings.telling() == {}
+    llm_server.heal()
+    with enrichment.running():
+        enrichment.check_once(10)
+    assert {*asked_about(llm_server).values()} == {2}
+
+    llm_server.fail("hang", times=None)
+    enrichment.request(5, begin=10)
+    with enrichment.running():
+        llm_server.wait_for(lambda now: now.held == 5)
+    llm_server.heal()
+    empty(broker, enrichment.topics.enrichment)
+    enrichment.request(1, begin=15)
+    refused = enrichment.start()
+    assert b"--give-up-unanswered" in refused.communicate()[1]
+    assert refused.returncode == 1
+    with enrichment.running("--give-up-unanswered"):
+        until(lambda: len(enrichment.results()) == 11)
+    assert "m15" in [result["memory_id"] for result in enrichment.results()]
+
+
+def test_a_lost_directory_and_a_new_deployment_repeat_nothing(enrichment: Enrichment, llm_server: LlmServer) -> None:
+    own = enrichment.topics
+    foreign = {"type": "memory", "tenant_id": "other", "user_id": "ann", "content": "x"}
+    result = {"type": "enrichment.result", "tenant_id": "acme", "user_id": "ann", "request": "r:0:0", "source": "m:0:0"}
+    for topic in (own.enrichment, own.results):
+        produce(enrichment.broker, topic, b"no JSON", b"{}", b'{"type": "message"}')
+    produce(enrichment.broker, own.results, result | {"memory_id": "m", "events": [foreign]})
+    enrichment.request(10)
+    llm_server.fail("hang", times=2)
+    with enrichment.running():
+        until(lambda: len(enrichment.events()) == 8)
+        until(lambda: len(read_topic(enrichment.broker, own.dead_letters)) == 7)
+    llm_server.heal()
+    shutil.rmtree(enrichment.state_dir)
+    before = asked_about(llm_server)
+    with enrichment.running("--deployment", f"another-{own.enrichment}"):
+        until(lambda: len(enrichment.events()) == 10)
+    assert (asked_about(llm_server) - before).total() == 2
+    assert Counter(event["id"] for event in enrichment.events()).most_common(1)[0][1] == 1
+    assert len(read_topic(enrichment.broker, own.dead_letters)) == 7
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+# ── several processes ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_directory_of_another_flow_is_refused_and_unchanged(
+    enrichment: Enrichment, tmp_path: Path, command: Command
+) -> None:
+    assert command("remember", "I live in Porto", "--state-dir", tmp_path / "memory").returncode == 0
+    process = enrichment.start(state_dir=tmp_path / "memory")
+    process.communicate()
+    assert process.returncode == 2
+
+    with enrichment.running():
+        enrichment.request(1)
+        enrichment.check_once(1)
+    own = enrichment.topics
+    words = ["--memory-topic", own.memory, "--control-topic", own.control, "--receipt-topic", own.receipts]
+    words += ["--query-topic", own.queries, "--response-topic", own.responses, "--dead-letter-topic", own.dead_letters]
+    servers = ["--bootstrap-servers", enrichment.broker.bootstrap_servers]
+    refused = command("run", "--state-dir", enrichment.state_dir, *servers, *words)
+    assert refused.returncode == 1
+    assert own.enrichment in refused.stderr
+    with enrichment.running():
+        enrichment.request(1, begin=1)
+        enrichment.check_once(2)
+
+
+# ── with the main flow ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_kills_of_both_flows_change_nothing(
+    broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer
+) -> None:
+    """Queries are answered while all calls hang; then both processes die."""
+    own = replace(own_topics(topics), enrichment=topics("enrichment"), results=topics("results"))
+    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs(), own.enrichment, own.results), PARTITIONS))
+    main = Deployment(broker, own, tmp_path / "run", flags=("--enrich-facts", "--enrichment-topic", own.enrichment))
+    enrichment = Enrichment(broker, own, tmp_path / "enrich", settings(llm_server))
+    llm_server.answer("facts", facts)
+    llm_server.fail("hang", times=None)
+    for number in range(40):
+        message = {"type": "message", "id": f"m{number}", "tenant_id": "acme", "user_id": f"u{number % 5}"}
+        content = f"I moved to town {number}"
+        produce(broker, own.memory, message | {"content": content})
+
+    def ask(number: int) -> None:
+        query = {"type": "recall", "id": f"q{number}", "tenant_id": "acme", "user_id": "u1", "k": 50}
+        produce(broker, own.queries, query | {"query": "Where did I move?"})
+
+    def answers() -> list[dict[str, Any]]:
+        return enrichment.read(own.responses)
+
+    engine, enrich = main.start(), enrichment.start()
+    with watched(engine), watched(enrich):
+        llm_server.wait_for(lambda now: now.held == CAPACITY)
+        for number in range(5):
+            ask(number)
+        until(lambda: len(answers()) >= 5)
+        for process in (engine, enrich):
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    llm_server.heal()
+    with main.running(), enrichment.running():
+        enrichment.check_once(40)
+        asked = 5
+        while not any(memory["kind"] == "fact" for memory in answers()[-1]["memories"]):
+            ask(asked)
+            asked += 1
+            until(lambda count=asked: len(answers()) == count)  # type: ignore[misc]
+    assert [*Counter(answer["query_id"] for answer in answers()).values()] == [1] * asked
+
+
+NINE_FERRY, BIKE = "The ferry to Porto leaves at nine", "Bo sold his red bike"
+
+
+@pytest.fixture
+def memory(broker: Cluster, topics: Names) -> str:
+    broker.create_topics({topics("memory.events"): 2, topics("control.events"): 1})
+    return topics("memory.events")
+
+
+@pytest.fixture
+def reembed(broker: Cluster, memory: str, topics: Names, llm_server: LlmServer) -> list[str]:
+    model = ["--embedder", "openai", "--embedding-model", "e-1", "--embedding-dimension", "64"]
+    return ["reembed", *model, "--embedding-url", llm_server.url, "--memory-topic", memory,
+            "--control-topic", topics("control.events"), "--bootstrap-servers", broker.bootstrap_servers]  # fmt: skip
+
+
+def notes(count: int) -> list[dict[str, Any]]:
+    return [{"type": "memory", "id": f"m{n}", "content": f"Note {n}"} for n in range(count)]
+
+
+def vectors(broker: Cluster, topic: str) -> list[dict[str, Any]]:
+    events = [orjson.loads(message.value()) for message in read_topic(broker, topic)]
+    return [event for event in events if event["type"] == "memory.embedding"]
+
+
+def test_each_current_text_gets_one_vector(
+    command: Command, broker: Cluster, memory: str, reembed: list[str], llm_server: LlmServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    produce(
+        broker,
+        memory,
+        {"type": "message", "id": "a", "name": "Ann", "content": NINE_FERRY, "session_id": "s"},
+        {"type": "memory", "id": "b", "content": "An earlier text"},
+        {"type": "memory.update", "memory_id": "b", "content": BIKE},
+        {"type": "memory", "id": "c", "content": "Forgotten"},
+        {"type": "memory.forget", "memory_id": "c"},
+        {"type": "memory", "id": "d", "content": "Of a category", "category": "gone"},
+        {"type": "memory.forget", "filter": {"category": "gone"}},
+        {"type": "memory", "id": "e", "content": "Has its vector", "embedding": [1.0] + [0.0] * 63},
+        {"type": "memory", "id": "f", "content": "Another's vector", "embedding": [1.0, 0.0]},
+        {"type": "memory", "id": "h", "content": "Of another", "user_id": "cy", "environment": "test"},
+        {"type": "memory.embedding", "memory_id": "a", "embedding": [1.0, 0.0], "model": "other",
+         "content_hash": content_hash(NINE_FERRY)},
+    )  # fmt: skip
+    for mode, texts in (("required", 0), ("auto", 3)):  # an engine that requires credentials refuses these events
+        monkeypatch.setenv("RECALLFLOW_AUTH_MODE", mode)
+        dry = command(*reembed, "--dry-run", "--price-per-million", "2")
+        assert dry.returncode == 0, dry.stderr
+        assert dry.stdout.startswith(f"{texts} texts")
+    unconfirmed = command(*reembed)
+    assert unconfirmed.returncode == 2
+    assert llm_server.requests == []
+    done = command(*reembed, "--yes")
+    assert done.returncode == 0, done.stderr
+    asked = sorted(text for asked in llm_server.requests for text in asked.texts)
+    assert asked == [f"Ann: {NINE_FERRY}", BIKE, "Of another"]
+    found = {event["memory_id"]: event for event in vectors(broker, memory) if event["model"] == "e-1"}
+    assert {name: event["content_hash"] for name, event in found.items()} == {
+        "a": content_hash(NINE_FERRY), "b": content_hash(BIKE), "h": content_hash("Of another")
+    }  # fmt: skip
+    assert (found["h"]["user_id"], found["h"]["environment"]) == ("cy", "test")
+    assert all(len(event["embedding"]) == 64 for event in found.values())
+    assert command(*reembed, "--yes").stdout.startswith("0 texts")
+    produce(broker, memory, {"type": "memory.update", "memory_id": "b", "content": "A third text"})
+    assert command(*reembed, "--dry-run").stdout.startswith("1 texts")
+
+
+def test_a_killed_run_continues_without_repeated_vectors(
+    command: Command, start: Start, broker: Cluster, memory: str, reembed: list[str], llm_server: LlmServer
+) -> None:
+    count = 3 * TOGETHER
+    produce(broker, memory, *notes(count))
+    llm_server.fail(Fault("delay"), times=4)
+    llm_server.fail("hang", times=None)
+    process = start(*reembed, "--yes")
+    llm_server.wait_for(lambda now: now.held == 4)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert len(vectors(broker, memory)) == TOGETHER
+    llm_server.heal()
+    done = command(*reembed, "--yes")
+    assert done.returncode == 0, done.stderr
+    each = Counter(event["memory_id"] for event in vectors(broker, memory))
+    assert each == dict.fromkeys((f"m{n}" for n in range(count)), 1)
+    paid = Counter(text for asked in llm_server.requests for text in asked.texts)
+    assert sum(paid.values()) - count <= TOGETHER
+
+
+def test_refused_texts_and_rate_limits_hold_up_no_other(
+    command: Command, broker: Cluster, memory: str, reembed: list[str], llm_server: LlmServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A later run, which has only refused texts left, does not report a failing service."""
+    monkeypatch.setenv("RECALLFLOW_EMBEDDING_ATTEMPTS", "1")
+    produce(broker, memory, *notes(6))
+    llm_server.fail(Fault("status", status=429, retry_after="0"), times=3)
+    llm_server.fail(Fault("status", status=400, text="Note 1"), times=None)
+    llm_server.oddities["Note 3"] = [1.0] * 8
+    for more in (4, 0):
+        done = command(*reembed, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert f"{more} vectors" in done.stdout
+        assert len(vectors(broker, memory)) == 4
+
+
+def test_a_model_in_the_engine_needs_no_run(command: Command) -> None:
+    done = command("reembed", "--embedder", "hash")
+    assert done.returncode == 0
+    assert "--embedder hash" in done.stdout
+    assert command("reembed").returncode == 2
+
+
+FERRY, KETTLE, GADGET = "The ferry to Porto leaves at nine", "The kettle is broken again", "Which gadget fails?"
+LOOKS = 50  # at the responses, before a question is asked again
+NEAR, FAR = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
+
+Running = Callable[..., contextlib.AbstractContextManager[None]]
+
+
+@dataclass
+class Platform(OnTopics):
+    _asked: int = 0
+
+    def remember(self, **texts: str) -> None:
+        produce(
+            self.broker,
+            self.topics.memory,
+            *({"type": "memory", "id": name, "content": said} for name, said in texts.items()),
+        )
+
+    def ask(self, question: str, **fields: Any) -> dict[str, Any]:
+        """The answer. A question from before a first start has none, and is asked again."""
+        looked = LOOKS
+
+        def answered() -> dict[str, Any] | None:
+            nonlocal looked
+            looked += 1
+            if looked > LOOKS:
+                looked, self._asked = 0, self._asked + 1
+                query = {"type": "recall", "id": f"q{self._asked}", "query": question} | fields
+                produce(self.broker, self.topics.queries, query)
+            responses = self.read(self.topics.responses)
+            return next((one for one in responses if one["query_id"] == f"q{self._asked}"), None)
+
+        until(lambda: answered() is not None)
+        return answered() or {}
+
+
+@pytest.fixture
+def platform(broker: Cluster, topics: Names) -> Platform:
+    return Platform(broker, enriched_topics(broker, topics))
+
+
+@pytest.fixture
+def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Running:
+
+    @contextlib.contextmanager
+    def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:
+        where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50"]
+        service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
+        deployment = f"{model}-{platform.topics.memory}"  # each model has its own
+        embedder = ["--embedder", "openai", "--deployment", deployment] if flow == "run" else []
+        words = [flow, *embedder, *service, *where, *platform.options(FLOW_FLAGS[flow])]
+        with platform.command(*words, environment={"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}, log=[]):
+            yield
+
+    return run
+
+
+def test_memory_is_found_by_meaning_once_its_vector_arrives(
+    platform: Platform, running: Running, llm_server: LlmServer, tmp_path: Path
+) -> None:
+    """A rebuild from the log has the same state, and pays nothing."""
+    llm_server.vectors |= {FERRY: FAR, KETTLE: NEAR, GADGET: NEAR}
+    platform.remember(ferry=FERRY, kettle=KETTLE)
+    with running("run"):
+        until(lambda: platform.ask("When does the ferry leave?")["status"] == "ok")
+        answer = platform.ask("When does the ferry leave?")
+        assert [memory["id"] for memory in answer["memories"]] == ["ferry", "kettle"]
+        assert [asked.texts for asked in llm_server.requests if FERRY in asked.texts] == []
+        with running("enrich"):
+            until(lambda: len(vectors(platform.broker, platform.topics.memory)) == 2)
+        until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
+        answer = platform.ask(GADGET, explain=True)
+        assert answer["status"] == "ok", answer["warnings"]
+    paid = [asked.texts for asked in llm_server.requests]
+    assert sum(FERRY in texts for texts in paid) == sum(KETTLE in texts for texts in paid) == 1
+    with running("run", "again"), running("enrich"):
+        until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
+    assert hash_of(tmp_path / "again") == hash_of(tmp_path / "run")
+    assert sum(KETTLE in asked.texts for asked in llm_server.requests) == 1
+    assert len(vectors(platform.broker, platform.topics.memory)) == 2
+
+
+def test_new_model_starts_with_precomputed_vectors(
+    platform: Platform, running: Running, llm_server: LlmServer, command: Command, tmp_path: Path
+) -> None:
+    """Two engines with it come to the same state; one with the old model passes the new vectors over."""
+    llm_server.vectors |= {FERRY: FAR, KETTLE: NEAR, GADGET: NEAR}
+    platform.remember(ferry=FERRY, kettle=KETTLE)
+    with running("run", "old"):
+        until(lambda: len(platform.ask("ferry")["memories"]) == 2)
+    before = hash_of(tmp_path / "old")
+    reembed = ["reembed", "--yes", "--embedder", "openai", "--embedding-model", "e-2", "--embedding-dimension", "64",
+               "--embedding-url", llm_server.url, "--memory-topic", platform.topics.memory,
+               "--control-topic", platform.topics.control,
+               "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
+    done = command(*reembed)
+    assert done.returncode == 0, done.stderr
+    assert len(vectors(platform.broker, platform.topics.memory)) == 2
+    for folder in ("new", "other"):
+        with running("run", folder, "e-2"):
+            until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
+    assert hash_of(tmp_path / "new") == hash_of(tmp_path / "other")
+    with running("run", "old"):
+        until(lambda: platform.ask("ferry")["status"] == "ok")
+    assert hash_of(tmp_path / "old") == before
+
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "models.md").read_text()
+PROBE_S = 1.0
+
+StartScript = Callable[..., subprocess.Popen[str]]
+
+
+def block(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture
+def own(topics: Names) -> TopicNames:
+    named: dict[str, Any] = {
+        name: topics(value) for name, value in asdict(TopicNames()).items() if isinstance(value, str)
+    }
+    return TopicNames(**named)
+
+
+@pytest.fixture
+def start_script(
+    broker: Cluster, llm_server: LlmServer, own: TopicNames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StartScript]:
+    """Return a function that runs a script in a folder with the package, as in a checkout, and the page's settings."""
+    # Whole: a folder of this name with the samples alone would be a namespace package, which Python takes before one
+    # that is installed to be edited.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recallflow").symlink_to(ROOT / "recallflow", target_is_directory=True)
+    shown = block("toml").replace("localhost:9092", broker.bootstrap_servers)
+    chosen = re.sub(r'^# base_url = ".*?"', f'base_url = "{llm_server.url}"', shown, flags=re.MULTILINE)
+    named = "".join(f'{name} = "{value}"\n' for name, value in asdict(own).items() if isinstance(value, str))
+    (tmp_path / "recallflow.toml").write_text(f"{chosen}\n[topics]\n{named}")
+    surroundings = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
+    environment = surroundings | {"RECALLFLOW_LLM_KEY": "secret", "RECALLFLOW_CONFIG": "recallflow.toml"}
+    with ExitStack() as stack:
+
+        def run(script: str, *words: str) -> subprocess.Popen[str]:
+            process = fork_server().start(script, [*words], environment, text=True)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            return process
+
+        yield run
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    return stdout
+
+
+def test_first_run_of_the_page_finds_facts(
+    broker: Cluster, llm_server: LlmServer, own: TopicNames, start_script: StartScript
+) -> None:
+    llm_server.answer("facts", facts)
+    commands = [shlex.split(line)[1:] for line in block("sh").splitlines() if line.startswith("recallflow ")]
+    create, run, enrich, replay = ([word for word in words if word != "&"] for words in commands)
+    finished(start_script(COMMAND, *create))
+    flows = [start_script(COMMAND, *words) for words in (run, enrich)]
+    assert "205 events sent" in finished(start_script(COMMAND, *replay))
+    where: dict[str, Any] = {"memory_topic": own.memory, "query_topic": own.queries, "response_topic": own.responses}
+
+    def found() -> bool:
+        with RecallClient(broker.bootstrap_servers, tenant="demo", timeout_s=PROBE_S, **where) as client:
+            try:
+                memories = client.search("When is the launch?", user="team-atlas")
+            except QueryTimeout:
+                return False
+        return any(memory.kind == "fact" and memory.derived_from is not None for memory in memories)
+
+    until(found)
+    script = block("python").replace("localhost:9092", broker.bootstrap_servers)
+    script, put = re.subn('tenant="demo"', lambda said: f"{said[0]}, **{where!r}", script)
+    assert put == 1
+    assert re.search(r"^fact .*launch.* \{'memory_id': 'atlas-", finished(start_script(script)), re.MULTILINE)
+    assert {asked.headers["authorization"] for asked in llm_server.requests} == {"Bearer secret"}
+    for flow in flows:
+        flow.send_signal(signal.SIGTERM)
+        finished(flow)
