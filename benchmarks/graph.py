@@ -23,8 +23,7 @@ from benchmarks.engine import events
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.control import Rollout
-from recallflow.decisions import History
+from recallflow.control import History, Rollout
 from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state import keys

@@ -43,8 +43,8 @@ from benchmarks.kafka_load import (
     until_applied,
 )
 from benchmarks.locomo import Conversation, load, shared
-from recallflow.brokers.options import KafkaOptions
 from recallflow.client import RecallClient
+from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Position
 
 RATE = 30  # queries a second

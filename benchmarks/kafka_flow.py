@@ -15,11 +15,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.broker import Cluster, retry
-from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.flows.config import Config
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import TopicNames
+from recallflow.kafka_options import KafkaOptions
 
 TENANT = "bench"
 PARTITIONS = 8

@@ -20,8 +20,8 @@ from benchmarks.broker import Cluster
 from benchmarks.engine import events
 from benchmarks.kafka_flow import READY_S, TENANT, connect
 from benchmarks.locomo import Conversation
-from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.settings import TopicNames
+from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Position
 
 MEMORIES = 1_000

@@ -21,8 +21,7 @@ from benchmarks.locomo import Conversation
 from benchmarks.model_server import COUNTED_BY, DIMENSION, serving
 from recallflow.connectors.embedders import load_embedder, load_remote
 from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
-from recallflow.control import Category
-from recallflow.decisions import History
+from recallflow.control import Category, History
 from recallflow.embedder import Embedder
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.fields import parse_time

@@ -32,11 +32,11 @@ from benchmarks.engine import events
 from benchmarks.kafka_flow import PARTITIONS, READY_S, TENANT, create, own_topics, running, running_flow
 from benchmarks.kafka_load import MEMORIES, Timed, Way, ask, percentiles, recalls, remember_all
 from benchmarks.locomo import Conversation, load, shared
-from recallflow.brokers.options import KafkaOptions
 from recallflow.client import RecallClient
 from recallflow.control import SETTLED_MS
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings, TopicNames
+from recallflow.kafka_options import KafkaOptions
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
 
 LOUD = "loud"

@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 
 from recallflow import limits
-from recallflow.control import Category
-from recallflow.decisions import History
+from recallflow.control import Category, History
 from recallflow.enrichment import content_hash
 from recallflow.llm import Completion, Prompt, Spent
 from recallflow.operators.enrichment.questions import CATEGORIES_MAX, SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX

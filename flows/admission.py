@@ -8,10 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallflow.background import beside
-from recallflow.control import ALL_TENANTS, TokenKey
+from recallflow.control import ALL_TENANTS, History, TokenKey
 from recallflow.credentials import Headers
-from recallflow.decisions import History
 from recallflow.errors import InvalidRecord, SinkError, SourceError, UsageError
 from recallflow.events import Event
 from recallflow.fields import EPOCH_MS_MAX
@@ -19,6 +17,7 @@ from recallflow.flows.settings import AuthSettings
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.grants import Issuer
 from recallflow.parsing import parse_control
+from recallflow.process import beside
 from recallflow.records import Position, Record
 from recallflow.signing_keys import Jwks, SigningKey
 

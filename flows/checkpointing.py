@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
-from recallflow.background import beside
 from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore, Keeper
 from recallflow.errors import CheckpointError, MasterKeyError, StorageError
+from recallflow.process import beside
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import arriving_folder, copy_partition

@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 import orjson
 from pydantic import ByteSize, TypeAdapter
 
-from recallflow.brokers.options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, KafkaOptions
 from recallflow.errors import UsageError
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
 from recallflow.flows.settings import AuthSettings, EncryptionSettings, Settings, TopicNames, refuse_unless
+from recallflow.kafka_options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, KafkaOptions
 from recallflow.owner import parse_ranges
 from recallflow.process import MEMBER_VARIABLE
 from recallflow.records import Position

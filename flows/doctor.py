@@ -12,13 +12,12 @@ from typing import Literal, NamedTuple
 import httpx
 from confluent_kafka import KafkaException
 
-from recallflow.brokers.options import READER_GROUP
 from recallflow.connectors.embedders import REMOTE, load_remote
 from recallflow.connectors.kafka.admin import KEEPS_ALL, Examiner, Topic
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.llm import Endpoint
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, SourceError, StateFormatError, UsageError
 from recallflow.flows.admission import key_source, trust_of
@@ -26,6 +25,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.router import deployment_name
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import LEAST_BYTES
+from recallflow.kafka_options import READER_GROUP
 from recallflow.limits import RECORD_BYTES
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_to_others

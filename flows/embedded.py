@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, TurnFeed
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.embedder import Embedder
 from recallflow.errors import LogChanged
 from recallflow.flows.gc_policy import computing

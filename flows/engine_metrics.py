@@ -17,6 +17,7 @@ from prometheus_client.samples import Exemplar
 
 from recallflow.connectors.calls import LocalCalls
 from recallflow.connectors.llm import Meter
+from recallflow.distribution import __version__
 from recallflow.errors import ErrorCode, ModelFailure, OverQuota
 from recallflow.events import DERIVED_TYPES
 from recallflow.limits import QUOTAS
@@ -28,7 +29,6 @@ from recallflow.records import Position
 from recallflow.responses import WARNINGS, Response
 from recallflow.service import Service
 from recallflow.state.directory import StateDirectory
-from recallflow.version import __version__
 
 # Upper bounds in seconds: a query takes milliseconds, and a record after an outage may wait for hours.
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -17,7 +17,7 @@ from recallflow.connectors.kafka.hub import Remedies
 from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.llm.policy import Meter
 from recallflow.connectors.probes import Probes
-from recallflow.decisions import History, categories
+from recallflow.control import History, categories
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import FieldProblem, InvalidRecord, MembershipLost, UsageError
 from recallflow.flows.config import Config

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
 from recallflow.errors import DecryptionFailed, RecallflowError, SourceError, StateError, StorageError, UsageError
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.flows.export import export
 from recallflow.flows.settings import MINUTE_MS, Settings, open_at_rest
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators import outbox
 from recallflow.owner import Owner, state_partition
+from recallflow.process import Patience
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.checkpoint import CACHE_BYTES

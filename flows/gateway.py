@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client.registry import Collector
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.server import is_loopback, listen, serve
-from recallflow.control import DEFAULT, GateVerdict, Rollout
+from recallflow.control import DEFAULT, Decision, GateVerdict, History, Rollout, owner_mappings
 from recallflow.credentials import Headers
-from recallflow.decisions import Decision, History, owner_mappings
 from recallflow.errors import DeliveryFailed, SinkError, UsageError
 from recallflow.fields import format_time
 from recallflow.flows.admission import Failure, LiveAdmission, known_secrets, now_ms, trust_of
@@ -24,6 +22,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
 from recallflow.flows.gc_policy import SWITCH_S
 from recallflow.flows.local import open_local
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser
 from recallflow.private_files import open_private
 from recallflow.service import GateShown, RolloutShown, Service
@@ -123,8 +122,8 @@ def open_behind_kafka(config: Config, decisions: History) -> Iterator[KafkaBacke
 
 
 def service_topics(config: Config) -> "ServiceTopics":
-    from recallflow.brokers.exchange import Inbox  # the Kafka client is optional
     from recallflow.connectors.kafka.service import ServiceTopics
+    from recallflow.kafka_clients import Inbox  # the Kafka client is optional
 
     topics, chosen = config.topics, config.serve
     replies = Inbox(chosen.reply_topic, True, chosen.reply_partition) if chosen.reply_topic is not None else None

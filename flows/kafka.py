@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallflow.background import exponential
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.control import DecisionSender
 from recallflow.connectors.kafka.group import Holder, holders
@@ -21,7 +20,7 @@ from recallflow.connectors.kafka.tails import EndOffsets
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.llm import Meter
 from recallflow.connectors.probes import Probes
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
@@ -55,6 +54,7 @@ from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
 from recallflow.operators.step import PartitionLogic, StateStep
 from recallflow.outputs import Marked, Output
+from recallflow.process import exponential
 from recallflow.records import Mark, Open, Record, Signal
 from recallflow.state.description import hold
 from recallflow.state.directory import StateDirectory

@@ -16,11 +16,10 @@ from itertools import chain, islice
 from typing import Any, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
-from recallflow.background import exponential
 from recallflow.connectors.calls import LocalCalls
-from recallflow.control import SETTLED_MS, TokenKey
+from recallflow.control import SETTLED_MS, History, TokenKey
 from recallflow.credentials import Headers
-from recallflow.decisions import History
+from recallflow.distribution import way_out
 from recallflow.embedder import Matrix
 from recallflow.errors import (
     DeliveryFailed,
@@ -37,7 +36,6 @@ from recallflow.errors import (
     trace_of,
 )
 from recallflow.events import MemoryEvent, UserErase
-from recallflow.extras import way_out
 from recallflow.flows.admission import TokenKeys, key_source, record_now, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine
@@ -52,6 +50,7 @@ from recallflow.operators.events import Item, decode
 from recallflow.operators.quotas import Rates
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.owner import Owner
+from recallflow.process import exponential
 from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response

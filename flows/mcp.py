@@ -12,8 +12,8 @@ from recallflow.connectors.http.routes import probe_routes
 from recallflow.connectors.http.server import ConcurrencyLimit, Traffic, listen, serve
 from recallflow.connectors.mcp.server import build_http, build_server, caller_in, serve_stdio
 from recallflow.connectors.mcp.tools import Caller, Performer, ServerScope
+from recallflow.control import History
 from recallflow.credentials import USER_HEADER
-from recallflow.decisions import History
 from recallflow.errors import UsageError
 from recallflow.flows.admission import LiveAdmission, known_secrets, trust_of
 from recallflow.flows.config import Config

@@ -5,7 +5,6 @@ from contextlib import ExitStack, closing, contextmanager
 from threading import Event
 from types import MappingProxyType
 
-from recallflow.background import Closing
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.connection import BrokerConnection, CatchUp, Watch
 from recallflow.connectors.kafka.control import ControlTable
@@ -15,13 +14,14 @@ from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.place import PartitionProgress
 from recallflow.connectors.kafka.tails import Ends
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.flows.checkpointing import Restore
 from recallflow.flows.config import Config
 from recallflow.flows.ownership import Ownership, PartitionFolders
 from recallflow.flows.router import deployment_name
 from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.operators.async_call import Completions
+from recallflow.process import Closing
 
 
 class GroupMember:

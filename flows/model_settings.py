@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from recallflow.connectors.llm import Endpoint, Policy, Waits, load_embedding_service, load_language_model
-from recallflow.control import Quota
-from recallflow.decisions import History
+from recallflow.control import History, Quota
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
 from recallflow.limits import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY

@@ -13,7 +13,7 @@ import numpy as np
 
 from recallflow.connectors.embedders import REMOTE, load_remote
 from recallflow.connectors.llm import Meter
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.embedder import Embedder, Matrix
 from recallflow.enrichment import text_to_embed
 from recallflow.errors import EmbedderError, ModelError

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import EarlierOutputs
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.hub import WAYS, Remedies, gone
@@ -24,6 +23,7 @@ from recallflow.connectors.kafka.tails import Ends, earliest, read_tails
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone, SourceError
 from recallflow.flows.checkpointing import Restore
+from recallflow.kafka_options import KafkaOptions
 from recallflow.outputs import Marked
 from recallflow.owner import ranges_of
 from recallflow.records import Position

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import orjson
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.messages import record_of, size_bytes, time_ms
 from recallflow.connectors.kafka.sender import Publisher
@@ -34,6 +33,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.router import deployment_name
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.topic_checks import kept_partitions, stamped_by_log
+from recallflow.kafka_options import KafkaOptions
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser

@@ -15,12 +15,11 @@ import orjson
 from recallflow.connectors.kafka.delivery import ToSend
 from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.credentials import signed, without_credentials
+from recallflow.credentials import mask, signed, without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.config import Config
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.settings import AuthSettings, TopicNames
-from recallflow.masking import mask
 from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests import fitted_request
 from recallflow.operators.events import Decoded, Item, Misrouted, Refused

@@ -9,8 +9,8 @@ from typing import Literal
 from recallflow.connectors.embedders import check_embedder, load_embedder
 from recallflow.connectors.master_keys import KmsMasterKey, parse_master_key, read_master_key
 from recallflow.connectors.rerankers import check_reranker, load_reranker
+from recallflow.control import History
 from recallflow.credentials import KEY_HEADER, ApiKeyText, MasterKey, check_secret
-from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.llm import Reranker

@@ -17,14 +17,14 @@ from heapq import heapify, heapreplace
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from recallflow.background import beside
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.group import GroupShares, Shares
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import RecallflowError
 from recallflow.flows.checkpointing import Restore
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import beside
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import elsewhere_since_ms, mark_elsewhere, partition_folder, unmark_elsewhere
 

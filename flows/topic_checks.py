@@ -8,13 +8,13 @@ from typing import Self
 
 from confluent_kafka import TopicPartition
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import KEEPS_ALL, TopicDescription, ask_configs
 from recallflow.connectors.kafka.group import agree, holders
 from recallflow.connectors.kafka.place import PartitionProgress
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import SourceError, UsageError
 from recallflow.flows.settings import TopicNames
+from recallflow.kafka_options import KafkaOptions
 from recallflow.parsing import asks
 from recallflow.state.description import TOPICS, describe, reads_topics
 from recallflow.state.files import read_checked, write_checked

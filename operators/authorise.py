@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recallflow.control import ALL_TENANTS, SETTLED_MS, Control
+from recallflow.control import ALL_TENANTS, SETTLED_MS, Control, History
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, Headers, without_credentials
-from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.events import Event
 from recallflow.fields import format_time

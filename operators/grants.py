@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from recallflow.caching import Kept
-from recallflow.control import ALL_TENANTS, ApiKey, TokenKey
+from recallflow.control import ALL_TENANTS, ApiKey, History, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of
-from recallflow.decisions import History
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
 from recallflow.events import (
     Event,

@@ -7,7 +7,7 @@ count, so an unauthenticated flood uses up no quota. Records of tenants without 
 from collections.abc import Container
 from typing import NamedTuple
 
-from recallflow.decisions import History, quota
+from recallflow.control import History, quota
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
 from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from recallflow.operators.events import Ask, Decoded, Refused, Write

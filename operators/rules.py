@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.operators.graph.write import GraphWriter, MakeWriter, Similarity
 from recallflow.records import Position
 

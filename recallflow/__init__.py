@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from recallflow.version import __version__ as __version__
+from recallflow.distribution import __version__ as __version__
 
 if TYPE_CHECKING:
     from recallflow.client import AsyncRecallClient as AsyncRecallClient
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(import_module(APART.get(name, "recallflow.public")), name)
     except ModuleNotFoundError as error:
-        to_install = import_module("recallflow.extras").way_out(error)
+        to_install = import_module("recallflow.distribution").way_out(error)
         if to_install is None:
             raise
         raise ImportError(f"recallflow.{name}: {to_install}") from None

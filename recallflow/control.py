@@ -1,7 +1,11 @@
-"""Control events: decisions of a tenant's operators (topic `control.events`, keyed `tenant/kind/name`). The topic
-keeps all of them, because records are judged by the decisions in force at their time."""
+"""Control events: decisions of a tenant's operators (topic `control.events`, keyed `tenant/kind/name`), and their
+history. The topic keeps all of them, because records are judged by the decisions in force at their time."""
 
-from typing import Annotated, Any, Literal
+import bisect
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
@@ -133,3 +137,118 @@ ControlEvent = Annotated[
     TenantSettings | Category | ApiKey | TokenKey | Rollout | GateVerdict | OwnerMapping | Quota,
     Field(discriminator="type"),
 ]
+
+
+class Decision(NamedTuple):
+    """A control event and its append time (epoch milliseconds)."""
+
+    append_ms: int
+    event: Control
+
+
+class History:
+    """All decisions by (tenant, kind, name), each list in log order. A record is judged as of its append time, so
+    that a later rebuild accepts the same records. One thread may add while others read."""
+
+    def __init__(self) -> None:
+        self._decisions: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
+        self._names: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._tenants: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._learners: list[Callable[[int, Control], None]] = []
+        self._began: dict[str, int] = {}  # time of the first decision of each kind
+
+    def add(self, append_ms: int, event: Control) -> None:
+        kind: str = event.type  # type: ignore[attr-defined]
+        bisect.insort(
+            self._decisions[event.tenant_id, kind, event.name], Decision(append_ms, event), key=lambda d: d[0]
+        )
+        self._added(append_ms, event)
+
+    def call(self, learn: Callable[[int, Control], None]) -> None:
+        """Call a function with each later decision, after it is added and on the same thread."""
+        self._learners.append(learn)
+
+    def add_signed(self, append_ms: int, event: Control) -> bool:
+        """Add a decision with a trusted `timestamp`, and return whether it takes effect. A decision older than the
+        one in force is a replay by a reader of the topic. A revocation counts as newer than any other decision."""
+        kind: str = event.type  # type: ignore[attr-defined]
+        decisions = self._decisions[event.tenant_id, kind, event.name]
+        at = bisect.bisect_right(decisions, append_ms, key=lambda d: d.append_ms)
+        if at and _said_ms(decisions[at - 1].event) >= _said_ms(event):
+            return False
+        # Partitions of a topic are read in any order, so an earlier addition may be such a replay, too.
+        later = [d for d in decisions[at:] if _said_ms(d.event) > _said_ms(event)]
+        self._decisions[event.tenant_id, kind, event.name] = [*decisions[:at], Decision(append_ms, event), *later]
+        self._added(append_ms, event)
+        return True
+
+    def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
+        """Return the decision in force at `at_ms`: the latest one appended by then."""
+        decision = self.decision(tenant_id, kind, name, at_ms)
+        return None if decision is None else decision.event
+
+    def decision(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Decision | None:
+        """Return the decision in force at `at_ms`, with its time."""
+        decisions = self._decisions.get((tenant_id, kind, name), [])
+        at = bisect.bisect_right(decisions, at_ms, key=lambda d: d.append_ms)
+        return decisions[at - 1] if at else None
+
+    def is_revoked(self, tenant_id: str, kind: str, name: str, at_ms: int) -> bool:
+        """Return whether a name was revoked by a time. A revocation is final: a replay of an earlier decision cannot
+        restore the key."""
+        decisions = self._decisions.get((tenant_id, kind, name), [])
+        return any(made.append_ms <= at_ms and _is_revocation(made.event) for made in decisions)
+
+    def began_ms(self, kinds: Iterable[str]) -> int | None:
+        """Return the time of the first decision of these kinds, of any tenant."""
+        return min((self._began[kind] for kind in kinds if kind in self._began), default=None)
+
+    def decisions(self, tenant_id: str, kind: str, name: str) -> list[Decision]:
+        """Return all decisions of a name by append time."""
+        return [*self._decisions.get((tenant_id, kind, name), [])]
+
+    def _added(self, append_ms: int, event: Control) -> None:
+        kind: str = event.type  # type: ignore[attr-defined]
+        self._names[event.tenant_id, kind].add(event.name)
+        self._tenants[kind, event.name].add(event.tenant_id)
+        self._began[kind] = min(append_ms, self._began.get(kind, append_ms))
+        for learn in self._learners:
+            learn(append_ms, event)
+
+    def names(self, tenant_id: str, kind: str) -> list[str]:
+        """Return every name of a kind that a tenant has decided on."""
+        return sorted(self._names.get((tenant_id, kind), ()))
+
+    def tenants(self, kind: str, name: str) -> list[str]:
+        """Return every tenant that ever decided on a name of a kind."""
+        return sorted(self._tenants.get((kind, name), ()))
+
+
+def _is_revocation(event: Control) -> bool:
+    return isinstance(event, ApiKey | TokenKey) and event.revoked
+
+
+def _said_ms(event: Control) -> float:
+    if _is_revocation(event):
+        return math.inf
+    return -math.inf if event.timestamp is None else event.timestamp
+
+
+def quota(decisions: History, tenant_id: str, name: str, append_ms: int) -> int | None:
+    """Return the limit of this name for a tenant at this append time; None without one."""
+    found = decisions.as_of(tenant_id, "quota", name, append_ms - SETTLED_MS)
+    return found.limit if isinstance(found, Quota) else None
+
+
+def owner_mappings(decisions: History, tenant_id: str, at_ms: int) -> dict[str, str | None]:
+    """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping (see
+    `owner.workspace_of`)."""
+    names = decisions.names(tenant_id, "owner.mapping")
+    found = (decisions.as_of(tenant_id, "owner.mapping", name, at_ms) for name in names)
+    return {one.name: one.workspace for one in found if isinstance(one, OwnerMapping)}
+
+
+def categories(decisions: History, tenant_id: str, at_ms: int) -> list[Category]:
+    """Return a tenant's categories at a time, by name, without removed ones."""
+    found = (decisions.as_of(tenant_id, "category", name, at_ms) for name in decisions.names(tenant_id, "category"))
+    return [one for one in found if isinstance(one, Category) and not one.removed]

@@ -39,9 +39,8 @@ from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.service import StoredEvent, check_forgotten
 from recallflow.verbs.arguments import AnyEvent, ClientScope, explained
-from recallflow.verbs.faces import Awaits, Waits
 from recallflow.verbs.results import new_future, resolve, then
-from recallflow.verbs.verbs import Verbs
+from recallflow.verbs.verbs import Awaits, Verbs, Waits
 
 if TYPE_CHECKING:  # the engine is loaded with the first memory: importing a name from here stays quick
     from recallflow.flows.config import Config

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, get_args
 from pydantic import BaseModel, TypeAdapter
 
 from recallflow.control import ControlEvent
+from recallflow.distribution import __version__
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.events import MemoryEvent
 from recallflow.outputs import AuditRecord
 from recallflow.queries import QueryEvent
 from recallflow.responses import Receipt, Response
-from recallflow.version import __version__
 
 _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
     "memory-event": ("memory.events", TypeAdapter(MemoryEvent)),

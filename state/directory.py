@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Self
 
 from recallflow import process
-from recallflow.background import exponential
 from recallflow.errors import PartitionMissing, StateError, StorageError
+from recallflow.process import exponential
 from recallflow.state import keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.description import (

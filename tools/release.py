@@ -72,7 +72,8 @@ def absolute(readme: str, repository: str, tag: str) -> str:
 
 def _version(tree: Path) -> str:
     """Return the version of a tree, which must be the newest one of the changelog."""
-    (version,) = re.findall(r'^__version__ = "(.+)"$', (tree / "recallflow" / "version.py").read_text(), re.MULTILINE)
+    module = (tree / "recallflow" / "distribution.py").read_text()
+    (version,) = re.findall(r'^__version__ = "(.+)"$', module, re.MULTILINE)
     newest = re.findall(r"^## (.+)$", (tree / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
     if newest.split()[0] != version:
         sys.exit(f"CHANGELOG.md begins with {newest}, and the version is {version}")

@@ -16,9 +16,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from recallflow.background import OUTAGE_S, Patience
 from recallflow.errors import CheckpointError, UsageError
 from recallflow.private_files import FOLDER_MODE, make_private_folder, open_private
+from recallflow.process import OUTAGE_S, Patience
 
 SCHEMES = ("s3", "gs", "file")
 ONE_PUT = "allow_delayed_open=true"  # a small object is sent atomically with one request

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from recallflow.background import OUTAGE_S
 from recallflow.connectors.checkpoints.manifest import (
     MANIFEST_BYTES_MAX,
     CheckpointOrigin,
@@ -24,6 +23,7 @@ from recallflow.connectors.checkpoints.objects import ListedObject, Objects, Sto
 from recallflow.connectors.checkpoints.transfer import Fetching, Hashed, Sending, in_parallel
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
+from recallflow.process import OUTAGE_S
 
 GRACE_S = 24 * 3600.0  # limit of a save or a fetch; unreferenced objects are removed after it
 

@@ -16,8 +16,8 @@ from recallflow.connectors.http.routes import (
     rollout_routes,
 )
 from recallflow.connectors.http.server import ConcurrencyLimit, Traced, Traffic
+from recallflow.distribution import __version__
 from recallflow.service import Admission, Rollouts, Service
-from recallflow.version import __version__
 
 # FastAPI's own spans contain URLs with parameters, and exception messages: questions and user ids.
 UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}

@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.topic_reader import TRY_AGAIN_S, TopicReader
 from recallflow.errors import SourceError
+from recallflow.kafka_clients import passes
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import Patience
 
 CREATE_S = 30.0
 DESCRIBE_S = 2.0

@@ -11,11 +11,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from recallflow.background import beside
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import beside
 
 ASK_EVERY_S = 0.5
 ASK_S = 2.0

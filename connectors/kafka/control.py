@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import TopicDescription, ask_configs
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
-from recallflow.control import Control
+from recallflow.control import Control, History
 from recallflow.credentials import bears_signature, is_signed, signed
-from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
+from recallflow.kafka_options import KafkaOptions
 from recallflow.parsing import parse_control
+from recallflow.process import Patience
 
 POLL_S = 0.1
 AHEAD_MS = 300_000  # maximum lead of a signed decision over its append time, for clock skew

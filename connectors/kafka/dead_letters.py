@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import orjson
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import ask_configs
 from recallflow.connectors.kafka.messages import Headers, headers_of
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import Patience
 from recallflow.records import Position
 
 ERROR_PREFIX = "error."

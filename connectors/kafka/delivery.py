@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from recallflow.background import OUTAGE_S, Closing, Patience
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import Identity, Outgoing, time_ms
 from recallflow.connectors.kafka.sender import FLUSH_STEP_S, Sender
 from recallflow.errors import MembershipLost, RecallflowError, SinkError
+from recallflow.kafka_options import KafkaOptions
 from recallflow.outputs import Marked
+from recallflow.process import OUTAGE_S, Closing, Patience
 from recallflow.records import Position
 
 _log = logging.getLogger(__name__)

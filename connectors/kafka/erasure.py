@@ -10,14 +10,14 @@ import orjson
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import CONFIGS_S
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.messages import identity_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
+from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import Owner
+from recallflow.process import Patience
 from recallflow.records import Position
 
 COMPACT, DELETE = "compact", "delete"

@@ -26,10 +26,10 @@ import orjson
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError, UsageError
+from recallflow.kafka_clients import passes
+from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import parse_ranges, ranges_of
 
 MARGIN_MIN_S = 2.0

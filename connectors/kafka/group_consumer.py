@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import Complaints, passes
 from recallflow.errors import SourceError
+from recallflow.kafka_clients import Complaints, passes
+from recallflow.kafka_options import KafkaOptions
 
 ASK_S = 2.0
 # How soon the other members notice a rebalance: a partition that moves pauses for about twice that.

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import Complaints, denies, passes
 from recallflow.connectors.kafka.messages import size_bytes
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.errors import SourceError
+from recallflow.kafka_clients import Complaints, denies, passes
+from recallflow.kafka_options import KafkaOptions
 
 WAIT_S = 0.005
 POLL_S = 0.1

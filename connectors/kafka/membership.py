@@ -20,8 +20,6 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer
 
-from recallflow.background import Patience
-from recallflow.brokers.options import SESSION_S, KafkaOptions
 from recallflow.connectors.kafka.group import (
     MARGIN_MIN_S,
     Holder,
@@ -45,6 +43,8 @@ from recallflow.connectors.kafka.group_consumer import (
     OtherAssignmentMode,
 )
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, SourceError, UsageError
+from recallflow.kafka_options import SESSION_S, KafkaOptions
+from recallflow.process import Patience
 
 HAND_OVER_MIN_S = 30.0  # minimum time limit of a handover, after which the member gives up all partitions
 REBALANCE_MIN_S = 300.0

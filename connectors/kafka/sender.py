@@ -6,13 +6,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import log_outage
 from recallflow.connectors.kafka.admin import ask_configs
 from recallflow.connectors.kafka.messages import TRIMMINGS_BYTES, Headers, headers_bytes
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import RecallflowError, SinkError
+from recallflow.kafka_clients import log_outage
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import Patience
 
 FLUSH_STEP_S = 0.5  # interval of signal checks while the brokers are unavailable
 FULL_QUEUE_WAIT_S = 0.05

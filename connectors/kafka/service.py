@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from recallflow.brokers.exchange import Exchange, Inbox
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.messages import SOURCE_HEADER, headers_of
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
 from recallflow.events import MemoryEvent
+from recallflow.kafka_clients import Exchange, Inbox
+from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position

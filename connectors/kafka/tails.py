@@ -11,13 +11,13 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from recallflow.background import OUTAGE_S, Patience, beside
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicReader
 from recallflow.errors import SourceError
+from recallflow.kafka_clients import passes
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import OUTAGE_S, Patience, beside
 
 ASK_EVERY_S = 1.0
 ASK_S = 5.0

@@ -9,12 +9,12 @@ from typing import Any, Self
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import Complaints, passes
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.errors import SourceError
 from recallflow.fields import format_time
+from recallflow.kafka_clients import Complaints, passes
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import Patience
 
 GIVE_UP_S = 10.0
 ASK_S = 2.0  # timeout of one request, after which refused access is detected

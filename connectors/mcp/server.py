@@ -26,6 +26,7 @@ from recallflow.connectors.http.errors import Problem, body_of, refusal
 from recallflow.connectors.http.requests import Limits, read_body
 from recallflow.connectors.http.server import PROBES, mark_admitted
 from recallflow.connectors.mcp.tools import INSTRUCTIONS, TOOLS, Caller, Performer, ServerScope, caller_of
+from recallflow.distribution import __version__
 from recallflow.errors import (
     DefectLog,
     DeliveryFailed,
@@ -37,7 +38,6 @@ from recallflow.errors import (
 )
 from recallflow.parsing import parse
 from recallflow.service import Admission
-from recallflow.version import __version__
 
 _ADVICE = {
     "catching_up": "Call again in a moment: the memory has just started, and has not read all that it holds.",

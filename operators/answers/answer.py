@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from recallflow.decisions import categories
+from recallflow.control import categories
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, ModelError
 from recallflow.graphs import Facts, Trace

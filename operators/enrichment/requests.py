@@ -12,7 +12,7 @@ from zlib import crc32
 
 from pydantic import ValidationError
 
-from recallflow.decisions import History, categories
+from recallflow.control import History, categories
 from recallflow.enrichment import EnrichmentRequest, ShownEntity, ShownMemory, content_hash, text_to_embed
 from recallflow.events import EpisodeEnd, Event, MemoryAdd, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.language import sentences, stems

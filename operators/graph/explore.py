@@ -6,8 +6,8 @@ from itertools import islice
 
 from pydantic_core import to_json
 
+from recallflow.distribution import way_out
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.extras import way_out
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
 from recallflow.operators.graph.paths import Neighbourhood, Vertex

@@ -29,8 +29,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from recallflow.control import DEFAULT, GateVerdict
-from recallflow.decisions import Decision
+from recallflow.control import DEFAULT, Decision, GateVerdict
 from recallflow.graphs import TypeFigures
 from recallflow.owner import Owner
 from recallflow.state.arrays import Column, Places

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress, islice
 from typing import Any, Literal, NamedTuple
 
-from recallflow.control import DEFAULT, GateVerdict, Rollout, RolloutMode
-from recallflow.decisions import Decision, History
+from recallflow.control import DEFAULT, Decision, GateVerdict, History, Rollout, RolloutMode
 from recallflow.errors import InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState

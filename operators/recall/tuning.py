@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from recallflow.control import RECALL_SETTINGS, RecallSettings, TenantSettings
-from recallflow.decisions import History
+from recallflow.control import RECALL_SETTINGS, History, RecallSettings, TenantSettings
 from recallflow.fields import nearest
 from recallflow.limits import QUERY_CHARACTERS, WHOLE_EPISODES_MAX
 from recallflow.parsing import unknown_fields

@@ -28,12 +28,11 @@ from recallflow.cli import (
 )
 from recallflow.cli.output import native_stderr_aside, take_any_character
 from recallflow.cli.parser import Parser
+from recallflow.credentials import MaskingFormatter
+from recallflow.distribution import __version__, way_out
 from recallflow.errors import EmbedderError, RecallflowError, UsageError
-from recallflow.extras import way_out
-from recallflow.masking import MaskingFormatter
 from recallflow.private_files import UMASK
 from recallflow.process import raise_descriptor_limit
-from recallflow.version import __version__
 
 PACKAGE = "recallflow."
 

@@ -26,10 +26,10 @@ from recallflow.errors import QueryTimeout, SourceError
 from recallflow.samples import SampleQuestion
 
 if TYPE_CHECKING:  # the engine imports slowly, and help does not need it
-    from recallflow.brokers.options import KafkaOptions
     from recallflow.client import RecallClient
     from recallflow.events import MemoryEvent
     from recallflow.flows.settings import TopicNames
+    from recallflow.kafka_options import KafkaOptions
     from recallflow.queries import Recall
     from recallflow.records import Position
     from recallflow.responses import Response

@@ -117,7 +117,7 @@ def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) ->
 
 @contextmanager
 def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[Service]":
-    from recallflow.decisions import History
+    from recallflow.control import History
     from recallflow.flows.local import open_local
     from recallflow.flows.settings import AuthSettings
     from recallflow.state.description import describe

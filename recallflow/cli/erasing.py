@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from recallflow.background import Patience
 from recallflow.cli.options import config
 from recallflow.cli.output import note
 from recallflow.cli.tenants import client
@@ -27,6 +26,7 @@ from recallflow.flows.erasing import (
 )
 from recallflow.flows.settings import open_at_rest
 from recallflow.owner import Owner
+from recallflow.process import Patience
 from recallflow.records import Position
 from recallflow.state.description import DESCRIPTION, describe, reads_topics
 from recallflow.state.folders import unpurged_owners

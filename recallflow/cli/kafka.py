@@ -108,7 +108,7 @@ def run_main_flow(options: argparse.Namespace) -> int:
 
 
 def _run(chosen: "Config") -> int:
-    from recallflow.members.start import check_for_one, processes, run_members
+    from recallflow.members import check_for_one, processes, run_members
 
     if (count := processes(chosen)) > 1:
         return run_members(chosen, count)
@@ -179,7 +179,7 @@ def add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run_doctor(options: argparse.Namespace) -> int:
     from recallflow.flows.doctor import examine
-    from recallflow.members.start import state_directories
+    from recallflow.members import state_directories
 
     failed = False
     chosen = config(options)
@@ -197,7 +197,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def _processes(chosen: "Config") -> int:
     """Return the number of members that `run` would start. Unreachable brokers are a finding of their own."""
-    from recallflow.members.start import processes, usable_cpus
+    from recallflow.members import processes, usable_cpus
 
     try:
         return processes(chosen)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from recallflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from recallflow.decisions import History
+    from recallflow.control import History
     from recallflow.flows.config import Config
 
 ENCRYPTION = ("encryption.master_key_file", "encryption.kms_key")

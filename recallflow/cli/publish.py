@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import orjson
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.cli.replay_jobs import Pace, ProgressMeter, Replayed, ReplayJob, report
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.messages import Headers
@@ -19,6 +18,7 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.logs.registry import log_name
 from recallflow.errors import FieldProblem, InvalidRecord, RecallflowError, UsageError
 from recallflow.flows.config import Config
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.events import Refused, decode
 from recallflow.outputs import DeadLetter
 from recallflow.parsing import unmarked

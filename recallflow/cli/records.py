@@ -13,8 +13,8 @@ from rich.text import Text
 from recallflow.cli.memories import ASIDE, WHEN, WHO, one_line
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import console, json_line, paragraph
+from recallflow.credentials import mask
 from recallflow.errors import ErrorCode, UsageError
-from recallflow.masking import mask
 
 if TYPE_CHECKING:
     from recallflow.connectors.kafka.dead_letters import Letter

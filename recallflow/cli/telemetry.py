@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from opentelemetry import trace
 
-from recallflow.masking import MaskingFormatter
+from recallflow.credentials import MaskingFormatter
 
 
 class TextFormatter(MaskingFormatter):

@@ -19,7 +19,7 @@ from recallflow.private_files import open_private
 if TYPE_CHECKING:
     from recallflow.client import RecallClient
     from recallflow.connectors.kafka.control import ControlTable
-    from recallflow.decisions import History
+    from recallflow.control import History
     from recallflow.flows.config import Config
     from recallflow.records import Position
 
@@ -148,7 +148,7 @@ def run_category_decision(options: argparse.Namespace) -> int:
 
 
 def run_categories_list(options: argparse.Namespace) -> int:
-    from recallflow.decisions import categories
+    from recallflow.control import categories
     from recallflow.fields import EPOCH_MS_MAX
 
     found = [(one.name, one.description) for one in categories(decided(options), options.tenant, EPOCH_MS_MAX)]
@@ -202,7 +202,7 @@ def run_owner_mapping(options: argparse.Namespace) -> int:
 
 
 def run_owners_list(options: argparse.Namespace) -> int:
-    from recallflow.decisions import owner_mappings
+    from recallflow.control import owner_mappings
     from recallflow.fields import EPOCH_MS_MAX
 
     found = [(owner, to) for owner, to in owner_mappings(decided(options), options.tenant, EPOCH_MS_MAX).items() if to]

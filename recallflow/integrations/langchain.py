@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import SkipValidation
 
-from recallflow.integrations.client import Client, extra
+from recallflow.integrations import Client, extra
 from recallflow.responses import RecalledMemory
 
 with extra("langchain"):

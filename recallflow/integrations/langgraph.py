@@ -24,7 +24,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from recallflow.errors import UsageError
-from recallflow.integrations.client import PAGE, Client, before_a_write, extra, listed_whole, wait
+from recallflow.integrations import PAGE, Client, before_a_write, extra, listed_whole, wait
 from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, SkipValidation
 
 from recallflow.fields import Role
-from recallflow.integrations.client import AsyncClient, await_applied, extra
+from recallflow.integrations import AsyncClient, await_applied, extra
 from recallflow.records import Position
 
 with extra("llama-index"):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from recallflow.fields import Role
-from recallflow.integrations.client import PAGE, AsyncClient, await_applied, before_a_write, extra, listed_whole
+from recallflow.integrations import PAGE, AsyncClient, await_applied, before_a_write, extra, listed_whole
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
 

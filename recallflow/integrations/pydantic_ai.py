@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from recallflow.errors import InvalidRecord
-from recallflow.integrations.client import AsyncClient, await_applied, extra
+from recallflow.integrations import AsyncClient, await_applied, extra
 
 with extra("pydantic-ai"):
     from pydantic_ai import FunctionToolset, ModelRetry, RunContext

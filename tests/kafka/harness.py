@@ -17,11 +17,11 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from recallflow.brokers.options import KafkaOptions
 from recallflow.client import RecallClient
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.settings import TopicNames
+from recallflow.kafka_options import KafkaOptions
 from tests.event_log import hash_of
 from tests.fleet import engine
 from tests.starts import COMMAND, Started, fork_server

@@ -18,8 +18,6 @@ from confluent_kafka.cimpl import NewPartitions
 from benchmarks.broker import HOST, Cluster, free_ports, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
 from recallflow import Found, InvalidRecord, Memory, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
-from recallflow.brokers.exchange import Inbox
-from recallflow.brokers.options import KafkaOptions
 from recallflow.client import AsyncRecallClient, QueryTimeout, RecallClient
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.credentials import ApiKeyText, Headers
@@ -27,6 +25,8 @@ from recallflow.errors import DeliveryFailed, UsageError
 from recallflow.flows.settings import TopicNames
 from recallflow.integrations.langgraph import RecallStore
 from recallflow.integrations.openai_agents import RecallSession
+from recallflow.kafka_clients import Inbox
+from recallflow.kafka_options import KafkaOptions
 from tests import programme
 from tests.kafka.engine import PARTITIONS, Engine
 from tests.kafka.harness import GIVE_UP_S, Start, read_topic

@@ -20,12 +20,12 @@ from confluent_kafka.cimpl import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
-from recallflow.brokers.options import KafkaOptions
 from recallflow.client import RecallClient
 from recallflow.connectors.kafka import topic_reader
 from recallflow.flows.export import export
 from recallflow.flows.settings import TopicNames
 from recallflow.flows.topic_checks import check_control
+from recallflow.kafka_options import KafkaOptions
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
 from recallflow.state.verify import verify

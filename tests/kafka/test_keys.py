@@ -31,11 +31,11 @@ from jwt import PyJWK
 from benchmarks.broker import Broker, Cluster
 from benchmarks.kafka_flow import create
 from benchmarks.kafka_flow import own_topics as new_topics
-from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryFailed, QueryTimeout, RecallClient
 from recallflow.credentials import ApiKeyText
 from recallflow.flows.settings import TopicNames
 from recallflow.flows.topic_checks import check_control
+from recallflow.kafka_options import KafkaOptions
 from recallflow.verbs.results import Found
 from tests.jwks_server import JwksServer, document, es256
 from tests.kafka.engine import Engine

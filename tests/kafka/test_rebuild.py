@@ -19,10 +19,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, Cluster, free_ports
-from recallflow.brokers.options import KafkaOptions
 from recallflow.cli import main
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.control import DEFAULT, GateVerdict, Rollout
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.graph.quality_gate import Window
 from recallflow.owner import partition_of, state_partition
 from recallflow.parsing import parse_control

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from benchmarks.broker import Cluster
-from recallflow.brokers.options import KafkaOptions
+from recallflow.kafka_options import KafkaOptions
 from tests.kafka.harness import Names
 from tests.simulation.coordinator import SCENARIOS, Group, Scenario
 from tests.simulation.schedule import PARTITIONS

@@ -18,13 +18,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.group import boottime_s
 from recallflow.connectors.kafka.group_consumer import Committed, GroupConsumer
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.errors import RecallflowError
+from recallflow.kafka_options import KafkaOptions
 from recallflow.owner import parse_ranges
+from recallflow.process import Patience
 
 PACE_S = 0.005
 EVENTS = ("gain", "send", "give")

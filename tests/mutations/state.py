@@ -8,7 +8,7 @@ from pathlib import Path
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import UNKNOWN_BYTES
 from recallflow.connectors.kafka.messages import Outgoing
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.flows.router import Router
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.operators.events import Batch, Item

@@ -13,9 +13,8 @@ import orjson
 
 from recallflow.connectors.kafka.control import take
 from recallflow.connectors.kafka.messages import Outgoing
-from recallflow.control import ALL_TENANTS, TokenKey
+from recallflow.control import ALL_TENANTS, History, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
-from recallflow.decisions import History
 from recallflow.errors import ErrorCode
 from recallflow.events import Event
 from recallflow.operators.authorise import Authoriser, Trust

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.flows.local import LocalService, open_local

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from recallflow.connectors.lines import Delivered
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.local import LocalService, open_local

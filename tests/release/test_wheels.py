@@ -26,9 +26,7 @@ for name in recallflow.__all__:
     except ImportError as error:
         print(error)
 """
-NO_CLIENT = (
-    "recallflow-embedded has no recallflow.client: pip uninstall recallflow-embedded, and pip install recallflow"
-)
+NO_CLIENT = "recallflow-embedded has no confluent_kafka: pip uninstall recallflow-embedded, and pip install recallflow"
 EMBEDDED = """
 from recallflow import GraphExplore, InvalidRecord, Memory, UsageError
 with Memory() as memory:

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.errors import DeploymentLost, RecallflowError
 from recallflow.flows import kafka as main_flow
@@ -16,6 +15,7 @@ from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.runner import run_loop
 from recallflow.flows.settings import Settings, TopicNames
+from recallflow.kafka_options import KafkaOptions
 from recallflow.state.partition import Partition
 from tests.simulation import world as simulated
 from tests.simulation.world import Patches, Process, World

@@ -9,9 +9,8 @@ import jwt
 import orjson
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from recallflow.control import Control
+from recallflow.control import Control, History
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, Headers, fingerprint, hash_of, new_salt
-from recallflow.decisions import History
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.events import Item, decode
 from recallflow.operators.grants import Issuer

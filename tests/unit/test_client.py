@@ -8,10 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from recallflow import ApiKey, CatchingUp, InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError
-from recallflow.brokers import exchange
-from recallflow.client import AsyncRecallClient, RecallClient, kafka
-from recallflow.client.kafka import Credentials, KafkaVerbs, Outstanding, OwnWrites, Pending
+from recallflow import ApiKey, CatchingUp, InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError, kafka_clients
+from recallflow.client import (
+    AsyncRecallClient,
+    Credentials,
+    KafkaVerbs,
+    Outstanding,
+    OwnWrites,
+    Pending,
+    RecallClient,
+)
 from recallflow.control import Control
 from recallflow.credentials import ApiKeyText, hash_of, is_signed
 from recallflow.parsing import parse, parse_control
@@ -35,7 +41,7 @@ def nested(levels: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "METADATA_S", 0.01)
+    monkeypatch.setattr(kafka_clients, "METADATA_S", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +406,7 @@ def test_last_write_is_known_in_any_acknowledgement_order() -> None:
 
 
 def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "USERS_MAX", 2)
+    monkeypatch.setattr("recallflow.client.USERS_MAX", 2)
     known = OwnWrites()
     for number, user in enumerate(["ann", "bob", "ann", "cid"]):
         known.note(user, at(number))
@@ -409,7 +415,7 @@ def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_write_is_known_before_its_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     sent, is_on = new_future(), list[bool]()
-    monkeypatch.setattr(exchange, "METADATA_S", 0.01)  # no broker is there
+    monkeypatch.setattr(kafka_clients, "METADATA_S", 0.01)  # no broker is there
     with closing(RecallClient("127.0.0.1:1", "acme")) as client:
         verbs = cast(KafkaVerbs, client._verbs)
         monkeypatch.setattr(verbs, "_send", lambda *_: sent)

@@ -16,12 +16,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from recallflow import Memory
-from recallflow.brokers.options import KafkaOptions
 from recallflow.cli import main
 from recallflow.connectors.llm import Meter
-from recallflow.control import Quota
+from recallflow.control import History, Quota
 from recallflow.credentials import ApiKeyText
-from recallflow.decisions import History
 from recallflow.errors import ModelError, UsageError
 from recallflow.flows.config import (
     VARIABLES,
@@ -37,6 +35,7 @@ from recallflow.flows.engine_metrics import model_metrics
 from recallflow.flows.enrich import EnrichFlow
 from recallflow.flows.model_settings import Asker, EmbeddingSettings, EnrichmentSettings, LlmSettings
 from recallflow.flows.settings import Settings, TopicNames
+from recallflow.kafka_options import KafkaOptions
 from recallflow.llm import Prompt, Spent
 from recallflow.owner import parse_ranges, ranges_of
 from tests.llm_server import Fault, LlmServer

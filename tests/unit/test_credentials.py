@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from recallflow.cli.telemetry import JsonFormatter, TextFormatter
 from recallflow.credentials import (
+    MASK,
     SIGNATURE,
     ApiKeyText,
     Headers,
@@ -20,12 +21,13 @@ from recallflow.credentials import (
     fingerprint,
     hash_of,
     is_signed,
+    mask,
+    mask_text,
     new_salt,
     signed,
     without_credentials,
 )
 from recallflow.errors import InvalidRecord, UsageError
-from recallflow.masking import MASK, mask, mask_text
 from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
 from tests.unit.senders import (

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from recallflow import workspace_of
 from recallflow.connectors.jwks import open_jwks
-from recallflow.control import ALL_TENANTS, ApiKey, OwnerMapping, Rollout, TokenKey
+from recallflow.control import ALL_TENANTS, ApiKey, History, OwnerMapping, Rollout, TokenKey
 from recallflow.credentials import fingerprint
-from recallflow.decisions import History
 from recallflow.errors import InvalidRecord, SinkError, SourceError
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.admission import TokenKeys, key_source

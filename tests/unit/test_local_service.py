@@ -14,8 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.calls import LocalCalls
+from recallflow.control import History
 from recallflow.credentials import ApiKeyText
-from recallflow.decisions import History
 from recallflow.errors import (
     DeliveryFailed,
     InvalidRecord,

@@ -22,7 +22,6 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from recallflow import __version__
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.connection import BrokerConnection, Watch
@@ -30,7 +29,7 @@ from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.llm import Meter
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
@@ -40,6 +39,7 @@ from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics,
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import REASONS, OwningPartitions
 from recallflow.flows.settings import Settings
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.operators.enrichment.results import failure

@@ -19,7 +19,6 @@ from confluent_kafka import TopicPartition, cimpl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -29,6 +28,7 @@ from recallflow.flows.checkpointing import FAR_BEHIND, Checkpoints
 from recallflow.flows.router import OwningPartitions
 from recallflow.flows.settings import Settings
 from recallflow.flows.standby import KEPT_MS, NEVER, ReleasedPartitions, Standby, warm_at, without
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.events import Misrouted, Refused, by_partition, decode, partition_hashed
 from recallflow.owner import Owner, partition_of, state_partition
 from recallflow.records import MOVED_HEADER, Position, Record

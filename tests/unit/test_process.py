@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 
 from recallflow import process
-from recallflow.background import STEP_MAX_S, STOP_S, Closing, Patience
 from recallflow.caching import Kept
 from recallflow.connectors.lines import BATCH_RECORDS
 from recallflow.errors import TRACE_EVERY_S, DefectLog, SinkError
 from recallflow.flows.gc_policy import collect_due_garbage, collecting_between_batches
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker
+from recallflow.process import STEP_MAX_S, STOP_S, Closing, Patience
 from recallflow.state.database import SharedMemory
 from recallflow.state.partition import Partition
 from tests.unit.connectors.clock import Clock

@@ -14,7 +14,6 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.connection import Watch
@@ -24,8 +23,7 @@ from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at, reached, records_of
 from recallflow.connectors.kafka.place import LogProgress, PartitionProgress
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
-from recallflow.control import Quota
-from recallflow.decisions import History
+from recallflow.control import History, Quota
 from recallflow.errors import SourceError, StateError, StorageError
 from recallflow.flows import first_places
 from recallflow.flows.first_places import DeliveredOffsets, answered_requests, sent_before, since_first_record
@@ -36,6 +34,7 @@ from recallflow.flows.reembed import MemoryTopicReplay, _Replay
 from recallflow.flows.runner import Loop
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.flows.topic_checks import TopicRegistry
+from recallflow.kafka_options import KafkaOptions
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.llm import EmbeddingService
 from recallflow.operators.events import Refused, decode

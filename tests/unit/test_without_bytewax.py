@@ -21,7 +21,7 @@ HIDDEN = HIDING.format(names=("bytewax", "confluent_kafka"))
 LOCAL = """
 import asyncio, orjson
 from pathlib import Path
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.flows.config import Config
 from recallflow.flows.local import open_local
 from recallflow.parsing import parse

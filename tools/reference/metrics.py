@@ -13,7 +13,7 @@ from recallflow.connectors.http.server import Traffic
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics, MainFlowMetrics
 from recallflow.flows.settings import TopicNames
-from recallflow.members.member import member_families
+from recallflow.members import member_families
 from tools.reference import markdown
 from tools.reference.markdown import code, table
 

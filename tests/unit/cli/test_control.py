@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from recallflow.control import owner_mappings
 from recallflow.credentials import KEY_HEADER, ApiKeyText
-from recallflow.decisions import owner_mappings
 from recallflow.errors import InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.admission import read_control_file

@@ -12,8 +12,7 @@ from recallflow.cli.publish import Target
 from recallflow.connectors.kafka import dead_letters, sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.control import ApiKey
-from recallflow.decisions import History
+from recallflow.control import ApiKey, History
 from tests.unit.cli.harness import Cli
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.connectors.fake_kafka import FakeProducer

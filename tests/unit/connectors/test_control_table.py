@@ -8,12 +8,12 @@ import orjson
 import pytest
 from confluent_kafka import KafkaError
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.control import AHEAD_MS, ControlTable
 from recallflow.control import Rollout
 from recallflow.credentials import signed
 from recallflow.errors import SourceError
+from recallflow.kafka_options import KafkaOptions
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPIC = "control"

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError
 
-from recallflow.background import OUTAGE_S, Closing
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, Outgoing
 from recallflow.errors import MembershipLost, SinkError
+from recallflow.kafka_options import KafkaOptions
 from recallflow.outputs import Marked
+from recallflow.process import OUTAGE_S, Closing
 from tests.unit.connectors.fake_kafka import FakeProducer
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
     BEYOND_LIMIT,
@@ -25,6 +24,7 @@ from recallflow.connectors.kafka.hub import (
 )
 from recallflow.connectors.kafka.order import Lane
 from recallflow.errors import SourceError
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import CallCompletion, Completions
 from tests.unit.connectors.clock import Clock
 from tests.unit.connectors.fake_consumer import FakeKafka

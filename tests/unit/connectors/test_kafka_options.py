@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.errors import UsageError
+from recallflow.kafka_options import KafkaOptions
 
 SERVERS = "127.0.0.1:1"
 SECURE = {

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from recallflow.background import Patience
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import membership as module
 from recallflow.connectors.kafka.group import Holder
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
+from recallflow.kafka_options import KafkaOptions
+from recallflow.process import Patience
 from tests.unit.connectors.clock import Clock
 
 SESSION_S = 45.0

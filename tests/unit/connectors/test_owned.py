@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import MemoryEnds
 from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import BATCH_BYTES, IDLE_S, NOT_OURS, BarrierProgress, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import LogProgress
+from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Mark, Open, Record
 from tests.unit.connectors.fake_consumer import FakeKafka
 

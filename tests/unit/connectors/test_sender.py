@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.messages import TRIMMINGS_BYTES
 from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SinkError
+from recallflow.kafka_options import KafkaOptions
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.connectors.fake_kafka import FakeProducer
 

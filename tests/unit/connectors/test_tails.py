@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import tails
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.tails import SKEW_MS, Ends, earliest, read_tails
 from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Position
 from tests.unit.connectors.fake_consumer import FakeKafka, Message
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError
 
-from recallflow import background
-from recallflow.brokers.options import KafkaOptions
+from recallflow import process
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
+from recallflow.kafka_options import KafkaOptions
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 
@@ -53,7 +53,7 @@ def test_an_error_for_good_names_the_partition(kafka: FakeKafka, reader: TopicRe
 
 
 def test_silent_brokers_end_a_stopped_reader(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "STOP_S", 0.0)
+    monkeypatch.setattr(process, "STOP_S", 0.0)
     stopping = threading.Event()
     stopping.set()
     reader = TopicReader(KafkaOptions("nowhere:1"), new_consumer=kafka.consumer, stopping=stopping)

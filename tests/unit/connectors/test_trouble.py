@@ -6,10 +6,10 @@ import threading
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from recallflow.brokers import trouble
-from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import LOG_PAUSE_S, ClientLog, Complaints, Seldom, denies, passes
+from recallflow import kafka_clients
 from recallflow.errors import SourceError
+from recallflow.kafka_clients import LOG_PAUSE_S, ClientLog, Complaints, Seldom, denies, passes
+from recallflow.kafka_options import KafkaOptions
 from tests.unit.connectors.clock import Clock
 
 
@@ -42,7 +42,7 @@ def test_retriable_errors_are_retried(code: int) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(trouble, "_seldom", Seldom(clock))
+    monkeypatch.setattr(kafka_clients, "_seldom", Seldom(clock))
     return clock
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import delivery, tails
 from recallflow.connectors.kafka.delivery import DeliverySink, EarlierOutputs, ToSend
 from recallflow.connectors.kafka.group_consumer import Committed
@@ -33,6 +32,7 @@ from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import Loop
 from recallflow.flows.settings import TopicNames
+from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.results import PositionedRequest, result
 from recallflow.operators.enrichment.step import Enricher

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from recallflow.connectors.calls import LocalCalls
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, process

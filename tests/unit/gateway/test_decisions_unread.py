@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from benchmarks.broker import HOST, free_ports
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import control
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.flows import gateway
 from recallflow.flows.config import Config
+from recallflow.kafka_options import KafkaOptions
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.gateway.serving import served
 

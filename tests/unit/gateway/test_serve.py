@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
+from recallflow.control import History
 from recallflow.credentials import ApiKeyText
-from recallflow.decisions import History
 from recallflow.flows.admission import LiveAdmission
 from recallflow.flows.gateway import TenantRollouts, to_file
 from recallflow.flows.settings import AuthSettings

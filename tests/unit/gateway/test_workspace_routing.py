@@ -11,9 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
-from recallflow.control import OwnerMapping
+from recallflow.control import History, OwnerMapping, owner_mappings
 from recallflow.credentials import ApiKeyText
-from recallflow.decisions import History, owner_mappings
 from tests.unit.gateway.serving import Engine, Everybody, Undecided, config_in, gateway, local_gateway
 from tests.unit.senders import api_key
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recallflow.cli.telemetry import set_up_logging
 from recallflow.flows.config import Config, RawSetting, read_config
-from recallflow.members.start import run_members
+from recallflow.members import run_members
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 BACKOFF_S = 0.05

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from recallflow.members.member import BACKOFF_MAX_S, STEADY_S, USAGE, MemberProcess, Supervisor
+from recallflow.members import BACKOFF_MAX_S, STEADY_S, USAGE, MemberProcess, Supervisor
 
 FIRST_S = 0.5
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from recallflow import members
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config, RawSetting, as_file, read_config
 from recallflow.flows.settings import TopicNames
-from recallflow.members import start
-from recallflow.members.start import check_for_members, check_for_one, member_folders, member_name, processes
+from recallflow.members import check_for_members, check_for_one, member_folders, member_name, processes
 from recallflow.state.description import DESCRIPTION
 from tests.unit.connectors.fake_consumer import FakeKafka
 
@@ -27,9 +27,9 @@ def chosen(text: str) -> Config:
     ("text", "cpus", "many"), [("1", 8, 1), ("3", 1, 3), ("auto", 1, 1), ("auto", 4, 4), ("auto", 64, 6)]
 )
 def test_auto_is_one_per_cpu_and_partition(monkeypatch: pytest.MonkeyPatch, text: str, cpus: int, many: int) -> None:
-    monkeypatch.setattr(start, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(members, "usable_cpus", lambda: cpus)
     kafka = FakeKafka(**{TopicNames().memory: 6})
-    monkeypatch.setattr(start, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
+    monkeypatch.setattr(members, "TopicReader", partial(TopicReader, new_consumer=kafka.consumer))
     assert processes(chosen(text)) == many
 
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import orjson
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.control import RecallSettings
-from recallflow.decisions import History
+from recallflow.control import History, RecallSettings
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import Category
-from recallflow.decisions import History
+from recallflow.control import Category, History
 from recallflow.operators.recall.category_summaries import CATEGORIES, category_of
 from recallflow.state.rows import MemoryRow
 from tests.unit.operators.harness import make_event, run_flow

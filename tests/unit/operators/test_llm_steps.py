@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from recallflow.control import Category
-from recallflow.decisions import History
+from recallflow.control import Category, History
 from recallflow.errors import ModelFailure
 from recallflow.llm import Prompt
 from recallflow.operators.answers import asides

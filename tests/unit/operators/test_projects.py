@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.control import Rollout
-from recallflow.decisions import History
+from recallflow.control import History, Rollout
 from recallflow.enrichment import content_hash
 from recallflow.operators.graph.write import Similarity
 from recallflow.operators.recall import moment

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.control import SETTLED_MS, Quota
-from recallflow.decisions import History, quota
+from recallflow.control import SETTLED_MS, History, Quota, quota
 from recallflow.errors import OverQuota
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.operators.events import Ask, Item, Refused, Write, decode

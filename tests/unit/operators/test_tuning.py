@@ -5,8 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.control import RecallSettings
-from recallflow.decisions import History
+from recallflow.control import History, RecallSettings
 from recallflow.errors import InvalidRecord
 from recallflow.operators.recall.modes import MODES
 from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned, validate

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from recallflow.decisions import History
+from recallflow.control import History
 from recallflow.events import Event, MemoryEvent
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import QueryEvent

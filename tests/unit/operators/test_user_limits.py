@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.control import SETTLED_MS, Quota
-from recallflow.decisions import History
+from recallflow.control import SETTLED_MS, History, Quota
 from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
 from recallflow.outputs import Output
 from recallflow.state import keys

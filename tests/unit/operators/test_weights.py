@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.control import RecallSettings, TenantSettings
-from recallflow.decisions import History
+from recallflow.control import History, RecallSettings, TenantSettings
 from recallflow.operators.recall.factors import boosts, log_recency, quality, raw, usage
 from recallflow.operators.recall.modes import rank
 from recallflow.queries import BOOSTS, WEIGHTS, Mode

@@ -17,8 +17,8 @@ from mcp_types import CallToolResult
 
 from recallflow.connectors.mcp.server import build_server
 from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS, Caller, Performer, ServerScope
+from recallflow.control import History
 from recallflow.credentials import ApiKeyText
-from recallflow.decisions import History
 from recallflow.errors import DeliveryFailed, QueryTimeout, SourceError
 from recallflow.flows import gateway, mcp
 from recallflow.flows.admission import read_control_file

@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from recallflow.control import Category
-from recallflow.decisions import History
+from recallflow.control import Category, History
 from recallflow.embedder import Kind, Matrix
 from recallflow.enrichment import EnrichmentRequest, content_hash
 from recallflow.llm import EmbeddingService

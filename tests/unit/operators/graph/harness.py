@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from recallflow.control import Rollout
-from recallflow.decisions import History
+from recallflow.control import History, Rollout
 from tests.unit.operators.harness import make_event
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import GateVerdict, Rollout
-from recallflow.decisions import History
+from recallflow.control import GateVerdict, History, Rollout
 from recallflow.operators.graph import rollout as status_module
 from tests.unit.operators.graph.harness import HOUR_MS
 from tests.unit.operators.harness import make_event, run_flow

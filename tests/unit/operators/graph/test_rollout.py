@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import DEFAULT, GateVerdict, Rollout
-from recallflow.decisions import History
+from recallflow.control import DEFAULT, GateVerdict, History, Rollout
 from recallflow.errors import StorageError
 from recallflow.operators.events import QueryContext
 from recallflow.operators.graph import rollout

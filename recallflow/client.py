@@ -1,4 +1,27 @@
-"""Memory operations and tenant decisions as records on Kafka topics. Each call returns a future."""
+"""Python client of an engine on Kafka: `RecallClient` blocks, the methods of `AsyncRecallClient` are awaited.
+
+    with RecallClient("localhost:9092", "acme") as client:
+        client.add("Ann is allergic to peanuts", user="ann")
+        found = client.search("What can't Ann eat?", user="ann")
+
+The method names equal the method names of `recallflow.Memory`, the embedded engine. A client reads its own writes: it
+keeps the position of the last write for each of the latest 10,000 users, and the engine answers a query after it has
+applied that write. Pass `after` to wait for a write of another program. An event's position in its topic, as text, is
+its memory's id, unless the event has an `id`.
+
+    RecallflowError
+    ├── InvalidRecord     the call's fields are wrong, all named at once: nothing was sent
+    ├── UsageError        the call cannot be made with this client, or the client is closed: nothing was sent
+    ├── SourceError       Kafka does not let us read responses: check topics and security settings
+    ├── DeliveryFailed    Kafka did not acknowledge a record in time: it may still be stored
+    ├── QueryFailed       the engine answered with an error
+    │   └── CatchingUp        it found nothing, and has not read all memories yet: ask again
+    └── QueryTimeout      no response in time: is the engine running? (a TimeoutError too)
+
+Each call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. A client has two threads: one for
+delivery reports and deadlines, one for responses. librdkafka reconnects by itself; the message of a timeout contains
+its last error.
+"""
 
 import logging
 import re
@@ -9,26 +32,37 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 from pydantic import ValidationError
 
-from recallflow.brokers.exchange import Exchange, Inbox
-from recallflow.brokers.options import KafkaOptions
 from recallflow.control import ApiKey, Control, RolloutMode
-from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, check_secret, new_key, signed
-from recallflow.errors import DeliveryFailed, InvalidRecord, QueryTimeout, UsageError
+from recallflow.credentials import (
+    KEY_HEADER,
+    TOKEN_HEADER,
+    USER_HEADER,
+    ApiKeyText,
+    Headers,
+    check_secret,
+    new_key,
+    signed,
+)
+from recallflow.errors import CatchingUp, DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, UsageError
 from recallflow.graphs import GraphReport, Trace
+from recallflow.kafka_clients import Exchange, Inbox
+from recallflow.kafka_options import KafkaOptions
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.tracing import trace_headers
-from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text
+from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
 from recallflow.verbs.results import new_future, resolve, then
-from recallflow.verbs.verbs import After, Verbs
+from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, waited
 
-Headers = tuple[tuple[str, bytes | None], ...]
+__all__ = ["AsyncRecallClient", "CatchingUp", "DeliveryFailed", "QueryFailed", "QueryTimeout", "RecallClient"]
+
 Token = str | Callable[[], str]
 _TOKEN = re.compile(r"[!-~]+")
 
@@ -396,3 +430,78 @@ def _resolve(sent: "Future[Position]", outcome: Position | DeliveryFailed) -> No
         sent.set_exception(outcome)
     else:
         sent.set_result(outcome)
+
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+
+class _Face:
+    _verbs: Verbs
+
+    @explained
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        tenant: str = "default",
+        *,
+        environment: str = "prod",
+        memory_topic: str = "memory.events",
+        query_topic: str = "query.events",
+        response_topic: str = "recall.responses",
+        control_topic: str = "control.events",
+        options: Mapping[str, str] = NO_OPTIONS,
+        timeout_s: float = 10.0,
+        api_key: str | None = None,
+        token: Token | None = None,
+        end_user: str | None = None,
+        control_secret: str | None = None,
+        reply_topic: str | None = None,
+        reply_partition: int | None = None,
+    ) -> None:
+        """Create a client, without waiting for Kafka. Raise UsageError or InvalidRecord for invalid arguments.
+
+        `options` are librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s` limits the acknowledgement
+        of a record, and the wait for a response.
+
+        An engine with authentication needs `api_key` or `token`, a JWT or a function that returns one for each record.
+        `end_user` restricts the client to one user. `control_secret` signs tenant decisions, for an engine that accepts
+        only signed ones.
+
+        `reply_topic` replaces the response topic; the engine's settings must allow it. Then the client reads a single
+        partition of it, `reply_partition` or any. Refused credentials get no response there: the query times out."""
+        checked_text("bootstrap_servers", bootstrap_servers)
+        if not isinstance(options, Mapping):
+            raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
+        topics = ClientTopics(memory_topic, query_topic, response_topic, control_topic)
+        kafka, scope = KafkaOptions(bootstrap_servers, options), ClientScope(tenant, environment)
+        credentials = Credentials(api_key, token, end_user)
+        replies = checked_replies(reply_topic, reply_partition)
+        self._verbs = KafkaVerbs(kafka, scope, topics, timeout_s, credentials, control_secret, replies)
+
+
+class RecallClient(_Face, Waits):
+    """Every call waits for its outcome. For use from any number of threads."""
+
+    graph_status = waited(KafkaVerbs.graph_status)
+    graph_trace = waited(KafkaVerbs.graph_trace)
+    graph_rollout = waited(KafkaVerbs.graph_rollout)
+    graph_gate = waited(KafkaVerbs.graph_gate)
+    category = waited(KafkaVerbs.category)
+    create_key = waited(KafkaVerbs.create_key)
+    revoke_key = waited(KafkaVerbs.revoke_key)
+    map_owner = waited(KafkaVerbs.map_owner)
+    quota = waited(KafkaVerbs.quota)
+
+
+class AsyncRecallClient(_Face, Awaits):
+    """Every call is awaited. For use from one event loop, or several."""
+
+    graph_status = awaited(KafkaVerbs.graph_status)
+    graph_trace = awaited(KafkaVerbs.graph_trace)
+    graph_rollout = awaited(KafkaVerbs.graph_rollout)
+    graph_gate = awaited(KafkaVerbs.graph_gate)
+    category = awaited(KafkaVerbs.category)
+    create_key = awaited(KafkaVerbs.create_key)
+    revoke_key = awaited(KafkaVerbs.revoke_key)
+    map_owner = awaited(KafkaVerbs.map_owner)
+    quota = awaited(KafkaVerbs.quota)

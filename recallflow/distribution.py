@@ -1,17 +1,11 @@
-"""Remedies for missing libraries: one table for commands and adapters."""
+"""The installed distribution: its version, and remedies for missing libraries. Imports nothing of the package."""
 
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
+__version__ = "0.1.0"
+
 _EMBEDDED = "recallflow-embedded"
-_EXTRAS = {
-    "fastapi": "serve",
-    "httptools": "serve",
-    "mcp": "mcp",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "uvloop": "serve",
-}
+_EXTRAS = {"mcp": "mcp"} | dict.fromkeys(("fastapi", "httptools", "starlette", "uvicorn", "uvloop"), "serve")
 # Extras of recallflow-embedded alone: recallflow always includes these libraries.
 _EMBEDDED_EXTRAS = {"httpx": "llm", "jsonschema": "llm", "networkx": "graph", "openai": "llm", "opentelemetry": "otel"}
 _WHOLE = "recallflow-embedded has no {library}: pip uninstall recallflow-embedded, and pip install recallflow"
@@ -36,6 +30,8 @@ def way_out(missing: ModuleNotFoundError) -> str | None:
 
 
 def _is_embedded() -> bool:
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         distribution(_EMBEDDED)
     except PackageNotFoundError:

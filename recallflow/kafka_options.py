@@ -146,6 +146,6 @@ class KafkaOptions:
 
 
 def _client_log() -> object:
-    from recallflow.brokers.trouble import ClientLog  # it imports librdkafka
+    from recallflow.kafka_clients import ClientLog  # it imports librdkafka
 
     return ClientLog()

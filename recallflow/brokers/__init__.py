@@ -1,1 +1,0 @@
-"""Kafka access of engine and client: options, errors, and exchange of records."""

@@ -1,1 +1,0 @@
-"""Several members of one deployment on one machine: `recallflow run --processes N`."""
