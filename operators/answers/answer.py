@@ -11,14 +11,14 @@ from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, ModelError
 from recallflow.graphs import Facts, Trace
 from recallflow.operators import redaction
+from recallflow.operators.answers import explore as explorer
 from recallflow.operators.answers import listing, lookups
+from recallflow.operators.answers.explore import explore, explored_edge
+from recallflow.operators.answers.facts import FactSearch
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.erase import erasure_state
 from recallflow.operators.events import Ask, QueryContext
 from recallflow.operators.grants import check_all_projects
-from recallflow.operators.graph import explore as explorer
-from recallflow.operators.graph.explore import explore, explored_edge
-from recallflow.operators.graph.facts import FactSearch
 from recallflow.operators.graph.query_graph import trace
 from recallflow.operators.graph.rollout import Expansions, status
 from recallflow.operators.quotas import UserLimits

@@ -4,8 +4,7 @@ from pydantic_core import to_json
 
 from recallflow.fields import format_time
 from recallflow.graphs import Mark
-from recallflow.operators.graph.explore import memory_marks
-from recallflow.operators.graph.reader import superseded
+from recallflow.operators.graph.reader import memory_marks, superseded
 from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.filters import Filtering, Linked
 from recallflow.operators.recall.moment import Moment

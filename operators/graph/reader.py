@@ -11,6 +11,7 @@ from recallflow.graphs import Mark
 from recallflow.language import FUNCTION_WORDS
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, Superseded, node_key
+from recallflow.state.rows import MemoryRow
 
 GIVEN_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
 
@@ -118,6 +119,18 @@ def marks(edge: Edge, now_ms: int) -> list[Mark]:
         found.append("not_yet_valid")
     if any(end is not None and now_ms >= end for end in (edge.valid_to_ms, edge.expires_ms)):
         found.append("expired")
+    return found
+
+
+def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
+    """Return the reasons why a memory does not count at a time (epoch ms)."""
+    found: list[Mark] = ["archived"] if graph.is_archived(NodeKey(row.id, memory=True)) else []
+    if row.valid_from_ms is not None and now_ms < row.valid_from_ms:
+        found.append("not_yet_valid")
+    if any(end is not None and now_ms >= end for end in (row.valid_to_ms, row.expires_ms)):
+        found.append("expired")
+    if row.seq in hidden:
+        found.append("superseded")
     return found
 
 

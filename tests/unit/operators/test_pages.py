@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow import limits
 from recallflow.operators import pages
-from recallflow.operators.graph import explore as whole
+from recallflow.operators.answers import explore as whole
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators.graph import facts as facts_module
+from recallflow.operators.answers import facts as facts_module
 from tests.unit.operators.graph.harness import HOUR_MS
 from tests.unit.operators.harness import make_event, run_flow
 

@@ -11,7 +11,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
 from recallflow.operators.graph.paths import Neighbourhood, Vertex
-from recallflow.operators.graph.reader import Caps, LoadBounds, TraversalScope, marks, superseded
+from recallflow.operators.graph.reader import Caps, LoadBounds, TraversalScope, marks, memory_marks, superseded
 from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.redaction import RowsReader
@@ -147,18 +147,6 @@ def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
         ingested_at=format_time(edge.ingested_ms),
         properties=edge.properties,
     )
-
-
-def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
-    """Return the reasons why a memory does not count at a time (epoch ms)."""
-    found: list[Mark] = ["archived"] if graph.is_archived(NodeKey(row.id, memory=True)) else []
-    if row.valid_from_ms is not None and now_ms < row.valid_from_ms:
-        found.append("not_yet_valid")
-    if any(end is not None and now_ms >= end for end in (row.valid_to_ms, row.expires_ms)):
-        found.append("expired")
-    if row.seq in hidden:
-        found.append("superseded")
-    return found
 
 
 def explored_memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
