@@ -12,7 +12,7 @@ from recallflow.errors import DecryptionFailed, ModelError
 from recallflow.graphs import Facts, Trace
 from recallflow.operators import redaction
 from recallflow.operators.answers import explore as explorer
-from recallflow.operators.answers import listing, lookups
+from recallflow.operators.answers import lookups
 from recallflow.operators.answers.explore import explore, explored_edge
 from recallflow.operators.answers.facts import FactSearch
 from recallflow.operators.answers.models import Answers
@@ -187,12 +187,12 @@ class Answerer:
             case MemoriesList():
                 moment = Moment.of(query, now_ms, ask.projects)
                 index, graph = self._engine.at(hot, moment)
-                page = listing.memories(hot, index, graph, partial(self._rows, hot, index), query, moment)
+                page = lookups.list_memories(hot, index, graph, partial(self._rows, hot, index), query, moment)
                 return page.model_copy(update={"query_id": query_id})
             case EpisodesList():
                 index = self._index(ask)
                 rows = partial(self._rows, hot, index)
-                found = lookups.episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
+                found = lookups.list_episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=found)
             case GraphStatus():
                 check_all_projects(ask)

@@ -10,9 +10,9 @@ from recallflow.distribution import way_out
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
+from recallflow.operators.answers.lookups import Room, cursor_at, happened, newest_first, read_places
 from recallflow.operators.graph.paths import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import Caps, LoadBounds, TraversalScope, marks, memory_marks, superseded
-from recallflow.operators.pages import Room, cursor, newest_first, read, there
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.redaction import RowsReader
 from recallflow.queries import EdgeCursor, GraphExplore, MemoryCursor
@@ -242,16 +242,16 @@ def _memories(
     """Add memories to a page. Return its end."""
     graph, facts = made.graph, index.conversation.facts
     hidden = superseded(graph, moment.now_ms)
-    places = newest_first(hot, index, there(index, moment), after, limit + 1).tolist()
+    places = newest_first(hot, index, happened(index, moment), after, limit + 1).tolist()
     room, last = Room(), None
-    for place, row in read(index, places[:limit], rows):
+    for place, row in read_places(index, places[:limit], rows):
         if row is not None:
             memory = explored_memory(row, memory_marks(graph, row, moment.now_ms, hidden))
             if not room.take(len(to_json(memory))) or len(made.nodes) > NODES_MAX:
                 break
             made.add_memory(int(facts["seq"][place]), memory)
         last = place
-    return FIRST_EDGE if last is None or last == places[-1] else cursor(index, last)
+    return FIRST_EDGE if last is None or last == places[-1] else cursor_at(index, last)
 
 
 def _edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:

@@ -1,24 +1,94 @@
-"""Lookups without ranking: a memory, its versions, episodes, counts."""
+"""Lookups without ranking: a memory, its versions, episodes, counts, and all memories in pages, newest first.
+
+Changes between two pages do not shift them: a page starts after a memory, even if that was forgotten meanwhile."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic_core import to_json
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
+from recallflow.graphs import Mark
+from recallflow.limits import PAGE_BYTES
 from recallflow.operators import redaction
 from recallflow.operators.derived import known_summary
 from recallflow.operators.episodes import is_open
+from recallflow.operators.graph.reader import memory_marks, superseded
 from recallflow.operators.quotas import UserLimits
-from recallflow.operators.redaction import Redacted, RowsReader
+from recallflow.operators.recall.filters import Filtering, Linked
+from recallflow.operators.recall.moment import Moment
+from recallflow.operators.redaction import Redacted, RowsReader, warn
 from recallflow.operators.summaries import Summaries
-from recallflow.queries import EpisodesList
-from recallflow.responses import EpisodeInfo, MemoryUsage, Response
+from recallflow.queries import EpisodesList, Filters, MemoriesList, MemoryCursor
+from recallflow.responses import EpisodeInfo, ListedMemory, MemoryPage, MemoryUsage, Response
+from recallflow.state.arrays import Mask, Places
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import EpisodeRow, Held, MemoryRow
 from recallflow.state.usage import Usage
+
+_SAME_FIELDS = ListedMemory.model_fields.keys() & MemoryRow.__dataclass_fields__.keys()
+READ_AT_ONCE = 50  # rows per read; each may be large
+
+T = TypeVar("T")
+
+
+def happened(index: OwnerIndex, moment: Moment) -> Mask:
+    """Return (n,) in conversation order: whether each memory had happened by the moment."""
+    if moment.happened_by_ms is None:
+        return np.ones(index.conversation.size, np.bool_)
+    by_then: Mask = index.conversation.facts["created_ms"] <= moment.happened_by_ms
+    return by_then
+
+
+def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryCursor | None, most: int) -> Places:
+    """Return the places of the newest allowed memories after `after`, by event time, then by arrival."""
+    facts, places = index.conversation.facts, np.flatnonzero(allowed)
+    created_ms, seqs = facts["created_ms"][places], facts["seq"][places]
+    if after is not None:
+        known = hot.current(after.memory_id)  # None: its user was erased
+        as_old = (created_ms == after.created_ms) & (seqs < (-1 if known is None else known.seq))
+        behind = (created_ms < after.created_ms) | as_old
+        places, created_ms, seqs = places[behind], created_ms[behind], seqs[behind]
+    if most < len(places):  # a partition is faster than sorting all memories of a large owner
+        near = created_ms >= np.partition(created_ms, -most)[-most]
+        places, created_ms, seqs = places[near], created_ms[near], seqs[near]
+    newest: Places = places[np.lexsort((-seqs, -created_ms))[:most]]
+    return newest
+
+
+def cursor_at(index: OwnerIndex, place: int) -> MemoryCursor:
+    """Return the cursor after the memory at a place."""
+    slot = int(index.conversation.slots[place])
+    return MemoryCursor(int(index.facts["created_ms"][slot]), index.ids[slot])
+
+
+def read_places(index: OwnerIndex, places: Sequence[int], rows: RowsReader) -> Iterator[tuple[int, MemoryRow | None]]:
+    """Yield each place with its row, read in blocks."""
+    left = iter(places)
+    while some := [*islice(left, READ_AT_ONCE)]:
+        yield from zip(some, rows(index.conversation.slots[some].tolist()), strict=True)
+
+
+class Room:
+    """The remaining bytes of a page. The first item always fits."""
+
+    def __init__(self) -> None:
+        self._left = PAGE_BYTES
+        self._is_empty = True
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve bytes for another item. Return whether they fit."""
+        if size_bytes > self._left and not self._is_empty:
+            return False
+        self._left -= size_bytes
+        self._is_empty = False
+        return True
 
 
 def versions(query_id: str, rows: list[MemoryRow], projects: tuple[str, ...] | None = None) -> Response:
@@ -55,7 +125,7 @@ def missing(memory_id: str) -> InvalidRecord:
     return InvalidRecord("not_found", [FieldProblem("memory_id", f"no current memory has the id {memory_id!r}")])
 
 
-def episodes(
+def list_episodes(
     hot: HotOwner, index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: int, gap_ms: int
 ) -> list[EpisodeInfo]:
     """Return episodes with members, newest first."""
@@ -105,4 +175,48 @@ def _describe(episode: EpisodeRow, messages: int, summary: str, is_open: bool) -
         open=is_open,
         messages=messages,
         summary=summary,
+    )
+
+
+def list_memories(
+    hot: HotOwner, index: OwnerIndex, graph: OwnerGraph, rows: RowsReader, query: MemoriesList, moment: Moment
+) -> Response:
+    """Return a page, as of the moment. `rows` reads by slot. The response has no id yet."""
+    linked = Linked(graph, index, moment)
+    filtering = Filtering(index, linked)
+    allowed = happened(index, moment) & filtering.within(query.filters)
+    if query.project_id is not None:
+        allowed &= filtering.within(Filters(project_id=query.project_id))
+    after = None if query.after is None else MemoryCursor.parse(query.after)
+    places = newest_first(hot, index, allowed, after, query.limit + 1).tolist()
+    hidden = superseded(graph, moment.now_ms)
+    listed: list[ListedMemory] = []
+    shown: list[MemoryRow] = []
+    room, last = Room(), None
+    for place, row in read_places(index, places[: query.limit], rows):
+        if row is not None:
+            one = _listed(index, place, row, memory_marks(graph, row, moment.now_ms, hidden))
+            if not room.take(len(to_json(one))):
+                break
+            listed.append(one)
+            shown.append(row)
+        last = place
+    page = MemoryPage(
+        memories=listed,
+        total=int(allowed.sum()),
+        after=str(cursor_at(index, last)) if last is not None and last != places[-1] else None,
+    )
+    response = Response(query_id="", status="ok", memory_page=page)
+    warnings = [*linked.warnings(), *warn(shown)]
+    return response.warned(warnings) if warnings else response
+
+
+def _listed(index: OwnerIndex, place: int, row: MemoryRow, marks: list[Mark]) -> ListedMemory:
+    episode = index.episode(int(index.conversation.facts["episode"][place]))
+    return ListedMemory(
+        **{name: getattr(row, name) for name in _SAME_FIELDS},
+        episode_id=None if episode is None else episode.id,
+        created_at=format_time(row.created_ms),
+        updated_at=format_time(row.updated_ms),
+        marks=marks,
     )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow import limits
-from recallflow.operators import pages
 from recallflow.operators.answers import explore as whole
+from recallflow.operators.answers import lookups
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
 
@@ -266,7 +266,7 @@ def test_pages_are_of_the_whole_alone(engine: Harness, fields: Event, wrong: str
 
 
 def test_a_hub_is_read_in_bounded_pages(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(lookups, "READ_AT_ONCE", 2)
     told(engine, 1, *({"type": "memory", "id": f"m{n}", "content": f"Tea {n}", "tags": ["tea"]} for n in range(30)))
     edges = [{"source": f"entity:p{number}", "target": "entity:porto", "type": "lives_in"} for number in range(150)]
     told(engine, 2, {"type": "graph.edges", "edges": edges})
