@@ -34,9 +34,9 @@ import regex
 from scipy.sparse.linalg import LinearOperator, cg
 
 from benchmarks.locomo import shared
-from recallflow.language import plain, stemming
+from recallflow.language import plain
 from recallflow.language.word_vectors import TABLE, word_vectors
-from recallflow.language.words import words
+from recallflow.language.words import latin_stems, words
 
 WORDNET = Path("/usr/share/wordnet")
 VOCABULARY = Path(__file__).parent / "vocabulary"
@@ -377,7 +377,7 @@ def store(vocabulary: Sequence[str], table: Floats) -> None:
     at = {word: row for row, word in enumerate(vocabulary)}
     stems: dict[str, int] = {}
     for row, word in enumerate(vocabulary):
-        stem = stemming.latin[0][word]
+        stem = latin_stems[0][word]
         if stem and stem not in at:
             stems.setdefault(stem, row)
     more: dict[tuple[int, ...], int] = {}  # of glosses of several words

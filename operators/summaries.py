@@ -12,7 +12,7 @@ import numpy as np
 import regex
 
 from recallflow.language import ENGLISH, plain, sentence_ends, stems
-from recallflow.language.detection import table_of
+from recallflow.language.analysis import table_of
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.state.arrays import Column, Places

@@ -20,7 +20,7 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchedMemory:
     """A memory as the model sees it."""
 
     id: str
@@ -32,7 +32,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
     """Return three tools for the memory of the user whose id `user_of` returns for the run's dependencies. `k`
     limits the memories of a search."""
 
-    async def search_memory(context: RunContext[D], query: str) -> list[Found]:
+    async def search_memory(context: RunContext[D], query: str) -> list[SearchedMemory]:
         """Searches what is remembered of the user; the best memories come first.
 
         Args:
@@ -41,7 +41,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
         user_id = user_of(context.deps)
         with _told_to_the_model():
             found = await client.search(query, user=user_id, k=k)
-        return [Found(id=one.id, content=one.content, created_at=one.created_at) for one in found]
+        return [SearchedMemory(id=one.id, content=one.content, created_at=one.created_at) for one in found]
 
     async def add_memory(context: RunContext[D], content: str) -> str:
         """Remembers something about the user for later conversations.

@@ -6,7 +6,9 @@ on the text alone, and on an assumed language if the text's own is unclear.
 
 from recallflow.language.analysis import (
     ANALYSIS,
+    DateMention,
     Reading,
+    find_dates,
     name_stem,
     read,
     read_question,
@@ -14,43 +16,17 @@ from recallflow.language.analysis import (
     sentence_ends,
     sentences,
     stems,
+    table_of,
 )
-from recallflow.language.dates import DateMention, find_dates
-from recallflow.language.detection import table_of
-from recallflow.language.grams import grams
-from recallflow.language.places import Found, PlacedStems, find_stems
-from recallflow.language.scripts import ADJOINING, UNSPACED, is_character, plain
+from recallflow.language.places import PlacedStems, StemMatch, find_stems
+from recallflow.language.scripts import ADJOINING, UNSPACED, grams, is_character, plain
 from recallflow.language.tables import ENGLISH, LATIN, RUSSIAN, Intent, Table
 from recallflow.language.words import words
 
 FUNCTION_WORDS = ENGLISH.function_words
 
 __all__ = [
-    "ADJOINING",
-    "ANALYSIS",
-    "ENGLISH",
-    "FUNCTION_WORDS",
-    "LATIN",
-    "RUSSIAN",
-    "UNSPACED",
-    "DateMention",
-    "Found",
-    "Intent",
-    "PlacedStems",
-    "Reading",
-    "Table",
-    "find_dates",
-    "find_stems",
-    "grams",
-    "is_character",
-    "name_stem",
-    "plain",
-    "read",
-    "read_question",
-    "sentence_at",
-    "sentence_ends",
-    "sentences",
-    "stems",
-    "table_of",
-    "words",
-]
+    "ADJOINING", "ANALYSIS", "ENGLISH", "FUNCTION_WORDS", "LATIN", "RUSSIAN", "UNSPACED", "DateMention", "Intent",
+    "PlacedStems", "Reading", "StemMatch", "Table", "find_dates", "find_stems", "grams", "is_character", "name_stem",
+    "plain", "read", "read_question", "sentence_at", "sentence_ends", "sentences", "stems", "table_of", "words",
+]  # fmt: skip

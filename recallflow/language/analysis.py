@@ -1,19 +1,184 @@
-"""Analysis of texts and questions.
+"""Analysis of texts and questions: their language, stems, sentences and dates.
 
-A text is analysed in its own language. A question is analysed in its own language, in the languages of the owner's
-memories, and in English, which is assumed for texts of unclear language.
+Scripts identify most languages; among those in Latin script, function words, common words and letters do. A word of n
+languages counts one nth for each of them. The assumption of the caller decides unclear cases.
+
+A text is analysed in its own language. A question is analysed in its own language, in the languages of the memories of
+its owner, and in English, which is assumed for texts of unclear language.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import chain, islice, pairwise, product
 from typing import NamedTuple
 
-from recallflow.language import stemming
-from recallflow.language.detection import detect
-from recallflow.language.scripts import BEYOND_LATIN, UNSPACED_LETTER, folded, normalised, script_of
+import regex
+
+from recallflow.language.scripts import BEYOND_LATIN, UNSPACED, UNSPACED_LETTER, folded, normalised, plain, script_of
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
-from recallflow.language.words import LATIN_WORD, ascii_words, counts, pairs, runs, unspaced_table
+from recallflow.language.words import (
+    LATIN_WORD,
+    ascii_words,
+    counts,
+    latin_stems,
+    pairs,
+    runs,
+    script_stems,
+    unspaced_table,
+)
+
+WHOLE = 420  # weight of a word of one language; sums of integers do not depend on the order
+LEAST = 1.2 * WHOLE  # more than one word, which could be a name or a typing error
+MARGIN = 1.3  # minimum ratio of the best score to the second
+
+
+class Detected(NamedTuple):
+    """A language in Latin script, by its index in `LATIN`. `sure` means that it was detected, not assumed."""
+
+    number: int
+    sure: bool
+
+
+_CLEAR, _UNCLEAR = ([Detected(number, sure) for number in range(len(LATIN))] for sure in (True, False))
+
+
+def _telling() -> dict[str, tuple[tuple[int, int], ...]]:
+    known: defaultdict[str, list[int]] = defaultdict(list)
+    for number, table in enumerate(LATIN):
+        for word in table.function_words | table.common_words:
+            if len(word) > 1:
+                known[word].append(number)
+    return {word: tuple((number, WHOLE // len(numbers)) for number in numbers) for word, numbers in known.items()}
+
+
+_TELLING = _telling()
+_FOREIGN = frozenset(_TELLING) - ENGLISH.function_words
+_ENGLISH_ONLY = frozenset(word for word in ENGLISH.function_words if len(_TELLING[word]) == 1)
+_LETTERS = {letter: number for number, table in enumerate(LATIN) for letter in table.letters}
+_TELLING_LETTER = re.compile(f"[{''.join(_LETTERS)}]")
+
+
+def detect(words: Collection[str], lowered: str, assumed: int) -> Detected:
+    """Return the language of a text with these words. The fast path covers most texts: English with at most one foreign
+    word, which may be a name."""
+    letters = set() if lowered.isascii() else set(_TELLING_LETTER.findall(lowered))
+    foreign = _FOREIGN.intersection(words)
+    if not letters and len(foreign) < 2:
+        english = len(_ENGLISH_ONLY.intersection(words)) if foreign else not _ENGLISH_ONLY.isdisjoint(words)
+        return _CLEAR[0] if english > len(foreign) else _UNCLEAR[assumed]
+    scores = [0] * len(LATIN)
+    for word in _TELLING.keys() & words:
+        for number, weight in _TELLING[word]:
+            scores[number] += weight
+    for letter in letters:
+        scores[_LETTERS[letter]] += WHOLE
+    best = max(range(len(scores)), key=scores.__getitem__)
+    second = max(score for number, score in enumerate(scores) if number != best)
+    sure = scores[best] >= LEAST and scores[best] >= MARGIN * second
+    return _CLEAR[best] if sure else _UNCLEAR[assumed]
+
+
+_LETTER_OF = regex.compile(
+    r"(?P<arabic>\p{Arabic})|(?P<cyrillic>\p{Cyrillic})|(?P<devanagari>\p{Devanagari})|(?P<hangul>\p{Hangul})"
+    rf"|(?P<unspaced>[{UNSPACED}])|\p{{L}}"
+)
+_UNSPACED_WEIGHT = 3  # a character is about half a word, a letter a fifth of one
+
+
+def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
+    """Return the main language of a question. If its words do not identify one, return the first of `assumed`."""
+    text = normalised(text)
+    lowered = text.lower()
+    if BEYOND_LATIN.search(lowered):
+        letters: defaultdict[str, int] = defaultdict(int)
+        for found in _LETTER_OF.finditer(text):
+            script = found.lastgroup or ""
+            letters[script] += _UNSPACED_WEIGHT if script == "unspaced" else 1
+        script = max(letters, key=lambda name: letters[name], default="")
+        if script == "unspaced":
+            return unspaced_table(text)
+        if script:
+            return BY_SCRIPT[script]
+    return LATIN[detect(LATIN_WORD.findall(lowered), lowered, assumed[0]).number]
+
+
+_BESIDE = 32  # characters before and after a month's name, enough for any form of the day
+_DIGIT = regex.compile(r"\d")
+_ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
+# If the order of a date's numbers is ambiguous, the year alone would be too broad, so it does not match.
+_DATE_YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
+_NUMERIC = {
+    "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
+    "ymd": regex.compile(r"\b(?P<year>(?:19|20)\d\d)[./-] ?(?P<month>\d{1,2})[./-] ?(?P<day>\d{1,2})\b", regex.ASCII),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DateMention:
+    """A date in a question; absent parts are None. `month` and `day` count from 1."""
+
+    year: int | None
+    month: int | None
+    day: int | None
+
+    def holds(self, day: date) -> bool:
+        """Return whether the day matches this date."""
+        parts = (self.year, day.year), (self.month, day.month), (self.day, day.day)
+        return all(asked is None or asked == own for asked, own in parts)
+
+
+def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]:
+    """Return the distinct dates of a text, at most `at_most`, because each date costs a scan of all memories."""
+    if table is not ENGLISH:
+        text = plain(text)
+    if not table.month.search(text) and not _DIGIT.search(text):
+        return ()
+    exact = [DateMention(int(y), int(m), int(d)) for y, m, d in _ISO_DATE.findall(text)]
+    rest = _ISO_DATE.sub(" ", text)
+    if table.numeric:
+        numeric = _NUMERIC[table.numeric]
+        exact += [DateMention(int(f["year"]), int(f["month"]), int(f["day"])) for f in numeric.finditer(rest)]
+        rest = numeric.sub(" ", rest)
+    years = dict.fromkeys(int(year) for year in _DATE_YEAR.findall(rest))
+    months = dict.fromkeys(_months(rest, table))
+    paired = (DateMention(year, *month) for month, year in product(months, years or [None]))
+    found = paired if months else (DateMention(year, None, None) for year in years)
+    return tuple(islice(dict.fromkeys([*exact, *islice(found, at_most)]), at_most))
+
+
+def _months(text: str, table: Table) -> Iterator[tuple[int, int | None]]:
+    """Yield each named month, and the day next to it."""
+    for word in table.month.finditer(text):
+        if (month := _month(text, word, table)) is not None:
+            yield month, _day(text, word, table)
+
+
+def _month(text: str, word: regex.Match[str], table: Table) -> int | None:
+    """Return the month of a word. Short forms need a capital. An ambiguous one needs an adjacent day, a preceding
+    word for months, or a capital inside a sentence."""
+    lowered, capital = word[0].lower(), word[0][0].isupper()
+    if lowered in table.doubtful_months:
+        beside = text[max(word.start() - _BESIDE, 0) : word.start()]
+        before = beside.rstrip()
+        within = capital and before[-1:].isalnum()
+        dated = _day(text, word, table) if capital else table.day_before.search(beside)
+        if not (within or before.lower().endswith(table.before_months) or dated):
+            return None
+    if (number := regex.match(r"\d+", lowered)) is not None:
+        return int(number[0]) if 1 <= int(number[0]) <= 12 else None
+    found = table.months.get(lowered) or (table.short_months.get(lowered) if capital else None)
+    return found or (table.months.get(script_stems[lowered]) if table.endings else None)
+
+
+def _day(text: str, month: regex.Match[str], table: Table) -> int | None:
+    """Return the day next to a month's name: 8 May, May 8th, the 8th of May."""
+    before, after = text[max(month.start() - _BESIDE, 0) : month.start()], text[month.end() : month.end() + _BESIDE]
+    found = table.day_before.search(before) or table.day_after.search(after)
+    return int(found[1]) if found and 1 <= int(found[1]) <= 31 else None
+
 
 # State built with another analysis contains other stems. Change this name whenever stems, flags, spelling features or
 # the hash embedder's words change for any text.
@@ -57,8 +222,8 @@ def read(text: str, assumed: int = 0) -> Reading:
     ends = asks and text.rstrip().endswith("?")
     language, sure = detect(words, lowered, assumed)
     if language == TURKISH:
-        words = LATIN_WORD.findall(_lowered(text, language))
-    stems = [*filter(None, map(stemming.latin[language].__getitem__, words))]
+        words = LATIN_WORD.findall(lower_case(text, language))
+    stems = [*filter(None, map(latin_stems[language].__getitem__, words))]
     tells = _tells_time(lowered, stems, [LATIN[language]]) if language else _tells_english_time(lowered, words)
     return Reading(stems, asks, ends, tells, language, sure)
 
@@ -80,13 +245,14 @@ def _read_any(text: str, lowered: str, assumed: int) -> Reading:
     return Reading(stems, asks, ends, _tells_time(lowered, stems, tables), language, sure and "latin" in scripts)
 
 
-def _lowered(text: str, language: int) -> str:
+def lower_case(text: str, language: int) -> str:
+    """Return a normalised text in the lower case of its language."""
     return (text.replace("I", "ı") if language == TURKISH else text).lower()
 
 
 def _split(text: str, language: int) -> Iterable[tuple[str, bool]]:
     """Yield each word of a text in any script, and whether its script has no spaces."""
-    lowered = _lowered(text, language)
+    lowered = lower_case(text, language)
     table = unspaced_table(lowered)
     for run, unspaced in runs(lowered):
         if unspaced:
@@ -101,8 +267,8 @@ def stem_of(word: str, unspaced: bool, language: int) -> str:
     if unspaced:
         return word
     if script_of(word) in ("latin", ""):
-        return stemming.latin[language][word]
-    return stemming.of_script[word]
+        return latin_stems[language][word]
+    return script_stems[word]
 
 
 # ---------------------------------------------------------------------- time
@@ -119,8 +285,8 @@ def _tells_english_time(lowered: str, words: list[str]) -> bool:
 
 def _time_stems(table: Table) -> frozenset[str]:
     if table in LATIN:
-        return frozenset(map(stemming.latin[LATIN.index(table)].__getitem__, table.time_words))
-    return frozenset(map(stemming.of_script.__getitem__, table.time_words))
+        return frozenset(map(latin_stems[LATIN.index(table)].__getitem__, table.time_words))
+    return frozenset(map(script_stems.__getitem__, table.time_words))
 
 
 _TIME_STEMS = {table.code: _time_stems(table) - {""} for table in (*LATIN, *BY_SCRIPT.values()) if table.blanks}
@@ -144,8 +310,8 @@ def stems(text: str, language: int = 0) -> list[str]:
     """Return the stems of a name or a text. `language` is the index in `LATIN` for words in Latin script."""
     text = normalised(text)
     if text.isascii() or not BEYOND_LATIN.search(text.lower()):
-        words = LATIN_WORD.findall(_lowered(text, language))
-        return [*filter(None, map(stemming.latin[language].__getitem__, words))]
+        words = LATIN_WORD.findall(lower_case(text, language))
+        return [*filter(None, map(latin_stems[language].__getitem__, words))]
     return [found for word, unspaced in _split(text, language) if (found := stem_of(word, unspaced, language))]
 
 
@@ -168,7 +334,7 @@ def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tup
 def _others(word: str, tried: Sequence[int]) -> Iterable[str]:
     for language in tried:
         for spelling in (word, folded(word)):
-            if stem := stemming.latin[language][spelling]:
+            if stem := latin_stems[language][spelling]:
                 yield stem
 
 
@@ -176,8 +342,8 @@ def name_stem(word: str, table: Table) -> str:
     """Return the part of a word or name that is common to its inflected forms in this language."""
     word = normalised(word).lower()
     if script_of(word) not in ("latin", ""):
-        return stemming.of_script[word]
-    stem = stemming.latin[LATIN.index(table)][word] if table in LATIN else stemming.latin[0][word] or word
+        return script_stems[word]
+    stem = latin_stems[LATIN.index(table)][word] if table in LATIN else latin_stems[0][word] or word
     bent = (word[: -len(end)] for end in table.name_endings if word.endswith(end))
     return next(bent, stem) if stem else ""
 

@@ -10,10 +10,17 @@ from typing import NamedTuple, Self
 
 import regex
 
-from recallflow.language import stemming
-from recallflow.language.analysis import TURKISH, stem_of
+from recallflow.language.analysis import TURKISH, lower_case, stem_of
 from recallflow.language.scripts import BEYOND_LATIN, normalised
-from recallflow.language.words import LATIN_WORD, ascii_blanked, counts, placed_pairs, placed_runs, unspaced_table
+from recallflow.language.words import (
+    LATIN_WORD,
+    ascii_blanked,
+    counts,
+    latin_stems,
+    placed_pairs,
+    placed_runs,
+    unspaced_table,
+)
 
 # A run of ASCII, up to a letter that may carry a mark; or one grapheme cluster.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
@@ -26,7 +33,7 @@ PLACED_CHARACTERS = 4_000  # of a text whose stems are stored with their positio
 _start = itemgetter(1)
 
 
-class Found(NamedTuple):
+class StemMatch(NamedTuple):
     """A word in a text: its stem (without spaces, its characters), and its range of characters."""
 
     kind: str
@@ -34,7 +41,7 @@ class Found(NamedTuple):
     end: int
 
 
-def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language: int) -> list[list[Found]]:
+def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language: int) -> list[list[StemMatch]]:
     """Return, for each text, its words with a wanted stem, in text order. `language` is the index in `LATIN` of the
     language in which words in Latin script were analysed."""
     plain = [text.lower() if text.isascii() and language != TURKISH else "" for text in texts]
@@ -44,7 +51,7 @@ def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language
         number = bisect_right(ends, start)
         if kind in wanted[number]:
             begin = ends[number] - len(plain[number]) - 1
-            found[number].append(Found(kind, start - begin, end - begin))
+            found[number].append(StemMatch(kind, start - begin, end - begin))
     return found
 
 
@@ -65,7 +72,7 @@ class PlacedStems(NamedTuple):
         non-ASCII text, or one with a stem number beyond Unicode. `language` is as in `find_stems`."""
         if language == TURKISH or not text.isascii() or len(text) > PLACED_CHARACTERS:
             return None
-        blanked, stem, end = ascii_blanked(text), stemming.latin[language], 0
+        blanked, stem, end = ascii_blanked(text), latin_stems[language], 0
         numbers, spans = list[str](), array("H")
         for word in blanked.split():
             start = blanked.find(word, end)
@@ -106,8 +113,8 @@ def _in_ascii(lowered: str, wanted: Collection[str], language: int) -> list[tupl
     return sorted(found, key=_start)
 
 
-def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
-    lowered = _lowered(text, language)
+def _find(text: str, wanted: Collection[str], language: int) -> list[StemMatch]:
+    lowered = lower_case(normalised(text), language)
     if text.isascii() or not BEYOND_LATIN.search(lowered):
         found = _in_latin(lowered, _having(LATIN_WORD.findall(lowered), wanted, language))
     else:
@@ -124,30 +131,25 @@ def _beginning(text: str) -> str:
     return text[: CHARACTERS_MOST if blank < 0 else blank]
 
 
-def _lowered(text: str, language: int) -> str:
-    text = normalised(text)
-    return (text.replace("I", "ı") if language == TURKISH else text).lower()
-
-
 def _having(every: Sequence[str], wanted: Collection[str], language: int) -> dict[str, str]:
     """Return the stem of each word with a wanted stem, among the first WORDS_MOST distinct words."""
-    stem = stemming.latin[language]
+    stem = latin_stems[language]
     known: Collection[str] = {*every}
     if len(known) > WORDS_MOST:
         known = [*islice(dict.fromkeys(every), WORDS_MOST)]
     return {word: kind for word, kind in zip(known, map(stem.__getitem__, known), strict=True) if kind in wanted}
 
 
-def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
+def _in_latin(lowered: str, words: Mapping[str, str]) -> list[StemMatch]:
     """Return the occurrences of these words as whole words, with their stems. Searching for a few words is faster than
     splitting the text."""
-    found: list[Found] = []
+    found: list[StemMatch] = []
     for word, kind in words.items():
         start = lowered.find(word)
         while start >= 0:
             end = start + len(word)
             if not (_is_of_word(lowered[start - 1 : start]) or _is_of_word(lowered[end : end + 1])):
-                found.append(Found(kind, start, end))
+                found.append(StemMatch(kind, start, end))
             start = lowered.find(word, end)
     return sorted(found, key=_start) if len(found) > 1 else found
 
@@ -156,37 +158,37 @@ def _is_of_word(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-def _in_any(lowered: str, wanted: Collection[str], language: int) -> Iterator[tuple[Found, bool]]:
+def _in_any(lowered: str, wanted: Collection[str], language: int) -> Iterator[tuple[StemMatch, bool]]:
     """Yield each word with a wanted stem, and whether its script has no spaces."""
     table = unspaced_table(lowered)
     for run, start, unspaced in placed_runs(lowered):
         if unspaced:
             for pair, at in placed_pairs(run, table):
                 if pair in wanted:
-                    yield Found(pair, start + at, start + at + len(pair)), True
+                    yield StemMatch(pair, start + at, start + at + len(pair)), True
                     continue
                 for number, character in enumerate(pair):  # a single wanted character matches in every word
                     if character in wanted:
-                        yield Found(character, start + at + number, start + at + number + 1), True
+                        yield StemMatch(character, start + at + number, start + at + number + 1), True
         elif counts(run) and (stem := stem_of(run, False, language)) in wanted:
-            yield Found(stem, start, start + len(run)), False
+            yield StemMatch(stem, start, start + len(run)), False
 
 
-def _joined(found: Iterator[tuple[Found, bool]], lowered: str) -> list[Found]:
+def _joined(found: Iterator[tuple[StemMatch, bool]], lowered: str) -> list[StemMatch]:
     """Merge overlapping pairs of characters into one word."""
-    joined: list[Found] = []
+    joined: list[StemMatch] = []
     before = False
     for one, unspaced in found:
         if before and unspaced and one.start < joined[-1].end:
             start, end = joined[-1].start, max(joined[-1].end, one.end)
-            joined[-1] = Found(lowered[start:end], start, end)
+            joined[-1] = StemMatch(lowered[start:end], start, end)
         else:
             joined.append(one)
         before = unspaced
     return joined
 
 
-def _moved(text: str, lowered: str, found: list[Found], language: int) -> list[Found]:
+def _moved(text: str, lowered: str, found: list[StemMatch], language: int) -> list[StemMatch]:
     """Return the ranges in the original text; an empty list where its characters cannot be aligned."""
     origins: list[tuple[int, int]] = []
     for cluster in _CLUSTER.finditer(text):
@@ -194,7 +196,7 @@ def _moved(text: str, lowered: str, found: list[Found], language: int) -> list[F
         if cluster[0].isascii():
             origins += [(at, at + 1) for at in range(start, end)]
         else:
-            origins += [(start, end)] * len(_lowered(cluster[0], language))
+            origins += [(start, end)] * len(lower_case(normalised(cluster[0]), language))
     if len(origins) != len(lowered):
         return []
-    return [Found(kind, origins[start][0], origins[end - 1][1]) for kind, start, end in found]
+    return [StemMatch(kind, origins[start][0], origins[end - 1][1]) for kind, start, end in found]

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.caching import Kept
-from recallflow.language import stemming
-from recallflow.language.detection import detect
+from recallflow.language.analysis import detect
 from recallflow.language.scripts import BEYOND_LATIN, folded, normalised, script_of
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
-from recallflow.language.words import LATIN_WORD, ascii_words, counts, runs, unspaced_table
+from recallflow.language.words import LATIN_WORD, ascii_words, counts, latin_stems, runs, script_stems, unspaced_table
 
 TABLE = resources.files("recallflow.language") / "word_vectors.npz"
 # The bit of nouns for persons; the other bits mean personal attributes (benchmarks/vocabulary/marks.toml).
@@ -146,7 +145,7 @@ class WordVectors:
             return found
         if len(word) < 2:
             return ()
-        stem = stemming.latin[0][word]
+        stem = latin_stems[0][word]
         return self._english.get(stem) or self._english_stems.get(stem) or ()
 
     def _lookup(self, table: Table) -> Kept[str, Rows]:
@@ -205,7 +204,7 @@ class WordVectors:
 
 def _stem(table: Table) -> Callable[[str], str]:
     number = _NUMBERS.get(table.code)
-    return (stemming.of_script if number is None else stemming.latin[number]).__getitem__
+    return (script_stems if number is None else latin_stems[number]).__getitem__
 
 
 def _parts(word: str, table: Table, lexicon: dict[str, Rows]) -> Rows:
