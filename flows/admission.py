@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,30 +45,19 @@ def key_source(auth: AuthSettings) -> "KeySource | None":
     return open_jwks(auth.jwks)
 
 
+@dataclass(eq=False)
 class TokenKeys:
     """A periodic comparison of the current signing keys with those in the log. It announces every difference."""
 
-    def __init__(
-        self,
-        auth: AuthSettings,
-        source: "KeySource | None",
-        history: History,
-        secrets: MutableMapping[str, bytes],
-        announce: Announce,
-    ) -> None:
-        """Args:
-        auth: The settings of authorisation.
-        source: The key set, if one is configured.
-        history: The decisions, with the keys announced so far.
-        secrets: Secrets by key fingerprint. New secrets are added before their keys are announced.
-        announce: Publishes key events.
-        """
-        self._own = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]
-        self._refresh_s = auth.jwks_refresh_s
-        self._source = source
-        self._history = history
-        self._secrets = secrets
-        self._announce = announce
+    auth: AuthSettings
+    source: "KeySource | None"  # the key set, if one is configured
+    history: History  # the decisions, with the keys announced so far
+    secrets: MutableMapping[str, bytes]  # by key fingerprint; new ones are added before their keys are announced
+    announce: Announce
+
+    def __post_init__(self) -> None:
+        self._refresh_s = self.auth.jwks_refresh_s
+        self._own = [] if self.auth.secret is None else [SigningKey.of_secret(self.auth.secret.encode())]
         self._missing: set[str] = set()  # names that the last refresh did not find
         self._reported: Collection[str] = ()  # problems of keys in the last refresh
         self._error: Exception | None = None
@@ -84,7 +74,7 @@ class TokenKeys:
         try:
             self.refresh()
         except SourceError as error:
-            if self._source is not None and not self._source.is_remote:
+            if self.source is not None and not self.source.is_remote:
                 raise
             if not self._own and not self._held():
                 raise SourceError(f"{error}; no signing key is known yet, so no token can be verified") from None
@@ -105,12 +95,12 @@ class TokenKeys:
         trouble: SourceError | None = None
         read = Jwks([], [])
         try:
-            if self._source is not None:
-                read = self._source.read()
+            if self.source is not None:
+                read = self.source.read()
         except SourceError as error:
             trouble = error
         given = {key.name: key for key in (*read.keys, *self._own)}
-        self._secrets.update({key.fingerprint: key.secret for key in given.values() if key.secret is not None})
+        self.secrets.update({key.fingerprint: key.secret for key in given.values() if key.secret is not None})
         held = self._held()
         back = [name for name in given if name not in held and self._is_revoked(name)]
         revoked = (f"{name} was revoked, and a revoked key stays invalid: give it another kid" for name in back)
@@ -119,7 +109,7 @@ class TokenKeys:
         if trouble is None:
             events += self._revocations({*given, *read.unread}, held)
         if events:
-            self._announce(events)
+            self.announce(events)
         for event in events:
             _log.info("signing key %s (%s) is %s", event.name, event.algorithm, "revoked" if event.revoked else "new")
         if trouble is not None:
@@ -140,12 +130,12 @@ class TokenKeys:
 
     def _held(self) -> dict[str, TokenKey]:
         """Return the keys in the log that are not revoked, by name."""
-        names = [name for name in self._history.names(ALL_TENANTS, KIND) if not self._is_revoked(name)]
-        found = {name: self._history.as_of(ALL_TENANTS, KIND, name, EPOCH_MS_MAX) for name in names}
+        names = [name for name in self.history.names(ALL_TENANTS, KIND) if not self._is_revoked(name)]
+        found = {name: self.history.as_of(ALL_TENANTS, KIND, name, EPOCH_MS_MAX) for name in names}
         return {name: key for name, key in found.items() if isinstance(key, TokenKey)}
 
     def _is_revoked(self, name: str) -> bool:
-        return self._history.is_revoked(ALL_TENANTS, KIND, name, EPOCH_MS_MAX)
+        return self.history.is_revoked(ALL_TENANTS, KIND, name, EPOCH_MS_MAX)
 
     def _is_news(self, key: SigningKey, held: Mapping[str, TokenKey]) -> bool:
         known = held.get(key.name)
@@ -162,8 +152,8 @@ class TokenKeys:
         """Return the revocations of keys that are gone. A remote key set must lack a key twice in a row: one of several
         servers may lag, and a revocation is final."""
         # Without a configured JWKS, public keys in the log are not revoked.
-        gone = {name for name, key in held.items() if name not in given and (self._source or key.jwk is None)}
-        sure = gone & self._missing if self._source is not None and self._source.is_remote else gone
+        gone = {name for name, key in held.items() if name not in given and (self.source or key.jwk is None)}
+        sure = gone & self._missing if self.source is not None and self.source.is_remote else gone
         self._missing = gone
         return [held[name].model_copy(update={"revoked": True, **self._origin("it is gone")}) for name in sorted(sure)]
 

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
 from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
@@ -29,32 +29,21 @@ _log = logging.getLogger(__name__)
 Restore = Callable[[int, Callable[[], bool]], None]  # restores a partition if the second argument returns true
 
 
+@dataclass(eq=False)
 class Checkpoints:
     """The checkpoints of one member's state directory."""
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        directory: StateDirectory,
-        memory_topic: str,
-        deployment: str,
-        *,
-        every_s: float,
-        keep: int,
-        owned: Callable[[], frozenset[int]],
-    ) -> None:
-        """Args:
-        store: The object store.
-        directory: The state directory.
-        memory_topic: The topic whose offsets checkpoints record.
-        deployment: The name of the deployment.
-        every_s: The interval of checkpoints of a partition with new records.
-        keep: The number of generations to keep.
-        owned: Returns the open partitions.
-        """
-        self._store, self._directory, self._topic, self._deployment = store, directory, memory_topic, deployment
-        self._every_s, self._owned = every_s, owned
-        self._keeper = Keeper(store, directory.path, keep)
+    store: CheckpointStore
+    directory: StateDirectory
+    memory_topic: str
+    deployment: str
+    _: KW_ONLY
+    every_s: float  # the interval of checkpoints of a partition with new records
+    keep: int  # the number of generations
+    owned: Callable[[], frozenset[int]]  # returns the open partitions
+
+    def __post_init__(self) -> None:
+        self._keeper = Keeper(self.store, self.directory.path, self.keep)
         self.results = Counter[str]()
         self._run_id = uuid.uuid4().hex
         self._kept: dict[int, int] = {}  # partition → the offset applied at its last checkpoint
@@ -79,19 +68,19 @@ class Checkpoints:
                 _log.warning("partition %d was not restored from a checkpoint: %s", number, error)
 
     def _restore(self, number: int) -> None:
-        applied = self._directory.partition(number).applied.get(self._source(number), -1)
-        newest = self._store.newest(number)
+        applied = self.directory.partition(number).applied.get(self._source(number), -1)
+        newest = self.store.newest(number)
         if newest is None or newest.about.offset <= applied + (FAR_BEHIND if applied >= 0 else 0):
             return
         self._check(number, newest.about, applied)
         began_s = time.monotonic()
-        folder = arriving_folder(self._directory.path, number)
-        found = self._store.fetch_newest(number, folder)
+        folder = arriving_folder(self.directory.path, number)
+        found = self.store.fetch_newest(number, folder)
         if found is None:
             return
         try:
             self._check(number, found.about, applied)  # an older one, if the newest was incomplete
-            self._directory.replace_folder(number, folder)
+            self.directory.replace_folder(number, folder)
         except (CheckpointError, MasterKeyError):
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -106,29 +95,29 @@ class Checkpoints:
         folder."""
         if about.source != self._source(number):
             raise CheckpointError(
-                f"{self._store.shown} holds checkpoints of {about.source}: give each topic its own --checkpoint-to"
+                f"{self.store.shown} holds checkpoints of {about.source}: give each topic its own --checkpoint-to"
             )
         if about.state_format != keys.FORMAT_VERSION:
-            raise CheckpointError(f"{self._store.shown}: another version wrote it, in format {about.state_format}")
-        if about.fingerprint != asdict(self._directory.fingerprint):
-            raise CheckpointError(f"{self._store.shown}: it was written with other settings")
+            raise CheckpointError(f"{self.store.shown}: another version wrote it, in format {about.state_format}")
+        if about.fingerprint != asdict(self.directory.fingerprint):
+            raise CheckpointError(f"{self.store.shown}: it was written with other settings")
         if about.offset <= applied:
-            raise CheckpointError(f"{self._store.shown}: the newest complete checkpoint is older than the local folder")
+            raise CheckpointError(f"{self.store.shown}: the newest complete checkpoint is older than the local folder")
 
     def _source(self, number: int) -> str:
-        return f"{self._topic}:{number}"
+        return f"{self.memory_topic}:{number}"
 
     def _run(self) -> None:
         while not self._stopping.wait(CHECK_INTERVAL_S):
             now_s = time.monotonic()
-            for number in sorted(self._owned()):
-                due_s = self._due_s.setdefault(number, now_s + self._every_s * (number % 8 + 1) / 8)  # staggered
+            for number in sorted(self.owned()):
+                due_s = self._due_s.setdefault(number, now_s + self.every_s * (number % 8 + 1) / 8)  # staggered
                 if now_s >= due_s and not self._stopping.is_set():
                     self._keep(number)
-                    self._due_s[number] = time.monotonic() + self._every_s
+                    self._due_s[number] = time.monotonic() + self.every_s
 
     def _keep(self, number: int) -> None:
-        applied = self._directory.partition(number).applied.get(self._source(number), -1)
+        applied = self.directory.partition(number).applied.get(self._source(number), -1)
         if applied < 0 or applied == self._kept.get(number):
             return
         try:
@@ -144,7 +133,7 @@ class Checkpoints:
     def _copied(self, number: int, folder: Path) -> CheckpointOrigin:
         """Copy the committed state of a partition into a folder, after the cleaning of erased data. Return its
         description. The copy may hold more than the offsets in the description."""
-        partition = self._directory.partition(number)
+        partition = self.directory.partition(number)
         partition.clean()
         partition.sync()
         applied = partition.committed_positions()
@@ -152,11 +141,11 @@ class Checkpoints:
         return CheckpointOrigin(
             state_format=keys.FORMAT_VERSION,
             partition=number,
-            partitions=self._directory.fingerprint.partitions,
+            partitions=self.directory.fingerprint.partitions,
             source=self._source(number),
             applied=applied,
-            deployment=self._deployment,
+            deployment=self.deployment,
             run_id=self._run_id,
             created_ms=time.time_ns() // 1_000_000,
-            fingerprint=asdict(self._directory.fingerprint),
+            fingerprint=asdict(self.directory.fingerprint),
         )

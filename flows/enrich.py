@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +27,6 @@ from recallflow.flows.first_places import first_enrichment_places
 from recallflow.flows.gc_policy import SWITCH_S, collect_due_garbage
 from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics
 from recallflow.flows.member import GroupMember
-from recallflow.flows.ownership import NoFolders
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing, stop_on_signals
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, epoch_ms, run
@@ -64,20 +64,17 @@ class _Read(NamedTuple):
     record: Record
 
 
+@dataclass(frozen=True, eq=False)
 class RequestReader:
     """The step that turns records into requests. Records that need no model become outputs directly."""
 
-    def __init__(self, request_topic: str, answered: Callable[[Position], bool], spans: RecordSpans) -> None:
-        """Args:
-        request_topic: The topic of requests; the other topic holds results.
-        answered: Returns whether an earlier owner of the partition sent the output of a request.
-        spans: The spans of records, which end when their outputs are routed.
-        """
-        self._request_topic, self._answered, self._journeys = request_topic, answered, spans
+    request_topic: str  # the other topic holds results
+    answered: Callable[[Position], bool]  # returns whether an earlier owner of the partition sent a request's output
+    spans: RecordSpans  # which end when the outputs of their records are routed
 
     def __call__(self, read: Sequence[Record | CallCompletion | Signal]) -> Iterator[tuple[str, ToEnrich]]:
         collect_due_garbage()  # between batches, when few objects are alive
-        self._journeys.begin([_Read(one) for one in read if isinstance(one, Record)], time.perf_counter())
+        self.spans.begin([_Read(one) for one in read if isinstance(one, Record)], time.perf_counter())
         for one in read:
             if isinstance(one, Record):
                 yield key_of_partition(one.position.partition), self._item(one)
@@ -89,8 +86,8 @@ class RequestReader:
     def _item(self, record: Record) -> EnrichmentItem:
         position = record.position
         done = Done(position.source, (position.offset,))
-        is_request = position.topic == self._request_topic
-        if record.silent or (is_request and self._answered(position)):
+        is_request = position.topic == self.request_topic
+        if record.silent or (is_request and self.answered(position)):
             return (done,)
         try:
             if is_request:
@@ -266,7 +263,7 @@ class EnrichmentMember(GroupMember):
         in_flight_max = min(OPEN_TO_CAPACITY * config.llm.capacity, OPEN_MOST)
         self._open_source(self.runtime.completions, queries_in_flight_max=in_flight_max)
         places = partial(first_enrichment_places, self.options, self.topics, self.ends, self.name)
-        self._own_partitions(NoFolders(), places, by_tenants=False)
+        self._own_partitions(None, places, by_tenants=False)
         self._open_membership()
         self._open_sink()
 

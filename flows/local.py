@@ -7,10 +7,10 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
@@ -70,34 +70,19 @@ _LATE = "the position of wait_for was not reached, or the engine is overloaded: 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class LocalService:
     """An engine in this process. An event is acknowledged once it is applied, because no log keeps it over a crash."""
 
-    def __init__(
-        self,
-        calls: LocalCalls,
-        trust: Trust,
-        metrics: LocalMetrics,
-        embedding: CallerEmbedder | None,
-        admit: Authoriser,
-        finish_cleaning: Callable[[], None],
-        owners: Iterable[Owner],
-    ) -> None:
-        """Args:
-        calls: The queue to the engine's thread.
-        trust: The trust settings, for callers that check requests beforehand.
-        metrics: The metrics of the engine.
-        embedding: Embeds texts with a remote service; None for a local embedder.
-        admit: Checks callers before their texts are sent to the service, because calls cost.
-        finish_cleaning: Returns once no file holds erased data.
-        owners: The owners with memories at the start.
-        """
-        self.trust = trust
-        self.metrics = metrics
-        self._calls = calls
-        self._embedding, self._admit = embedding, admit
-        self._finish_cleaning = finish_cleaning
-        self._owners = dict.fromkeys(owners)
+    calls: LocalCalls  # the queue to the engine's thread
+    trust: Trust  # for callers that check requests beforehand
+    metrics: LocalMetrics
+    embedding: CallerEmbedder | None  # embeds texts with a remote service; None for a local embedder
+    admit: Authoriser  # checks callers before their texts are sent to the service, because calls cost
+    finish_cleaning: Callable[[], None]  # returns once no file holds erased data
+    known_owners: dict[Owner, None]  # at first, those with memories at the start
+
+    def __post_init__(self) -> None:
         # By topic and tenant. A semaphore is dropped after its last record.
         self._semaphores = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
 
@@ -106,7 +91,7 @@ class LocalService:
         value = _encoded(query.model_copy(update={"id": query_id}))
         try:
             async with asyncio.timeout(timeout_s), self._semaphore(QUERIES, query.tenant_id):
-                with self._calls.put(QUERIES, query.tenant_id, value, headers) as call:
+                with self.calls.put(QUERIES, query.tenant_id, value, headers) as call:
                     answer = cast(Answer, await asyncio.wrap_future(call.outcome))
         except TimeoutError:
             raise QueryTimeout(query_id, timeout_s, None, self.obstacle() or _LATE) from None
@@ -127,7 +112,7 @@ class LocalService:
         files could not be purged: the user is erased, and purging is retried in the background."""
         stored = await self._applied(event, headers)
         try:
-            await asyncio.to_thread(self._finish_cleaning)
+            await asyncio.to_thread(self.finish_cleaning)
         except StorageError as error:
             raise StorageError(f"the user is erased; purging files failed and will be retried: {error}") from error
         return stored
@@ -138,7 +123,7 @@ class LocalService:
         found = await self._embedded(event, headers)  # outside the semaphore, which limits waits for the engine only
         try:
             async with self._semaphore(EVENTS, event.tenant_id):
-                with self._calls.put(EVENTS, event.tenant_id, value, headers, partial(self._keep, found)) as call:
+                with self.calls.put(EVENTS, event.tenant_id, value, headers, partial(self._keep, found)) as call:
                     outcome = await asyncio.wrap_future(call.outcome)
         except SourceError as error:
             raise DeliveryFailed(f"{error}; the event may have been stored") from error
@@ -150,28 +135,28 @@ class LocalService:
     def _note_owner(self, event: MemoryEvent) -> None:
         """Add the owner of an applied event to the known owners, or remove erased owners."""
         if not isinstance(event, UserErase):
-            if len(self._owners) < OWNERS_KNOWN:
-                self._owners[event.owner] = None
+            if len(self.known_owners) < OWNERS_KNOWN:
+                self.known_owners[event.owner] = None
             return
-        for owner in [*self._owners]:
+        for owner in [*self.known_owners]:
             is_users = (owner.tenant_id, owner.user_id) == (event.tenant_id, event.user_id)
             if is_users and event.environment in (None, owner.environment):
-                del self._owners[owner]
+                del self.known_owners[owner]
 
     def owners(self) -> Collection[Owner]:
-        return self._owners.keys()
+        return self.known_owners.keys()
 
     async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
         """Return the remote embedding of an event's text, or the code of a failure; None if it needs none or is not
         admitted. The engine itself then refuses the event."""
-        if self._embedding is None:
+        if self.embedding is None:
             return None
         try:
-            self._admit.check(record_now(headers), event)
+            self.admit.check(record_now(headers), event)
         except InvalidRecord:
             return None
         try:
-            return await self._embedding.embed(event)
+            return await self.embedding.embed(event)
         except EmbedderError as error:
             raise DeliveryFailed(str(error)) from error
 
@@ -182,14 +167,14 @@ class LocalService:
         return found
 
     def _keep(self, found: Matrix | str | None, position: Position) -> None:
-        if self._embedding is not None and found is not None:
-            self._embedding.keep(position, found)
+        if self.embedding is not None and found is not None:
+            self.embedding.keep(position, found)
 
     def obstacle(self) -> str:
-        return self._calls.obstacle
+        return self.calls.obstacle
 
     def stopped(self) -> str:
-        return self._calls.stopped
+        return self.calls.stopped
 
 
 @contextmanager
@@ -214,7 +199,7 @@ def open_local(config: Config, decisions: History, *, lists_owners: bool = False
         calls = LocalCalls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
         partitions = embedded.directory.existing_partitions() if lists_owners else ()
-        owners = [*islice(chain.from_iterable(map(known_owners, partitions)), OWNERS_KNOWN)]
+        owners = dict.fromkeys(islice(chain.from_iterable(map(known_owners, partitions)), OWNERS_KNOWN))
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
         stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, embedding))
         admit = Authoriser(decisions, trust)

@@ -17,7 +17,7 @@ from recallflow.connectors.kafka.tails import Ends
 from recallflow.control import History
 from recallflow.flows.checkpointing import Restore
 from recallflow.flows.config import Config
-from recallflow.flows.ownership import Ownership, PartitionFolders
+from recallflow.flows.ownership import Ownership, StateFolders
 from recallflow.flows.router import deployment_name
 from recallflow.flows.topic_checks import TopicRegistry, ask_sizes
 from recallflow.operators.async_call import Completions
@@ -108,7 +108,7 @@ class GroupMember:
 
     def _own_partitions(
         self,
-        folders: PartitionFolders,
+        folders: StateFolders | None,
         first_places: Callable[[Collection[int]], dict[int, PartitionProgress]],
         *,
         restore: Restore | None = None,

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, NamedTuple
 
 from recallflow.connectors.kafka.delivery import EarlierOutputs
 from recallflow.connectors.kafka.group_consumer import Committed
@@ -45,109 +45,62 @@ class _Arrival(NamedTuple):
     sign: object
 
 
-class PartitionFolders(Protocol):
-    """The local state of partitions, as ownership needs it."""
-
-    def place(self, number: int) -> bytes | None:
-        """Return the encoded place that the folder keeps."""
-
-    def first_offset(self, number: int, place: PartitionProgress) -> int:
-        """Return the offset of the first memory record to read."""
-
-    def open(self, number: int) -> str:
-        """Start to use the folder. Return a description of its contents, empty if there are none."""
-
-
 class StateFolders:
-    """The folders of a state directory."""
+    """The local state of partitions: the folders of a state directory."""
 
     def __init__(self, directory: StateDirectory, memory_topic: str) -> None:
         self._directory, self._topic = directory, memory_topic
 
     def place(self, number: int) -> bytes | None:
+        """Return the encoded place that the folder keeps."""
         existing = self._directory.existing_numbers()
         return self._directory.partition(number).place if number in existing else None
 
     def first_offset(self, number: int, place: PartitionProgress) -> int:
+        """Return the offset of the first memory record to read."""
         applied = self._directory.partition(number).applied.get(f"{self._topic}:{number}", -1)
         return min(place.memory.first, max(place.began, applied + 1))
 
     def open(self, number: int) -> str:
+        """Start to use the folder. Return a description of its contents, empty if there are none."""
         partition = self._directory.partition(number)
         unmark_elsewhere(partition.path)
         held = partition.counts
         return f"{held.memories} memories of {held.owners} owners" if held.owners else ""
 
 
-class NoFolders:
-    """A substitute for partitions without local state."""
-
-    def place(self, number: int) -> None:  # noqa: ARG002
-        return None
-
-    def first_offset(self, number: int, place: PartitionProgress) -> int:  # noqa: ARG002
-        return place.memory.first
-
-    def open(self, number: int) -> str:  # noqa: ARG002
-        return ""
-
-
+@dataclass(eq=False)
 class Ownership:
     """The partitions of one process. The membership calls `gain` and `give_up`; the sink calls `marked`."""
 
-    def __init__(
-        self,
-        options: KafkaOptions,
-        topics: tuple[str, str],
-        folders: PartitionFolders,
-        source: OwnedSource,
-        sent: EarlierOutputs,
-        ends: Ends,
-        commit: Callable[[Mapping[int, Committed]], None],
-        is_committed: Callable[[Collection[int]], bool],
-        *,
-        first_places: Callable[[Collection[int]], dict[int, PartitionProgress]],
-        deployment: str,
-        restore: Restore | None = None,
-        ways: Remedies = WAYS,
-        by_tenants: bool = True,
-        counts: Callable[[], bool] = lambda: False,
-        give_up_unanswered: bool = False,
-        accept_repeats: bool = False,
-    ) -> None:
-        """Args:
-        options: The Kafka connection.
-        topics: The topics of memory and of queries.
-        folders: The local state of partitions.
-        source: The source of records.
-        sent: The identities of outputs sent before.
-        ends: The end offsets of outputs.
-        commit: Commits places to the group.
-        is_committed: Returns whether the group has a committed place of these partitions.
-        first_places: Returns the places of partitions without a committed place.
-        deployment: The name of the deployment. Places of other deployments are ignored.
-        restore: Restores the folder of a partition from a checkpoint, which may take long; None without checkpoints.
-        ways: Remedies for deleted records, in messages.
-        by_tenants: Serve queries round robin by tenant, not in the order of the log.
-        counts: Returns whether rate quotas need all records of the current second.
-        give_up_unanswered: Skip queries that retention deleted.
-        accept_repeats: Allow repeated outputs if retention deleted earlier outputs.
-        """
-        self._options, self._folders, self._new_places, self._ways = options, folders, first_places, ways
-        self._memory, self._queries = topics
-        self._source, self._sent, self._ends = source, sent, ends
-        self._commit, self._is_committed = commit, is_committed
-        self._deployment, self._counts, self._by_tenants = deployment, counts, by_tenants
-        self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
+    options: KafkaOptions
+    topics: tuple[str, str]  # of memory and of queries
+    folders: StateFolders | None
+    source: OwnedSource
+    sent: EarlierOutputs  # identities of outputs sent before
+    ends: Ends  # of the output topics
+    commit: Callable[[Mapping[int, Committed]], None]  # commits places to the group
+    is_committed: Callable[[Collection[int]], bool]  # returns whether the group has the places of these partitions
+    _: KW_ONLY
+    first_places: Callable[[Collection[int]], dict[int, PartitionProgress]]  # of partitions without a committed place
+    deployment: str  # places of other deployments are ignored
+    restore: Restore | None = None  # restores a folder from a checkpoint, which may take long
+    ways: Remedies = WAYS  # remedies for deleted records, in messages
+    by_tenants: bool = True  # serve queries round robin by tenant, not in the order of the log
+    counts: Callable[[], bool] = lambda: False  # returns whether rate quotas need all records of the current second
+    give_up_unanswered: bool = False  # skip queries that retention deleted
+    accept_repeats: bool = False  # allow repeated outputs if retention deleted earlier outputs
+
+    def __post_init__(self) -> None:
+        self._memory, self._queries = self.topics
         self._places: dict[int, PartitionProgress] = {}
-        self._restore = restore
         self._empty: list[int] = []  # empty partitions that are open and not logged yet
         self._coming: dict[int, object] = {}  # assigned partitions that are not open yet → token of the assignment
         self._handed: dict[int, threading.Event] = {}
         self._tails: dict[int, Tails] = {}  # where to look for outputs that earlier owners sent
         self._error: Exception | None = None
         self._over = False  # the dataflow has ended
-        self._stopping = source.stopping
+        self._stopping = self.source.stopping
         self._moving = ThreadPoolExecutor(1, "recallflow-moving")
         self._restoring = ThreadPoolExecutor(RESTORED_AT_ONCE, "recallflow-restoring")
 
@@ -171,7 +124,7 @@ class Ownership:
         everything we send comes after them, even if we crash before the first barrier."""
         if (place := PartitionProgress.found(at.text)) is None or not place.clean:
             return at
-        tails, at_ms = self._ends.latest()
+        tails, at_ms = self.ends.latest()
         return committed(replace(place, tails=tails, at_ms=at_ms, clean=False))
 
     def gain(self, places: Mapping[int, str | None]) -> None:
@@ -209,7 +162,7 @@ class Ownership:
         coming = [number for number in texts if self._coming.get(number) is signs[number]]
         if not coming:
             return
-        ends = self._ends.ask()
+        ends = self.ends.ask()
         found = {number: self._known(number, texts[number]) for number in coming}
         places = {number: place for number, place in found.items() if place is not None}
         places |= self._first_places([number for number in coming if number not in places])
@@ -217,26 +170,26 @@ class Ownership:
         if self._stopping.is_set():  # the tails are incomplete, so the partition would wrongly count as clean
             return
         arrivals = {number: _Arrival(place, sent.get(number, set()), signs[number]) for number, place in places.items()}
-        if self._restore is None:
+        if self.restore is None:
             self._take(arrivals)
             return
         for number, arrival in arrivals.items():
-            self._restoring.submit(self._keeping_failures, self._fetch, number, arrival, self._restore)
+            self._restoring.submit(self._keeping_failures, self._fetch, number, arrival, self.restore)
 
     def _first_places(self, unknown: list[int]) -> dict[int, PartitionProgress]:
         """Return the first places of partitions, after the group has committed them."""
         if not unknown:
             return {}
-        found = self._new_places(unknown)
-        self._commit({number: committed(place) for number, place in found.items()})
+        found = self.first_places(unknown)
+        self.commit({number: committed(place) for number, place in found.items()})
         # The commit precedes the first query: without it, the next owner would start at the end of queries by then.
-        while not (self._over or self._is_committed(unknown)):
+        while not (self._over or self.is_committed(unknown)):
             time.sleep(PAUSE_S)
         return found
 
     def _fetch(self, number: int, arrival: _Arrival, restore: Restore) -> None:
         # A warm partition is open, so its folder cannot be replaced.
-        restore(number, lambda: self._coming.get(number) is arrival.sign and number not in self._source.kept_warm())
+        restore(number, lambda: self._coming.get(number) is arrival.sign and number not in self.source.kept_warm())
         if self._coming.get(number) is arrival.sign:
             self._moving.submit(self._keeping_failures, self._take, {number: arrival})
 
@@ -245,7 +198,7 @@ class Ownership:
         coming = {number: one for number, one in arrivals.items() if self._coming.get(number) is one.sign}
         if not coming:
             return
-        with TopicReader(self._options) as reader:
+        with TopicReader(self.options) as reader:
             for number, arrival in coming.items():
                 self._open(reader, number, arrival.place, arrival.sent)
         if self._empty and not self._coming:  # one log line for all
@@ -256,22 +209,22 @@ class Ownership:
         """Return the place of a partition from the group, or else from its folder if the deployment is the same."""
         if (place := PartitionProgress.found(text)) is not None:
             return place
-        kept = self._folders.place(number)
+        kept = None if self.folders is None else self.folders.place(number)
         place = None if kept is None else PartitionProgress.decode(kept)
-        return place if place is not None and place.deployment == self._deployment else None
+        return place if place is not None and place.deployment == self.deployment else None
 
     def _open(self, reader: TopicReader, number: int, place: PartitionProgress, sent: set[Identity]) -> None:
-        first = self._folders.first_offset(number, place)
+        first = place.memory.first if self.folders is None else self.folders.first_offset(number, place)
         memory = self._lane(reader, self._memory, number, place.memory, first, place.began)
         queries = self._lane(reader, self._queries, number, place.queries, place.queries.first)
-        if self._by_tenants:
+        if self.by_tenants:
             queries.queue = RoundRobinQueue(place.queries.ahead)
         self._places[number] = replace(place, generation=place.generation + 1)
         self._tails[number] = place.tails
         self._handed[number] = threading.Event()
         self._coming.pop(number, None)
-        held = self._folders.open(number)
-        self._sent.learn(number, sent)
+        held = "" if self.folders is None else self.folders.open(number)
+        self.sent.learn(number, sent)
         if held or memory.next_offset or memory.end:
             _log.info(
                 "partition %d is assigned%s; %s resumes at offset %d, %s at %d",
@@ -280,26 +233,26 @@ class Ownership:
             )  # fmt: skip
         else:
             self._empty.append(number)
-        self._source.own(number, memory, queries)
+        self.source.own(number, memory, queries)
 
     def _lane(self, reader: TopicReader, topic: str, number: int, at: LogProgress, first: int, least: int = 0) -> Lane:
         """Return a log to read from `first` on, and never before `least`. Raise SourceError."""
         low, high = reader.span(topic, number)
         of_queries = topic == self._queries
-        if first < low and of_queries and self._give_up_unanswered:
+        if first < low and of_queries and self.give_up_unanswered:
             _log.warning(
                 "%s:%d: %d unanswered records were deleted from the topic and are skipped", topic, number, low - first
             )
             at, first = LogProgress(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
         if first < low:
-            way = self._ways.queries if of_queries else self._ways.memories
+            way = self.ways.queries if of_queries else self.ways.memories
             raise SourceError(gone(f"{topic}:{number}", f"{low - first} records from offset {first} on are", way))
         if at.next_offset > high:
             raise SourceError(
                 f"{topic}:{number} ends at offset {high}, before our offset {at.next_offset}: the topic was recreated. "
                 "Start another deployment (--deployment) with another state directory"
             )
-        if self._counts():
+        if self.counts():
             first = max(low, least, self._second_of(reader, topic, number, at, first, high))
         return lane_at(topic, number, at, high, first)
 
@@ -313,7 +266,7 @@ class Ownership:
         return first if since_ms == 0 else min(first, reader.offset_at(topic, number, since_ms // 1000 * 1000))
 
     def _close(self, partitions: list[int]) -> None:
-        self._source.give_up([number for number in partitions if number in self._handed])
+        self.source.give_up([number for number in partitions if number in self._handed])
 
     # ------------------------------------------------------------------ outputs sent before
 
@@ -336,19 +289,19 @@ class Ownership:
                 if place is not None and not self._is_done(place, position):
                     found.setdefault(position.partition, set()).add(identity)
 
-        read_tails(self._options, begin, ends, self._stopping, see)
+        read_tails(self.options, begin, ends, self._stopping, see)
         return found
 
     def _tails_of(self, place: PartitionProgress) -> Tails:
         """Return the tails of a place, or else the end offsets at its time."""
-        return place.tails or self._ends.at(place.at_ms)
+        return place.tails or self.ends.at(place.at_ms)
 
     def _check_there(self, begin: Tails, places: Mapping[int, PartitionProgress]) -> None:
         """Raise OutputsGone if retention deleted outputs since a place with unfinished records."""
-        if self._accept_repeats or (lost := self._ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
+        if self.accept_repeats or (lost := self.ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
             return
         raise OutputsGone(
-            f"{lost} lacks outputs since the last barrier, so outputs could be repeated: {self._ways.outputs}"
+            f"{lost} lacks outputs since the last barrier, so outputs could be repeated: {self.ways.outputs}"
         )
 
     def _is_done(self, place: PartitionProgress, position: Position) -> bool:
@@ -363,17 +316,17 @@ class Ownership:
         """Advance the places of partitions: all outputs before these barriers are delivered."""
         known: dict[int, Committed] = {}
         for mark in marks:
-            if (given := self._source.given(mark.partition, mark.number)) is None:
+            if (given := self.source.given(mark.partition, mark.number)) is None:
                 continue  # a partition of a standby
             place = self._place(mark, given)
             self._places[mark.partition] = place
             if mark.last:
                 self._handed[mark.partition].set()
             else:
-                self._source.keep(mark.partition, place.encode(), open_left=any(mark.open.values()))
+                self.source.keep(mark.partition, place.encode(), open_left=any(mark.open.values()))
                 known[mark.partition] = committed(place)
         if known:
-            self._commit(known)
+            self.commit(known)
 
     def _place(self, mark: Marked, given: BarrierProgress) -> PartitionProgress:
         """Return the place of a partition, from the records given up to a barrier and those unfinished at it."""
@@ -392,9 +345,9 @@ class Ownership:
             tails=given.tails,
             at_ms=given.tails_ms,
             clean=False,
-            deployment=self._deployment,
+            deployment=self.deployment,
         )
-        if self._sent.left(mark.partition, mark.number, lambda position: self._is_done(place, position)):
+        if self.sent.left(mark.partition, mark.number, lambda position: self._is_done(place, position)):
             return replace(place, tails=self._tails[mark.partition], at_ms=before.at_ms)
         return replace(place, tails={}, clean=True) if mark.last else place
 

@@ -6,7 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -97,29 +97,15 @@ class OwningPartitions:
         self.counts[reason] += 1
 
 
+@dataclass(frozen=True, eq=False)
 class Router:
     """The conversion of outputs to topic records. All outputs of an owner go to one partition, in order."""
 
-    def __init__(
-        self,
-        topics: TopicNames,
-        partitions: Mapping[str, int],
-        most_bytes: Mapping[str, int],
-        auth: AuthSettings = NO_AUTH,
-        traced: Callable[[Position], Headers] = lambda _: (),
-    ) -> None:
-        """Args:
-        topics: The topic names.
-        partitions: Topic → number of partitions.
-        most_bytes: Topic → largest record.
-        auth: The credentials of derived events, and the secret that signs verdicts.
-        traced: Returns the trace headers for outputs of a record. A dead letter keeps the record's own headers.
-        """
-        self._topics = topics
-        self._auth = auth
-        self._partitions = partitions
-        self._most_bytes = most_bytes
-        self._traced = traced
+    topics: TopicNames
+    partitions: Mapping[str, int]  # topic → number of partitions
+    most_bytes: Mapping[str, int]  # topic → largest record
+    auth: AuthSettings = NO_AUTH  # the credentials of derived events, and the secret that signs verdicts
+    traced: Callable[[Position], Headers] = lambda _: ()  # returns the trace headers for outputs of a record
 
     def fitted(self, output: Output) -> Output:
         """Return the output as it will be sent. Answers and requests that exceed their topic's limit are shortened. A
@@ -130,7 +116,7 @@ class Router:
             case Requested():
                 return fitted_request(output, self._room_bytes(output))
             case Moved(record=record):
-                room_bytes = _moved(output).room_bytes(self._most_bytes[record.position.topic])
+                room_bytes = _moved(output).room_bytes(self.most_bytes[record.position.topic])
                 return output if len(record.value) <= room_bytes else DeadLetter(record, 0, TOO_LARGE_TO_MOVE, STEP)
         return output
 
@@ -142,43 +128,43 @@ class Router:
                 outgoing = self._outgoing(output, output.key, output.body)
                 outgoing = replace(outgoing, instead=partial(self._failed, output))
             case Receipted():
-                topic, outgoing = self._topics.receipts, self._outgoing(output, output.key, output.body)
+                topic, outgoing = self.topics.receipts, self._outgoing(output, output.key, output.body)
             case Requested():
-                topic, outgoing = self._topics.enrichment, self._outgoing(output, output.key, output.body)
+                topic, outgoing = self.topics.enrichment, self._outgoing(output, output.key, output.body)
             case DeadLetter():
-                topic = self._topics.dead_letters
-                outgoing = letter(output, self._most_bytes[topic])
+                topic = self.topics.dead_letters
+                outgoing = letter(output, self.most_bytes[topic])
             case Verdict():
-                signature = signed(self._auth.control_secret, output.key, output.body)
-                topic, outgoing = self._topics.control, self._outgoing(output, output.key, output.body, signature)
+                signature = signed(self.auth.control_secret, output.key, output.body)
+                topic, outgoing = self.topics.control, self._outgoing(output, output.key, output.body, signature)
             case Audited():
-                topic, outgoing = str(self._topics.audit), self._outgoing(output, output.key, output.body)
+                topic, outgoing = str(self.topics.audit), self._outgoing(output, output.key, output.body)
             case Enriched():
-                topic, outgoing = self._topics.results, self._outgoing(output, output.key, output.body)
+                topic, outgoing = self.topics.results, self._outgoing(output, output.key, output.body)
                 bare = self._outgoing(output, output.key, output.bare)
-                fits = len(output.body) <= outgoing.room_bytes(self._most_bytes[topic])
+                fits = len(output.body) <= outgoing.room_bytes(self.most_bytes[topic])
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
             case Moved():
                 topic, outgoing = output.position.topic, _moved(output)
                 return ToSend(topic, output.home, outgoing)
             case Derived():
-                topic = self._topics.memory
-                outgoing = self._outgoing(output, output.key, output.body, self._auth.credentials)
+                topic = self.topics.memory
+                outgoing = self._outgoing(output, output.key, output.body, self.auth.credentials)
         return ToSend(topic, self._partition(topic, output), outgoing)
 
     def _partition(self, topic: str, output: ToRoute) -> int:
         if isinstance(output, Answer) and output.reply_to is not None and output.reply_to.partition is not None:
             return output.reply_to.partition
         key = output.record.key if isinstance(output, DeadLetter) else output.key
-        return partition_of(str(output.position).encode() if key is None else key, self._partitions[topic])
+        return partition_of(str(output.position).encode() if key is None else key, self.partitions[topic])
 
     def _topic_of(self, output: Answer | Requested) -> str:
         if isinstance(output, Requested):
-            return self._topics.enrichment
-        return self._topics.responses if output.reply_to is None else output.reply_to.topic
+            return self.topics.enrichment
+        return self.topics.responses if output.reply_to is None else output.reply_to.topic
 
     def _room_bytes(self, output: Answer | Requested) -> int:
-        return self._outgoing(output, output.key, b"").room_bytes(self._most_bytes[self._topic_of(output)])
+        return self._outgoing(output, output.key, b"").room_bytes(self.most_bytes[self._topic_of(output)])
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
         """Return the replacement of an answer that the brokers refuse."""
@@ -186,7 +172,7 @@ class Router:
         return self._outgoing(answer, answer.key, error.body)
 
     def _outgoing(self, output: ToRoute, key: bytes, value: bytes, headers: Headers = ()) -> Outgoing:
-        return _outgoing(output, key, value, (*headers, *self._traced(output.position)))
+        return _outgoing(output, key, value, (*headers, *self.traced(output.position)))
 
 
 def _moved(output: Moved) -> Outgoing:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import KW_ONLY, dataclass
 from heapq import heapify, heapreplace
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -37,32 +38,21 @@ NEVER = 2**63 - 1  # a standby sends no outputs
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ReleasedPartitions:
     """The released partitions of one member's state directory. `StateDirectory` ignores the mark of a released folder,
     and `run` removes it when the partition is assigned again."""
 
-    def __init__(
-        self,
-        directory: StateDirectory,
-        *,
-        others: Numbers,
-        ours: Numbers,
-        warm: Numbers,
-        can_come_again: Callable[[int], bool],
-        stopping: threading.Event,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    ) -> None:
-        """Args:
-        directory: The state directory.
-        others: Returns the partitions that other members own, as they last reported.
-        ours: Returns the partitions that are or will be ours.
-        warm: Returns the partitions with a standby copy here, whose folders stay.
-        can_come_again: Returns whether the data of a folder also exists outside of all state directories.
-        stopping: Set while the process stops.
-        clock_ms: Returns the time.
-        """
-        self._directory, self._others, self._ours, self._warm = directory, others, ours, warm
-        self._can_come_again, self._stopping, self._clock_ms = can_come_again, stopping, clock_ms
+    directory: StateDirectory
+    _: KW_ONLY
+    others: Numbers  # returns the partitions that other members own, as they last reported
+    ours: Numbers  # returns the partitions that are or will be ours
+    warm: Numbers  # returns the partitions with a standby copy here, whose folders stay
+    can_come_again: Callable[[int], bool]  # returns whether a folder's data also exists outside of state directories
+    stopping: threading.Event  # set while the process stops
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    def __post_init__(self) -> None:
         self._seen: frozenset[int] = frozenset()  # partitions of others at the last check
         self._ending = threading.Event()
 
@@ -78,56 +68,42 @@ class ReleasedPartitions:
     def check(self) -> None:
         """Mark the folders of released partitions, and remove expired ones. A partition that others own for one check
         only is ignored, because it may return."""
-        others = self._others()
+        others = self.others()
         lasting, self._seen = others & self._seen, others
-        for number in self._directory.existing_numbers():
-            if number in lasting - self._ours() and not self._stopping.is_set():
+        for number in self.directory.existing_numbers():
+            if number in lasting - self.ours() and not self.stopping.is_set():
                 self._mark_or_remove(number)
 
     def _mark_or_remove(self, number: int) -> None:
-        folder, now_ms = partition_folder(self._directory.path, number), self._clock_ms()
-        since_ms, warm = elsewhere_since_ms(folder), number in self._warm()
+        folder, now_ms = partition_folder(self.directory.path, number), self.clock_ms()
+        since_ms, warm = elsewhere_since_ms(folder), number in self.warm()
         if since_ms is None or (warm and now_ms - since_ms >= KEPT_MS // 2):
             mark_elsewhere(folder, now_ms)
-            if number in self._ours():  # the partition was assigned concurrently
+            if number in self.ours():  # the partition was assigned concurrently
                 unmark_elsewhere(folder)
             return
-        over = not warm and now_ms - since_ms >= KEPT_MS and self._can_come_again(number)
-        if over and self._directory.forget_closed(number):
+        over = not warm and now_ms - since_ms >= KEPT_MS and self.can_come_again(number)
+        if over and self.directory.forget_closed(number):
             _log.info("partition %d moved to another member a day ago: its local folder was removed", number)
 
 
+@dataclass(eq=False)
 class Standby:
     """The standby copies of one member."""
 
-    def __init__(
-        self,
-        options: KafkaOptions,
-        name: str,
-        memory_topic: str,
-        directory: StateDirectory,
-        source: OwnedSource,
-        member_id: Callable[[], str | None],
-        count: int,
-        *,
-        restore: Restore | None = None,
-        expected: Callable[[], frozenset[int]] = frozenset,
-    ) -> None:
-        """Args:
-        options: The Kafka connection.
-        name: The name of the group.
-        memory_topic: The topic to follow.
-        directory: The state directory.
-        source: The source of records.
-        member_id: Returns our member id in the group.
-        count: The number of standby copies of each partition.
-        restore: Restores the folder of a partition from a checkpoint.
-        expected: Returns the partitions that are or will be ours, whose folders are not touched here.
-        """
-        self._options, self._name, self._topic = options, name, memory_topic
-        self._directory, self._source, self._member_id, self._count = directory, source, member_id, count
-        self._restore, self._expected = restore, expected
-        self._shares = GroupShares(options, name, memory_topic)
+    options: KafkaOptions
+    name: str  # of the group
+    memory_topic: str
+    directory: StateDirectory
+    source: OwnedSource
+    member_id: Callable[[], str | None]  # returns our id in the group
+    count: int  # of standby copies of each partition
+    _: KW_ONLY
+    restore: Restore | None  # restores the folder of a partition from a checkpoint
+    expected: Numbers  # returns the partitions that are or will be ours, whose folders are not touched here
+
+    def __post_init__(self) -> None:
+        self._shares = GroupShares(self.options, self.name, self.memory_topic)
         self._seen: tuple[str | None, Shares] = None, {}
         self._wanted: frozenset[int] = frozenset()  # partitions to follow, by the last assignment
         self._stopping = threading.Event()
@@ -137,7 +113,7 @@ class Standby:
         return beside(self._run, "standby", self._stopping)
 
     def _run(self) -> None:
-        with TopicReader(self._options, {"group.id": self._name}) as reader:
+        with TopicReader(self.options, {"group.id": self.name}) as reader:
             while not self._stopping.wait(STANDBY_INTERVAL_S):
                 try:
                     self._check(reader)
@@ -145,33 +121,33 @@ class Standby:
                     _log.warning("the partitions for standby copies cannot be determined: %s", error)
 
     def _check(self, reader: TopicReader) -> None:
-        reader.consumer.list_topics(self._topic, timeout=ASK_S)  # fails early if Kafka is down
-        if (seen := (self._member_id(), self._shares.look())) != self._seen:
-            self._seen, self._wanted = seen, warm_at(*seen, self._count)
-        wanted = self._wanted - self._source.partitions()
-        for number in self._source.kept_warm() - wanted:
-            self._source.cool(number)
+        reader.consumer.list_topics(self.memory_topic, timeout=ASK_S)  # fails early if Kafka is down
+        if (seen := (self.member_id(), self._shares.look())) != self._seen:
+            self._seen, self._wanted = seen, warm_at(*seen, self.count)
+        wanted = self._wanted - self.source.partitions()
+        for number in self.source.kept_warm() - wanted:
+            self.source.cool(number)
         if not wanted:
             return
-        asked = [TopicPartition(self._topic, number) for number in sorted(wanted)]
+        asked = [TopicPartition(self.memory_topic, number) for number in sorted(wanted)]
         for found in reader.consumer.committed(asked, timeout=ASK_S):
             if found.error is None and found.offset >= 0:
                 self._go_on(reader, found.partition, found.offset)
 
     def _go_on(self, reader: TopicReader, number: int, limit: int) -> None:
         """Follow a partition up to `limit`."""
-        if number in self._source.kept_warm():
-            self._source.allow(number, limit)
+        if number in self.source.kept_warm():
+            self.source.allow(number, limit)
             return
-        if self._restore is not None:
-            self._restore(number, lambda: number not in self._expected())
-        applied = self._directory.partition(number).applied.get(f"{self._topic}:{number}", -1)
-        low, high = reader.span(self._topic, number)
+        if self.restore is not None:
+            self.restore(number, lambda: number not in self.expected())
+        applied = self.directory.partition(number).applied.get(f"{self.memory_topic}:{number}", -1)
+        low, high = reader.span(self.memory_topic, number)
         if applied + 1 < low:
             _log.warning("partition %d has no standby copy here: its log starts only at offset %d", number, low)
             return
-        lane = Lane(self._topic, number, applied + 1, high, answered_from=NEVER, limit=limit)
-        self._source.warm(number, lane)
+        lane = Lane(self.memory_topic, number, applied + 1, high, answered_from=NEVER, limit=limit)
+        self.source.warm(number, lane)
 
 
 def warm_at(me: str | None, assigned: Shares, count: int) -> frozenset[int]:

@@ -488,7 +488,7 @@ def test_partition_broken_by_a_failed_purge_is_opened_anew(tmp_path: Path, monke
         await until(lambda: len(opened) > before)
         broken = False
         await until(lambda: not service.obstacle())
-        await asyncio.to_thread(service._finish_cleaning)
+        await asyncio.to_thread(service.finish_cleaning)
         registry = CollectorRegistry()
         registry.register(service.metrics)
         assert registry.get_sample_value("recallflow_erasures_pending") == 0

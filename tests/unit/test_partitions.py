@@ -171,7 +171,7 @@ def test_checks_end_when_the_member_stops(life: Life) -> None:
 
 def test_partition_regained_while_marked_is_kept(life: Life) -> None:
     life.others = frozenset({1})
-    life._elsewhere._ours = lambda: frozenset(life.marked())
+    life._elsewhere.ours = lambda: frozenset(life.marked())
     life.look(2)
     assert life.marked() == {}
 

@@ -27,7 +27,7 @@ from recallflow.flows import first_places, ownership
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.enrich import RequestReader, recipe
 from recallflow.flows.first_places import first_enrichment_places
-from recallflow.flows.ownership import NoFolders, Ownership
+from recallflow.flows.ownership import Ownership
 from recallflow.flows.record_spans import RecordSpans
 from recallflow.flows.router import Router, routing
 from recallflow.flows.runner import Loop
@@ -170,7 +170,7 @@ class Member:
         self.ownership = Ownership(
             NOWHERE,
             (TOPICS.results, TOPICS.enrichment),
-            NoFolders(),
+            None,
             self.source,
             known,
             ends,
