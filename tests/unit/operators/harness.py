@@ -1,10 +1,9 @@
 """The state step without Bytewax: lines of two logs in, outputs out; killed anywhere, and resumed from any mark."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
@@ -35,13 +34,13 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Vectors
 from recallflow.state.state_hash import state_hash
 from recallflow.state.usage import OwnerUsage, Usage
+from recallflow.state.verify import verify
 
 MEMORIES, QUERIES = "memories", "queries"
 HASHING = load_embedder("hash")
 CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
 
 Event = Mapping[str, Any]
-H = TypeVar("H", bound="Harness")
 OPEN: WeakSet["Harness"] = WeakSet()  # conftest.py stops what a test leaves open
 
 
@@ -199,6 +198,13 @@ class Harness:
     def hash(self) -> str:
         return state_hash(self.directory)
 
+    def problems(self) -> list[str]:
+        """Return what `verify` reports of the stopped state."""
+        self.stop()
+        found = verify(self.path, self._at_rest).problems
+        self.start()
+        return found
+
     def records(self) -> list[tuple[bytes, bytes]]:
         return [*self.directory.partition(0).everything()]
 
@@ -206,19 +212,6 @@ class Harness:
         """The values of one of the owners' tables."""
         stored = self.directory.partition(0).scan(keys.OWNERS)
         return [value for key, value in stored if keys.split(key)[1] == table]
-
-
-@contextmanager
-def several(folder: Path, kind: type[H]) -> Iterator[Callable[[], H]]:
-    made: list[H] = []
-
-    def make() -> H:
-        made.append(kind(folder / f"state{len(made)}"))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
 
 
 def answers(outputs: Iterable[Output]) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """While a partition catches up no answer claims absence: it waits, and then reports `catching_up`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -57,10 +56,8 @@ class Engine(Harness):
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine(tmp_path / "state")
-    yield made
-    made.stop()
+def engine(tmp_path: Path) -> Engine:
+    return Engine(tmp_path / "state")
 
 
 def test_every_kind_of_query_has_a_case() -> None:

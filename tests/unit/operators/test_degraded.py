@@ -9,11 +9,10 @@ import pytest
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Kind, Matrix
-from recallflow.errors import DecryptionFailed, EmbedderError
+from recallflow.errors import EmbedderError
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.state import keys
-from recallflow.state.encryption import Unsealed
 from tests.unit.operators.harness import MEMORIES, Harness, answers, codes, explained, ids, make_event
 
 Ask = Callable[..., dict[str, Any]]
@@ -200,22 +199,6 @@ def test_without_a_target_nothing_is_dropped_however_long_it_takes(ask: Ask, mod
         slow = ask(question)
         assert (slow["status"], slow["computation_tier"]) == ("ok", "standard")
         assert (slow["sla_target_ms"], slow["sla_met"], slow["processing_time_ms"]) == (50, False, 5_000)
-
-
-@pytest.fixture
-def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str], None]:
-    """Makes the records of a table that hold a text impossible to open."""
-    open_value = Unsealed.open
-
-    def lose(table: bytes, text: str) -> None:
-        def failing(self: Unsealed, key: bytes, value: bytes) -> bytes:
-            if key[:1] == keys.OWNERS and keys.split(key)[1] == table and text.encode() in value:
-                raise DecryptionFailed("no key opens it")
-            return open_value(self, key, value)
-
-        monkeypatch.setattr(Unsealed, "open", failing)
-
-    return lose
 
 
 def test_undecryptable_text_is_redacted_and_ranked_last(ask: Ask, lose: Callable[[bytes, str], None]) -> None:

@@ -140,8 +140,7 @@ def test_many_messages_are_forgotten_with_their_facts(
             engine.read(MEMORIES)
     assert steps > 3
     assert {Entry.decode(value).id for value in engine.table(keys.ENTRY)} == {"left", "stays"}
-    engine.stop()
-    assert verify(engine.path).problems == []
+    assert engine.problems() == []
 
 
 def test_fact_names_its_sources() -> None:

@@ -21,12 +21,10 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Harness]:
-    """Open a harness, whose state must be consistent in the end."""
-    opened = Harness(tmp_path / "s")
-    yield opened
-    opened.stop()
-    assert verify(tmp_path / "s").problems == []
+def engine(harness: Harness) -> Iterator[Harness]:
+    """Return a harness whose state must be consistent in the end."""
+    yield harness
+    assert harness.problems() == []
 
 
 def do(*told: Told, **chosen: Any) -> Processed:

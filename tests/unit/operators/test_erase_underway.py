@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recallflow.operators import erase, large
-from recallflow.operators.answers import turns, waiting
+from recallflow.operators.answers import waiting
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.graph.quality_gate import ExpansionOutcome, Failure, QualityGates
 from recallflow.operators.recall import moment
@@ -17,7 +17,6 @@ from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.state import keys, segments
 from recallflow.state.index import OwnerIndex
-from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, ids, make_event, receipts
 from tests.unit.operators.models import Language, Reranker
 from tests.unit.operators.test_rewriting import PARTS, SAID, TOLD, ask
@@ -35,12 +34,6 @@ ERASE = make_event("user.erase", 2 * DAY_MS)
 @pytest.fixture
 def make_engine(open_harness: MakeEngine) -> MakeEngine:
     return lambda **models: open_harness(models=Models(**models) if models else None)
-
-
-@pytest.fixture
-def every_owner_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (moment, turns, waiting):
-        monkeypatch.setattr(module, "AT_ONCE", 1)
 
 
 def to_end(engine: Harness, outputs: list[Output]) -> list[dict[str, Any]]:
@@ -199,9 +192,7 @@ def test_steps_of_an_erased_user_end_and_held_events_follow(
     ]  # fmt: skip
     assert not any(key.startswith(keys.WORK) for key, _ in engine.records())
     assert engine.directory.counts == (1, 1)
-    engine.stop()
-    assert verify(engine.path).problems == []
-    engine.start()
+    assert engine.problems() == []
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -230,16 +221,7 @@ def test_user_of_many_environments_is_erased_in_steps(
     assert engine.directory.counts == (1, 1)
     assert engine.hash() == without
     engine.run(MEMORIES, make_event("user.erase", 4 * DAY_MS, user_id="nobody", receipt=True))
-    engine.stop()
-    assert verify(engine.path).problems == []
-    engine.start()
-
-
-@pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "LOOKED_AT", 2)
-    monkeypatch.setattr(large, "SHARE", 3)
-    monkeypatch.setattr(large, "AT_ONCE", 1)
+    assert engine.problems() == []
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -54,11 +54,9 @@ def clock() -> Clock:
 def open_engine(open_harness: Open, language: Language, clock: Clock) -> Open:
     """Open an engine with a language model; with `told`, the memories are in it."""
 
-    def opened(
-        folder: str = "state", *, told: bool = False, timeout_s: float = 60.0, has_model: bool = True, **chosen: Any
-    ) -> Harness:
+    def opened(*, told: bool = False, timeout_s: float = 60.0, has_model: bool = True, **chosen: Any) -> Harness:
         models = Models(Within(language, timeout_s), now_s=clock) if has_model else None
-        engine = open_harness(folder, models=models, **chosen)
+        engine = open_harness(models=models, **chosen)
         if told:
             engine.run(MEMORIES, *TOLD)
         return engine
@@ -108,7 +106,7 @@ def test_without_operator_categories_those_with_summaries_are_offered(answered: 
     assert language.shown("select_categories")["categories"] == [
         {"name": name, "about": SUMMARIES[name]} for name in sorted(SUMMARIES)
     ]
-    (filtered,) = answered(ask(select_categories=True, filters={"categories": ["work", "travel"]}), folder="other")
+    (filtered,) = answered(ask(select_categories=True, filters={"categories": ["work", "travel"]}))
     assert [one["name"] for one in language.shown("select_categories")["categories"]] == ["work", "travel"]
     assert [*filtered["context"]["summaries"]] == ["travel"]
 
@@ -243,7 +241,7 @@ def test_kept_candidates_are_those_of_later(
     engine.run(QUERIES, ask(max_tokens=2_000, select_categories=True))
     engine.run(MEMORIES, make_event("memory", DAY_MS, content="I live here", user_id="bob"))
     (meanwhile,) = answers(engine.complete())
-    (after,) = answered(ask(max_tokens=2_000, select_categories=True), folder="other")
+    (after,) = answered(ask(max_tokens=2_000, select_categories=True))
     assert (meanwhile["memories"], meanwhile["context"]) == (after["memories"], after["context"])
     assert meanwhile["applied"] == ["memories:0:8"]
 

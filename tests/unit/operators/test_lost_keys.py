@@ -16,7 +16,6 @@ from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.encryption import AtRest
-from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, make_event
 
 ENCRYPTED = AtRest(LocalMasterKey(bytes(range(32))))
@@ -137,14 +136,7 @@ def test_write_for_an_owner_with_a_lost_key_is_refused(filled: Harness) -> None:
     filled.mark()
     overwrite(filled, whole)
     assert letters(filled.run(MEMORIES, make_event("message", 17, id="back", content="more"))) == []
-    assert problems_of(filled) == []
-
-
-def problems_of(engine: Harness) -> list[str]:
-    engine.stop()
-    found = verify(engine.path, ENCRYPTED).problems
-    engine.start()
-    return found
+    assert filled.problems() == []
 
 
 def test_new_owner_of_a_tenant_without_key_is_refused(filled: Harness) -> None:
@@ -161,7 +153,7 @@ def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
     ann, bo = of(filled, ANN), of(filled, BO)
     place, value = next(iter(stored(filled, keys.table(bo, keys.ROW)).items()))
     overwrite(filled, {place: value[:-1] + bytes([value[-1] ^ 1])})
-    problems = problems_of(filled)
+    problems = filled.problems()
     assert len([problem for problem in problems if ann.hex() in problem]) == 1
     assert any(bo.hex() in problem and "rows" in problem for problem in problems)
     assert not any(said in problem for problem in problems for said in SECRETS.values())
@@ -233,7 +225,7 @@ def test_owner_with_a_lost_key_is_erased_and_starts_again(filled: Harness) -> No
     assert (response["status"], response["memories"]) == ("ok", [])
     assert letters(filled.run(MEMORIES, make_event("message", 2_000_000, id="again", content="a violin"))) == []
     assert [memory["id"] for memory in answers(ask(filled, "ann"))[0]["memories"]] == ["again"]
-    assert problems_of(filled) == []
+    assert filled.problems() == []
 
 
 def test_erasure_of_an_owner_without_key_leaves_no_trace(filled: Harness) -> None:

@@ -50,7 +50,7 @@ def open_engine(open_harness: Open, remote: Remote, language: Language, reranker
     def opened(*, reranks: bool = False, timeout_s: float = 60.0, **chosen: Any) -> Harness:
         reranking = Within(reranker, timeout_s) if reranks else None
         models = Models(Within(language, timeout_s), Within(remote.service, timeout_s), reranking)
-        engine = open_harness("state", remote, models=models, **chosen)
+        engine = open_harness(remote, models=models, **chosen)
         engine.run(MEMORIES, *TOLD)
         return engine
 

@@ -8,7 +8,6 @@ import pytest
 from recallflow.llm import FAILURES, LEFT_ALONE_S
 from recallflow.operators.answers import models
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.recall import moment
 from recallflow.operators.recall.rerank import BEST
 from recallflow.operators.step import Clocks
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
@@ -34,8 +33,8 @@ def reranker() -> Reranker:
 
 @pytest.fixture
 def open_engine(open_harness: Open, reranker: Reranker, clock: Clock) -> Open:
-    def opened(folder: str = "state", timeout_s: float = 60.0, **chosen: Any) -> Harness:
-        return open_harness(folder, models=Models(reranker=Within(reranker, timeout_s), now_s=clock), **chosen)
+    def opened(timeout_s: float = 60.0, **chosen: Any) -> Harness:
+        return open_harness(models=Models(reranker=Within(reranker, timeout_s), now_s=clock), **chosen)
 
     return opened
 
@@ -88,9 +87,8 @@ def test_query_without_time_for_reranking_skips_it(answered: Answered, reranker:
     assert len(reranker.given) == 1
 
 
-def test_past_of_a_large_owner_is_reranked(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moment, "AT_ONCE", 1)
-    monkeypatch.setattr("recallflow.operators.answers.waiting.AT_ONCE", 1)
+@pytest.mark.usefixtures("every_owner_is_large")
+def test_past_of_a_large_owner_is_reranked(open_engine: Open) -> None:
     engine = open_engine()
     engine.run(MEMORIES, *TOLD)
     engine.run(QUERIES, ask(as_of={"ingestion_time": "1970-01-01T00:00:00.020Z"}))
@@ -113,7 +111,7 @@ def crash(_: Sequence[str]) -> Sequence[float]:
 def test_without_the_reranker_the_answer_is_the_usual_one(
     open_harness: Open, answered: Answered, reranker: Reranker, scores: Callable[[Sequence[str]], Sequence[float]]
 ) -> None:
-    (usual,) = answers(open_harness("usual", one_log=True).run(MEMORIES, *TOLD, ask()))
+    (usual,) = answers(open_harness(one_log=True).run(MEMORIES, *TOLD, ask()))
     reranker.scores = scores
     (response,) = answered(ask())
     assert (response["status"], codes(response)) == ("degraded", ["rerank_failed"])

@@ -33,15 +33,9 @@ def language() -> Language:
 @pytest.fixture
 def answered(open_harness: Callable[..., Harness], language: Language) -> Answered:
     """Return the answers to queries on a log of the memories and these, which ends."""
-    opened: list[Harness] = []
-
-    def run(*asked: dict[str, Any]) -> list[dict[str, Any]]:
-        if not opened:
-            opened.append(open_harness(models=Models(Within(language, 60.0)), one_log=True))
-            opened[0].run(MEMORIES, *TOLD)
-        return answers(opened[0].run(MEMORIES, *asked))
-
-    return run
+    engine = open_harness(models=Models(Within(language, 60.0)), one_log=True)
+    engine.run(MEMORIES, *TOLD)
+    return lambda *asked: answers(engine.run(MEMORIES, *asked))
 
 
 def ask(**fields: Any) -> dict[str, Any]:
@@ -105,7 +99,7 @@ def test_answers_that_are_not_ordered_by_fit_are_not_merged(answered: Answered, 
 
 def test_smaller_questions_are_embedded_at_once(open_harness: Callable[..., Harness], language: Language) -> None:
     remote = Remote()
-    engine = open_harness("state", remote, models=Models(Within(language, 60.0), Within(remote.service, 60.0)))
+    engine = open_harness(remote, models=Models(Within(language, 60.0), Within(remote.service, 60.0)))
     engine.run(MEMORIES, *TOLD)
     assert answers(engine.run(QUERIES, ask(rewrite=True))) == []
     assert answers(engine.complete()) == []

@@ -9,7 +9,6 @@ from recallflow.operators import large
 from recallflow.operators.answers import turns
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.recall import moment
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
 from tests.unit.operators.models import Language
 from tests.unit.operators.test_rewriting import DAY_MS, PARTS, SAID, TOLD, ask
@@ -17,11 +16,7 @@ from tests.unit.operators.test_rewriting import DAY_MS, PARTS, SAID, TOLD, ask
 TURNS = len(PARTS) + 1  # one for each smaller question, and one to answer
 
 
-@pytest.fixture(autouse=True)
-def every_owner_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (moment, turns):
-        monkeypatch.setattr(module, "AT_ONCE", 1)
-    monkeypatch.setattr("recallflow.operators.answers.waiting.AT_ONCE", 1)
+pytestmark = pytest.mark.usefixtures("every_owner_is_large")
 
 
 @pytest.fixture

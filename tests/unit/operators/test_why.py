@@ -1,6 +1,6 @@
 """Reasons for a memory in an answer: true, never empty, with the places of words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.embedder import Kind, Matrix
-from recallflow.errors import DecryptionFailed
 from recallflow.language import read
 from recallflow.operators.recall import signal
 from recallflow.operators.recall.phrases import PLAIN
@@ -20,7 +19,6 @@ from recallflow.operators.redaction import REDACTED
 from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
 from recallflow.queries import Mode
 from recallflow.state import keys
-from recallflow.state.encryption import Unsealed
 from tests.groups import share
 from tests.unit.operators.harness import MEMORIES, Harness, answers, make_event, run_flow
 
@@ -169,18 +167,10 @@ def test_forgotten_memory_is_not_quoted() -> None:
     assert "evening" not in str(response["memories"])
 
 
-def test_undecryptable_text_is_neither_searched_nor_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecryptable_text_is_neither_searched_nor_quoted(tmp_path: Path, lose: Callable[[bytes, str], None]) -> None:
     engine = Harness(tmp_path, one_log=True)
     engine.run(MEMORIES, *chat())
-    opened = Unsealed.open
-
-    def fail(self: Unsealed, label: bytes, sealed: bytes) -> bytes:
-        found = opened(self, label, sealed)
-        if keys.split(label)[1] == keys.ROW and b"evening" in found:
-            raise DecryptionFailed("no key fits")
-        return found
-
-    monkeypatch.setattr(Unsealed, "open", fail)
+    lose(keys.ROW, "evening")
     asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
     (response,) = answers(engine.run(MEMORIES, asked))
     assert "evening" not in str(response["memories"])

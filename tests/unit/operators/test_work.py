@@ -16,7 +16,6 @@ from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.graph_codec import decode_neighbours
 from recallflow.state.index import OwnerIndex
-from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, ReadPlace, answers, letters, make_event, receipts
 
 MINUTE_MS = 60_000
@@ -51,19 +50,6 @@ class Engine(Harness):
     def receipts(self) -> dict[str, str]:
         """Position → outcome."""
         return {one["position"]: one["outcome"] for one in receipts(self.outputs)}
-
-    def problems(self) -> list[str]:
-        self.stop()
-        found = verify(self.path).problems
-        self.start()
-        return found
-
-
-@pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "LOOKED_AT", 4)
-    monkeypatch.setattr(large, "SHARE", 3)
-    monkeypatch.setattr(large, "AT_ONCE", 2)
 
 
 @pytest.fixture

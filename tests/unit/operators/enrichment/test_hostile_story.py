@@ -1,7 +1,6 @@
 """An injected order from message to applied events: other users' memories do not change, and forgetting undoes all."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,8 @@ EVIDENCE = "flat in Lisbon is gone"
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Harness]:
-    made = Harness(tmp_path / "state", rules={"wanted": WANTED})
-    yield made
-    made.stop()
+def engine(tmp_path: Path) -> Harness:
+    return Harness(tmp_path / "state", rules={"wanted": WANTED})
 
 
 def message(user: str, number: int, name: str, content: str) -> dict[str, Any]:

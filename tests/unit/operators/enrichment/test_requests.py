@@ -42,16 +42,8 @@ def memory(number: int, content: str = LONG, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterable[Callable[..., Harness]]:
-    made: list[Harness] = []
-
-    def start(wanted: EnrichmentTasks | None = ALL, **rules: Any) -> Harness:
-        made.append(Harness(tmp_path / str(len(made)), rules={"wanted": wanted, **rules}))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.stop()
+def make(open_harness: Callable[..., Harness]) -> Callable[..., Harness]:
+    return lambda wanted=ALL, **rules: open_harness(rules={"wanted": wanted, **rules})
 
 
 def test_request_contains_the_preceding_messages(make: Callable[..., Harness]) -> None:
