@@ -1,6 +1,7 @@
-"""The control table over a Kafka in this process."""
+"""The control table, and reading a partition to its end, over a Kafka in this process."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,8 +9,10 @@ import orjson
 import pytest
 from confluent_kafka import KafkaError
 
+from recallflow import process
 from recallflow.connectors.kafka.admin import TopicDescription
 from recallflow.connectors.kafka.control import AHEAD_MS, ControlTable
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.control import Rollout
 from recallflow.credentials import signed
 from recallflow.errors import SourceError
@@ -155,3 +158,55 @@ def test_without_a_secret_signatures_are_not_looked_at(kafka: FakeKafka, follow:
     decide(kafka, "canary", 10, 20)
     table = follow()
     assert (mode(table), table.left_out) == ("canary", {})
+
+
+@pytest.fixture
+def letters_kafka() -> FakeKafka:
+    return FakeKafka(letters=2)
+
+
+@pytest.fixture
+def letters_reader(letters_kafka: FakeKafka) -> Iterator[TopicReader]:
+    with TopicReader(KafkaOptions("nowhere:1"), new_consumer=letters_kafka.consumer) as made:
+        yield made
+
+
+def test_reported_end_ends_the_partition(letters_kafka: FakeKafka, letters_reader: TopicReader) -> None:
+    for value, at in ((b"a", 3), (b"b", 9)):
+        letters_kafka.append("letters", 1, value, at=at)
+    letters_kafka.topics["letters"][1].end = 12  # a marker of a transaction stands behind the last record
+    assert [message.value() for message in letters_reader.read_to_end("letters", 1, 0)] == [b"a", b"b"]
+    assert letters_reader.ends == {1: 12}
+    assert [message.value() for message in letters_reader.read_to_end("letters", 1, 4)] == [b"b"]
+
+
+def test_first_read_looks_its_topic_up(letters_kafka: FakeKafka, letters_reader: TopicReader) -> None:
+    for _ in range(2):
+        assert [*letters_reader.read_to_end("letters", 0, 0)] == []
+    letters_reader.add("letters", 1, 0)
+    assert letters_kafka.consumers[0].looked_up == ["letters"]
+
+
+def test_an_error_that_passes_is_read_over(letters_kafka: FakeKafka, letters_reader: TopicReader) -> None:
+    letters_kafka.fail("letters", 0, KafkaError._TRANSPORT)
+    letters_kafka.append("letters", 0, b"after")
+    assert [message.value() for message in letters_reader.read_to_end("letters", 0, 0)] == [b"after"]
+
+
+def test_an_error_for_good_names_the_partition(letters_kafka: FakeKafka, letters_reader: TopicReader) -> None:
+    letters_kafka.fail("letters", 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(SourceError, match="letters:0: cannot be read"):
+        next(letters_reader.read_to_end("letters", 0, 0))
+
+
+def test_silent_brokers_end_a_stopped_reader(letters_kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STOP_S", 0.0)
+    stopping = threading.Event()
+    stopping.set()
+    letters_reader = TopicReader(KafkaOptions("nowhere:1"), new_consumer=letters_kafka.consumer, stopping=stopping)
+    letters_kafka.append("letters", 0, b"a")
+    letters_kafka.consumers[0].options = {}  # it reports no end
+    records = letters_reader.read_to_end("letters", 0, 0)
+    assert next(records).value() == b"a"
+    with pytest.raises(SourceError, match="letters:0: could not be read to its end within 0 s"):
+        next(records)

@@ -1,9 +1,11 @@
 """Every format yields lines for the decode step, and loses nothing."""
 
 import io
+import random
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from recallflow.connectors.lines import batches_of_lines, bounded_lines
 from recallflow.connectors.logs.documents import is_document
 from recallflow.connectors.logs.events import EVENT_BYTES, ImportScope
 from recallflow.connectors.logs.registry import Registry
@@ -394,3 +397,21 @@ def test_sharegpt_conversations_are_messages(write: Callable[[bytes], Path]) -> 
         assert [one["content"] for one in found] == [text for _, text in said]
         assert {one["session_id"] for one in found} == {"a"}
         assert all(is_valid(one) for one in found)
+
+
+LIMIT = 10
+
+
+class SlowFile(io.BytesIO):
+    """A file of which each read brings a few bytes."""
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return super().read1(min(7, size or 0))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_batched_lines_equal_single_lines(seed: int) -> None:
+    data = bytes(random.Random(seed).choices(b"\nabc", weights=[1, 3, 3, 3], k=seed * 3))
+    expected = [*bounded_lines(io.BytesIO(data), LIMIT)]
+    for file in (io.BytesIO(data), SlowFile(data)):
+        assert [*chain.from_iterable(batches_of_lines(file, LIMIT))] == expected

@@ -1,20 +1,28 @@
-"""Failing calls of models over real HTTP: retries, pauses and budgets, with time and chance set by the test."""
+"""Models behind an API over real HTTP: requests, faults, retries, pauses and budgets, with time set by the test."""
 
 import asyncio
+import json
 import logging
-from collections.abc import Coroutine, Iterator
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from traceback import format_exception
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
-from recallflow.connectors.llm.models import OpenAiModel
-from recallflow.connectors.llm.policy import MOST_WAIT_S, Surroundings
+from recallflow.connectors.llm.models import CallFailed, OpenAiModel, _checked, read_answer
+from recallflow.connectors.llm.policy import DAY_S, MOST_WAIT_S, Reserved, Surroundings, TokenBudget
 from recallflow.errors import ModelError, ModelFailure
-from recallflow.llm import FAILURES, LEFT_ALONE_S, Prompt, Spent
+from recallflow.llm import FAILURES, LEFT_ALONE_S, Completion, Embedded, Prompt, Spent
+from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TRUTH, fields, listed
 from tests.llm_server import Fault, LlmServer, Now
 
 T = TypeVar("T")
@@ -380,3 +388,182 @@ def test_errors_and_logs_contain_no_secrets_or_text(
     shown = model.run(failing()) + caplog.text
     for hidden in ("sk-secret", "hidden", "Porto", "Judge"):
         assert hidden not in shown
+
+
+SECRET, PORTO = "sk-very-secret", "Ana lives in Porto"
+RELATION = {
+    "type": "object",
+    "properties": {"relation": {"type": "string", "enum": ["agrees", "contradicts"]}, "confidence": {"type": "number"}},
+    "required": ["relation", "confidence"],
+    "additionalProperties": False,
+}
+RELATION_PROMPT = Prompt("classify", "v1", "Judge.", PORTO, RELATION, 50)
+
+
+def complete(server: LlmServer, timeout_s: float = 30.0, prompt: Prompt = RELATION_PROMPT) -> Completion:
+    async def asked() -> Completion:
+        model = load_language_model("m-1", Endpoint(server.url, SECRET, ("X-Team: memory",), timeout_s))
+        try:
+            return await model.complete("acme", prompt)
+        finally:
+            await model.close()
+
+    return asyncio.run(asked())
+
+
+def embed(server: LlmServer, *texts: str, model: str = "e-1", dimension: int = 64) -> Embedded:
+    async def asked() -> Embedded:
+        service = load_embedding_service(model, dimension, Endpoint(server.url, SECRET))
+        try:
+            return await service.embed("acme", texts)
+        finally:
+            await service.close()
+
+    return asyncio.run(asked())
+
+
+def test_a_language_model_is_asked_for_the_prompts_schema(llm_server: LlmServer) -> None:
+    llm_server.answer("classify", {"relation": "contradicts", "confidence": 0.9})
+    answer = complete(llm_server)
+    assert answer.value == {"relation": "contradicts", "confidence": 0.9}
+    (asked,) = llm_server.requests
+    assert (asked.system, asked.user, asked.schema, asked.body["model"]) == ("Judge.", PORTO, RELATION, "m-1")
+    assert asked.body["response_format"]["json_schema"]["strict"] is True
+    assert asked.body["max_tokens"] == 50
+    assert (asked.headers["authorization"], asked.headers["x-team"]) == (f"Bearer {SECRET}", "memory")
+    assert answer.spent == Spent(1, 6, 17)
+
+
+@pytest.mark.parametrize("fault", ["hang", "slow"])
+def test_slow_model_is_disconnected(llm_server: LlmServer, fault: Literal["hang", "slow"]) -> None:
+    llm_server.fail(fault)
+    with pytest.raises(ModelError, match="timeout"):
+        complete(llm_server, timeout_s=0.2)
+    llm_server.wait_for(lambda now: now.hung_up == 1)
+
+
+def test_the_body_of_an_error_is_not_waited_for(llm_server: LlmServer) -> None:
+    llm_server.fail("endless_error")
+    with pytest.raises(ModelError, match="unavailable"):
+        complete(llm_server)
+    llm_server.wait_for(lambda now: now.hung_up == 1)
+
+
+def test_vectors_are_normalised_and_in_the_order_of_their_texts(llm_server: LlmServer) -> None:
+    llm_server.vectors["b"] = [3.0, 4.0]
+    found = embed(llm_server, "a", "b", " ", "a").vectors
+    assert (str(found.dtype), found.shape) == ("float32", (4, 64))
+    assert found[1][:2].tolist() == pytest.approx([0.6, 0.8])
+    assert np.linalg.norm(found, axis=1) == pytest.approx([1, 1, 0, 1])
+    assert (found[0] == found[3]).all()
+    assert [asked.texts for asked in llm_server.requests] == [["a", "b", "a"]]
+
+
+def test_a_server_may_answer_with_numbers(llm_server: LlmServer) -> None:
+    packed = embed(llm_server, "Ana lives in Porto", "nuts").vectors
+    llm_server.packs = False
+    assert (embed(llm_server, "Ana lives in Porto", "nuts").vectors == packed).all()
+
+
+def test_dimension_is_sent_to_models_that_take_it(llm_server: LlmServer) -> None:
+    assert embed(llm_server, "a", model="openai/text-embedding-3-small", dimension=32).vectors.shape == (1, 32)
+    embed(llm_server, "a")
+    assert [asked.body.get("dimensions") for asked in llm_server.requests] == [32, None]
+
+
+def test_many_texts_and_long_ones_go_in_several_calls(llm_server: LlmServer) -> None:
+    texts = [f"text {n}" for n in range(300)] + ["é" * 10_000] * 80
+    found = embed(llm_server, *texts)
+    assert found.vectors.shape == (380, 64)
+    sizes = [len(asked.texts) for asked in llm_server.requests]
+    assert (sum(sizes), max(sizes), found.spent.calls) == (380, 256, len(sizes))
+    assert all(sum(len(text.encode()) for text in asked.texts) <= 512 * 1024 for asked in llm_server.requests)
+    assert max(len(text) for asked in llm_server.requests for text in asked.texts) == 4_000
+    assert (found.vectors[299] == embed(llm_server, "text 299").vectors[0]).all()
+    assert found.spent.prompt_tokens == 2 * 300 + 80
+
+
+@pytest.mark.processes
+def test_commands_without_models_do_not_import_the_client() -> None:
+    script = "import sys, recallflow.cli, recallflow.flows.kafka, recallflow.flows.enrich; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert "recallflow.connectors.llm" in loaded
+    assert not {"openai", "jsonschema"} & {*loaded}
+
+
+LIMITS = {"acme": 100, "globex": 30, "free": None}
+TENANTS = st.sampled_from([*LIMITS])
+
+
+@given(st.lists(st.tuples(TENANTS, st.integers(0, 60), st.floats(0, 1), st.integers(0, 3), st.booleans())))
+def test_no_tenant_spends_more_than_its_limit_in_a_day(calls: list[tuple[str, int, float, int, bool]]) -> None:
+    """Calls reserve tokens and use a part of them; some end at once, others later, even the next day."""
+    now_s = 0.0
+    budget = TokenBudget(LIMITS.get, lambda: now_s)
+    spent: Counter[tuple[int, str]] = Counter()
+    under_way: list[tuple[Reserved, int]] = []
+    for tenant, tokens, share, ending, midnight in calls:
+        if midnight:
+            now_s += DAY_S
+            under_way.clear()  # killed
+        day = int(now_s // DAY_S)
+        held = sum(reserved.tokens for reserved, _ in under_way if reserved.tenant_id == tenant)
+        limit = LIMITS[tenant]
+        fits = limit is None or spent[day, tenant] + held + tokens <= limit
+        if fits:
+            under_way.append((budget.reserve(tenant, tokens), int(tokens * share)))
+        else:
+            with pytest.raises(ModelError, match="over_budget"):
+                budget.reserve(tenant, tokens)
+        for reserved, cost in under_way[:ending]:
+            budget.give_back(reserved, cost)
+            spent[day, reserved.tenant_id] += cost
+        del under_way[:ending]
+        assert all(limit is None or spent[day, name] <= limit for name, limit in LIMITS.items())
+
+
+def test_call_over_midnight_costs_its_last_day() -> None:
+    now_s = DAY_S - 1.0
+    budget = TokenBudget(lambda _: 100, lambda: now_s)
+    reserved = budget.reserve("acme", 60)
+    now_s += 2
+    budget.give_back(reserved, 50)
+    assert budget.reserve("acme", 50).tokens == 50
+    with pytest.raises(ModelError, match="over_budget"):
+        budget.reserve("acme", 1)
+
+
+TRUE_OR_FALSE = fields(sufficient=TRUTH)
+LIST = fields(questions=listed(TEXT))
+TWO = fields(questions=listed(TEXT), confidence=NUMBER)
+
+FENCES: list[Callable[[str], str]] = [
+    lambda text: text,
+    lambda text: f"```json\n{text}\n```",
+    lambda text: f"```\r\n{text}\r\n```\n",
+    lambda text: f"Here is the answer:\n\n```JSON\n{text}\n```\nI hope that helps.",
+    lambda text: f"```json\n{text}",
+]
+
+
+@given(st.lists(st.text()), st.booleans(), st.sampled_from(FENCES))
+def test_value_is_read_bare_and_in_a_fence(texts: list[str], truth: bool, fence: Callable[[str], str]) -> None:
+    whole = {"questions": texts}
+    for written in (whole, texts):
+        assert read_answer(fence(json.dumps(written)), LIST) == whole
+    for word in (json.dumps({"sufficient": truth}), json.dumps(truth), "YES" if truth else "no."):
+        assert read_answer(fence(word), TRUE_OR_FALSE) == {"sufficient": truth}
+
+
+@pytest.mark.parametrize(
+    ("content", "schema"),
+    [
+        ("YES", LIST), ('["a"]', TRUE_OR_FALSE), ('["a"]', TWO), ("yes, and no", TRUE_OR_FALSE),
+        ("maybe", TRUE_OR_FALSE), ("[1]", LIST), ('```json\n["a"]\n```\n```json\n["b"]\n```', LIST),
+        ('["a"] is the answer', LIST), ("", LIST),
+    ],
+)  # fmt: skip
+def test_other_answer_breaks_the_schema(content: str, schema: dict[str, object]) -> None:
+    with pytest.raises(CallFailed) as failed:
+        _checked(content, schema, Spent())
+    assert failed.value.code == "malformed"
