@@ -142,7 +142,6 @@ class TokenKeys:
         return known is None or known.fingerprint != key.fingerprint
 
     def _report(self, problems: Collection[str]) -> None:
-        """Log each problem once for as long as it persists."""
         for problem in problems:
             if problem not in self._reported:
                 _log.warning("auth.jwks: %s", problem)
@@ -218,7 +217,6 @@ class LiveAdmission:
 
 
 def record_now(headers: Headers) -> Record:
-    """Return an empty record with the current append time."""
     return Record(NOWHERE, b"", now_ms(), headers=headers)
 
 

@@ -255,7 +255,6 @@ class Config:
         return ModelSettings(self.llm, self.embedding)
 
     def named_state_dir(self) -> Path:
-        """Return the state directory. Raise UsageError if none is configured."""
         if self.state_dir is None:
             raise UsageError("give --state-dir: the folder that holds the state")
         return self.state_dir
@@ -461,7 +460,6 @@ def _name_of(key: str) -> str:
 
 
 def is_secret(key: str) -> bool:
-    """Return whether a setting or an option of librdkafka holds a secret."""
     return _SECRET.search(key.lower()) is not None
 
 

@@ -121,7 +121,6 @@ def _members(path: Path, found: Sequence[Path], config: Config, embedder: Embedd
 
 
 def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterator[Finding]:
-    """Examine the state directory of one process."""
     try:
         yield from _tried("state directory", lambda: _described(path, config, embedder), OTHER_DIRECTORY)
     except StateFormatError as error:  # nothing in it can be read
@@ -137,7 +136,6 @@ def _directory(path: Path, config: Config, embedder: Embedder | None) -> Iterato
 
 
 def _permissions(path: Path) -> Iterator[Finding]:
-    """Warn of a directory that is open to other users of the machine."""
     if path.is_dir() and (wide := open_to_others(path)):
         shown = ", ".join(one.name for one in wide[:3]) + (", …" if len(wide) > 3 else "")
         what = f"other users of this machine may read or change {len(wide)} entries of {path} ({shown})"
@@ -155,7 +153,6 @@ def _used(path: Path) -> Finding | None:
 
 
 def _tried(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Finding]:
-    """Run a check, and report its errors with the remedy `todo`."""
     try:
         yield look()
     except StateFormatError:

@@ -84,7 +84,8 @@ def run_lines(
     rewinds: bool,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> None:
-    """Apply the lines of a feed until it ends. Deliver the outputs of each line, in the order of the lines.
+    """Apply the lines of a feed until it ends. Deliver the outputs of each line, in the order of the lines. Raise
+    LogChanged if lines before the first offset differ from the applied ones.
 
     Args:
         embedded: The engine.
@@ -95,9 +96,6 @@ def run_lines(
             lack. Outputs are stored until they are delivered, and are delivered again after a crash. Other feeds
             bring new lines only, with offsets after the applied ones.
         clock_ms: Returns the append times of lines.
-
-    Raises:
-        LogChanged: The lines before the offset differ from the applied ones.
     """
     complete = None if embedded.batch_embedder is None else embedded.batch_embedder.embed
     with computing():
@@ -141,7 +139,6 @@ def run_lines(
 
 
 def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:
-    """Return the report of a rejected line."""
     return {"line": line, "error": ErrorBody.of(letter.error).model_dump(exclude_unset=True)}
 
 
@@ -192,7 +189,6 @@ class EmbeddedEngine:
         observe: Callable[[Output], None] = lambda _: None,
         complete: BeforeApplied | None = None,
     ) -> StateLoop:
-        """Return the loop over the state partitions, for the calling thread."""
         sync_s = self.settings.epoch_ms / 1000 if self.lasting else None
         return StateLoop(
             self.directory,
@@ -206,5 +202,4 @@ class EmbeddedEngine:
         )
 
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:
-        """Return the settings of the state step. `query_topic`: see `Rules`."""
         return self.settings.rules(self.embedder, query_topic, input_ends=input_ends, decisions=self.decisions)

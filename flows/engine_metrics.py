@@ -49,7 +49,6 @@ def registry_of(collector: Collector) -> CollectorRegistry:
 
 
 def presence(obstacle: str) -> Iterator[Metric]:
-    """Yield the metrics that exist from the start of a flow."""
     yield GaugeMetricFamily("recallflow_ready", "1 while /readyz reports readiness", not obstacle)
     build = GaugeMetricFamily("recallflow_build_info", "Always 1; the version is its label", labels=["version"])
     build.add_metric([__version__], 1)
@@ -57,14 +56,12 @@ def presence(obstacle: str) -> Iterator[Metric]:
 
 
 def disk_metrics(state_dir: Path) -> Iterator[Metric]:
-    """Yield the capacity of the disk of a state directory."""
     disk = shutil.disk_usage(state_dir)
     yield GaugeMetricFamily("recallflow_disk_free_bytes", "Free on the disk of the state directory", disk.free)
     yield GaugeMetricFamily("recallflow_disk_size_bytes", "Size of the disk of the state directory", disk.total)
 
 
 def model_metrics(meters: Iterable[Meter]) -> Iterator[Metric]:
-    """Yield the calls, tokens and failures of models."""
     calls = _family("calls", "Call attempts, failed ones included", "tenant", "task")
     tokens = _family("tokens", "Tokens used by calls", "tenant", "task", "kind")
     failures = _family("failures", "Calls that failed after all attempts", "code")
@@ -230,12 +227,10 @@ class OutputCounter:
             self.waiting -= 1
 
     def _is_new(self, source: str, offset: int) -> bool:
-        """Return whether this run was the first to read a query."""
         return offset >= self._first_offsets.get(source, 0) and offset not in self._given_before.get(source, ())
 
 
 def state_metrics(directory: StateDirectory) -> Iterator[Metric]:
-    """Yield the size of the state, and the events without effect."""
     held = directory.counts
     yield _unfit(directory.unfit)
     yield gauge("owners", "Users whose memory is held", held.owners)

@@ -268,7 +268,6 @@ class EnrichmentMember(GroupMember):
         self._open_sink()
 
     def recipe(self) -> Recipe:
-        """Return the dataflow from the source to the sink."""
         settings, spans = self.config.enrichment, self.spans
         enricher = Enricher(
             self.runtime,

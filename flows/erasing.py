@@ -65,7 +65,6 @@ def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> 
 
 
 def is_known(directory: StateDirectory, event: UserErase) -> bool:
-    """Return whether the state holds data that the event would erase."""
     number = state_partition(event.tenant_id, event.user_id, directory.fingerprint.partitions)
     return any(map(event.covers, directory.partition(number).owners_of(event.tenant_id, event.user_id)))
 
@@ -85,13 +84,11 @@ def _settings_of(settings: Settings, stored: Fingerprint) -> Settings:
 def export_before(
     config: Config, path: Path, tenant_id: str, user_id: str, environments: Sequence[str]
 ) -> Iterator[Fields]:
-    """Export a person's data before its erasure."""
     with StateDirectory.existing(path, CACHE_BYTES, open_at_rest(config.encryption)) as directory:
         yield from export(directory, tenant_id, user_id, environments)
 
 
 def append_time(options: KafkaOptions, position: Position) -> int:
-    """Return the append time of a Kafka record (epoch ms). Raise SourceError."""
     from recallflow.connectors.kafka.messages import time_ms  # the Kafka client is optional
     from recallflow.connectors.kafka.topic_reader import TopicReader
 

@@ -75,7 +75,6 @@ def sent_before(
 
 
 def _sources(reader: TopicReader, topic: str) -> dict[str, _Source]:
-    """Return the nonempty partitions of a topic."""
     spans = reader.spans((topic,))
     firsts = reader.firsts(spans).items()
     return {f"{topic}:{number}": _Source(*spans[topic, number], time_ms(first)) for (_, number), first in firsts}
@@ -213,7 +212,6 @@ def _reached(mark: "np.ndarray[Any, np.dtype[np.bool_]]", low: int) -> LogProgre
 
 
 def _answered_by(message: Any) -> Iterator[Position]:
-    """Yield the source positions that an output names."""
     for source, _ in identity_of(message):
         try:
             yield Position.parse(source.decode())

@@ -215,7 +215,6 @@ class MainFlowMember(GroupMember):
         self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
 
     def start(self) -> None:
-        """Start the threads that monitor the parts."""
         stop_on_signals(self.source)
         self._stack.enter_context(self.watch.running())
         auth = self.config.auth
@@ -230,7 +229,6 @@ class MainFlowMember(GroupMember):
         self.authoriser.warn()
 
     def recipe(self) -> Recipe:
-        """Return the dataflow from the source to the sink."""
         router = Router(
             self.topics,
             self.counts,

@@ -156,7 +156,6 @@ class EnrichmentMetrics(FlowMetrics[EnrichmentFlowParts]):
 
 
 def input_metrics(source: OwnedSource) -> Iterator[Metric]:
-    """Yield the numbers of read and waiting records."""
     yield counter("records", "Records read from the input topics", "topic", source.progress.given, source.topics)
     yield gauge("in_flight_records", "Records read and not completed", source.progress.in_flight())
     readers = source.readers()
@@ -215,7 +214,6 @@ class EnrichmentCounter:
             self.dead_letters[output.error.code] += 1
 
     def describe(self) -> str:
-        """Return the cost of this run as text."""
         costs = (*self.asked, self.embedded_tokens)
         each = (round(1000 * cost / max(1, self.requests)) for cost in costs)
         words = "{:,} calls, {:,} prompt, {:,} completion and {:,} embedding tokens"

@@ -133,7 +133,6 @@ class LocalService:
         return StoredEvent(call.record.position, Receipt.model_validate_json(outcome.body))
 
     def _note_owner(self, event: MemoryEvent) -> None:
-        """Add the owner of an applied event to the known owners, or remove erased owners."""
         if not isinstance(event, UserErase):
             if len(self.known_owners) < OWNERS_KNOWN:
                 self.known_owners[event.owner] = None

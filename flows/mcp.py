@@ -51,8 +51,6 @@ def embedded(config: Config, decisions: History) -> Iterator[ServedEngine]:
 
 @contextmanager
 def behind_kafka(config: Config) -> Iterator[ServedEngine]:
-    """Open the service of an engine behind Kafka."""
-
     decisions = History()
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     with open_behind_kafka(config, decisions) as (service, failure):

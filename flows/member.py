@@ -115,7 +115,6 @@ class GroupMember:
         by_tenants: bool = True,
         counts: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the ownership of the partitions that the group assigns."""
         self.ownership = Ownership(
             self.options,
             self.inputs,

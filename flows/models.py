@@ -111,7 +111,6 @@ class BatchEmbedder:
         return [failed.code] * len(texts)
 
     def start(self, tenant_id: str, texts: Sequence[str]) -> "Future[list[Matrix | str]]":
-        """Start `ask` without blocking."""
         return self._runtime.start(self.ask(tenant_id, texts))
 
 
@@ -132,7 +131,6 @@ def text_of(event: MemoryEvent) -> str | None:
 
 
 def with_vector(item: Item, found: Matrix | str) -> Item:
-    """Return the item with its vector, or with the code of the failure."""
     assert isinstance(item, Write)  # noqa: S101 only writes have text to embed
     assert item.analysis is not None  # noqa: S101
     if isinstance(found, str):

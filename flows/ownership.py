@@ -194,7 +194,6 @@ class Ownership:
             self._moving.submit(self._keeping_failures, self._take, {number: arrival})
 
     def _take(self, arrivals: dict[int, _Arrival]) -> None:
-        """Open partitions that are still assigned, each at its place."""
         coming = {number: one for number, one in arrivals.items() if self._coming.get(number) is one.sign}
         if not coming:
             return
@@ -353,5 +352,4 @@ class Ownership:
 
 
 def committed(place: PartitionProgress) -> Committed:
-    """Return a place in the form of committed offsets."""
     return Committed(place.memory.first, place.queries.first, place.text())

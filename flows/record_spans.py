@@ -104,12 +104,10 @@ class RecordSpans:
     # ------------------------------------------------------------------ where outputs are handed on
 
     def headers(self, position: Position) -> Headers:
-        """Return the trace headers for outputs of the record at a position."""
         tracked = self._found(position)
         return () if tracked is None else tracked.headers
 
     def trace_id(self, position: Position) -> int:
-        """Return the trace of the record at a position; 0 if the trace is not sampled."""
         tracked = self._found(position)
         return NO_TRACE if tracked is None else tracked.trace_id
 
@@ -151,14 +149,12 @@ class RecordSpans:
                 self._keep(position, tracked)
 
     def end_late(self, positions: Sequence[Position]) -> None:
-        """End the spans of parked records whose outputs are there."""
         for position in positions:
             tracked = self._late.pop(position, None)
             if tracked is not None and position.topic == self._waits:
                 self._end("wait", position, tracked)
 
     def is_late(self, position: Position) -> bool:
-        """Return whether a record is parked."""
         return position in self._late
 
     def _keep(self, position: Position, tracked: RecordSpan) -> None:

@@ -125,13 +125,11 @@ class MemoryTopicReplay:
             yield cls(directory, replay.refused["wrong_dimension"], len(replay.astray))
 
     def missing(self) -> Iterator[TextToEmbed]:
-        """Yield the texts without a vector of the model."""
         for partition in self.directory.existing_partitions():
             for key, head in owners(partition):
                 yield from _missing_of(partition, key, head.owner)
 
     def cost(self, counter: TokenCounter) -> Cost:
-        """Return the cost of the missing vectors."""
         found = Cost(refused=self.refused, astray=self.astray)
         for text in self.missing():
             found.texts += 1
@@ -150,7 +148,6 @@ def _merged(options: KafkaOptions, spans: Mapping[tuple[str, int], tuple[int, in
 
 
 def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield batches with a limit of messages and of bytes."""
     batch: list[Any] = []
     read_bytes = 0
     for message in messages:
@@ -179,7 +176,6 @@ class _Replay:
         self._logics: dict[str, PartitionLogic] = {}
 
     def apply(self, messages: Sequence[Any]) -> None:
-        """Apply the records in their owner's partition."""
         owned: list[Decoded] = []
         for message in messages:
             item = decode(record_of(message), self._skips)
@@ -301,7 +297,6 @@ class _NotTaken(Exception):
 
 
 def _parts(every: Iterable[T], count: int) -> Iterator[list[T]]:
-    """Yield lists of at most `count` items, in order."""
     left = iter(every)
     while some := [*islice(left, count)]:
         yield some

@@ -223,7 +223,6 @@ def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
 
 
 def _fields(error: InvalidRecord) -> str:
-    """Return the wrong fields and their problems as JSON, cut to a limit."""
     named = [(problem.field, problem.problem) for problem in error.fields]
     while len(text := orjson.dumps(named)) > DETAIL_BYTES:
         named.pop()

@@ -97,7 +97,6 @@ def run(recipe: Recipe) -> None:
 
 
 def run_loop(recipe: Recipe) -> None:
-    """Execute a recipe on the calling thread until its source ends."""
     loop = Loop(recipe)
     try:
         while loop.step():
@@ -136,7 +135,6 @@ class Loop:
         return goes_on
 
     def close(self) -> None:
-        """Close the source, then the sink."""
         try:
             self._source.close()
         finally:

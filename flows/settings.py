@@ -83,7 +83,6 @@ class Settings:
         return round(self.episode_gap_minutes * MINUTE_MS)
 
     def load_reranker(self) -> Reranker | None:
-        """Return the configured reranker, if there is one. Raise UsageError."""
         return load_reranker(
             self.reranker,
             path=self._reranker_folder,
@@ -93,7 +92,6 @@ class Settings:
         )
 
     def load_embedder(self) -> Embedder:
-        """Return the configured embedder. Raise EmbedderError."""
         return load_embedder(self.embedder, self._embedder_folder)
 
     def check_models(self) -> None:
@@ -111,7 +109,6 @@ class Settings:
 
     @property
     def model_path_is_the_rerankers(self) -> bool:
-        """Return whether `model_path` belongs to the reranker, because the embedder has no model."""
         return self.embedder in ("hash", "meaning") and self.reranker is not None and self.reranker_path is None
 
     def fingerprint(self, embedder: Embedder) -> Fingerprint:
@@ -140,7 +137,6 @@ class Settings:
         input_ends: bool = True,
         decisions: History | None = None,
     ) -> Rules:
-        """Return the settings of the state step."""
         similarity = Similarity(self.similarity_threshold, self.similarity_max_k, self.similarity_max_per_memory)
         return Rules(
             embedder.name,
@@ -232,7 +228,6 @@ class EncryptionSettings:
 
 
 def open_at_rest(settings: EncryptionSettings) -> AtRest:
-    """Return the encryption of the state. Raise MasterKeyError."""
     return AtRest(_master_key(settings), settings.encrypt_vectors)
 
 

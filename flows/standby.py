@@ -57,7 +57,6 @@ class ReleasedPartitions:
         self._ending = threading.Event()
 
     def running(self) -> AbstractContextManager[None]:
-        """Check periodically on a separate thread."""
         return beside(self._run, "elsewhere", self._ending)
 
     def _run(self) -> None:
@@ -109,7 +108,6 @@ class Standby:
         self._stopping = threading.Event()
 
     def running(self) -> AbstractContextManager[None]:
-        """Check periodically on a separate thread."""
         return beside(self._run, "standby", self._stopping)
 
     def _run(self) -> None:

@@ -126,7 +126,6 @@ class StateLoop:
         return self._decided([output for step in due for output in step.advance()])
 
     def is_sync_due(self) -> bool:
-        """Return whether commits have waited long enough for a sync."""
         return time.monotonic() >= self._sync_at_s
 
     def begin_sync(self) -> None:
@@ -153,7 +152,6 @@ class StateLoop:
         return max(0.0, min(idle_s)) if idle_s else None
 
     def end(self) -> list[Delivered | Done]:
-        """Return the remaining outputs at the end of the input. All commits are synced."""
         outputs = self._decided([output for step in self._steps.values() for output in step.end()])
         if self._sync_s is not None:
             self._directory.sync()
@@ -178,7 +176,6 @@ class StateLoop:
         return [] if self._models is None else self._models.runtime.completions.pop_all()
 
     def _prepared(self, read: Sequence[Record | CallCompletion]) -> list[Item]:
-        """Decode records, analyse and embed their texts."""
         items = prepare(self._embedder, [self._decode(one) for one in read if isinstance(one, Record)])
         return items if self._complete is None else self._complete(items)
 

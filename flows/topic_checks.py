@@ -101,12 +101,8 @@ def ask_sizes(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, judged: bool = False
 ) -> dict[str, int]:
     """Return the largest record of each written topic, as the brokers report. Log a warning if producers' clocks stamp
-    the inputs.
-
-    Raises:
-        UsageError: The limit is too small. Or records are `judged` by times of their producers: then an expired token
-            or a revoked key would be valid.
-    """
+    the inputs. Raise UsageError for a limit that is too small, and for such inputs if records are `judged`: an expired
+    token or a revoked key would be valid."""
     found = ask_configs(options, (*inputs, *written))
     if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
         if judged:

@@ -78,7 +78,6 @@ class GrowingArray:
         self._size = size
 
     def reserve(self, more: int) -> None:
-        """Reserve space for further values."""
         if (end := self._size + more) > len(self._data):
             self._resize(end + end // _SPARE)
 
@@ -174,14 +173,12 @@ class Texts:
         return self._bytes.view[start : self._ends.view[number]].tobytes().decode()
 
     def add(self, texts: Iterable[str]) -> None:
-        """Append strings."""
         encoded = [text.encode() for text in texts]
         self.append(
             np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(one) for one in encoded], dtype=np.int64)
         )
 
     def append(self, data: Array, ends: Ints) -> None:
-        """Append packed strings."""
         self._ends.extend(ends.astype(np.int64) + len(self._bytes))
         self._bytes.extend(data)
 

@@ -10,7 +10,6 @@ MACHINES = ("assistant", "system", "tool")  # roles of non-persons
 
 
 def people(facts: Mapping[str, Array], names: Interner) -> Mask:
-    """Return a mask of the memories that a person wrote."""
     wrote: Mask = facts["author"] >= 0
     return wrote & ~np.isin(facts["role"], [names.known(role) for role in MACHINES])
 

@@ -40,7 +40,6 @@ class Cleaning:
         return len(self._marks)
 
     def is_pending(self, mark: bytes) -> bool:
-        """Return whether files may still hold something of the erased owner that a mark names."""
         return mark in self._marks
 
     @contextmanager
@@ -64,7 +63,6 @@ class Cleaning:
             return not self._marks
 
     def close(self) -> None:
-        """Stop to wait for readers."""
         self._closing.set()
 
     def end(self) -> None:

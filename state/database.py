@@ -89,7 +89,6 @@ class StoredRecords:
         self._check_end(cursor)
 
     def first_keys(self, first: bytes, end: bytes, at_most: int) -> list[bytes]:
-        """Return the first keys of a range, in order."""
         options = _up_to(end)
         cursor = self._cursor(options, first)
         found: list[bytes] = []

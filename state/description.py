@@ -44,7 +44,6 @@ class Fingerprint:
 
 
 def check_same(path: Path, one: Fingerprint, other_path: Path, other: Fingerprint) -> None:
-    """Raise SettingsMismatch if two directories have different settings."""
     if one != other:
         others = asdict(other)
         settings = [
@@ -80,11 +79,7 @@ class DirectoryDescription(NamedTuple):
     secret: StoredSecret
 
     def keyring(self, path: Path, at_rest: AtRest) -> Keyring:
-        """Return the keyring of the secret.
-
-        Raises:
-            MasterKeyError: the master key does not match.
-        """
+        """Return the keyring of the secret. Raise MasterKeyError if the master key does not match."""
         return Keyring.opened(self.secret, path, at_rest)
 
 
@@ -182,7 +177,6 @@ def using(path: Path) -> Iterator[None]:
 
 
 def reads_topics(state_dir: Path) -> bool:
-    """Return whether a directory was ever given topics to read."""
     return (state_dir / TOPICS).exists()
 
 
@@ -195,7 +189,6 @@ def read_logs(state_dir: Path) -> dict[str, str]:
 
 
 def has_moved(state_dir: Path) -> bool:
-    """Return whether partitions of a directory were moved to or from another."""
     return (state_dir / MOVED).exists()
 
 

@@ -61,11 +61,7 @@ class StateDirectory:
         lock_wait_s: float,
         disk: Executor | None = None,
     ) -> None:
-        """Open the keyring of the directory.
-
-        Raises:
-            MasterKeyError: the master key does not match.
-        """
+        """Open the keyring of the directory. Raise MasterKeyError if the master key does not match."""
         self.path = path
         self.begins = True  # a partition without a folder starts empty; otherwise another directory holds it
         self.fingerprint = fingerprint = description.fingerprint
@@ -104,10 +100,7 @@ class StateDirectory:
         at_rest: AtRest = UNENCRYPTED,
         disk: Executor | None = None,
     ) -> Self:
-        """Open or create a state directory, and lock it.
-
-        Args:
-            disk: runs syncs; threads by default.
+        """Open or create a state directory, and lock it. `disk` runs syncs; threads by default.
 
         Raises:
             StateInUse: another process holds it.
@@ -135,12 +128,7 @@ class StateDirectory:
         return directory
 
     def partition(self, number: int) -> Partition:
-        """Return the open partition.
-
-        Raises:
-            StateInUse: another process holds it.
-            StateError: the directory does not hold it.
-        """
+        """Return the open partition. Raise StateInUse, or StateError if the directory does not hold it."""
         with self._opening:
             if number not in self._partitions:
                 folder = partition_folder(self.path, number)
@@ -226,21 +214,13 @@ class StateDirectory:
             put_folder(self.path, number, source)
 
     def forget_folder(self, number: int) -> None:
-        """Remove the folder of a partition that was moved or starts again.
-
-        Raises:
-            StorageError: the folder cannot be removed.
-        """
+        """Remove the folder of a partition that was moved or starts again. Raise StorageError."""
         self.close_partition(number)
         with using(self.path):
             remove_folder(self.path, number)
 
     def forget_closed(self, number: int) -> bool:
-        """Remove the folder of a partition unless it is open, and return whether it was removed.
-
-        Raises:
-            StorageError: the folder cannot be removed.
-        """
+        """Remove the folder of a partition unless it is open. Return whether it was removed. Raise StorageError."""
         with self._opening, using(self.path):
             if number in self._partitions:
                 return False
@@ -288,7 +268,6 @@ class StateDirectory:
 
     @property
     def counts(self) -> Counts:
-        """Return the counts over the open partitions."""
         found = [partition.counts for partition in [*self._partitions.values()]]
         return Counts(sum(one.owners for one in found), sum(one.memories for one in found))
 
@@ -371,7 +350,6 @@ class StateDirectory:
 
     @property
     def hot_bytes(self) -> int:
-        """Return the bytes of cached owners, over all workers."""
         return sum(owners.total_bytes for owners in [*self._hot.values()])
 
     @property

@@ -71,20 +71,12 @@ class StoredSecret:
 
     @classmethod
     def wrapped(cls, secret: bytes, master_key: MasterKey | None) -> Self:
-        """Return the secret in its stored form.
-
-        Raises:
-            MasterKeyError: the master key cannot wrap it.
-        """
+        """Return the secret in its stored form. Raise MasterKeyError if the master key cannot wrap it."""
         return cls(secret) if master_key is None else cls(master_key.wrap(secret), master_key.name)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
-        """Parse the fields of a directory's description.
-
-        Raises:
-            KeyError, TypeError, ValueError: a field is missing or malformed.
-        """
+        """Parse the fields of a directory's description. Raise KeyError, TypeError or ValueError."""
         if "secret" in fields:
             return cls(bytes.fromhex(fields["secret"]))
         return cls(bytes.fromhex(fields["wrapped_secret"]), str(fields["master_key"]))
@@ -95,11 +87,8 @@ class StoredSecret:
         return {"master_key": self.master_key, "wrapped_secret": self.value.hex()}
 
     def opened(self, path: Path, master_key: MasterKey | None) -> bytes:
-        """Return the plain secret.
-
-        Raises:
-            MasterKeyError: the directory requires another master key, or one is given for an unencrypted directory.
-        """
+        """Return the plain secret. Raise MasterKeyError for another master key, and for one of an unencrypted
+        directory."""
         if self.master_key is None:
             if master_key is not None:
                 raise MasterKeyError(
@@ -148,7 +137,6 @@ class Keyring:
 
     @cached_property
     def cipher(self) -> Cipher:
-        """The directory's key."""
         return Cipher(hashlib.blake2b(key=self._secret, person=b"directory key", digest_size=KEY_BYTES).digest())
 
     def owner(self, owner: Owner) -> bytes:
@@ -156,11 +144,9 @@ class Keyring:
         return hashlib.blake2b(orjson.dumps(tuple(owner)), key=self._secret, digest_size=keys.OWNER_BYTES).digest()
 
     def user(self, tenant_id: str, user_id: str) -> bytes:
-        """Return the 16-byte key of a user, for all environments."""
         return self._hash_parts(b"user", tenant_id, user_id)
 
     def tenant(self, tenant_id: str) -> bytes:
-        """Return the 16-byte key of a tenant."""
         return self._hash_parts(b"tenant", tenant_id)
 
     def _hash_parts(self, person: bytes, *parts: str) -> bytes:
@@ -187,7 +173,6 @@ class Keyring:
         return hashlib.blake2b(ends, key=self._secret, person=owner, salt=b"edge", digest_size=keys.NAME_BYTES).digest()
 
     def cipher_of(self, content: bytes) -> Cipher:
-        """Return a key derived from the secret and the content."""
         digest = hashlib.blake2b(content, key=self._secret, person=b"content key", digest_size=KEY_BYTES)
         return Cipher(digest.digest())
 

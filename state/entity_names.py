@@ -31,12 +31,10 @@ JoinedOf = Callable[[str], Sequence[NameJoin]]
 
 
 def encode_joined(own: str, joined: Sequence[NameJoin]) -> bytes:
-    """Encode a name's record."""
     return orjson.dumps([own, [tuple(one) for one in joined]])
 
 
 def decode_joined(data: bytes) -> tuple[str, list[NameJoin]]:
-    """Decode a name's record."""
     own, joined = orjson.loads(data)
     return own, [NameJoin(*one) for one in joined]
 
@@ -88,7 +86,6 @@ class Unions:
         return [NameJoin(*one) for one in self._joined.get(name, ())]
 
     def joins(self, key: NodeKey) -> int:
-        """Return the number of edges that join a name to others."""
         return 0 if key.memory else len(self._joined.get(key.text, ()))
 
     def publish(self, changed: Mapping[str, Sequence[NameJoin]]) -> None:
@@ -116,12 +113,10 @@ def is_caseless(name: str) -> bool:
 
 
 def encode_names(names: list[str]) -> bytes:
-    """Encode an owner's stored names."""
     return orjson.dumps(names)
 
 
 def decode_names(data: bytes) -> list[str]:
-    """Decode an owner's stored names."""
     names: list[str] = orjson.loads(data)
     return names
 
@@ -186,5 +181,4 @@ class EntityNames:
 
 
 def _words(key: str) -> list[str]:
-    """Return the words of the name in an entity's key."""
     return key.partition(":")[2].replace("-", " ").split()

@@ -38,12 +38,7 @@ def write_checked(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """Read the fields of `write_checked`.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        StateError: the file is damaged.
-    """
+    """Read the fields of `write_checked`. Raise FileNotFoundError, or StateError if the file is damaged."""
     try:
         fields: dict[str, Any] = orjson.loads(path.read_bytes())
         stored = fields.pop(CHECKSUM, None)
@@ -61,7 +56,6 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 
 def sync_tree(folder: Path) -> None:
-    """Sync a folder with all its contents."""
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
@@ -77,7 +71,6 @@ def sync(path: Path) -> None:
 
 
 def says_full(error: BaseException) -> bool:
-    """Return whether an error names a full disk as its cause."""
     return any(words in str(error) for words in _FULL)
 
 

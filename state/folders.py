@@ -30,7 +30,6 @@ _MADE_READY = f"{_ARRIVING}.tmp"  # as RocksDB calls a checkpoint until it is on
 
 
 def partition_folder(path: Path, number: int) -> Path:
-    """Return the folder of a state partition's database."""
     return path / f"p{number:03d}"
 
 
@@ -98,7 +97,6 @@ def put_folder(path: Path, number: int, source: Path) -> None:
 
 
 def remove_folder(path: Path, number: int) -> None:
-    """Remove the folder of a partition, if there is one. Raise OSError."""
     gone = _set_aside(partition_folder(path, number))
     sync(path)
     shutil.rmtree(gone, ignore_errors=True)
@@ -146,12 +144,8 @@ def elsewhere_since_ms(folder: Path) -> int | None:
 
 
 def check_whole(folder: Path) -> None:
-    """Check a partition's folder before it is opened.
-
-    Raises:
-        StorageError: the CURRENT file is lost. RocksDB would treat the folder as new, and delete its files.
-        StateError: the folder is being moved to another directory.
-    """
+    """Raise StateError for a folder that is being moved to another directory, and StorageError for one without its
+    CURRENT file: RocksDB would treat it as new, and delete its files."""
     if (target := moves_to(folder)) is not None:
         raise StateError(
             f"{folder} was on its way to {target} when that was stopped, and may be there already: do the same again "

@@ -125,7 +125,6 @@ class OwnerGraph:
         return next((node.key for node in found if node is not None), None)
 
     def by_urn(self, urn: str) -> list[NodeKey]:
-        """Return the node of a URN, if there is one."""
         node = self.node(NodeKey(node_key(ENTITY_KIND, urn)))
         return [] if node is None else [node.key]
 
@@ -183,7 +182,6 @@ class OwnerGraph:
         return self._unions
 
     def publish(self, superseded: dict[int, list[Superseded]], joined: Mapping[str, Sequence[NameJoin]]) -> None:
-        """Apply the changes of an event."""
         self._has_stated = None
         self._seqs.clear()
         if self._unions is not None:
@@ -195,7 +193,6 @@ class OwnerGraph:
                     self._superseded[seq] = standing
 
     def size_bytes(self) -> int:
-        """Return the bytes of cached data."""
         unions = self._unions.size_bytes() if self._unions is not None else 0
         return _SUPERSEDED_BYTES * len(self._superseded or ()) + _SEQ_BYTES * len(self._seqs) + unions
 
@@ -331,7 +328,6 @@ class OwnerGraph:
         return [one for one in by if one.until_ms is None]
 
     def name(self, key: NodeKey) -> bytes:
-        """Return the stored name of the node."""
         keyring = self._partition.keyring
         return keyring.name(self._owner, key.text) if key.memory else keyring.node(self._owner, key.text)
 
@@ -344,7 +340,6 @@ class OwnerGraph:
         return self._row(key)
 
     def _seq(self, key: NodeKey) -> int | None:
-        """Return the sequence number of a current memory. The result is cached."""
         if key.text not in self._seqs:
             if len(self._seqs) == _SEQS_MOST:
                 self._seqs.clear()
@@ -432,7 +427,6 @@ def _merged(edges: Sequence[Edge]) -> Edge:
 
 
 def memory_node(memory_id: str) -> Node:
-    """Return a memory as a node."""
     return Node(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id, None, False, {})
 
 
@@ -461,7 +455,6 @@ def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
 
 
 def similar_edge(source: NodeKey, neighbour: StoredNeighbour) -> Edge:
-    """Return the edge from a memory to its neighbour."""
     target = NodeKey(neighbour.id, memory=True)
     return Edge(
         source, target, SIMILAR_TO, neighbour.weight, 1.0, [], None, neighbour.archived, neighbour.ingested_ms, {}

@@ -123,7 +123,6 @@ class GraphCheck:
 
     @property
     def edges(self) -> int:
-        """How many there are."""
         return len(self._edges)
 
     def problems(self, remembered: Mapping[int, bytes]) -> Iterator[str]:

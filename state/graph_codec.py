@@ -49,7 +49,6 @@ class NodeKey(NamedTuple):
 
 
 def is_entity(key: NodeKey) -> bool:
-    """Return whether a node is an entity."""
     return not key.memory and key.text.startswith(_ENTITY)
 
 
@@ -110,7 +109,6 @@ class LinksRow(NamedTuple):
 
 
 def sketch_of(data: bytes) -> bytes:
-    """Return the sketch in an encoded `LinksRow`."""
     return data[1 : 1 + data[0]]
 
 
@@ -255,17 +253,14 @@ class EdgeRow(NamedTuple):
 
     @property
     def ingested_ms(self) -> int:
-        """Return the earliest ingestion time among the present statements."""
         return min(one.ingested_ms for one in self._words)
 
     @property
     def said_ms(self) -> int:
-        """Return the earliest event time among the present statements."""
         return min(one.said_ms for one in self._words)
 
     @property
     def ends_ms(self) -> int | None:
-        """Return the end of the edge's validity, or None."""
         ends = [self.word.valid_to_ms, None if self.given is None else self.given.expires_ms]
         return min((at for at in ends if at is not None), default=None)
 
@@ -331,27 +326,22 @@ class Superseded(NamedTuple):
 
 
 def encode_rows(rows: Sequence[StoredNeighbour] | Sequence[Superseded]) -> bytes:
-    """Encode the similar memories of a memory, or the memories that supersede it."""
     return orjson.dumps([tuple(row) for row in rows])
 
 
 def decode_neighbours(data: bytes) -> list[StoredNeighbour]:
-    """Decode similar memories."""
     return [StoredNeighbour(*row) for row in orjson.loads(data)]
 
 
 def decode_superseded(data: bytes) -> list[Superseded]:
-    """Decode superseding memories."""
     return [Superseded(*row) for row in orjson.loads(data)]
 
 
 def encode_member(role: str, description: NodeDescription | None) -> bytes:
-    """Encode a member of a node: its role, and its description if it has one."""
     return role.encode() if description is None else orjson.dumps([role, *description])
 
 
 def decode_member(data: bytes) -> tuple[str, NodeDescription | None]:
-    """Decode a member of a node."""
     if not data.startswith(b"["):  # a role never begins with a bracket
         return data.decode(), None
     role, *description = orjson.loads(data)
@@ -387,18 +377,15 @@ class Life(NamedTuple):
 
     @classmethod
     def of(cls, stored: list[Any]) -> Self:
-        """Parse the JSON form."""
         source, target, *rest = stored
         return cls(NodeKey(*source), NodeKey(*target), *rest)
 
     @classmethod
     def of_row(cls, row: EdgeRow) -> Self:
-        """Return the existence of a current edge."""
         return cls(row.source, row.target, row.type, row.number, row.added_ms)
 
 
 def edge_part(part: bytes, content: Any) -> Any:
-    """Decode a part of an edge's history from JSON."""
     if content is None or part == OVERRIDE:
         return content
     if part == LIFE:

@@ -58,7 +58,6 @@ class Staged:
         return self.effects[key] if key in self.effects else partition.get(key)
 
     def copied(self) -> "Staged":
-        """Another one of the same content."""
         return Staged(*(copy(getattr(self, one.name)) for one in fields(self)))
 
 
@@ -168,7 +167,6 @@ class HotGraph:
         self._wholes, self._whole_seqs = wholes, whole_seqs
 
     def publish(self, staged: Staged) -> None:
-        """Apply the changes of an event."""
         if len(self.nodes) > KNOWN_NODES:
             self.nodes.clear()
             self.has_all_nodes = False

@@ -174,7 +174,6 @@ def _versioned(table_: bytes) -> Callable[[bytes, int, int], bytes]:
 
 
 def table(owner: bytes, name: bytes) -> bytes:
-    """Return the prefix of one table of one owner."""
     return OWNERS + owner + name
 
 
@@ -273,7 +272,6 @@ def applied(source: str) -> bytes:
 
 
 def settled(source: str) -> bytes:
-    """Return the key of the settled position of one source partition."""
     return SETTLED + source.encode()
 
 
@@ -302,7 +300,6 @@ def uncleaned(owner_: bytes, user: bytes) -> bytes:
 
 
 def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
-    """Return the owner and the user of a cleaning mark."""
     return key[1 : 1 + OWNER_BYTES], key[1 + OWNER_BYTES :]
 
 

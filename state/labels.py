@@ -35,7 +35,6 @@ class LabelColumns(NamedTuple):
 
     @classmethod
     def of(cls, labels: Mapping[int, list[str]]) -> Self:
-        """Build the columns from labels by slot."""
         known: dict[str, int] = defaultdict(count().__next__)
         numbers = [known[label] for of_one in labels.values() for label in of_one]
         columns = [*labels], [*map(len, labels.values())], numbers
@@ -52,7 +51,6 @@ class LabelColumns(NamedTuple):
         return orjson.dumps([self.labels, *(column.tolist() for column in self[1:])])
 
     def by_slot(self) -> dict[int, list[str]]:
-        """Return the labels of each slot."""
         flat = iter([self.labels[number] for number in self.numbers.tolist()])
         sizes = zip(self.slots.tolist(), self.sizes.tolist(), strict=True)
         return {slot: [*islice(flat, size)] for slot, size in sizes}
@@ -96,7 +94,6 @@ class Labels:
         self._added: dict[str, list[int]] = defaultdict(list)  # slots added since `_listed` was built
 
     def __getitem__(self, slot: int) -> list[str]:
-        """Return a slot's labels."""
         return self._opened().get(slot, [])
 
     def add(self, first: int, labels: Iterable[list[str]]) -> None:
@@ -121,7 +118,6 @@ class Labels:
         return LabelColumns.of(self._opened()).encode()
 
     def slots(self, label: str) -> Ints:
-        """Return the slots with a label."""
         if self._listed is None:
             packed = [LabelColumns.decode(part, first) for first, part in self._packed]
             self._listed = SlotLists.of([*packed, LabelColumns.of(self._of)])
@@ -130,7 +126,6 @@ class Labels:
         return np.append(found, self._added[label]) if label in self._added else found
 
     def size_bytes(self) -> int:
-        """Return the approximate bytes in memory."""
         listed = 0 if self._listed is None else self._listed.slots.nbytes + _LISTED_BYTES * len(self._listed.numbers)
         added = sum(map(len, self._added.values())) * _ADDED_BYTES
         return _LABELLED_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed + added

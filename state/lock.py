@@ -44,14 +44,8 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float | None = None) -> Iterator[None]:
-    """Lock an existing directory. A thread may lock it repeatedly; the last release unlocks it.
-
-    Args:
-        wait_s: the time to wait for the lock, `WAIT_S` by default.
-
-    Raises:
-        StateInUse: another process holds the lock; the error names it.
-    """
+    """Lock an existing directory. A thread may lock it repeatedly; the last release unlocks it. Raise StateInUse, which
+    names the holder, after `wait_s` (by default `WAIT_S`)."""
     holding, place = _thread.held, path.resolve()
     if place not in holding:
         holding[place] = _Held(_acquired(path, WAIT_S if wait_s is None else wait_s))
@@ -121,7 +115,6 @@ def _note() -> bytes:
 
 
 def _holder(file: int) -> str:
-    """Return a description of the lock's holder, if it has been written."""
     try:
         note = orjson.loads(os.pread(file, 4_096, 0))
         return f"{note['command']} (process {note['pid']} on {note['host']}, since {note['since']})"

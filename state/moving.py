@@ -125,7 +125,6 @@ def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: R
 
 @contextlib.contextmanager
 def _held(paths: Iterable[Path]) -> Iterator[None]:
-    """Lock the existing directories."""
     with contextlib.ExitStack() as stack:
         for path in paths:
             if (path / DESCRIPTION).exists():

@@ -123,7 +123,6 @@ class Partition:
         self.place = self._pending[keys.PLACE] = place
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records under a prefix, in key order."""
         return self.scan_range(prefix, keys.after(prefix))
 
     def scan_committed(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -140,21 +139,13 @@ class Partition:
             yield key, value
 
     def scan_stored(self, first: bytes, end: bytes, *, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield records in stored form; `open` decrypts a value.
-
-        Args:
-            committed: whether the range certainly has no staged records.
-        """
+        """Yield records in stored form; `open` decrypts a value. `committed`: the range has no staged records."""
         if not committed and self._may_be_pending(first, end):
             self.commit()
         return self._stored.between(first, end, back=False)
 
     def open(self, key: bytes, stored: bytes) -> bytes:
-        """Decrypt a stored value.
-
-        Raises:
-            DecryptionFailed: the value cannot be decrypted.
-        """
+        """Decrypt a stored value. Raise DecryptionFailed."""
         return self._sealing.open(key, stored)
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -192,7 +183,6 @@ class Partition:
         return len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches
 
     def everything(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all records, including the partition's own."""
         return self.scan_range(b"", keys.END)
 
     def checkpoint(self, folder: Path) -> None:
@@ -201,14 +191,8 @@ class Partition:
         restrict_tree(folder)
 
     def commit(self, *, needs_sync: bool = True) -> None:
-        """Write effects and applied positions as ONE WriteBatch, wholly or not at all.
-
-        Args:
-            needs_sync: False if a power cut may lose the batch without harm.
-
-        Raises:
-            StorageError: the batch was not applied.
-        """
+        """Write effects and applied positions as ONE WriteBatch, wholly or not at all. Raise StorageError if it was not
+        applied. `needs_sync` is false if a power cut may lose the batch without harm."""
         if not self._pending and not self._moved:
             return
         self._commit(WriteBatch(raw_mode=True), needs_sync)
@@ -267,25 +251,16 @@ class Partition:
 
     @property
     def is_staging(self) -> bool:
-        """Return whether there are staged changes."""
         return bool(self._pending or self._moved)
 
     # ------------------------------------------------------------------ owners' keys
 
     def begin_owner(self, owner: Owner, key: bytes) -> None:
-        """Stage an encryption key for an owner without one. This precedes all staged data of the owner.
-
-        Args:
-            owner: The owner.
-            key: The prefix of the owner's records.
-
-        Raises:
-            DecryptionFailed: the owner's existing key cannot be decrypted.
-        """
+        """Stage an encryption key for an owner without one, before all other data of the owner. `key` is the prefix of
+        its records. Raise DecryptionFailed if an existing key cannot be decrypted."""
         self._pending.update(self._owner_keys.begin(owner, key))
 
     def owners_of(self, tenant_id: str, user_id: str) -> list[Owner]:
-        """Return a user's owners, one per environment with data."""
         stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
         return [Owner(tenant_id, environment.decode(), user_id) for _, environment in stored]
 
@@ -305,7 +280,6 @@ class Partition:
         return {key: b"%d" % (at_ms if stored is None else max(at_ms, int(stored)))}
 
     def has_key(self, owner: bytes) -> bool:
-        """Return whether an owner's key can be decrypted."""
         try:
             _ = self._owner_keys.ciphers[owner]
         except DecryptionFailed:
@@ -362,7 +336,6 @@ class Partition:
                 raise StorageError(_storage_message(self.number, error)) from error
 
     def size_bytes(self) -> int:
-        """Return the bytes of table files and unflushed writes."""
         live = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
         return live + (self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
 
@@ -403,7 +376,6 @@ class Partition:
 
 
 def other_format(path: Path, version: int) -> StateFormatError:
-    """Return the error of a partition in another format."""
     return StateFormatError(
         f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
         "use the version that wrote it, or replay the log into a new directory (docs/how-to/upgrading.md)"

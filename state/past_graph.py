@@ -76,7 +76,6 @@ class PastGraph(OwnerGraph):
     # ------------------------------------------------------------------ nodes
 
     def node(self, key: NodeKey) -> Node | None:
-        """Return the node of that time, or None."""
         if key.memory:
             there = self._seq(key) is not None
         else:
@@ -87,7 +86,6 @@ class PastGraph(OwnerGraph):
         return super().node(key) if there else None
 
     def entities(self) -> Iterator[NodeKey]:
-        """Yield the current and the deleted entities."""
         yield from super().entities()
         for _, value in self._scan(keys.PAST_NODE):
             _, stored = orjson.loads(value)
@@ -113,7 +111,6 @@ class PastGraph(OwnerGraph):
         return [] if slot is None else self._links_of(seq, int(self._index.facts["version"][slot]))
 
     def unions(self) -> Unions:
-        """Return the unions of entity names at that time."""
         if self._unions is None:
             joined: dict[str, list[NameJoin]] = {}
             for source, target, number in self._joins():
@@ -186,7 +183,6 @@ class PastGraph(OwnerGraph):
         return dict.fromkeys(islice(heapq.merge(*linked, reverse=True), LOOKED_AT * limit))
 
     def _links_of(self, seq: int, version: int) -> list[tuple[NodeKey, str]]:
-        """Return the links of a version."""
         if (seq, version) not in self._links:
             self._links[seq, version] = [*self._read_links(seq, version)]
         return self._links[seq, version]
@@ -234,7 +230,6 @@ class PastGraph(OwnerGraph):
         return (one for one in found if self._joined_then(*one) is not None)
 
     def _joining(self) -> set[tuple[str, str, int]]:
-        """Return the names that current and past edges join, with the edges' numbers."""
         found = set()
         for _, value in self._scan(keys.JOINED):
             own, joined = decode_joined(value)
@@ -278,7 +273,6 @@ class PastGraph(OwnerGraph):
         return begin_ms <= self._happened_ms
 
     def _lives(self, key: NodeKey) -> Iterator[_Found]:
-        """Yield each current or past edge of a node, newest first."""
         node = self.name(key)
 
         def now() -> Iterator[_Found]:
@@ -374,11 +368,9 @@ class VersionGraph(PastGraph):
         return [*islice(linked, limit)]
 
     def was_linked(self, seq: int, version: int, key: NodeKey) -> bool:
-        """Return whether a version was linked to the node."""
         return any(node == key for node, _ in self._links_of(seq, version))
 
     def _versions(self, seqs: list[int]) -> dict[int, list[int]]:
-        """Return the versions in the index of memories, by `seq`."""
         facts = self._index.conversation.facts
         theirs = np.isin(facts["seq"], seqs)
         found: dict[int, list[int]] = {}

@@ -72,7 +72,6 @@ class Person:
         yield "hashes", dict(self._hashes())
 
     def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the records of one of the owner's tables."""
         return self.partition.scan(keys.table(self.owner, table))
 
     def session_id(self, name: bytes) -> str | None:
@@ -80,12 +79,10 @@ class Person:
         return self._sessions.get(name)
 
     def _memory_id(self, seq: int) -> str | None:
-        """Return the id of a current memory by its number."""
         stored = self.partition.get(keys.entry(self.owner, seq))
         return None if stored is None else Entry.decode(stored).id
 
     def _memories(self) -> Shown:
-        """Yield every version of every memory, in the order of ingestion."""
         name = self.partition.keyring.name
         for _, stored in self.scan(keys.ENTRY):
             entry = Entry.decode(stored)
@@ -109,7 +106,6 @@ class Person:
         return {"stems": stems, "vectors": self._vector_fields(place)}
 
     def _vector_fields(self, key: bytes) -> Fields | None:
-        """Return the vectors with their model and counts."""
         stored = self.partition.get(key)
         if stored is None:
             return None
@@ -188,7 +184,6 @@ class PersonGraph:
         self._edge = lru_cache(_KEPT)(self._read_edge)
 
     def records(self) -> Shown:
-        """Yield every record of the graph."""
         scan, memory_id = self._person.scan, self._person.memory_id
         for _, value in scan(keys.NODE):
             yield "node", _node_fields(NodeRow.decode(value))
@@ -217,7 +212,6 @@ class PersonGraph:
         yield from self._past()
 
     def _past(self) -> Shown:
-        """Yield the history of the graph."""
         scan, memory_id = self._person.scan, self._person.memory_id
         for key, value in scan(keys.PAST_LINKS):
             seq, version = keys.seq_and_version(key)
@@ -276,7 +270,6 @@ class PersonGraph:
 
 
 def _middle(key: bytes) -> bytes:
-    """Return the hash of the name at the start of a grouped table's key."""
     return keys.split(key)[2][: keys.NAME_BYTES]
 
 

@@ -80,11 +80,7 @@ class MemoryRow:
 
     @classmethod
     def decode(cls, data: bytes) -> "MemoryRow":
-        """Decode a row.
-
-        Raises:
-            ValueError: the data does not have the columns of a row.
-        """
+        """Decode a row. Raise ValueError for other columns."""
         columns = orjson.loads(data)
         if not isinstance(columns, list) or len(columns) != len(_COLUMNS):
             raise ValueError(f"a memory row is a list of {len(_COLUMNS)} columns")
@@ -253,7 +249,6 @@ class EpisodeMark(NamedTuple):
 
     @classmethod
     def of_member(cls, member: Entry, opened: EpisodeRow) -> "EpisodeMark":
-        """Return the mark of a deleted member by its creating event."""
         return cls(member.change, member.ingested_ms, member.session_id, None, opened, member.project_id)
 
     def encode(self) -> bytes:
@@ -319,7 +314,6 @@ class Made(NamedTuple):
         return cls(memories, [(category, change) for category, change in summaries], ended)
 
     def without(self, seq: int) -> "Made":
-        """Return these without a memory."""
         memories, ended = ([one for one in found if one != seq] for found in (self.memories, self.ended))
         return self._replace(memories=memories, ended=ended)
 

@@ -44,7 +44,6 @@ class ScopedIndex:
             self.sessions.setdefault(episode.session_id, []).append(episode)
 
     def holds(self, project_id: str | None) -> bool:
-        """Return whether the index holds memories of a project."""
         return self.index.projects is not None and project_id in self.index.projects
 
 
@@ -168,7 +167,6 @@ def _bare(given: GivenEdge, statements: tuple[Any, ...]) -> GivenEdge:
 
 
 def _spelt_in(row: MemoryRow, key: NodeKey) -> str | None:
-    """Return a node's name as spelt in a memory."""
     kind, _, plain = key.text.partition(":")
     names = [row.name, row.category, row.project_id, row.kind, *row.tags, *row.topics]
     for entity in row.entities:

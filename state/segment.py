@@ -179,7 +179,6 @@ def _narrow(array: Array) -> Array:
 
 
 def _whole(length: int) -> int:
-    """Return the length, rounded up to the alignment."""
     return -(-length // _ALIGNED) * _ALIGNED
 
 

@@ -162,7 +162,6 @@ class Segments:
         index.add(entries, {(one.seq, one.version): row for one, row in zip(entries, vectors, strict=True)})
 
     def read_vectors(self, seqs: Ints) -> list[Vectors | None]:
-        """Return the vectors of current memories."""
         stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in seqs.tolist()])
         return [None if value is None else Vectors.decode(value) for value in stored]
 

@@ -45,7 +45,6 @@ from recallflow.state.rows import (
 
 
 def state_hash(directory: StateDirectory) -> str:
-    """Return the hash of a directory's log-derived contents."""
     return hash_of(directory.existing_partitions())
 
 
@@ -57,7 +56,6 @@ def hash_of(partitions: Iterable[Partition]) -> str:
 
 
 def owners(partition: Partition) -> Iterator[tuple[bytes, OwnerHead]]:
-    """Owner key and head of everyone with memories in a partition."""
     for key, value in partition.scan(keys.OWNERS):
         owner, table, _ = keys.split(key)
         if table == keys.HEAD:
@@ -108,7 +106,6 @@ def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, 
 
 
 def graph_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
-    """Name and content of each record."""
     for _, value in partition.scan(keys.table(owner, keys.NODE)):
         yield "node", _plain(NodeRow.decode(value))
     for key, value in partition.scan(keys.table(owner, keys.MEMBER)):
@@ -134,7 +131,6 @@ def graph_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any
 
 
 def _past_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the history of the graph."""
     for key, value in partition.scan(keys.table(owner, keys.PAST_LINKS)):
         row = LinksRow.decode(value)
         yield "past links", [*keys.seq_and_version(key), row.id, row.links]

@@ -54,7 +54,7 @@ class TokenIndex:
 
     @property
     def dimension(self) -> int:
-        """Numbers per token vector; 0 where no memory has any."""
+        """Return the numbers per token vector; 0 without token vectors."""
         return self._dimension
 
     @property
@@ -63,7 +63,6 @@ class TokenIndex:
         return self._flat.nbytes + self._starts.nbytes + self._sizes.nbytes + passages
 
     def add(self, tokens: Sequence[Tokens]) -> None:
-        """Append the next slots' tokens."""
         starts, sizes = self._append(range(len(self._starts), len(self._starts) + len(tokens)), tokens)
         self._starts.extend(starts)
         self._sizes.extend(sizes)

@@ -42,13 +42,11 @@ class Traces:
         self.left_out = 0  # pieces beyond the sample; one that comes again counts again
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Add the texts of an exported record, or of an event."""
         for text in _texts_of(record):
             for piece in pieces_of(text):
                 self._choose(piece)
 
     def pieces(self) -> list[bytes]:
-        """Return the pieces to search for."""
         return sorted(self._known)
 
     def _choose(self, piece: bytes) -> None:
@@ -144,7 +142,6 @@ class Pieces:
         self._overlap_bytes = max(map(len, numbered), default=1) - 1
 
     def within(self, data: bytes) -> Numbers:
-        """Return the pieces contained in some bytes."""
         return {self._numbers[found] for found, _, _ in self._find(data, overlapping=True)}
 
     def along(self, parts: Iterable[bytes]) -> Numbers:
@@ -246,11 +243,7 @@ _STRINGS = {0x0: 1, 0x1: 2, 0x2: 2, 0x3: 1, 0x7: 1, 0xD: 0, 0xF: 2}
 
 
 def table_records(path: Path) -> Records:
-    """Yield the records of a table file (`*.sst`), read through a database of this file alone.
-
-    Raises:
-        StorageError: RocksDB cannot read the file as a table.
-    """
+    """Yield the records of a table file (`*.sst`), read through a database of this file alone. Raise StorageError."""
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         (Path(folder) / path.name).symlink_to(path.resolve())
         Rdict.repair(folder, _options())
@@ -282,7 +275,6 @@ def _options() -> Options:
 
 
 def _batches(path: Path) -> Iterator[bytes]:
-    """Yield the reassembled batches of a log."""
     parts: list[bytes] = []
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):

@@ -39,7 +39,6 @@ class Usage(NamedTuple):
         return cls._make(_RECORD.unpack(data))
 
     def judged(self, useful: bool) -> "Usage":
-        """Return the usage with one more feedback vote."""
         if useful:
             return self._replace(useful=self.useful + 1)
         return self._replace(not_useful=self.not_useful + 1)
@@ -67,7 +66,6 @@ class OwnerUsage:
         return records
 
     def put(self, seq: int, usage: Usage) -> None:
-        """Replace a memory's record."""
         self._reach(seq)
         _RECORD.pack_into(self._records, seq * _RECORD.size, *usage)
         at = bisect.bisect_left(self._liked, seq)

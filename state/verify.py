@@ -47,19 +47,16 @@ class MadeCheck:
         self._listed: set[tuple[int, str, int]] = set()
 
     def add_row(self, row: MemoryRow) -> None:
-        """Add a version of a memory."""
         if row.derived_from is not None:
             self._sources[row.seq] = [
                 one["memory_id"] for one in (row.derived_from, *row.derived_from.get("others", []))
             ]
 
     def add_made(self, seq: int, made: Made) -> None:
-        """Add the derived memories that a memory lists."""
         self._memories |= {(seq, one) for one in (*made.memories, *made.ended)}
         self._summaries |= {(seq, *one) for one in made.summaries}
 
     def add_summary(self, summary: CategorySummaryRow) -> None:
-        """Add a category summary."""
         self._listed |= {(seq, summary.category, summary.change) for seq in summary.sources}
 
     def problems(self, seq_of: Callable[[str], int | None]) -> Iterator[str]:
@@ -118,11 +115,8 @@ class Report:
 
 
 def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
-    """Read and decode every record of every table, and check their consistency. It continues after each problem.
-
-    Raises:
-        StateError: nothing can be read, because the description is missing or another process holds the directory.
-    """
+    """Read and decode every record of every table, and check their consistency. Continue after each problem. Raise
+    StateError if nothing can be read: the description is missing, or another process holds the directory."""
     report = Report()
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         for number in directory.existing_numbers():
@@ -171,7 +165,6 @@ def _owner_of(key: bytes) -> bytes | None:
 
 
 def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
-    """Return the problems of a partition's own records: format, positions, outbox."""
     applied = {partition.keyring.name(b"", source): offset for source, offset in partition.applied.items()}
     for key, stored in records:
         try:

@@ -65,7 +65,6 @@ class SketchWindow:
         self._grow(np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8), array("q", [_NOBODY] * _SMALLEST))
 
     def put(self, seq: int, sketch: bytes) -> None:
-        """Replace the memory's sketch."""
         place = seq % WINDOW
         while place >= len(self._seqs):
             self._grow(np.concatenate([self._codes, np.zeros_like(self._codes)]),
