@@ -17,8 +17,8 @@ from recallflow.embedder import Embedder, TokenCounter
 from recallflow.events import UserErase
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
-from recallflow.operators.answers.asides import Asides
 from recallflow.operators.answers.models import Models
+from recallflow.operators.answers.parked_queries import ModelQueries
 from recallflow.operators.answers.queries import Queries
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.events import Ask, Batch, Item, Misrouted, Refused, Write, key_of_partition
@@ -72,9 +72,9 @@ class StateStep:
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
         key = key_of_partition(number)
         unknown = partial(behind, number)
-        asides = None if models is None else Asides(models, key, clocks.timer, answerer.receive)
+        model_queries = None if models is None else ModelQueries(models, key, clocks.timer, answerer.receive)
         self._queries = Queries(
-            self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, asides, shared.rotation
+            self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, model_queries, shared.rotation
         )
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = MemoryWrites(self._partition, owners, rules, expansions, forget)

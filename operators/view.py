@@ -336,7 +336,7 @@ class View:
         if self._staged or (self._graph is not None and self._graph.staged.effects):
             self._partition.begin_owner(self._hot.owner, self._hot.key)
 
-    def stage(self, beside: Values, position: Position | None = None) -> None:
+    def stage(self, further: Values, position: Position | None = None) -> None:
         """Add the effects of the successful event to the transaction, with further values and its position."""
         staged = self._staged
         if self._graph is not None:
@@ -346,7 +346,7 @@ class View:
             head = OwnerHead(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language, self.held)
             staged[keys.head(self._hot.key)] = head.encode()
         owners = int(self._hot.next_change == 0 and bool(staged))
-        self._partition.stage(staged | beside if beside else staged, position, Counts(owners, brought))
+        self._partition.stage(staged | further if further else staged, position, Counts(owners, brought))
 
     def publish(self) -> None:
         """Apply the staged changes to in-memory data."""

@@ -93,20 +93,20 @@ class Answerer:
         return self._engine.embedder
 
     def answer(
-        self, ask: Ask, said: Said = NOTHING, found: ComposedAnswer | None = None, beside: Sequence[ComposedAnswer] = ()
+        self, ask: Ask, said: Said = NOTHING, found: ComposedAnswer | None = None, parts: Sequence[ComposedAnswer] = ()
     ) -> tuple[Response, Effects | None]:
         """Return one query's response and its effects.
 
         Args:
             said: the model results.
             found: the answer composed before the model calls, if it is still valid.
-            beside: the answers of subqueries.
+            parts: the answers of subqueries.
 
         Raises:
             InvalidRecord: there is no answer.
         """
         if isinstance(ask.query, Recall):
-            recalled = recall(self._engine, self._posed(ask.query, ask), said, found, beside)
+            recalled = recall(self._engine, self._posed(ask.query, ask), said, found, parts)
             memories = [memory.id for memory in recalled.response.memories or ()]
             added = [*recalled.added.intersection(memories)]
             ranked = [one for one in memories if one not in recalled.added]

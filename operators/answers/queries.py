@@ -12,10 +12,8 @@ from functools import partial
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer
-from recallflow.operators.answers.asides import Asides, ParkedQuery
 from recallflow.operators.answers.effects import Marks, stage_effects
-from recallflow.operators.answers.stepped_queries import Answering, SteppedQueries
-from recallflow.operators.answers.turns import Turns
+from recallflow.operators.answers.parked_queries import Answering, ModelQueries, ParkedQuery, SteppedQueries, Subqueries
 from recallflow.operators.answers.waiting import Absences, PastQuery, Pasts, Waiting, claims_absence, unread_warning
 from recallflow.operators.events import Ask, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
@@ -47,13 +45,13 @@ class Queries:
         rules: Rules,
         now_ms: Callable[[], int],
         behind: Callable[[], str],
-        asides: Asides | None,
+        model_queries: ModelQueries | None,
         rotation: Rotation,
     ) -> None:
         """Args:
         now_ms: Returns epoch milliseconds, for deadlines.
         behind: Describes the records that answers lack.
-        asides: The queries that wait for models, if there are models.
+        model_queries: The queries that wait for models, if there are models.
         rotation: The round robin of tenants.
         """
         self._partition = partition
@@ -63,11 +61,11 @@ class Queries:
         self._rules = rules
         self._now_ms = now_ms
         self._behind = behind
-        self._asides = asides
+        self._model_queries = model_queries
         self._received: list[ParkedQuery] = []
         self._marks = Marks(partition) if rules.comes_again and not rules.input_ends else None
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
-        self._turns = Turns(answerer)
+        self._subqueries = Subqueries(answerer)
         self._lines = SteppedQueries()
         self._rotation = rotation
         self._had_turn = False  # the first subquery of this batch has been answered
@@ -94,7 +92,7 @@ class Queries:
         outputs: list[Output] = []
         if self._had_turn:
             self._had_turn = False
-        elif self._turns and (question := self._turns.advance(is_at_work)) is not None:
+        elif self._subqueries and (question := self._subqueries.advance(is_at_work)) is not None:
             outputs += self._opened(self._go_on if question.found is None else self._answer, question)
         outputs += self._step(is_at_work)
         self._received += self._absences.release(self._now_ms(), caught_up=end or not self._behind())
@@ -156,25 +154,25 @@ class Queries:
 
     def receive(self, calls: list[int], is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Answer the queries of finished model calls."""
-        if self._asides is not None:
-            self._received += self._asides.end(calls)
-        was_idle, outputs = not self._turns, self._answer_received(is_at_work)
-        self._had_turn = was_idle and bool(self._turns)
+        if self._model_queries is not None:
+            self._received += self._model_queries.end(calls)
+        was_idle, outputs = not self._subqueries, self._answer_received(is_at_work)
+        self._had_turn = was_idle and bool(self._subqueries)
         return outputs
 
     def begin_anew(self, owners: Collection[Owner]) -> None:
         """Restart the queries in progress of these owners, without earlier results."""
-        given_up: list[PastQuery | ParkedQuery] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
+        given_up: list[PastQuery | ParkedQuery] = [*self._pasts.give_up(owners), *self._subqueries.give_up(owners)]
         given_up += [*self._lines.give_up(owners), *self._absences.give_up(owners)]
-        if self._asides is not None:
-            given_up += self._asides.give_up(owners)
+        if self._model_queries is not None:
+            given_up += self._model_queries.give_up(owners)
         given_up += [question for question in self._received if question.ask.owner in owners]
         self._received = [question for question in self._received if question.ask.owner not in owners]
         self._received += [ParkedQuery(question.ask, question.warnings, NOTHING, None) for question in given_up]
 
     def due_ms(self) -> int | None:
         """Return the time of the next `advance` in epoch milliseconds; 0 is immediately."""
-        if self._turns or self._pasts or self._lines:
+        if self._subqueries or self._pasts or self._lines:
             return 0
         due_ms = [query.deadline_ms for query in self._waiting]
         if (look_ms := self._absences.due_ms()) is not None:
@@ -196,9 +194,9 @@ class Queries:
     def held(self) -> list[Ask]:
         """Return the queries that wait for another condition than a position. They are read again after a crash."""
         received = [question.ask for question in self._received]
-        with_models = self._asides.asked() if self._asides is not None else ()
+        with_models = self._model_queries.asked() if self._model_queries is not None else ()
         in_steps = [question.ask for question in self._lines.questions()]
-        others = [*self._turns.asked(), *self._absences.asked()]
+        others = [*self._subqueries.asked(), *self._absences.asked()]
         return [*self._pasts.asked(), *received, *with_models, *others, *in_steps]
 
     def forget_marks(self) -> None:
@@ -238,17 +236,17 @@ class Queries:
 
     def _ask_models(self, question: ParkedQuery) -> list[Output]:
         """Answer a query, or park it until models and its subqueries have results. In a finite log, it blocks."""
-        while self._asides is not None:
+        while self._model_queries is not None:
             wanted, find = self._to_ask(question)
             if not wanted:
                 question = question._replace(found=find())
                 break
-            number = self._asides.begin(question, wanted, find)
+            number = self._model_queries.begin(question, wanted, find)
             if not self._rules.input_ends:
                 return []
-            self._asides.wait(number)
-            (question,) = self._asides.end([number])
-        ready = question if self._rules.input_ends else self._turns.begin(question)
+            self._model_queries.wait(number)
+            (question,) = self._model_queries.end([number])
+        ready = question if self._rules.input_ends else self._subqueries.begin(question)
         return [] if ready is None else self._answer(ready)
 
     def _to_ask(self, question: ParkedQuery) -> tuple[Wanted, Find]:
@@ -292,9 +290,9 @@ class Queries:
         except InvalidRecord as error:
             return self._recorded(ask, self._failure(ask, error, None, self._catching_up()))
         if question.found is not None and not self._answerer.still_holds(question.found):
-            question = question._replace(found=None, beside=())
+            question = question._replace(found=None, subanswers=())
         # After an internal error the second attempt starts without earlier results.
-        attempts = iter((question, question._replace(found=None, beside=())))
+        attempts = iter((question, question._replace(found=None, subanswers=())))
         drop = partial(self._owners.drop, ask.owner)
         respond = partial(twice, STEP, ask.record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
         answering = Answering(question, reply_to, SteppedWork(respond))
@@ -346,16 +344,16 @@ class Queries:
         error = InvalidRecord("catching_up", [FieldProblem("", f"nothing is found yet, with {behind}: ask again")])
         return self._recorded(ask, self._failure(ask, error, answering.reply_to, self._catching_up()))
 
-    def _recorded(self, ask: Ask, answer: Answer, *beside: Output) -> list[Output]:
+    def _recorded(self, ask: Ask, answer: Answer, *further: Output) -> list[Output]:
         """Return an answer with its access log entry, if there is one."""
         self._absences.end(ask.record.position)
         if self._rules.input_ends:
             self._partition.stage({}, ask.record.position, can_wait=True)
-        said = [audit.answered(ask, answer.response)] if self._rules.audited else []
-        return [answer, *beside, *said]
+        entry = [audit.answered(ask, answer.response)] if self._rules.audited else []
+        return [answer, *further, *entry]
 
     def _respond(self, question: ParkedQuery, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
-        response, effects = self._answerer.answer(question.ask, question.said, question.found, question.beside)
+        response, effects = self._answerer.answer(question.ask, question.said, question.found, question.subanswers)
         return self._output_of(question, response, reply_to), effects
 
     def _output_of(self, question: ParkedQuery, response: Response, reply_to: ReplyTo | None) -> Answer:

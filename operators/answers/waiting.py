@@ -14,7 +14,7 @@ from typing import NamedTuple
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
-from recallflow.operators.answers.asides import ParkedQuery
+from recallflow.operators.answers.parked_queries import ParkedQuery
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
@@ -208,7 +208,7 @@ class Absences:
         if now_ms >= self._deadlines_ms.setdefault(ask.record.position, deadline_ms):
             return False
         self._look_ms = self._look_ms if self._held else now_ms + LOOK_MS
-        self._held.append(question._replace(found=None, beside=()))
+        self._held.append(question._replace(found=None, subanswers=()))
         self._held_bytes += size
         return True
 

@@ -10,8 +10,8 @@ import pytest
 from recallflow.control import Category, History
 from recallflow.errors import ModelFailure
 from recallflow.llm import Prompt
-from recallflow.operators.answers import asides
 from recallflow.operators.answers import models as asking
+from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.models import ModelJob, Models, Within
 from recallflow.operators.recall.llm_steps import CONTEXT_TOKENS
 from recallflow.operators.recall.respond import finish
@@ -232,11 +232,11 @@ def test_memory_forgotten_meanwhile_is_not_in_the_answer(open_engine: Open) -> N
     assert response["applied"] == ["memories:0:8"]
 
 
-@pytest.mark.parametrize("kept", [0, asides.KEPT])
+@pytest.mark.parametrize("kept", [0, parked_queries.COMPOSED_MAX])
 def test_kept_candidates_are_those_of_later(
     open_engine: Open, answered: Answered, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    monkeypatch.setattr(asides, "KEPT", kept)
+    monkeypatch.setattr(parked_queries, "COMPOSED_MAX", kept)
     engine = open_engine(told=True)
     engine.run(QUERIES, ask(max_tokens=2_000, select_categories=True))
     engine.run(MEMORIES, make_event("memory", DAY_MS, content="I live here", user_id="bob"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from recallflow.operators import large
-from recallflow.operators.answers import turns
+from recallflow.operators.answers import parked_queries
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import Models, Within
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, codes, ids, make_event
@@ -45,7 +45,7 @@ def test_each_smaller_question_has_a_turn(engine: Harness, monkeypatch: pytest.M
     begin(engine, ask(id="large", rewrite=True, k=4))
     count, (response,) = turns_to_end(engine)
     assert count == TURNS
-    monkeypatch.setattr(turns, "AT_ONCE", 1_000)
+    monkeypatch.setattr(parked_queries, "AT_ONCE", 1_000)
     engine.run(QUERIES, ask(rewrite=True, k=4))
     (at_once,) = answers(engine.complete())
     assert (ids(response), response["status"]) == (ids(at_once), "ok")
@@ -54,8 +54,8 @@ def test_each_smaller_question_has_a_turn(engine: Harness, monkeypatch: pytest.M
 
 
 def test_an_owner_of_few_long_texts_is_no_small_one(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "AT_ONCE", 1_000)
-    for number in range(turns.WORDS_AT_ONCE // 2_500 + 1):
+    monkeypatch.setattr(parked_queries, "AT_ONCE", 1_000)
+    for number in range(parked_queries.WORDS_AT_ONCE // 2_500 + 1):
         words = " ".join(f"word{n}" for n in range(2_500))
         engine.run(MEMORIES, make_event("memory", DAY_MS, content=f"{number} {words}"))
     begin(engine, ask(rewrite=True))
@@ -144,7 +144,7 @@ def test_past_of_a_large_owner_is_built_once(engine: Harness) -> None:
 
 
 def test_question_over_the_waiting_limit_is_asked_at_once(engine: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "KEPT", 1)
+    monkeypatch.setattr(parked_queries, "SUBQUERIED_MAX", 1)
     begin(engine, ask(id="first", rewrite=True))
     engine.write(QUERIES, ask(id="second", rewrite=True))
     assert answers(engine.read(QUERIES)) == []
