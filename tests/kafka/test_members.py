@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 import urllib.request
 import uuid
 from collections import Counter
@@ -16,8 +15,6 @@ from pathlib import Path
 import orjson
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
@@ -35,9 +32,7 @@ from tests.fleet.members import KILL, LOSE, PAUSE, Fault, Fleet, Ownership
 from tests.fleet.records import Log, Reader, Sent, who
 from tests.fleet.trial import Plan, Trial
 from tests.kafka.harness import FLAGS, read_topic, until
-from tests.kafka.toy_member import Line, read, silences
 from tests.readable import contains
-from tests.starts import fork_server
 
 PARTITIONS = 4
 OWNERS = 16
@@ -224,163 +219,23 @@ def came(sent: Sent, reader: Reader) -> bool:
     return (kind, name) in reader.seen
 
 
-SESSION_S = 6.0  # the shortest that a broker takes by default
-EIGHT = 8
+def test_partitions_assigned_by_hand_have_one_owner(topics: Topics, tmp_path: Path) -> None:
+    log, options = Log(topics), ("--deployment", f"own-{topics.suffix}", "--epoch-ms", "100", *SHORT_SESSION)
+    low, high, other = (Engine(topics, tmp_path, *options, "--own", own, name=own) for own in ("0-1", "2-3", "1-2"))
+    with low, high, Engine(topics, tmp_path, *options, name="shares") as shares, closing(Reader(topics)) as reader:
+        low.up()
+        high.up()
+        for refused in (other, shares):
+            with refused:
+                assert refused.ends().code != 0
+        log.talk(TOLD, owners=OWNERS)
+        assert reader.until(lambda: settled(log, reader)), low.said()
+        findings = checker.judge(log, reader)
+        assert findings.clean(), findings
+        assert [len(open_partitions(one)) for one in (low, high)] == [2, 2]
+
+
 GIVE_UP_S = 60.0
-
-TOY_MEMBER = "from tests.kafka.toy_member import main; main()"
-
-ToyProcess = subprocess.Popen[str]
-
-
-class ToySite:
-    def __init__(self, broker: Cluster, topics: Callable[[str], str], directory: Path) -> None:
-        self.memory, self.queries, self.group = topics("memory.events"), topics("queries"), topics("group")
-        self.broker = broker
-        self.path = directory / "lines"
-        self.path.touch()
-        self._directory = directory
-        self._members: list[ToyProcess] = []
-
-    def make(self, memory: int = EIGHT, queries: int = EIGHT) -> "ToySite":
-        self.broker.create_topics({self.memory: memory, self.queries: queries})
-        return self
-
-    def start(self, directory: str, *more: str) -> ToyProcess:
-        where = [self.broker.bootstrap_servers, self.group, self.memory, self.queries]
-        words = [*where, str(SESSION_S), str(self._directory / directory), str(self.path), *more]
-        self._members.append(fork_server().start(TOY_MEMBER, words, text=True))
-        return self._members[-1]
-
-    def close(self) -> None:
-        for member in self._members:
-            member.kill()
-            member.communicate()
-
-    def lines(self) -> list[Line]:
-        return read(self.path)
-
-    def owners(self) -> dict[int, int]:
-        now: dict[int, int] = {}
-        for line in self.lines():
-            if line.event == "give":
-                now.pop(line.partition, None)
-            else:
-                now[line.partition] = int(line.tenure.partition(".")[0])
-        return now
-
-    def shares(self, *members: ToyProcess) -> dict[int, int]:
-        owners = [*self.owners().values()]
-        return {member.pid: owners.count(member.pid) for member in members}
-
-    def until(self, true: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + GIVE_UP_S
-        while not true():
-            assert time.monotonic() < deadline_s, self.owners()
-
-    def all_send(self, *members: ToyProcess, partitions: int = EIGHT) -> None:
-        """Returns once each partition is sent of by one of the members, and all have their share."""
-        each, every = {member.pid for member in members}, {*range(partitions)}
-
-        def shared() -> bool:
-            assert [member.returncode for member in members if member.poll() is not None] == []
-            return self.owners().keys() == every and {*self.owners().values()} == each
-
-        self.until(shared)
-        since_s = self.lines()[-1].at_s
-        self.until(lambda: {line.partition for line in self.lines() if line.at_s > since_s} == every)
-
-    def grow(self, topic: str, partitions: int) -> None:
-        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
-        for grown in admin.create_partitions([NewPartitions(topic, partitions)]).values():
-            grown.result()
-
-    def check_nothing_again(self) -> None:
-        sent: dict[int, list[int]] = {}
-        for line in self.lines():
-            if line.event == "send":
-                sent.setdefault(line.partition, []).append(line.sent)
-        assert all(found == [*range(1, len(found) + 1)] for found in sent.values())
-
-    def check_one_owner(self) -> None:
-        assert [silence for found in silences(self.lines()).values() for _, silence in found if silence < 0] == []
-
-
-@pytest.fixture
-def toys(broker: Cluster, topics: Callable[[str], str], tmp_path: Path) -> Iterator[ToySite]:
-    made = ToySite(broker, topics, tmp_path)
-    yield made
-    made.close()
-
-
-def stop(member: ToyProcess) -> None:
-    assert member.stdin is not None
-    member.stdin.write("\n")
-    member.stdin.flush()
-    assert member.wait(GIVE_UP_S) == 0
-
-
-def test_members_share_partitions_and_added_ones(toys: ToySite) -> None:
-    toys.make()
-    members = []
-    for number in range(3):
-        members.append(toys.start(str(number)))
-        toys.all_send(*members)
-    assert sorted(toys.shares(*members).values()) == [2, 3, 3]
-    stop(members.pop(0))
-    toys.all_send(*members)
-    toys.grow(toys.memory, 2 * EIGHT)
-    toys.grow(toys.queries, 2 * EIGHT)
-    toys.all_send(*members, partitions=2 * EIGHT)
-    assert "has members whose partitions the group assigns: stop them first" in ended(toys.start("all", "--own", "0-7"))
-    toys.check_one_owner()
-    toys.check_nothing_again()
-
-
-def test_the_last_process_of_a_static_name_works_alone(toys: ToySite) -> None:
-    toys.make()
-    first = toys.start("one", "--instance-id", "a")
-    toys.all_send(first)
-    second = toys.start("two", "--instance-id", "a")
-    assert "DeploymentLost" in ended(first)
-    toys.all_send(second)
-    second.send_signal(signal.SIGSTOP)
-    third = toys.start("three", "--instance-id", "a")
-    toys.all_send(third)
-    second.send_signal(signal.SIGCONT)
-    assert "DeploymentLost" in ended(second)
-    toys.all_send(third)
-    toys.check_one_owner()
-
-
-def test_partitions_may_be_assigned_by_hand(toys: ToySite) -> None:
-    toys.make()
-    low, high = toys.start("low", "--own", "0-3"), toys.start("high", "--own", "4-7")
-    toys.all_send(low, high)
-    assert {part for part, owner in toys.owners().items() if owner == low.pid} == {0, 1, 2, 3}
-    other = toys.start("other", "--own", "2-5,7")
-    assert re.search(r"UsageError: .* another process owns partitions (0-3|4-7): .* --own 2-5,7", ended(other))
-    shares = toys.start("shares")
-    assert "has members that own theirs by --own: stop them first" in ended(shares)
-    again = toys.start("low again", "--own", "0-3")
-    assert "DeploymentLost: another process has joined deployment" in ended(low)
-    toys.all_send(again, high)
-    toys.check_one_owner()
-
-
-def test_topics_that_do_not_fit_are_refused(toys: ToySite) -> None:
-    toys.make(queries=EIGHT // 2)
-    assert f"add partitions to {toys.queries}" in ended(toys.start("one"))
-    toys.grow(toys.queries, EIGHT)
-    assert "has no partition 8-9" in ended(toys.start("two", "--own", "6-9"))
-
-
-def ended(member: ToyProcess) -> str:
-    assert member.wait(GIVE_UP_S) == 1
-    assert member.stderr is not None
-    return member.stderr.read()
-
-
 Start = Callable[..., subprocess.Popen[str]]
 
 USERS = 24

@@ -316,6 +316,17 @@ def test_expressions_look_at_metrics_that_there_are() -> None:
     assert {name for expr in exprs for name in named(expr)} <= listed()
 
 
+def test_selectors_name_labels_of_their_metrics() -> None:
+    rows = re.findall(r"^\| `(recallflow_\w+)` \| \w+ \| (.*?) \|", metrics.page(), re.MULTILINE)
+    labels = {name: {"job", "instance", "member", "le", *re.findall(r"\w+", text)} for name, text in rows}
+    exprs = [target["expr"] for panel in panels() for target in panel["targets"]]
+    exprs += [rule["expr"] for rule in alerts().values()]
+    selectors = [found for expr in exprs for found in re.findall(r"\b(recallflow_\w+?)(?:_bucket)?\{(.*?)\}", expr)]
+    assert len(selectors) > 20
+    for name, chosen in selectors:
+        assert {*re.findall(r"(\w+)\s*(?:=|!)", chosen)} <= labels[name], (name, chosen)
+
+
 def test_the_dashboard_shows_every_metric() -> None:
     shown = {name for panel in panels() for target in panel["targets"] for name in named(target["expr"])}
     assert listed() - shown == set()
