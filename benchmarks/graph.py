@@ -23,7 +23,7 @@ from benchmarks.engine import events
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.control import History, Rollout
+from recallflow.control import ControlHistory, Rollout
 from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
@@ -93,9 +93,9 @@ def read(conversations: Sequence[Conversation], links: int) -> dict[str, Any]:
     return {"hub": figures}
 
 
-def canary() -> History:
+def canary() -> ControlHistory:
     """Decisions under which the graph is applied."""
-    history = History()
+    history = ControlHistory()
     history.add(0, Rollout(type="graph.rollout", tenant_id=TENANT, name="default", mode="canary"))
     return history
 

@@ -21,9 +21,9 @@ from benchmarks.locomo import Conversation
 from benchmarks.model_server import COUNTED_BY, DIMENSION, serving
 from recallflow.connectors.embedders import load_embedder, load_remote
 from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
-from recallflow.control import Category, History
+from recallflow.control import Category, ControlHistory
 from recallflow.embedder import Embedder
-from recallflow.enrichment import EnrichmentRequest
+from recallflow.events import EnrichmentRequest
 from recallflow.fields import parse_time
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.flows.settings import Settings
@@ -91,7 +91,7 @@ def show(figures: dict[str, Any]) -> None:
 def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSettings) -> list[PositionedRequest]:
     """What the main flow asks the enrichment flow, as if the messages came when they were said."""
     settings = Settings(partitions=1)
-    decisions, outputs = History(), list[Output]()
+    decisions, outputs = ControlHistory(), list[Output]()
     for name, about in CATEGORIES.items():
         decisions.add(0, Category(type="category", tenant_id=TENANT, name=name, description=about))
     records = [Record(Position(MESSAGES, 0, number), line, _said_ms(line)) for number, line in enumerate(lines)]

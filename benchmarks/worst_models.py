@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 
 from recallflow import limits
-from recallflow.control import Category, History
-from recallflow.enrichment import content_hash
+from recallflow.control import Category, ControlHistory
+from recallflow.events import content_hash
 from recallflow.llm import Completion, Prompt, Spent
 from recallflow.operators.enrichment.questions import CATEGORIES_MAX, SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
 
@@ -50,9 +50,9 @@ def _parts(question: str) -> list[str]:
     return [" ".join(f"{question[start:][:size] or question[:size]} word{start}".split()) for start in starts]
 
 
-def decisions() -> History:
+def decisions() -> ControlHistory:
     """A tenant with as many categories as a model is shown."""
-    history = History()
+    history = ControlHistory()
     for number in range(CATEGORIES_MAX):
         event = Category(type="category", tenant_id="bench", name=f"category {number}", description="tea " * 75)
         history.add(TENANT_FROM_MS, event)

@@ -34,7 +34,7 @@ class HttpReranker:
         self._threads = ThreadPoolExecutor(AT_ONCE, "recallflow-rerank")
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        from recallflow.tracing import model_call  # it loads OpenTelemetry
+        from recallflow.telemetry import model_call  # it loads OpenTelemetry
 
         with model_call("rerank", self.name):
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, question, texts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallflow.control import ALL_TENANTS, History, TokenKey
+from recallflow.control import ALL_TENANTS, ControlHistory, TokenKey
 from recallflow.credentials import Headers
 from recallflow.errors import InvalidRecord, SinkError, SourceError, UsageError
 from recallflow.events import Event
@@ -51,7 +51,7 @@ class TokenKeys:
 
     auth: AuthSettings
     source: "KeySource | None"  # the key set, if one is configured
-    history: History  # the decisions, with the keys announced so far
+    history: ControlHistory  # the decisions, with the keys announced so far
     secrets: MutableMapping[str, bytes]  # by key fingerprint; new ones are added before their keys are announced
     announce: Announce
 
@@ -224,10 +224,10 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def read_control_file(path: Path | None) -> History:
+def read_control_file(path: Path | None) -> ControlHistory:
     """Return the control events of a file with one event per line; none without a file. Raise UsageError with line and
     field."""
-    history = History()
+    history = ControlHistory()
     if path is None:
         return history
     try:

@@ -17,7 +17,7 @@ from recallflow.connectors.kafka.admin import KEEPS_ALL, Examiner, Topic
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.llm import Endpoint
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, SourceError, StateFormatError, UsageError
 from recallflow.flows.admission import key_source, trust_of
@@ -286,7 +286,7 @@ def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
         yield fail("signing keys", str(error), "give a file or an address of a JWKS (auth.jwks)")
     if not broker:
         return
-    history = History()
+    history = ControlHistory()
     try:
         opened = ControlTable(config.kafka, config.topics.control, history=history, secret=config.auth.control_secret)
     except RecallflowError as error:

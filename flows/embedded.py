@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, TurnFeed
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import LogChanged
 from recallflow.flows.gc_policy import computing
@@ -55,7 +55,7 @@ def process(
     lines: Iterable[bytes],
     settings: Settings,
     state_dir: Path | None = None,
-    decisions: History | None = None,
+    decisions: ControlHistory | None = None,
     models: ModelSettings | None = None,
     at_rest: AtRest = UNENCRYPTED,
 ) -> Processed:
@@ -151,7 +151,7 @@ class EmbeddedEngine:
     embedder: Embedder
     settings: Settings
     lasting: bool
-    decisions: History | None = None
+    decisions: ControlHistory | None = None
     asked: Models | None = None
     batch_embedder: BatchEmbedder | None = None
 
@@ -161,7 +161,7 @@ class EmbeddedEngine:
         cls,
         settings: Settings,
         state_dir: Path | None,
-        decisions: History | None = None,
+        decisions: ControlHistory | None = None,
         models: ModelSettings | None = None,
         at_rest: AtRest = UNENCRYPTED,
     ) -> Iterator["EmbeddedEngine"]:

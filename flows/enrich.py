@@ -18,9 +18,9 @@ from recallflow.connectors.kafka.hub import Remedies
 from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.llm.policy import Meter
 from recallflow.connectors.probes import Probes
-from recallflow.control import History, categories
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
+from recallflow.control import ControlHistory, categories
 from recallflow.errors import FieldProblem, InvalidRecord, MembershipLost, UsageError
+from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.first_places import first_enrichment_places
@@ -147,7 +147,7 @@ class EnrichmentModels(NamedTuple):
     embeddings: EmbeddingService
     meters: Sequence[Meter]
     thresholds: Thresholds
-    decisions: History
+    decisions: ControlHistory
 
     async def enrich(self, asked: Sequence[PositionedRequest], at_ms: int) -> Sequence[EnrichmentResult]:
         """Return one result per request, in order, by the tenant's categories at a time."""
@@ -157,7 +157,7 @@ class EnrichmentModels(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_models(config: Config, runtime: Runtime, decisions: History) -> Iterator[EnrichmentModels]:
+def open_models(config: Config, runtime: Runtime, decisions: ControlHistory) -> Iterator[EnrichmentModels]:
     """Open the models on the event loop of async calls. The state directory keeps each tenant's spending of the day."""
     folder, chosen = config.named_state_dir(), config.enrichment
     thresholds = Thresholds(chosen.relationship_confidence, chosen.semantic_confidence)
@@ -254,7 +254,11 @@ class EnrichmentMember(GroupMember):
         # queries.
         inputs = (config.topics.results, config.topics.enrichment)
         super().__init__(config, stack, stopping, inputs, config.topics.enrichment)
-        self.enrichment_counter, self.spans, decisions = EnrichmentCounter(), RecordSpans(Stages(inputs)), History()
+        self.enrichment_counter, self.spans, decisions = (
+            EnrichmentCounter(),
+            RecordSpans(Stages(inputs)),
+            ControlHistory(),
+        )
         self.runtime = stack.enter_context(Runtime(Completions(), config.llm.capacity, timeout_s=None))
         self._open_table(decisions)
         self.models = stack.enter_context(open_models(config, self.runtime, decisions))

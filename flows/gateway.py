@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
 from recallflow.connectors.http.server import is_loopback, listen, serve
-from recallflow.control import DEFAULT, Decision, GateVerdict, History, Rollout, owner_mappings
+from recallflow.control import DEFAULT, ControlHistory, Decision, GateVerdict, Rollout, owner_mappings
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, SinkError, UsageError
 from recallflow.fields import format_time
@@ -41,7 +41,7 @@ class KeepDecision(Protocol):
 class TenantRollouts:
     """The rollout decisions of tenants: their current state, and new decisions."""
 
-    def __init__(self, admission: LiveAdmission, decisions: History, keep: KeepDecision) -> None:
+    def __init__(self, admission: LiveAdmission, decisions: ControlHistory, keep: KeepDecision) -> None:
         self._admission, self._decisions, self._keep = admission, decisions, keep
 
     def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
@@ -84,7 +84,7 @@ def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecis
     return lambda rollout: send([rollout])
 
 
-def to_file(path: Path | None, decisions: History) -> KeepDecision:
+def to_file(path: Path | None, decisions: ControlHistory) -> KeepDecision:
     """Return a function that appends decisions to the file of control events. They apply at once."""
 
     def keep(rollout: Rollout) -> None:
@@ -108,7 +108,7 @@ class KafkaBackedService(NamedTuple):
 
 
 @contextmanager
-def open_behind_kafka(config: Config, decisions: History) -> Iterator[KafkaBackedService]:
+def open_behind_kafka(config: Config, decisions: ControlHistory) -> Iterator[KafkaBackedService]:
     """Open the client of an engine behind Kafka, after `decisions` holds all control events so far. Later control
     events are added as they arrive. Raise SourceError if Kafka or its topics cannot be reached."""
     from recallflow.connectors.kafka.control import ControlTable  # the Kafka client is optional
@@ -133,7 +133,7 @@ def service_topics(config: Config) -> "ServiceTopics":
 def serve_kafka(config: Config) -> None:
     """Serve an engine behind Kafka until SIGTERM or SIGINT, then finish the requests in progress. Raise SourceError if
     decisions cannot be read."""
-    decisions = History()
+    decisions = ControlHistory()
     # Invalid secrets are reported before any connection is made.
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     keep = to_topic(config.kafka, config.topics.control, config.auth.control_secret)
@@ -143,7 +143,7 @@ def serve_kafka(config: Config) -> None:
         _serve(config, engine, decisions, keep)
 
 
-def serve_local(config: Config, decisions: History, control: Path | None) -> None:
+def serve_local(config: Config, decisions: ControlHistory, control: Path | None) -> None:
     """Serve an engine in this process until SIGTERM or SIGINT. `control` is the file of decisions, if there is one."""
     sys.setswitchinterval(SWITCH_S)
     with open_local(config, decisions, lists_owners=True) as service:
@@ -162,7 +162,7 @@ class ServedEngine(NamedTuple):
     metrics: Collector
 
 
-def _serve(config: Config, engine: ServedEngine, decisions: History, keep: KeepDecision) -> None:
+def _serve(config: Config, engine: ServedEngine, decisions: ControlHistory, keep: KeepDecision) -> None:
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     rollouts = TenantRollouts(engine.admission, decisions, keep)

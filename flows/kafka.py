@@ -20,7 +20,7 @@ from recallflow.connectors.kafka.tails import EndOffsets
 from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.llm import Meter
 from recallflow.connectors.probes import Probes
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
@@ -262,7 +262,7 @@ class MainFlowMember(GroupMember):
 
     def _open_state(self) -> None:
         """Open the embedder and the state directory."""
-        config, self.decisions = self.config, History()
+        config, self.decisions = self.config, ControlHistory()
         opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
         self.embedder = self._stack.enter_context(opened)
         TopicRegistry.check_names(self.state_dir, self.topics.read_for())  # before files are created

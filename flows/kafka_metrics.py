@@ -13,8 +13,8 @@ from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.llm import Meter
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
+from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.checkpointing import RESULTS, Checkpoints
 from recallflow.flows.engine_metrics import (
     OutputCounter,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from recallflow.connectors.calls import LocalCalls
-from recallflow.control import SETTLED_MS, History, TokenKey
+from recallflow.control import SETTLED_MS, ControlHistory, TokenKey
 from recallflow.credentials import Headers
 from recallflow.distribution import way_out
 from recallflow.embedder import Matrix
@@ -177,7 +177,7 @@ class LocalService:
 
 
 @contextmanager
-def open_local(config: Config, decisions: History, *, lists_owners: bool = False) -> Iterator[LocalService]:
+def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool = False) -> Iterator[LocalService]:
     """Open the engine over `config.state_dir`, or over a temporary directory, on a separate thread. At exit it refuses
     new calls and finishes the calls in progress. Raise the errors of a start.
 
@@ -278,7 +278,7 @@ def _serve(embedded: EmbeddedEngine, calls: LocalCalls, open_engine: Callable[[]
 
 
 @contextmanager
-def _trust(auth: AuthSettings, decisions: History) -> Iterator[Trust]:
+def _trust(auth: AuthSettings, decisions: ControlHistory) -> Iterator[Trust]:
     """Open the trust settings. Token keys apply as soon as they are read: no earlier record was judged without them."""
     secrets: dict[str, bytes] = {}
     trust = trust_of(auth, secrets)
@@ -318,7 +318,7 @@ _SHARE = (
 class OwnThread:
     """An engine that starts at once on a separate thread. It is thread-safe."""
 
-    def __init__(self, config: Config, decisions: History, name: str) -> None:
+    def __init__(self, config: Config, decisions: ControlHistory, name: str) -> None:
         """Start the engine. `name` identifies it to other processes that find the directory in use."""
         self.ready: Future[None] = Future()
         self.ready.set_running_or_notify_cancel()  # a waiting caller may be cancelled without stopping the start

@@ -12,7 +12,7 @@ from recallflow.connectors.http.routes import probe_routes
 from recallflow.connectors.http.server import ConcurrencyLimit, Traffic, listen, serve
 from recallflow.connectors.mcp.server import build_http, build_server, caller_in, serve_stdio
 from recallflow.connectors.mcp.tools import Caller, Performer, ServerScope
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.credentials import USER_HEADER
 from recallflow.errors import UsageError
 from recallflow.flows.admission import LiveAdmission, known_secrets, trust_of
@@ -41,7 +41,7 @@ class Address(NamedTuple):
 
 
 @contextmanager
-def embedded(config: Config, decisions: History) -> Iterator[ServedEngine]:
+def embedded(config: Config, decisions: ControlHistory) -> Iterator[ServedEngine]:
     """Open an engine in this process. `decisions` are the control events in force."""
     with open_local(config, decisions) as service:
         authoriser = Authoriser(decisions, service.trust)
@@ -51,7 +51,7 @@ def embedded(config: Config, decisions: History) -> Iterator[ServedEngine]:
 
 @contextmanager
 def behind_kafka(config: Config) -> Iterator[ServedEngine]:
-    decisions = History()
+    decisions = ControlHistory()
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     with open_behind_kafka(config, decisions) as (service, failure):
         yield ServedEngine(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))

@@ -14,7 +14,7 @@ from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.place import PartitionProgress
 from recallflow.connectors.kafka.tails import Ends
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.flows.checkpointing import Restore
 from recallflow.flows.config import Config
 from recallflow.flows.ownership import Ownership, StateFolders
@@ -58,7 +58,7 @@ class GroupMember:
 
     # ------------------------------------------------------------------ the parts
 
-    def _open_table(self, decisions: History) -> None:
+    def _open_table(self, decisions: ControlHistory) -> None:
         secret = self.config.auth.control_secret
         table = ControlTable(self.options, self.topics.control, history=decisions, secret=secret)
         self.table = self._stack.enter_context(closing(table))

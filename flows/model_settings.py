@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from recallflow.connectors.llm import Endpoint, Policy, Waits, load_embedding_service, load_language_model
-from recallflow.control import History, Quota
+from recallflow.control import ControlHistory, Quota
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
 from recallflow.limits import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY
@@ -69,7 +69,7 @@ class ServiceSettings:
         timeout_ms = self.query_timeout_ms if asker == "question" else self.timeout_ms
         return Endpoint(self.base_url, self.key, self.headers, timeout_ms / 1000)
 
-    def _policy(self, asker: Asker, quota: str, decisions: History | None, spending: Path | None) -> Policy:
+    def _policy(self, asker: Asker, quota: str, decisions: ControlHistory | None, spending: Path | None) -> Policy:
         """Return the call policy. `quota` names the control event with a tenant's daily limit."""
 
         def limit(tenant_id: str) -> int | None:
@@ -93,7 +93,7 @@ class LlmSettings(ServiceSettings):
     model: str | None = None
 
     def load_model(
-        self, asker: Asker, decisions: History | None = None, spending: Path | None = None
+        self, asker: Asker, decisions: ControlHistory | None = None, spending: Path | None = None
     ) -> "OpenAiModel | None":
         """Return the language model, if one is configured. Close it on the event loop that uses it.
 
@@ -121,7 +121,7 @@ class EmbeddingSettings(ServiceSettings):
         refuse_unless(self, ("dimension", "1 to 8,192", 1 <= self.dimension <= 8_192))
 
     def load_service(
-        self, asker: Asker = "line", decisions: History | None = None, spending: Path | None = None
+        self, asker: Asker = "line", decisions: ControlHistory | None = None, spending: Path | None = None
     ) -> "OpenAiEmbeddings":
         policy = self._policy(asker, EMBEDDING_TOKENS_PER_DAY, decisions, spending)
         return load_embedding_service(self.model, self.dimension, self._endpoint(asker), policy)

@@ -13,11 +13,10 @@ import numpy as np
 
 from recallflow.connectors.embedders import REMOTE, load_remote
 from recallflow.connectors.llm import Meter
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder, Matrix
-from recallflow.enrichment import text_to_embed
 from recallflow.errors import EmbedderError, ModelError
-from recallflow.events import MemoryEvent, MemoryFields, Message
+from recallflow.events import MemoryEvent, MemoryFields, Message, text_to_embed
 from recallflow.flows.model_settings import Asker, EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, RemoteEmbedder
@@ -41,7 +40,7 @@ def open_embedder(
     engine: Settings,
     embedding: EmbeddingSettings,
     asker: Asker = "line",
-    decisions: History | None = None,
+    decisions: ControlHistory | None = None,
     state_dir: Path | None = None,
 ) -> Iterator[Embedder]:
     """Open the embedder, and its remote service if it has one. Raise EmbedderError and UsageError.
@@ -216,7 +215,7 @@ def open_question_models(
     engine: Settings,
     chosen: ModelSettings,
     embedder: Embedder,
-    decisions: History | None = None,
+    decisions: ControlHistory | None = None,
     spending: Path | None = None,
     around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
 ) -> Iterator[QuestionModels]:

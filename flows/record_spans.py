@@ -15,7 +15,7 @@ from recallflow.operators.events import Ask, Write
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.records import Position, Record
 from recallflow.responses import Response
-from recallflow.tracing import NOWHERE, fail, operation_of, parent_in, trace_headers, tracer
+from recallflow.telemetry import NOWHERE, fail, operation_of, parent_in, trace_headers, tracer
 
 LATE_MOST = 10_000  # parked records that are tracked
 _NS_PER_MS = 1_000_000

@@ -26,8 +26,8 @@ from recallflow.connectors.kafka.messages import record_of, size_bytes, time_ms
 from recallflow.connectors.kafka.sender import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.embedder import Embedder, Matrix, TokenCounter
-from recallflow.enrichment import content_hash, text_to_embed
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
+from recallflow.events import content_hash, text_to_embed
 from recallflow.flows.admission import known_secrets, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.router import deployment_name

@@ -9,7 +9,7 @@ from typing import Literal
 from recallflow.connectors.embedders import check_embedder, load_embedder
 from recallflow.connectors.master_keys import KmsMasterKey, parse_master_key, read_master_key
 from recallflow.connectors.rerankers import check_reranker, load_reranker
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.credentials import KEY_HEADER, ApiKeyText, MasterKey, check_secret
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
@@ -135,7 +135,7 @@ class Settings:
         query_topic: str | None = None,
         reply_topics: Mapping[str, int] | None = None,
         input_ends: bool = True,
-        decisions: History | None = None,
+        decisions: ControlHistory | None = None,
     ) -> Rules:
         similarity = Similarity(self.similarity_threshold, self.similarity_max_k, self.similarity_max_per_memory)
         return Rules(
@@ -144,7 +144,7 @@ class Settings:
             query_topic,
             reply_topics,
             input_ends,
-            decisions or History(),
+            decisions or ControlHistory(),
             similarity,
             graph_enabled=self.graph_enabled,
         )

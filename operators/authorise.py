@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recallflow.control import ALL_TENANTS, SETTLED_MS, Control, History
+from recallflow.control import ALL_TENANTS, SETTLED_MS, Control, ControlHistory
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, Headers, without_credentials
 from recallflow.errors import InvalidRecord
 from recallflow.events import Event
@@ -42,7 +42,7 @@ class Trust:
 class Authoriser:
     """The authorisation of records."""
 
-    def __init__(self, decisions: History, trust: Trust) -> None:
+    def __init__(self, decisions: ControlHistory, trust: Trust) -> None:
         self.late: Counter[str] = Counter()  # decisions that arrived after records they apply to, by kind
         self._decisions = decisions
         self._mode = trust.mode

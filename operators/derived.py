@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from recallflow.enrichment import content_hash
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.events import (
     CategorySummary,
@@ -22,6 +21,7 @@ from recallflow.events import (
     MemoryUpdate,
     Message,
     Source,
+    content_hash,
 )
 from recallflow.limits import MADE_EVER_MAX, MADE_MAX
 from recallflow.operators.view import View

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from recallflow.caching import Kept
-from recallflow.control import ALL_TENANTS, ApiKey, History, TokenKey
+from recallflow.control import ALL_TENANTS, ApiKey, ControlHistory, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, hash_of
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord, UsageError
 from recallflow.events import (
@@ -126,7 +126,7 @@ _NO_SALT, _NO_HASH = "0" * 32, "0" * 64
 class ApiKeys:
     """The API keys of all tenants."""
 
-    def __init__(self, decisions: History) -> None:
+    def __init__(self, decisions: ControlHistory) -> None:
         self._decisions = decisions
         self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, with the decision used
 
@@ -216,7 +216,7 @@ class Verified(NamedTuple):
 class TokenVerifier:
     """The verification of tokens, and their keys."""
 
-    def __init__(self, decisions: History, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:
+    def __init__(self, decisions: ControlHistory, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:
         """Args:
         decisions: The control events with keys.
         issuer: The required issuer and audience.

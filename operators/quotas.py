@@ -7,7 +7,7 @@ count, so an unauthenticated flood uses up no quota. Records of tenants without 
 from collections.abc import Container
 from typing import NamedTuple
 
-from recallflow.control import History, quota
+from recallflow.control import ControlHistory, quota
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
 from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from recallflow.operators.events import Ask, Decoded, Refused, Write
@@ -31,7 +31,7 @@ class Rates:
     """Counters of limited tenants in the current second, by partition and tenant. Each partition belongs to one
     thread."""
 
-    def __init__(self, decisions: History, fair_topic: str, stamped: Container[str]) -> None:
+    def __init__(self, decisions: ControlHistory, fair_topic: str, stamped: Container[str]) -> None:
         """Args:
         decisions: The control events with quotas.
         fair_topic: The topic whose records are served round robin, by the tenant in their key.
@@ -92,7 +92,7 @@ class UserLimits(NamedTuple):
     edges: int | None = None
 
     @classmethod
-    def of(cls, decisions: History, tenant_id: str, record: Record) -> "UserLimits":
+    def of(cls, decisions: ControlHistory, tenant_id: str, record: Record) -> "UserLimits":
         """Return a tenant's quotas as of a record."""
         if not decisions.names(tenant_id, "quota"):
             return NO_LIMITS

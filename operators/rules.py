@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.operators.graph.write import GraphWriter, MakeWriter, Similarity
 from recallflow.records import Position
 
@@ -56,7 +56,7 @@ class Rules:
     query_topic: str | None = None
     reply_topics: Mapping[str, int] | None = None
     input_ends: bool = True
-    decisions: History = dataclasses.field(default_factory=History)
+    decisions: ControlHistory = dataclasses.field(default_factory=ControlHistory)
     similarity: Similarity = dataclasses.field(default_factory=Similarity)
     graph_writer: MakeWriter = GraphWriter
     graph_enabled: bool = True

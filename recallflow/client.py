@@ -56,7 +56,7 @@ from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
-from recallflow.tracing import trace_headers
+from recallflow.telemetry import trace_headers
 from recallflow.verbs.arguments import AnyEvent, ClientScope, checked_text, explained
 from recallflow.verbs.results import new_future, resolve, then
 from recallflow.verbs.verbs import After, Awaits, Verbs, Waits, awaited, waited

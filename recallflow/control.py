@@ -146,7 +146,7 @@ class Decision(NamedTuple):
     event: Control
 
 
-class History:
+class ControlHistory:
     """All decisions by (tenant, kind, name), each list in log order. A record is judged as of its append time, so
     that a later rebuild accepts the same records. One thread may add while others read."""
 
@@ -234,13 +234,13 @@ def _said_ms(event: Control) -> float:
     return -math.inf if event.timestamp is None else event.timestamp
 
 
-def quota(decisions: History, tenant_id: str, name: str, append_ms: int) -> int | None:
+def quota(decisions: ControlHistory, tenant_id: str, name: str, append_ms: int) -> int | None:
     """Return the limit of this name for a tenant at this append time; None without one."""
     found = decisions.as_of(tenant_id, "quota", name, append_ms - SETTLED_MS)
     return found.limit if isinstance(found, Quota) else None
 
 
-def owner_mappings(decisions: History, tenant_id: str, at_ms: int) -> dict[str, str | None]:
+def owner_mappings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> dict[str, str | None]:
     """Return the workspace of each mapped project owner of a tenant at a time; None for a revoked mapping (see
     `owner.workspace_of`)."""
     names = decisions.names(tenant_id, "owner.mapping")
@@ -248,7 +248,7 @@ def owner_mappings(decisions: History, tenant_id: str, at_ms: int) -> dict[str, 
     return {one.name: one.workspace for one in found if isinstance(one, OwnerMapping)}
 
 
-def categories(decisions: History, tenant_id: str, at_ms: int) -> list[Category]:
+def categories(decisions: ControlHistory, tenant_id: str, at_ms: int) -> list[Category]:
     """Return a tenant's categories at a time, by name, without removed ones."""
     found = (decisions.as_of(tenant_id, "category", name, at_ms) for name in decisions.names(tenant_id, "category"))
     return [one for one in found if isinstance(one, Category) and not one.removed]

@@ -186,7 +186,7 @@ def _trace_headers() -> Headers:
     """Return headers that name the current span; empty in a program without OpenTelemetry."""
     if "opentelemetry.trace" not in sys.modules:
         return ()
-    from recallflow.tracing import trace_headers
+    from recallflow.telemetry import trace_headers
 
     return trace_headers()
 

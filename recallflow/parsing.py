@@ -15,9 +15,8 @@ from pydantic_core import ErrorDetails, from_json
 
 from recallflow import limits
 from recallflow.control import Control, ControlEvent
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
-from recallflow.events import Event, MemoryEvent
+from recallflow.events import EnrichmentRequest, EnrichmentResult, Event, MemoryEvent
 from recallflow.fields import NOT_BLANK, Model
 from recallflow.queries import QueryEvent
 

@@ -7,8 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from recallflow.control import ControlEvent
 from recallflow.distribution import __version__
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
-from recallflow.events import MemoryEvent
+from recallflow.events import EnrichmentRequest, EnrichmentResult, MemoryEvent
 from recallflow.outputs import AuditRecord
 from recallflow.queries import QueryEvent
 from recallflow.responses import Receipt, Response

@@ -31,7 +31,7 @@ from recallflow.parsing import QUERY_TYPES, parse, raw_event
 from recallflow.queries import QueryEvent
 from recallflow.responses import ErrorBody
 from recallflow.service import Admission, Service, StoredEvent
-from recallflow.tracing import TRACE_HEADER
+from recallflow.telemetry import TRACE_HEADER
 
 ROUTING_HEADER, ORGANISATIONS_HEADER = "x-workspace-routing", "x-organisations"
 _MODE = "auto"

@@ -20,7 +20,7 @@ from recallflow.connectors.http.errors import JSON, Problem
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
 from recallflow.fields import fix
 from recallflow.parsing import unmarked
-from recallflow.tracing import trace_headers
+from recallflow.telemetry import trace_headers
 
 TENANT_SHARE, TENANT_LEAST = 4, 16
 

@@ -23,7 +23,7 @@ from recallflow.connectors.http.errors import Problem, body_of, own_failure, ref
 from recallflow.connectors.http.requests import Limits
 from recallflow.errors import UsageError
 from recallflow.responses import ErrorBody
-from recallflow.tracing import TRACE_HEADER, fail, parent_in, trace_headers, tracer
+from recallflow.telemetry import TRACE_HEADER, fail, parent_in, trace_headers, tracer
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _MISDIRECTED = ErrorBody(

@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.admin import TopicDescription, ask_configs
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
-from recallflow.control import Control, History
+from recallflow.control import Control, ControlHistory
 from recallflow.credentials import bears_signature, is_signed, signed
 from recallflow.errors import InvalidRecord
 from recallflow.kafka_options import KafkaOptions
@@ -44,7 +44,7 @@ class ControlTable:
         options: KafkaOptions,
         topic: str,
         new_consumer: NewConsumer = Consumer,
-        history: History | None = None,
+        history: ControlHistory | None = None,
         secret: str | None = None,
     ) -> None:
         """Return once all records that the topic holds now are read into `history`. Raise SourceError.
@@ -53,7 +53,7 @@ class ControlTable:
             history: target of the decisions (default: a new history).
             secret: secret that decisions must be signed with.
         """
-        self.history = History() if history is None else history
+        self.history = ControlHistory() if history is None else history
         self.left_out: Counter[str] = Counter()  # events that do not count, by reason
         self._newest = -1, False  # when the newest record was appended, and whether it bears a signature
         self._secret = secret
@@ -121,7 +121,7 @@ class IgnoredDecision(NamedTuple):
     detail: str = ""
 
 
-def take(message: Any, history: History, secret: str | None) -> IgnoredDecision | None:
+def take(message: Any, history: ControlHistory, secret: str | None) -> IgnoredDecision | None:
     """Add the decision of a record to the history, or return the reason for ignoring it."""
     try:
         event = parse_control(message.value() or b"")

@@ -16,10 +16,10 @@ import orjson
 
 from recallflow.connectors.llm.policy import Endpoint, Meter, Policy, TokenBudget, counted, estimate_tokens
 from recallflow.embedder import Matrix
-from recallflow.enrichment import EMBEDDED_BYTES
 from recallflow.errors import EmbedderError, ModelError, ModelFailure
+from recallflow.events import EMBEDDED_BYTES
 from recallflow.llm import FAILURES, Breaker, Completion, Embedded, Prompt, Spent, Task
-from recallflow.tracing import model_call
+from recallflow.telemetry import model_call
 
 NO_KEY = "none"  # the client requires a key, a local server does not
 

@@ -19,7 +19,7 @@ from recallflow.parsing import parse
 from recallflow.queries import K_MAX, QueryEvent
 from recallflow.responses import EpisodeInfo, RecalledMemory, Receipt, Response
 from recallflow.service import Admission, Service
-from recallflow.tracing import trace_headers
+from recallflow.telemetry import trace_headers
 
 CONTENT_CHARACTERS = 8_000  # of one memory that a model adds
 EPISODES_MAX = 50

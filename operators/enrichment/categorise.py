@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recallflow.enrichment import EnrichmentRequest, ShownMemory
+from recallflow.events import EnrichmentRequest, ShownMemory
 from recallflow.fields import written_time
 from recallflow.operators.enrichment.prompts import (
     BESIDE_CHARACTERS,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from recallflow.embedder import Matrix
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import EmbedderError, InvalidRecord, ModelError
+from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.fields import written_time
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
 from recallflow.operators.enrichment.categorise import categorise

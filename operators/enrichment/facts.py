@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recallflow.enrichment import EnrichmentRequest, ShownMemory
+from recallflow.events import EnrichmentRequest, ShownMemory
 from recallflow.fields import format_time, written_time
 from recallflow.language import plain
 from recallflow.operators.enrichment.prompts import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import regex
 
-from recallflow.enrichment import ShownMemory
+from recallflow.events import ShownMemory
 from recallflow.fields import format_time
 from recallflow.language import plain
 from recallflow.llm import Prompt, Task

@@ -4,7 +4,7 @@ names to known entities (whether Annie is the known Ana)."""
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from recallflow.enrichment import EnrichmentRequest, ShownEntity, ShownMemory
+from recallflow.events import EnrichmentRequest, ShownEntity, ShownMemory
 from recallflow.fields import written_time
 from recallflow.operators.enrichment.prompts import (
     BESIDE_CHARACTERS,

@@ -12,9 +12,20 @@ from zlib import crc32
 
 from pydantic import ValidationError
 
-from recallflow.control import History, categories
-from recallflow.enrichment import EnrichmentRequest, ShownEntity, ShownMemory, content_hash, text_to_embed
-from recallflow.events import EpisodeEnd, Event, MemoryAdd, MemoryEmbedding, MemoryUpdate, Message
+from recallflow.control import ControlHistory, categories
+from recallflow.events import (
+    EnrichmentRequest,
+    EpisodeEnd,
+    Event,
+    MemoryAdd,
+    MemoryEmbedding,
+    MemoryUpdate,
+    Message,
+    ShownEntity,
+    ShownMemory,
+    content_hash,
+    text_to_embed,
+)
 from recallflow.language import sentences, stems
 from recallflow.llm import Task
 from recallflow.operators.events import Write
@@ -325,7 +336,7 @@ _IN_CONTEXT = frozenset(("extract", "facts", "resolve"))
 
 
 def requests(
-    view: View, write: Write, wanted: EnrichmentTasks, decisions: History
+    view: View, write: Write, wanted: EnrichmentTasks, decisions: ControlHistory
 ) -> list[tuple[int, EnrichmentRequest]]:
     """Return the requests of an applied event, each with its output number."""
     memory = next((one for one in view.touched if isinstance(one, RememberedMemory)), None)
@@ -340,7 +351,7 @@ def requests(
 
 
 def _of_memory(
-    view: View, write: Write, memory: RememberedMemory, wanted: EnrichmentTasks, decisions: History
+    view: View, write: Write, memory: RememberedMemory, wanted: EnrichmentTasks, decisions: ControlHistory
 ) -> EnrichmentRequest | None:
     event, row = write.event, memory.row
     is_embedded = isinstance(event, MemoryEmbedding)
@@ -397,7 +408,7 @@ def _is_said(row: MemoryRow) -> bool:
     return row.role in SPEAKERS or (row.role is not None and row.name is not None)
 
 
-def _has_categories(write: Write, decisions: History) -> bool:
+def _has_categories(write: Write, decisions: ControlHistory) -> bool:
     return bool(categories(decisions, write.event.tenant_id, write.record.append_ms))
 
 

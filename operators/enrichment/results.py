@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownMemory, TaskFailure
 from recallflow.errors import InvalidRecord
+from recallflow.events import EnrichmentRequest, EnrichmentResult, ShownMemory, TaskFailure
 from recallflow.fields import parse_time
 from recallflow.llm import Prompt, Spent, Task
 from recallflow.parsing import parse

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
+from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, Runtime, numbers
 from recallflow.operators.enrichment.results import PositionedRequest, unanswered
 from recallflow.operators.events import key_of_partition

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress, islice
 from typing import Any, Literal, NamedTuple
 
-from recallflow.control import DEFAULT, Decision, GateVerdict, History, Rollout, RolloutMode
+from recallflow.control import DEFAULT, ControlHistory, Decision, GateVerdict, Rollout, RolloutMode
 from recallflow.errors import InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
@@ -63,7 +63,7 @@ class AppliedExpansion(NamedTuple):
 class Expansions:
     """The expansions of one state partition. Its memory of answers is lost with the process."""
 
-    def __init__(self, decisions: History, gates: QualityGates, *, enabled: bool = True) -> None:
+    def __init__(self, decisions: ControlHistory, gates: QualityGates, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self._decisions = decisions
         self._gates = gates

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from recallflow.control import RECALL_SETTINGS, History, RecallSettings, TenantSettings
+from recallflow.control import RECALL_SETTINGS, ControlHistory, RecallSettings, TenantSettings
 from recallflow.fields import nearest
 from recallflow.limits import QUERY_CHARACTERS, WHOLE_EPISODES_MAX
 from recallflow.parsing import unknown_fields
@@ -91,7 +91,7 @@ def unread(query: QueryEvent) -> list[Warn]:
     return warnings
 
 
-def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSettings:
+def tenant_settings(decisions: ControlHistory, tenant_id: str, at_ms: int) -> RecallSettings:
     """Return the tenant's recall settings as of a time (epoch ms)."""
     decided = decisions.as_of(tenant_id, "tenant.settings", RECALL_SETTINGS, at_ms)
     return RecallSettings.model_validate(decided.settings) if isinstance(decided, TenantSettings) else _NOTHING_SET

@@ -209,7 +209,7 @@ def _run(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
-        from recallflow.cli.telemetry import logs_json
+        from recallflow.telemetry import logs_json
 
         return failed(error, debug=options.debug, as_json=logs_json())
     return code

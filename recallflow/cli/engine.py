@@ -117,14 +117,14 @@ def _is_behind_kafka(options: argparse.Namespace, origins: Mapping[str, str]) ->
 
 @contextmanager
 def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[Service]":
-    from recallflow.control import History
+    from recallflow.control import ControlHistory
     from recallflow.flows.local import open_local
     from recallflow.flows.settings import AuthSettings
     from recallflow.state.description import describe
 
     if options.command != "remember":
         describe(config.named_state_dir())  # a read must not create the directory
-    decided = decisions(options) if "control" in options else History()
+    decided = decisions(options) if "control" in options else ControlHistory()
     # The user of this process can read the files anyway, so no key is checked.
     try:
         with open_local(replace(config, auth=AuthSettings(mode="off")), decided) as service:

@@ -42,8 +42,8 @@ def run_until_stopped(
 ) -> int:
     """Run a flow with the chosen settings, or print them, after `check` accepted them. Return the exit code; 0 if
     `run` returns None."""
-    from recallflow.cli.telemetry import export_spans, set_up_logging
     from recallflow.flows.config import printed
+    from recallflow.telemetry import export_spans, set_up_logging
 
     set_up_logging(getattr(options, "run.log_format") or "text")  # errors of the settings are logged as well
     chosen, origins = config_and_origins(options)

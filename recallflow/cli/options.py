@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from recallflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from recallflow.control import History
+    from recallflow.control import ControlHistory
     from recallflow.flows.config import Config
 
 ENCRYPTION = ("encryption.master_key_file", "encryption.kms_key")
@@ -242,7 +242,7 @@ def _check_state_dir(options: argparse.Namespace) -> None:
     raise UsageError(f"{said}{'' if said.endswith('?') else ':'} --create creates it")
 
 
-def decisions(options: argparse.Namespace) -> "History":
+def decisions(options: argparse.Namespace) -> "ControlHistory":
     """Return the control events of the --control file, if any. Raise UsageError with line and field."""
     from recallflow.flows.admission import read_control_file
 

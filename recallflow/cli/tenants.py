@@ -19,7 +19,7 @@ from recallflow.private_files import open_private
 if TYPE_CHECKING:
     from recallflow.client import RecallClient
     from recallflow.connectors.kafka.control import ControlTable
-    from recallflow.control import History
+    from recallflow.control import ControlHistory
     from recallflow.flows.config import Config
     from recallflow.records import Position
 
@@ -50,7 +50,7 @@ def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapp
     return 0
 
 
-def decided(options: argparse.Namespace) -> "History":
+def decided(options: argparse.Namespace) -> "ControlHistory":
     """Return all decisions in the file of --control, or in the control topic."""
     if options.control is not None:
         return decisions(options)
@@ -415,7 +415,7 @@ class _Key(NamedTuple):
         return {"name": self.event.name, "since": format_time(self.made_ms), "revoked": revoked} | scopes | said
 
 
-def _keys(history: "History", tenant_id: str) -> list[_Key]:
+def _keys(history: "ControlHistory", tenant_id: str) -> list[_Key]:
     """Return a tenant's keys by name. A revoked key stays revoked."""
     found = []
     for name in history.names(tenant_id, API_KEY):

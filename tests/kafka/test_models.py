@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.broker import Cluster
 from recallflow.client import QueryTimeout, RecallClient
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
-from recallflow.enrichment import content_hash
+from recallflow.events import content_hash
 from recallflow.flows.reembed import TOGETHER
 from recallflow.flows.settings import TopicNames
 from recallflow.operators.enrichment.prompts import DATA, DATA_END

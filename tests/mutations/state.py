@@ -8,7 +8,7 @@ from pathlib import Path
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import UNKNOWN_BYTES
 from recallflow.connectors.kafka.messages import Outgoing
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.flows.router import Router
 from recallflow.flows.settings import Settings, TopicNames
 from recallflow.operators.events import Batch, Item
@@ -31,7 +31,7 @@ _MARK_BATCHES = 10
 class State:
     """A state directory of one partition, with the step that works on it."""
 
-    def __init__(self, path: Path, decisions: History) -> None:
+    def __init__(self, path: Path, decisions: ControlHistory) -> None:
         self.now_ms = 0
         self._embedder = load_embedder(SETTINGS.embedder)
         fingerprint = SETTINGS.fingerprint(self._embedder)

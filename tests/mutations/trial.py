@@ -13,7 +13,7 @@ import orjson
 
 from recallflow.connectors.kafka.control import take
 from recallflow.connectors.kafka.messages import Outgoing
-from recallflow.control import ALL_TENANTS, History, TokenKey
+from recallflow.control import ALL_TENANTS, ControlHistory, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
 from recallflow.errors import ErrorCode
 from recallflow.events import Event
@@ -85,7 +85,7 @@ class Trial:
         self.report = Report()
         self._folder, self._seed, self._count = folder, seed, count
         self._cast = Cast(BEGIN_MS + count * STEP_MS)
-        self._history = History()
+        self._history = ControlHistory()
         self._offsets: Counter[str] = Counter()
         self._nonces: dict[bytes, Owner] = {}
         self._secrets: list[str] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.flows.local import LocalService, open_local
@@ -110,11 +110,11 @@ def test_engines_killed_in_turns_lose_and_repeat_nothing(tmp_path: Path, start: 
         assert stats is not None
         return int(stats["memories"])
 
-    with open_local(Config(state_dir=state_dir, engine=SETTINGS), History()) as opened:
+    with open_local(Config(state_dir=state_dir, engine=SETTINGS), ControlHistory()) as opened:
         assert asyncio.run(missing(opened)) == []
         assert asyncio.run(count(opened)) < LOG_LINES
     write_lines(state_dir, LOG)  # to its end
-    with open_local(Config(state_dir=state_dir, engine=SETTINGS), History()) as opened:
+    with open_local(Config(state_dir=state_dir, engine=SETTINGS), ControlHistory()) as opened:
         assert asyncio.run(count(opened)) == LOG_LINES
 
 

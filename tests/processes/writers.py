@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from recallflow.connectors.lines import Delivered
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.local import LocalService, open_local
@@ -35,7 +35,7 @@ def write_calls(state_dir: Path, run: str) -> None:
     async def write_all(service: LocalService) -> None:
         await asyncio.gather(*(write(service, writer) for writer in range(WRITERS)))
 
-    with open_local(Config(state_dir=state_dir, engine=SETTINGS), History()) as opened:
+    with open_local(Config(state_dir=state_dir, engine=SETTINGS), ControlHistory()) as opened:
         asyncio.run(write_all(opened))
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from benchmarks.kafka_flow import connect, create
-from recallflow.enrichment import content_hash
+from recallflow.events import content_hash
 from tests.interpreters import interpreter
 from tests.kafka.engine import READY
 from tests.kafka.harness import GIVE_UP_S, own_topics, read_topic, until, watched

@@ -9,7 +9,7 @@ import jwt
 import orjson
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from recallflow.control import Control, History
+from recallflow.control import Control, ControlHistory
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, ApiKeyText, Headers, fingerprint, hash_of, new_salt
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.events import Item, decode
@@ -75,8 +75,10 @@ def signing_keys() -> list[SigningKey]:
 
 
 class Senders:
-    def __init__(self, mode: str = "required", issuer: Issuer | None = None, decisions: History | None = None) -> None:
-        self.decisions = History() if decisions is None else decisions
+    def __init__(
+        self, mode: str = "required", issuer: Issuer | None = None, decisions: ControlHistory | None = None
+    ) -> None:
+        self.decisions = ControlHistory() if decisions is None else decisions
         self._trust = Trust(mode, issuer or Issuer(), {fingerprint(SECRET): SECRET})
         self.restart()
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from recallflow import Memory
 from recallflow.cli import main
 from recallflow.connectors.llm import Meter
-from recallflow.control import History, Quota
+from recallflow.control import ControlHistory, Quota
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import ModelError, UsageError
 from recallflow.flows.config import (
@@ -341,7 +341,7 @@ def test_question_is_tried_once(
 
 
 def test_a_tenants_quota_comes_before_the_limit_of_the_settings(llm_server: LlmServer) -> None:
-    history = History()
+    history = ControlHistory()
 
     def decide(name: str, limit: int | None) -> None:
         event = Quota.model_validate({"type": "quota", "tenant_id": "acme", "name": name, "limit": limit})

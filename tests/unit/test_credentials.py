@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from recallflow.cli.telemetry import JsonFormatter, TextFormatter
 from recallflow.credentials import (
     MASK,
     SIGNATURE,
@@ -30,6 +29,7 @@ from recallflow.credentials import (
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
+from recallflow.telemetry import JsonFormatter, TextFormatter
 from tests.unit.senders import (
     BEFORE_MS,
     NOW_MS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow import workspace_of
 from recallflow.connectors.jwks import open_jwks
-from recallflow.control import ALL_TENANTS, ApiKey, History, OwnerMapping, Rollout, TokenKey
+from recallflow.control import ALL_TENANTS, ApiKey, ControlHistory, OwnerMapping, Rollout, TokenKey
 from recallflow.credentials import fingerprint
 from recallflow.errors import InvalidRecord, SinkError, SourceError
 from recallflow.fields import EPOCH_MS_MAX
@@ -28,13 +28,13 @@ def rollout(mode: str) -> Rollout:
     return Rollout.model_validate({"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": mode})
 
 
-def mode_at(history: History, at_ms: int) -> str | None:
+def mode_at(history: ControlHistory, at_ms: int) -> str | None:
     found = history.as_of("acme", "graph.rollout", "graph", at_ms)
     return found.mode if isinstance(found, Rollout) else None
 
 
 def test_a_verdict_is_taken_as_of_the_records_time() -> None:
-    history = History()
+    history = ControlHistory()
     for at_ms, mode in ((300, "off"), (100, "shadow"), (200, "canary")):
         history.add(at_ms, rollout(mode))
     history.add(50, OwnerMapping(type="owner.mapping", tenant_id="acme", name="graph", workspace="w"))
@@ -46,7 +46,7 @@ def test_a_verdict_is_taken_as_of_the_records_time() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), MODES), max_size=20), st.integers(-1, 21))
 def test_the_latest_decision_by_then_holds(decided: list[tuple[int, str]], at_ms: int) -> None:
-    history = History()
+    history = ControlHistory()
     for append_ms, mode in decided:
         history.add(append_ms, rollout(mode))
     by_then = sorted((one for one in decided if one[0] <= at_ms), key=lambda one: one[0])
@@ -98,7 +98,7 @@ def said(mode: str, said_ms: int) -> Rollout:
 
 
 def test_revocation_is_final_at_any_time() -> None:
-    history = History()
+    history = ControlHistory()
     assert history.add_signed(100, key(50_000))
     assert history.add_signed(200, key(10, revoked=True))  # by somebody whose clock is behind
     assert not history.add_signed(300, key(60_000))
@@ -117,7 +117,7 @@ SAID = st.lists(
 def test_signed_decisions_count_in_any_read_order(decided: list[tuple[int, int, str]], random: Random) -> None:
     unique = list({append_ms: (append_ms, said_ms, mode) for append_ms, said_ms, mode in decided}.values())
     read = random.sample(unique, len(unique))
-    history = History()
+    history = ControlHistory()
     for append_ms, said_ms, mode in read:
         history.add_signed(append_ms, said(mode, said_ms))
     for at_ms in range(-1, 22):
@@ -175,7 +175,7 @@ class Log:
     """The control topic, and the table that is read of it."""
 
     def __init__(self) -> None:
-        self.history = History()
+        self.history = ControlHistory()
         self.events: list[TokenKey] = []
         self.fails = False
         self.called = Event()

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow import limits
-from recallflow.enrichment import EMBEDDED_BYTES, text_to_embed
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import Event, MemoryEvent
+from recallflow.events import EMBEDDED_BYTES, Event, MemoryEvent, text_to_embed
 from recallflow.flows.settings import TopicNames
 from recallflow.operators.graph.write import with_statement
 from recallflow.parsing import parse, parse_control

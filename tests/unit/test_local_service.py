@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.calls import LocalCalls
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import (
     DeliveryFailed,
@@ -58,12 +58,14 @@ def embedding_config(tmp_path: Path, server: LlmServer, **chosen: Any) -> Config
     return Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding, **chosen)
 
 
-def with_service(config: Config, use: Callable[[LocalService], Awaitable[T]], decisions: History | None = None) -> T:
+def with_service(
+    config: Config, use: Callable[[LocalService], Awaitable[T]], decisions: ControlHistory | None = None
+) -> T:
 
     async def used(service: LocalService) -> T:
         return await use(service)
 
-    with open_local(config, decisions or History()) as service:
+    with open_local(config, decisions or ControlHistory()) as service:
         return asyncio.run(used(service))
 
 
@@ -187,7 +189,7 @@ def test_question_over_a_restart_answers_no_other_caller(tmp_path: Path) -> None
 
 
 def test_credentials_are_judged_and_limit_projects(tmp_path: Path) -> None:
-    decisions, mine, all_of_it = History(), ApiKeyText.new(), ApiKeyText.new()
+    decisions, mine, all_of_it = ControlHistory(), ApiKeyText.new(), ApiKeyText.new()
     decisions.add(0, api_key(mine, projects=["p"]))
     decisions.add(0, api_key(all_of_it))
     decisions.add(0, api_key(ApiKeyText.new(), tenant_id="other"))
@@ -259,7 +261,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with_service(config(tmp_path), tell)
     with (
         pytest.raises(SettingsMismatch),
-        open_local(Config(state_dir=tmp_path / "state", engine=Settings(episode_gap_minutes=3)), History()),
+        open_local(Config(state_dir=tmp_path / "state", engine=Settings(episode_gap_minutes=3)), ControlHistory()),
     ):
         pass
     behind = PartitionMissing("events would be missing")
@@ -268,7 +270,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise behind
 
     monkeypatch.setattr(LocalCalls, "begin", refuse)  # on the dataflow's thread
-    with pytest.raises(PartitionMissing), open_local(config(tmp_path), History()):
+    with pytest.raises(PartitionMissing), open_local(config(tmp_path), ControlHistory()):
         pass
 
 
@@ -277,7 +279,7 @@ def test_close_waits_for_pending_calls(tmp_path: Path) -> None:
         await service.store(memory(id=f"m{number}"), ())
 
     async def close_meanwhile() -> None:
-        opened = open_local(config(tmp_path), History())
+        opened = open_local(config(tmp_path), ControlHistory())
         service = opened.__enter__()
         told = [asyncio.create_task(tell(service, number)) for number in range(100)]
         await asyncio.sleep(0)

@@ -29,10 +29,9 @@ from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.llm import Meter
-from recallflow.control import History
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
+from recallflow.control import ControlHistory
 from recallflow.errors import ErrorCode, InvalidRecord
-from recallflow.events import DERIVED_TYPES
+from recallflow.events import DERIVED_TYPES, EnrichmentRequest, EnrichmentResult
 from recallflow.flows import record_spans as module
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.kafka_metrics import EnrichmentCounter, EnrichmentMetrics, MainFlowMetrics
@@ -49,7 +48,7 @@ from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position, Record
 from recallflow.responses import WARNINGS, Context, MemoryPage, RecalledMemory, Response, Warn
 from recallflow.state.directory import StateDirectory
-from recallflow.tracing import TRACE_HEADER
+from recallflow.telemetry import TRACE_HEADER
 from tools.dashboard import dashboard
 from tools.reference import metrics
 
@@ -124,7 +123,7 @@ def running(tally: OutputCounter, tmp_path: Path) -> Any:
         watch=Watch(dict, {MEMORIES: TopicDescription("m", 2)}),
         connection=Mock(spec=BrokerConnection, connected=True),
         owning_partitions=OwningPartitions(1),
-        authoriser=Authoriser(History(), Trust()),
+        authoriser=Authoriser(ControlHistory(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
         spans=RecordSpans(Stages((MEMORIES, QUERIES)), waits=QUERIES),
         checkpoints=None,

@@ -205,7 +205,7 @@ FULL_BYTES = 60_000  # of a pipe that nobody reads: another line may not fit in
 FLOW = """
 import logging, threading
 from types import SimpleNamespace
-from recallflow.cli.telemetry import set_up_logging
+from recallflow.telemetry import set_up_logging
 from recallflow.flows.router import stop_on_signals
 
 set_up_logging("text")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.control import GateVerdict
 from recallflow.credentials import ApiKeyText, is_signed
-from recallflow.enrichment import EnrichmentRequest
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
+from recallflow.events import EnrichmentRequest
 from recallflow.flows.router import KEY_BYTES, Router, letter
 from recallflow.flows.settings import AuthSettings, TopicNames
 from recallflow.flows.topic_checks import LEAST_BYTES

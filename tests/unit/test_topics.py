@@ -23,7 +23,7 @@ from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at, reached, records_of
 from recallflow.connectors.kafka.place import LogProgress, PartitionProgress
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
-from recallflow.control import History, Quota
+from recallflow.control import ControlHistory, Quota
 from recallflow.errors import SourceError, StateError, StorageError
 from recallflow.flows import first_places
 from recallflow.flows.first_places import DeliveredOffsets, answered_requests, sent_before, since_first_record
@@ -314,8 +314,8 @@ class Deployment:
 ignored: Callable[[Any], None] = Mock()
 
 
-def decided() -> History:
-    history = History()
+def decided() -> ControlHistory:
+    history = ControlHistory()
     for tenant, limit in LIMITS.items():
         for name in (EVENTS_PER_S, QUERIES_PER_S):
             history.add(0, Quota(type="quota", tenant_id=tenant, name=name, limit=limit))

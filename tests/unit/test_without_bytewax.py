@@ -21,7 +21,7 @@ HIDDEN = HIDING.format(names=("bytewax", "confluent_kafka"))
 LOCAL = """
 import asyncio, orjson
 from pathlib import Path
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.flows.config import Config
 from recallflow.flows.local import open_local
 from recallflow.parsing import parse
@@ -35,7 +35,7 @@ async def use(service):
     return stored.position, [memory.content for memory in answer.memories]
 
 for number in range(2):
-    with open_local(Config(state_dir=Path(sys.argv[1])), History()) as service:
+    with open_local(Config(state_dir=Path(sys.argv[1])), ControlHistory()) as service:
         position, found = asyncio.run(use(service))
     assert str(position) == f"local:0:{number}", position
     assert set(found) == {"The kettle is broken"}, found

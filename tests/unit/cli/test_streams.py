@@ -19,10 +19,10 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext
 from recallflow.cli.output import error, heading, json_line, note, paragraph, table
 from recallflow.cli.records import line_of
 from recallflow.cli.replay_jobs import ProgressMeter
-from recallflow.cli.telemetry import JsonFormatter, TextFormatter, set_up_logging
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.operators import writes
+from recallflow.telemetry import JsonFormatter, TextFormatter, set_up_logging
 from tests.unit.cli.harness import Cli, event, jsonl, on_files, terminal
 
 TEXT = "Köln 😀 “Łódź”"

@@ -14,7 +14,7 @@ from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka import dead_letters, sender
 from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.control import ApiKey, History
+from recallflow.control import ApiKey, ControlHistory
 from tests.unit.cli.harness import Cli, assert_error, parsed
 from tests.unit.connectors.fake_consumer import FakeKafka
 from tests.unit.connectors.fake_kafka import FakeProducer
@@ -130,7 +130,7 @@ def test_replayed_log_is_sent_once(cli: Cli, topics: Topics, tmp_path: Path) -> 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """DecisionSender about keys of two tenants, as the control topic holds it."""
-    history = History()
+    history = ControlHistory()
     for at_ms, tenant, name, fields in (
         (1_000, "acme", "a1", {"end_users": ["ann"], "by": "kim"}),
         (2_000, "acme", "b2", {}),

@@ -22,7 +22,7 @@ from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.enrichment import EnrichmentResult
+from recallflow.events import EnrichmentResult
 from recallflow.flows import first_places, ownership
 from recallflow.flows.engine_metrics import Stages
 from recallflow.flows.enrich import RequestReader, recipe

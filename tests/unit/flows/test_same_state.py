@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from recallflow.connectors.calls import LocalCalls
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, process
@@ -55,7 +55,7 @@ def by_callers(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
                 continue
         return found
 
-    with open_local(Config(state_dir=state_dir, engine=THREE), History()) as service:
+    with open_local(Config(state_dir=state_dir, engine=THREE), ControlHistory()) as service:
         return asyncio.run(send(service))
 
 

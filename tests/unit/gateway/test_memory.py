@@ -7,7 +7,7 @@ import pytest
 
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, OverQuota, QueryTimeout
 from recallflow.responses import ErrorBody, Response
-from recallflow.tracing import TRACE_HEADER
+from recallflow.telemetry import TRACE_HEADER
 from tests.unit.gateway.serving import Engine, Everybody
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}

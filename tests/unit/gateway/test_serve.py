@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.credentials import ApiKeyText
 from recallflow.flows.admission import LiveAdmission
 from recallflow.flows.gateway import TenantRollouts, to_file
@@ -233,7 +233,7 @@ def test_control_file_without_state_dir_ends_with_status_2(cli: Callable[..., An
 
 
 def test_unwritable_decision_is_not_an_internal_error(tmp_path: Path) -> None:
-    decisions = History()
+    decisions = ControlHistory()
     present = LiveAdmission(Authoriser(decisions, Trust("off")))
     rollouts = TenantRollouts(present, decisions, to_file(tmp_path, decisions))
     with served(build_app(Engine(), Everybody(), rollouts, Limits(), CollectorRegistry())) as url:

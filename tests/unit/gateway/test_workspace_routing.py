@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.requests import Limits
-from recallflow.control import History, OwnerMapping, owner_mappings
+from recallflow.control import ControlHistory, OwnerMapping, owner_mappings
 from recallflow.credentials import ApiKeyText
 from tests.unit.gateway.serving import Engine, Everybody, Undecided, config_in, gateway, local_gateway
 from tests.unit.senders import api_key
@@ -108,7 +108,7 @@ def test_admission_judges_the_workspace_by_mapping(tmp_path: Path) -> None:
 
 
 def test_a_revoked_mapping_is_no_mapping_any_more() -> None:
-    decisions = History()
+    decisions = ControlHistory()
     for at, workspace in ((1, "org_w"), (2, None)):
         decisions.add(at, OwnerMapping(type="owner.mapping", tenant_id="acme", name="webrenew", workspace=workspace))
     assert [owner_mappings(decisions, "acme", at) for at in (0, 1, 2)] == [

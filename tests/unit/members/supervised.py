@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from recallflow.cli.telemetry import set_up_logging
 from recallflow.flows.config import Config, RawSetting, read_config
 from recallflow.members import run_members
+from recallflow.telemetry import set_up_logging
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 BACKOFF_S = 0.05

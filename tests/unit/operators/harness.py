@@ -11,7 +11,7 @@ import numpy.typing as npt
 import orjson
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.control import History, RecallSettings
+from recallflow.control import ControlHistory, RecallSettings
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
@@ -240,9 +240,12 @@ def make_event(event_type: str, at_ms: int = 0, /, **fields: Any) -> dict[str, A
 
 
 def run_flow(
-    events: Iterable[Event], state_dir: Path | None = None, partitions: int = 1, decisions: History | None = None,
+    events: Iterable[Event],
+    state_dir: Path | None = None,
+    partitions: int = 1,
+    decisions: ControlHistory | None = None,
     **chosen: Any,
-) -> Processed:  # fmt: skip
+) -> Processed:
     """Run events through the whole flow, with one state partition unless a test needs more: each costs 12 ms. Texts are
     compared by spelling, unless a test is about meaning."""
     lines = [orjson.dumps(event) for event in events]

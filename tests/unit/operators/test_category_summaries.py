@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import Category, History
+from recallflow.control import Category, ControlHistory
 from recallflow.operators.recall.category_summaries import CATEGORIES, category_of
 from recallflow.state.rows import MemoryRow
 from tests.unit.operators.harness import make_event, run_flow
@@ -65,7 +65,7 @@ def test_a_context_sums_up_by_the_tenants_categories() -> None:
         make_event("memory", 2_000, topics=["pier"], content="The boat was sold to Nils."),
         make_event("recall", 9_000, query="boat", max_tokens=2_000),
     ]
-    decisions = History()
+    decisions = ControlHistory()
     for at_ms, name, removed in ((0, "Harbour", False), (0, "pier", False), (1, "pier", True)):
         event = Category(type="category", tenant_id="acme", name=name, description="Boats.", removed=removed)
         decisions.add(at_ms, event)

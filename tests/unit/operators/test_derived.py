@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.enrichment import content_hash
+from recallflow.events import content_hash
 from recallflow.flows.embedded import Processed
 from recallflow.limits import MADE_MAX
 from recallflow.operators import large

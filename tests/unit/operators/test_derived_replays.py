@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.enrichment import content_hash
+from recallflow.events import content_hash
 from recallflow.operators import large
 from recallflow.operators.episodes import episode_id
 from recallflow.operators.rules import EnrichmentTasks

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, Kind, Matrix, TextVectors
-from recallflow.enrichment import content_hash
+from recallflow.events import content_hash
 from recallflow.flows.embedded import Processed
 from recallflow.llm import Embedded
 from recallflow.operators.events import Analysis, Refused, Write, decode

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from recallflow.control import Category, History
+from recallflow.control import Category, ControlHistory
 from recallflow.errors import ModelFailure
 from recallflow.llm import Prompt
 from recallflow.operators.answers import models as asking
@@ -92,7 +92,7 @@ def test_selected_categories_limit_and_order_the_summaries_and_no_memory(
 
 
 def test_offered_categories_have_summaries_and_descriptions(answered: Answered, language: Language) -> None:
-    decisions = History()
+    decisions = ControlHistory()
     for at_ms, (name, removed) in enumerate({"work": False, "diet": False, "hobbies": False, "travel": True}.items()):
         event = Category(type="category", tenant_id="acme", name=name, description=f"all about {name}", removed=removed)
         decisions.add(at_ms, event)

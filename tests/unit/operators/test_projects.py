@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.control import History, Rollout
-from recallflow.enrichment import content_hash
+from recallflow.control import ControlHistory, Rollout
+from recallflow.events import content_hash
 from recallflow.operators.graph.write import Similarity
 from recallflow.operators.recall import moment
 from recallflow.outputs import Output
@@ -33,7 +33,7 @@ SIMILAR = Similarity(max_k=100, max_per_memory=100)  # few links are kept: how m
 
 
 def rules() -> dict[str, Any]:
-    decisions = History()
+    decisions = ControlHistory()
     decisions.add(0, Rollout(type="graph.rollout", tenant_id="acme", name="default", mode="canary"))
     return {"decisions": decisions, "similarity": SIMILAR}
 

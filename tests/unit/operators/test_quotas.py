@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.control import SETTLED_MS, History, Quota, quota
+from recallflow.control import SETTLED_MS, ControlHistory, Quota, quota
 from recallflow.errors import OverQuota
 from recallflow.limits import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.operators.events import Ask, Item, Refused, Write, decode
@@ -18,8 +18,8 @@ MEMORIES, QUERIES = "memories", "queries"
 STAMPED = (MEMORIES, QUERIES)
 
 
-def limited(*limits: tuple[int, str, str, int | None]) -> History:
-    history = History()
+def limited(*limits: tuple[int, str, str, int | None]) -> ControlHistory:
+    history = ControlHistory()
     for at_ms, tenant_id, name, limit in limits:
         history.add(at_ms, Quota(type="quota", tenant_id=tenant_id, name=name, limit=limit))
     return history
@@ -124,7 +124,7 @@ def test_restart_within_a_second_judges_the_same(
     assert expected == [one.position.offset for one in records if _is_over(one, records, history)]
 
 
-def _is_over(one: Record, log: list[Record], history: History) -> bool:
+def _is_over(one: Record, log: list[Record], history: ControlHistory) -> bool:
     """Whether so many of its tenant's records came before it in its second, as a limit held for them."""
 
     def limit(other: Record) -> int | None:

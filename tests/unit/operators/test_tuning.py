@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.control import History, RecallSettings
+from recallflow.control import ControlHistory, RecallSettings
 from recallflow.errors import InvalidRecord
 from recallflow.operators.recall.modes import MODES
 from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned, validate
@@ -82,14 +82,14 @@ def test_depth_out_of_range_is_a_warning(depth: int, warned: bool) -> None:
 
 
 def decided(
-    history: History, at_ms: int, settings: dict[str, Any], tenant_id: str = "acme", name: str = "recall"
+    history: ControlHistory, at_ms: int, settings: dict[str, Any], tenant_id: str = "acme", name: str = "recall"
 ) -> None:
     event = {"type": "tenant.settings", "tenant_id": tenant_id, "name": name, "settings": settings}
     history.add(at_ms, parse_control(orjson.dumps(event)))
 
 
 def test_tenant_settings_are_those_of_the_requested_time() -> None:
-    history = History()
+    history = ControlHistory()
     decided(history, 100, {"weights": {"hybrid": {"recency": 0.1}}})
     decided(history, 200, {"weights": {"hybrid": {"recency": 0.2}}})
     decided(history, 100, {"weights": {"hybrid": {"recency": 0.9}}}, tenant_id="globex")
@@ -110,7 +110,7 @@ def test_tenant_settings_are_those_of_the_requested_time() -> None:
 )
 def test_settings_that_make_no_sense_are_refused_as_a_whole(settings: dict[str, Any], about: str) -> None:
     with pytest.raises(InvalidRecord) as raised:
-        decided(History(), 0, settings)
+        decided(ControlHistory(), 0, settings)
     assert about in str(raised.value)
 
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.events import Event, MemoryEvent
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import QueryEvent
@@ -83,7 +83,7 @@ def _told(processed: Any) -> list[Any]:
 
 def test_undeclared_revocation_revokes_nothing() -> None:
     fields = {"type": "quota", "tenant_id": "acme", "name": "queries_per_s", "limit": 1, "timestamp": 5}
-    history = History()
+    history = ControlHistory()
     history.add_signed(1, parse_control(orjson.dumps(fields | {"revoked": True})))
     assert not history.is_revoked("acme", "quota", "queries_per_s", 2)
     assert history.add_signed(2, parse_control(orjson.dumps(fields | {"limit": 2, "timestamp": 6})))

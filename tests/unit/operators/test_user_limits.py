@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.control import SETTLED_MS, History, Quota
+from recallflow.control import SETTLED_MS, ControlHistory, Quota
 from recallflow.limits import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
 from recallflow.outputs import Output
 from recallflow.state import keys
@@ -22,8 +22,8 @@ BEGIN_MS = 1_000_000
 IDS = ("a", "b", "c", "d")
 
 
-def history(at_ms: int = 0, **limits: int | None) -> History:
-    found = History()
+def history(at_ms: int = 0, **limits: int | None) -> ControlHistory:
+    found = ControlHistory()
     for name, limit in limits.items():
         found.add(at_ms, Quota(type="quota", tenant_id="acme", name=name, limit=limit))
     return found
@@ -44,7 +44,7 @@ def edge(source: str, target: str) -> dict[str, Any]:
 class Limited(Harness):
     """A state whose tenant has quotas, from the first record on."""
 
-    def __init__(self, path: Path, decisions: History) -> None:
+    def __init__(self, path: Path, decisions: ControlHistory) -> None:
         super().__init__(path, rules={"decisions": decisions}, append_ms=lambda offset: BEGIN_MS + offset)
 
     def held(self) -> Held:
@@ -59,7 +59,7 @@ class Limited(Harness):
 def limited(tmp_path: Path) -> Iterator[Any]:
     made: list[Limited] = []
 
-    def make(decisions: History) -> Limited:
+    def make(decisions: ControlHistory) -> Limited:
         made.append(Limited(tmp_path / "state", decisions))
         return made[-1]
 

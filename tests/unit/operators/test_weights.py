@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.control import History, RecallSettings, TenantSettings
+from recallflow.control import ControlHistory, RecallSettings, TenantSettings
 from recallflow.operators.recall.factors import boosts, log_recency, quality, raw, usage
 from recallflow.operators.recall.modes import rank
 from recallflow.queries import BOOSTS, WEIGHTS, Mode
@@ -138,7 +138,7 @@ def test_answer_explains_boosts_with_the_weights_that_hold() -> None:
     told = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
     judged = make_event("memory.feedback", memory_id="a", useful=True)
     settings = {"weights": {"hybrid": {"personalisation": 0}}}
-    decided = History()
+    decided = ControlHistory()
     decided.add(0, TenantSettings(type="tenant.settings", tenant_id="acme", name="recall", settings=settings))
     ask = make_event("recall", query="red bike", k=1)
     own, balanced = ask | {"weights": {"personalisation": 0.5}}, ask | {"mode": "balanced", "session_id": "s"}

@@ -17,7 +17,7 @@ from mcp_types import CallToolResult
 
 from recallflow.connectors.mcp.server import build_server
 from recallflow.connectors.mcp.tools import TEXT_CHARACTERS, TEXTS_CHARACTERS, Caller, Performer, ServerScope
-from recallflow.control import History
+from recallflow.control import ControlHistory
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import DeliveryFailed, QueryTimeout, SourceError
 from recallflow.flows import gateway, mcp
@@ -124,7 +124,7 @@ def test_model_cannot_choose_the_user(tmp_path: Path) -> None:
             found = await call(client, "search_memory", query="Which tea is green?", limit=50)
             return [memory["content"] for memory in found.structured_content["memories"]]
 
-    with mcp.embedded(config_in(tmp_path), History()) as behind:
+    with mcp.embedded(config_in(tmp_path), ControlHistory()) as behind:
         assert run(lambda: session(behind, "ann")) == ["The tea of ann is green."]
         assert run(lambda: session(behind, "bob")) == ["The tea of bob is green."]
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from recallflow.embedder import Matrix
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownMemory, content_hash
 from recallflow.errors import EmbedderError, ModelError
-from recallflow.events import Event
+from recallflow.events import EnrichmentRequest, EnrichmentResult, Event, ShownMemory, content_hash
 from recallflow.fields import parse_time
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt, Spent
 from recallflow.operators.enrichment.enrich import Thresholds, enrich

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import Matrix
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownEntity
+from recallflow.events import EnrichmentRequest, EnrichmentResult, ShownEntity
 from recallflow.llm import Completion, Embedded, Prompt, Spent
 from recallflow.operators.enrichment.enrich import Thresholds, enrich, plan
 from recallflow.operators.enrichment.results import CLAIMS_MAX, REFUSALS

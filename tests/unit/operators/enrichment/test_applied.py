@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.enrichment import EnrichmentResult, ShownEntity, ShownMemory
+from recallflow.events import EnrichmentResult, ShownEntity, ShownMemory
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from tests.unit.operators.enrichment.models import OWNER, Scripted, Vectors, memory, request, results

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.enrichment import EnrichmentRequest
-from recallflow.events import GraphEdges
+from recallflow.events import EnrichmentRequest, GraphEdges
 from recallflow.operators.enrichment.enrich import Thresholds
 from recallflow.operators.enrichment.relationships import REPLACED_MAX
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results

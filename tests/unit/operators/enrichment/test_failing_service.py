@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
-from recallflow.enrichment import EnrichmentResult
+from recallflow.events import EnrichmentResult
 from recallflow.llm import Task
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.results import LACKS

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from recallflow.connectors.llm import Endpoint, load_language_model
-from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
+from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.operators.enrichment.enrich import Thresholds, enrich
 from recallflow.operators.enrichment.prompts import DATA, DATA_END

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.enrichment import EnrichmentRequest, ShownEntity
+from recallflow.events import EnrichmentRequest, ShownEntity
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.enrich import Thresholds, plan
 from recallflow.operators.enrichment.prompts import DATA, DATA_END, names_it, sources_of, stands_in

@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from recallflow.control import Category, History
+from recallflow.control import Category, ControlHistory
 from recallflow.embedder import Kind, Matrix
-from recallflow.enrichment import EnrichmentRequest, content_hash
+from recallflow.events import EnrichmentRequest, content_hash
 from recallflow.llm import EmbeddingService
 from recallflow.operators.enrichment.requests import EPISODE, MEMORY
 from recallflow.operators.rules import EnrichmentTasks
@@ -106,7 +106,7 @@ def test_an_update_asks_where_the_text_is_another(make: Callable[..., Harness]) 
 
 
 def test_uncategorised_memory_requests_a_category_if_any_exist(make: Callable[..., Harness]) -> None:
-    decisions = History()
+    decisions = ControlHistory()
     for at_ms, name, removed in ((1, "family", False), (3, "family", True)):
         event = Category(type="category", tenant_id="acme", name=name, description="Kin.", removed=removed)
         decisions.add(at_ms, event)

@@ -9,7 +9,7 @@ import orjson
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from recallflow.enrichment import EnrichmentRequest, content_hash
+from recallflow.events import EnrichmentRequest, content_hash
 from recallflow.operators.rules import EnrichmentTasks
 from recallflow.outputs import Output, Requested
 from tests.groups import share

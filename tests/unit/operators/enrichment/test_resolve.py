@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.enrichment import ShownEntity
-from recallflow.events import GraphEdges
+from recallflow.events import GraphEdges, ShownEntity
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
 
 ANA = ShownEntity(key="entity:ana silva", name="Ana Silva", type="person", told_by="Ana Silva is my sister.")

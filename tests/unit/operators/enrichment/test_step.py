@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.enrichment import EnrichmentResult
+from recallflow.events import EnrichmentResult
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
 from recallflow.operators.enrichment.results import PositionedRequest, result
 from recallflow.operators.enrichment.step import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync

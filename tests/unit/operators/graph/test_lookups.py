@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import GateVerdict, History, Rollout
+from recallflow.control import ControlHistory, GateVerdict, Rollout
 from recallflow.operators.graph import rollout as status_module
 from tests.unit.operators.graph.harness import HOUR_MS
 from tests.unit.operators.harness import make_event, run_flow
@@ -42,7 +42,7 @@ def test_status_counts_nodes_by_kind_and_edges_by_type() -> None:
 
 
 def test_status_reports_rollout_and_blocking_verdict() -> None:
-    history = History()
+    history = ControlHistory()
     rollout = Rollout(type="graph.rollout", tenant_id="acme", name="default", mode="canary", by="ops", why="try it")
     history.add(HOUR_MS, rollout)
     verdict = GateVerdict(type="gate.verdict", tenant_id="acme", name="default", blocked=True, by="ops", why="too slow")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import DEFAULT, GateVerdict, History, Rollout
+from recallflow.control import DEFAULT, ControlHistory, GateVerdict, Rollout
 from recallflow.errors import StorageError
 from recallflow.operators.events import QueryContext
 from recallflow.operators.graph import rollout
@@ -22,18 +22,20 @@ GOOD, BAD = BaselineComparison(0.0, {"caused_by": 0.1}, 30), BaselineComparison(
 WINDOW = Window(span_ms=1_000, most=100, answers=10, feedback=3)
 
 
-def rolled_out(mode: str, history: History | None = None, at_ms: int = 0, tenant_id: str = TENANT) -> History:
-    decisions = history or History()
+def rolled_out(
+    mode: str, history: ControlHistory | None = None, at_ms: int = 0, tenant_id: str = TENANT
+) -> ControlHistory:
+    decisions = history or ControlHistory()
     decisions.add(at_ms, Rollout(type="graph.rollout", tenant_id=tenant_id, name="default", mode=mode))  # type: ignore[arg-type]
     return decisions
 
 
-def decided(history: History, blocked: bool, at_ms: int, name: str = DEFAULT) -> None:
+def decided(history: ControlHistory, blocked: bool, at_ms: int, name: str = DEFAULT) -> None:
     """By an operator."""
     history.add(at_ms, GateVerdict(type="gate.verdict", tenant_id=TENANT, name=name, blocked=blocked, by="ops"))
 
 
-def expansions_of(history: History, gates: QualityGates | None = None, *, enabled: bool = True) -> Expansions:
+def expansions_of(history: ControlHistory, gates: QualityGates | None = None, *, enabled: bool = True) -> Expansions:
     return Expansions(history, gates or QualityGates(WINDOW), enabled=enabled)
 
 
@@ -72,7 +74,7 @@ def test_reached_bounds_are_reported() -> None:
     ("expansions", "fallback"),
     [
         (expansions_of(rolled_out("canary"), enabled=False), "feature_flag_disabled"),
-        (expansions_of(History()), "rollout_off"),
+        (expansions_of(ControlHistory()), "rollout_off"),
         (expansions_of(rolled_out("off")), "rollout_off"),
         (expansions_of(rolled_out("canary", tenant_id=OTHER)), "rollout_off"),
         (expansions_of(rolled_out("shadow")), "shadow_mode"),
@@ -84,7 +86,7 @@ def test_expansion_without_rollout_is_not_applied(expansions: Expansions, fallba
 
 @pytest.mark.parametrize("mode", ["off", "feature"])
 def test_nothing_is_expanded_where_nothing_is_rolled_out(mode: str) -> None:
-    decisions = History() if mode == "off" else rolled_out("canary")
+    decisions = ControlHistory() if mode == "off" else rolled_out("canary")
     expansions = expansions_of(decisions, enabled=mode == "off")
     run(expansions, expand=fails)
     assert expansions.watched(TENANT).figures["answers"] == 0
@@ -136,7 +138,7 @@ def test_shadow_mode_never_changes_the_answer() -> None:
 
 
 def play(
-    expansions: Expansions, history: History, times: range, compared: BaselineComparison
+    expansions: Expansions, history: ControlHistory, times: range, compared: BaselineComparison
 ) -> list[tuple[int, bool]]:
     """Ask at each time, and apply verdicts at once. Return times and contents of the verdicts."""
     said = []
