@@ -23,7 +23,7 @@ from pathlib import Path
 import boto3
 import orjson
 
-from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
+from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings

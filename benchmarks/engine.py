@@ -29,7 +29,7 @@ from benchmarks import floor, kinds
 from benchmarks.conversation_events import message_lines
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.lines import Delivered, IteratorFeed
+from recallflow.connectors.local_inputs import Delivered, IteratorFeed
 from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
 from recallflow.flows.gc_policy import ONE_THREAD
 from recallflow.flows.settings import Settings

@@ -22,7 +22,7 @@ from benchmarks.conversation_events import TENANT, BrokenRunError
 from benchmarks.engine import events
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.lines import IteratorFeed
+from recallflow.connectors.local_inputs import IteratorFeed
 from recallflow.control import ControlHistory, Rollout
 from recallflow.flows.embedded import EmbeddedEngine, Processed, process, run_lines
 from recallflow.flows.settings import Settings

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from recallflow.connectors.lines import Delivered
+from recallflow.connectors.local_inputs import Delivered
 from recallflow.embedder import Embedder
 from recallflow.flows.embedded import process
 from recallflow.flows.model_settings import ModelSettings

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation, Question
-from recallflow.connectors.lines import IteratorFeed
+from recallflow.connectors.local_inputs import IteratorFeed
 from recallflow.embedder import NO_FLOATS, TextVectors, embed_texts
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
-from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
+from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore, Keeper
 from recallflow.errors import CheckpointError, MasterKeyError, StorageError
 from recallflow.process import beside

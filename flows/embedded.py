@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, TurnFeed
+from recallflow.connectors.local_inputs import Delivered, Delivery, Feed, IteratorFeed, TurnFeed
 from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import LogChanged

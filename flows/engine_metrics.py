@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from recallflow.connectors.calls import LocalCalls
 from recallflow.connectors.llm import Meter
+from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.distribution import __version__
 from recallflow.errors import ErrorCode, ModelFailure, OverQuota
 from recallflow.events import DERIVED_TYPES

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from confluent_kafka import Consumer
 
+from recallflow.connectors.kafka.cluster import Ends
 from recallflow.connectors.kafka.messages import identity_of, time_ms
-from recallflow.connectors.kafka.place import LogProgress, PartitionProgress, Tails
-from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.partition import LogProgress, PartitionProgress, Tails
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, NewConsumer, TopicReader
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar, get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.kafka.connection import BrokerConnection, Watch
+from recallflow.connectors.kafka.cluster import BrokerConnection, Watch
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
-from recallflow.connectors.calls import LocalCalls
+from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.control import SETTLED_MS, ControlHistory, TokenKey
 from recallflow.credentials import Headers
 from recallflow.distribution import way_out

@@ -6,14 +6,13 @@ from threading import Event
 from types import MappingProxyType
 
 from recallflow.connectors.kafka.admin import TopicAsker
-from recallflow.connectors.kafka.connection import BrokerConnection, CatchUp, Watch
+from recallflow.connectors.kafka.cluster import BrokerConnection, CatchUp, Ends, Watch
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.delivery import DeliverySink, EarlierOutputs
 from recallflow.connectors.kafka.hub import WAYS, MemoryEnds, Remedies
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.place import PartitionProgress
-from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.partition import PartitionProgress
+from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs
 from recallflow.control import ControlHistory
 from recallflow.flows.checkpointing import Restore
 from recallflow.flows.config import Config

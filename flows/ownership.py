@@ -12,14 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
-from recallflow.connectors.kafka.delivery import EarlierOutputs
+from recallflow.connectors.kafka.cluster import Ends, earliest, read_tails
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.hub import WAYS, Remedies, gone
 from recallflow.connectors.kafka.messages import Identity, append_ms, identity_of
-from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import BarrierProgress, OwnedSource, lane_at
-from recallflow.connectors.kafka.place import LogProgress, PartitionProgress, Tails
-from recallflow.connectors.kafka.tails import Ends, earliest, read_tails
+from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue, Tails
+from recallflow.connectors.kafka.sender import EarlierOutputs
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone, SourceError
 from recallflow.flows.checkpointing import Restore

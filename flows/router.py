@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from recallflow.connectors.kafka.delivery import ToSend
 from recallflow.connectors.kafka.messages import Headers, Outgoing, headers_bytes
 from recallflow.connectors.kafka.owned import OwnedSource
+from recallflow.connectors.kafka.sender import ToSend
 from recallflow.credentials import mask, signed, without_credentials
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.config import Config

@@ -19,8 +19,8 @@ from heapq import heapify, heapreplace
 from confluent_kafka import KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.group import GroupShares, Shares
-from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import OwnedSource
+from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import RecallflowError
 from recallflow.flows.checkpointing import Restore

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from recallflow.connectors.calls import LocalCalls
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.lines import Delivered
+from recallflow.connectors.local_inputs import Delivered, LocalCalls
 from recallflow.connectors.model_embedders import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.flows.gc_policy import collect_due_garbage

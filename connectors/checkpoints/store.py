@@ -10,17 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from recallflow.connectors.checkpoints.manifest import (
+from recallflow.connectors.checkpoints.generation import (
     MANIFEST_BYTES_MAX,
     CheckpointOrigin,
+    Fetching,
+    Hashed,
     Manifest,
+    Sending,
     decode,
     digest_of,
     encode,
+    in_parallel,
     manifest_name,
 )
 from recallflow.connectors.checkpoints.objects import ListedObject, Objects, StoreRetries, locate
-from recallflow.connectors.checkpoints.transfer import Fetching, Hashed, Sending, in_parallel
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
 from recallflow.private_files import make_private_folder
 from recallflow.process import OUTAGE_S

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.messages import size_bytes
-from recallflow.connectors.kafka.order import Lane
+from recallflow.connectors.kafka.partition import Lane
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.errors import SourceError
 from recallflow.kafka_clients import Complaints, denies, passes

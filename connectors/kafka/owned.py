@@ -14,11 +14,10 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from recallflow.connectors.kafka.connection import CatchUp
+from recallflow.connectors.kafka.cluster import CatchUp
 from recallflow.connectors.kafka.hub import BATCH_MAX, WAYS, Hub, LaneReader, MemoryEnds, Remedies
 from recallflow.connectors.kafka.messages import record_of
-from recallflow.connectors.kafka.order import Lane
-from recallflow.connectors.kafka.place import LogProgress, Tails
+from recallflow.connectors.kafka.partition import Lane, LogProgress, Tails
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import Closing

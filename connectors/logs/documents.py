@@ -15,7 +15,7 @@ import ijson
 import orjson
 from ijson.common import ObjectBuilder
 
-from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.events import piece
 from recallflow.parsing import unmarked
 

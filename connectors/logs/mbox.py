@@ -22,7 +22,7 @@ from email.policy import compat32
 from email.utils import getaddresses, parsedate_to_datetime
 from typing import BinaryIO
 
-from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.events import (
     EMPTY,
     ImportScope,

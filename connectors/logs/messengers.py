@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, get_args
 
-from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
 from recallflow.connectors.logs.events import (
     EMPTY,

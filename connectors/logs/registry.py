@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.assistants import CHATGPT, CLAUDE
 from recallflow.connectors.logs.chat_json import LOCOMO, OPENAI, SHAREGPT
 from recallflow.connectors.logs.documents import elements, first_objects, is_document

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import orjson
 
-from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.local_inputs import bounded_lines
 from recallflow.connectors.logs.chat_json import Conversations, listed
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
 from recallflow.connectors.logs.events import (

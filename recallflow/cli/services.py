@@ -27,7 +27,7 @@ from recallflow.limits import RECORD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from recallflow.connectors.lines import Delivery
+    from recallflow.connectors.local_inputs import Delivery
     from recallflow.flows.config import Config
     from recallflow.outputs import Answer, DeadLetter, Receipted
 
@@ -219,7 +219,7 @@ def add_pipe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def run_pipe(options: argparse.Namespace) -> int:
-    from recallflow.connectors.lines import PumpFeed, batches_of_lines
+    from recallflow.connectors.local_inputs import PumpFeed, batches_of_lines
     from recallflow.flows.embedded import EmbeddedEngine, run_lines
     from recallflow.flows.settings import open_at_rest
 

@@ -13,7 +13,7 @@ from recallflow.errors import CheckpointError, UsageError
 from recallflow.owner import parse_ranges, ranges_of
 
 if TYPE_CHECKING:
-    from recallflow.connectors.checkpoints.manifest import Manifest
+    from recallflow.connectors.checkpoints.generation import Manifest
     from recallflow.connectors.checkpoints.store import CheckpointStore
     from recallflow.credentials import MasterKey
     from recallflow.flows.settings import EncryptionSettings
@@ -258,7 +258,7 @@ def run_split(options: argparse.Namespace) -> int:
 
 
 def run_merge(options: argparse.Namespace) -> int:
-    from recallflow.connectors.kafka.place import progress_of
+    from recallflow.connectors.kafka.partition import progress_of
     from recallflow.state.folders import names
     from recallflow.state.moving import merge
 

@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.cli import main
-from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.cluster import Ends
 from recallflow.control import DEFAULT, GateVerdict, Rollout
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.graph.quality_gate import Window

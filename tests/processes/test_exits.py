@@ -49,7 +49,7 @@ LINES = b"".join(
         {"type": "recall", "query": "Where?"},
     )
 )
-SOURCE = "connectors.lines.TurnFeed.take"
+SOURCE = "connectors.local_inputs.TurnFeed.take"
 STEP = "operators.step.StateStep.take"
 PLACES = [SOURCE, STEP, "flows.state_loop.StateLoop.begin", "state.directory.StateDirectory.sync"]
 Broken = Callable[..., subprocess.CompletedProcess[bytes]]

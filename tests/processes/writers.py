@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from recallflow.connectors.lines import Delivered
+from recallflow.connectors.local_inputs import Delivered
 from recallflow.control import ControlHistory
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import EmbeddedEngine, run_lines

@@ -21,9 +21,9 @@ import confluent_kafka
 import confluent_kafka.admin
 import orjson
 
-from recallflow.connectors.kafka import connection, control, group_consumer, hub, membership, tails
+from recallflow.connectors.kafka import cluster, control, group_consumer, hub, membership
 from recallflow.connectors.kafka.messages import identity_of, record_of
-from recallflow.connectors.kafka.place import PartitionProgress
+from recallflow.connectors.kafka.partition import PartitionProgress
 from recallflow.errors import OutputsGone, RecallflowError, SinkError, SourceError
 from recallflow.flows import ownership, standby
 from recallflow.flows.router import OwningPartitions
@@ -537,10 +537,10 @@ def simulating() -> Iterator[None]:
         patch_members(patches)
         patches.replace(control, "POLL_S", 1.0)
         for module, name in (
-            (connection, "ASK_EVERY_S"),
-            (connection, "LOOK_S"),
+            (cluster, "ASK_EVERY_S"),
+            (cluster, "LOOK_S"),
             (standby, "RELEASED_INTERVAL_S"),
-            (tails, "ASK_EVERY_S"),
+            (cluster, "ASK_ENDS_EVERY_S"),
         ):
             patches.replace(module, name, 3 * getattr(module, name))
         logging.disable(logging.CRITICAL)

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from recallflow.connectors.calls import LocalCalls
+from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.control import ControlHistory
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import (

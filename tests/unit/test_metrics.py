@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from recallflow import __version__
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import TopicDescription
-from recallflow.connectors.kafka.connection import BrokerConnection, Watch
+from recallflow.connectors.kafka.cluster import BrokerConnection, Watch
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource

@@ -8,7 +8,7 @@ import pytest
 
 from recallflow import Memory
 from recallflow.cli import main
-from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
+from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.llm.policy import TokenBudget
 from recallflow.flows.embedded import process

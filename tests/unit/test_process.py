@@ -21,7 +21,7 @@ import pytest
 
 from recallflow import process
 from recallflow.caching import Kept
-from recallflow.connectors.lines import BATCH_RECORDS
+from recallflow.connectors.local_inputs import BATCH_RECORDS
 from recallflow.errors import TRACE_EVERY_S, DefectLog, SinkError
 from recallflow.flows.gc_policy import collect_due_garbage, collecting_between_batches
 from recallflow.llm import FAILURES, LEFT_ALONE_S, Breaker

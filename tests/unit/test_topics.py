@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from recallflow.connectors.kafka import sender
 from recallflow.connectors.kafka.admin import TopicDescription
-from recallflow.connectors.kafka.connection import Watch
-from recallflow.connectors.kafka.delivery import DeliverySink, EarlierOutputs, ToSend
+from recallflow.connectors.kafka.cluster import Watch
 from recallflow.connectors.kafka.messages import Outgoing
-from recallflow.connectors.kafka.order import Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import OwnedSource, lane_at, reached, records_of
-from recallflow.connectors.kafka.place import LogProgress, PartitionProgress
+from recallflow.connectors.kafka.partition import Lane, LogProgress, PartitionProgress, RoundRobinQueue
+from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, ToSend
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.control import ControlHistory, Quota
 from recallflow.errors import SourceError, StateError, StorageError

@@ -22,7 +22,7 @@ from recallflow.cli import graph, main, memories, parser, services
 from recallflow.cli.commands import GROUPS, commands
 from recallflow.cli.options import FLAGS
 from recallflow.cli.parser import SYNONYMS, leaves
-from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
+from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.embedders import NAMES
 from recallflow.control import RolloutMode

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from recallflow.cli.publish import Target
-from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
+from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka import dead_letters, sender
 from recallflow.connectors.kafka.admin import TopicConfig

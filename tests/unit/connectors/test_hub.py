@@ -22,7 +22,7 @@ from recallflow.connectors.kafka.hub import (
     Hub,
     LaneReader,
 )
-from recallflow.connectors.kafka.order import Lane
+from recallflow.connectors.kafka.partition import Lane
 from recallflow.errors import SourceError
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import CallCompletion, Completions

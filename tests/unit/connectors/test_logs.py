@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from recallflow.connectors.lines import batches_of_lines, bounded_lines
+from recallflow.connectors.local_inputs import batches_of_lines, bounded_lines
 from recallflow.connectors.logs.documents import is_document
 from recallflow.connectors.logs.events import EVENT_BYTES, ImportScope
 from recallflow.connectors.logs.registry import Registry

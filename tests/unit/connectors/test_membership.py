@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.kafka import membership as module
-from recallflow.connectors.kafka.connection import CatchUp
+from recallflow.connectors.kafka.cluster import CatchUp
 from recallflow.connectors.kafka.group import Holder, Lease, await_lively, overlapping
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.membership import Membership
-from recallflow.connectors.kafka.place import TEXT_MOST, LogProgress, PartitionProgress
+from recallflow.connectors.kafka.partition import TEXT_MOST, LogProgress, PartitionProgress
 from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
 from recallflow.kafka_options import KafkaOptions
 from recallflow.process import Patience
@@ -575,7 +575,7 @@ def test_finished_offsets_are_below_or_ahead_and_not_open() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"memory":[1]}', "recallflow"])
 def test_invalid_place_is_reported(text: str) -> None:
-    with pytest.raises(ValueError, match="place"):
+    with pytest.raises(ValueError, match="progress"):
         PartitionProgress.decode(text)
 
 

@@ -12,18 +12,17 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.connectors import calls
-from recallflow.connectors.calls import LocalCalls
-from recallflow.connectors.kafka import sender, tails
+from recallflow.connectors import local_inputs
+from recallflow.connectors.kafka import cluster, sender
 from recallflow.connectors.kafka.admin import TopicConfig
+from recallflow.connectors.kafka.cluster import SKEW_MS, Ends, earliest, read_tails
 from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, EarlierOutputs, OutputSender, ToSend
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, TRIMMINGS_BYTES, Outgoing
-from recallflow.connectors.kafka.place import Tails
-from recallflow.connectors.kafka.sender import Publisher
+from recallflow.connectors.kafka.partition import Tails
+from recallflow.connectors.kafka.sender import Delivery, DeliverySink, EarlierOutputs, OutputSender, Publisher, ToSend
 from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes
-from recallflow.connectors.kafka.tails import SKEW_MS, Ends, earliest, read_tails
 from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.errors import MembershipLost, SinkError, SourceError
 from recallflow.kafka_options import KafkaOptions
 from recallflow.outputs import Marked
@@ -272,7 +271,7 @@ NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     made = FakeKafka(responses=2, receipts=1)
-    monkeypatch.setattr(tails, "TopicReader", partial(TopicReader, new_consumer=made.consumer))
+    monkeypatch.setattr(cluster, "TopicReader", partial(TopicReader, new_consumer=made.consumer))
     return made
 
 
@@ -495,7 +494,7 @@ TOPICS = ("events", "queries")
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_abandoned_calls_keep_the_queue_bounded(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
-    monkeypatch.setattr(calls, "QUEUED_MAX", 5)
+    monkeypatch.setattr(local_inputs, "QUEUED_MAX", 5)
     put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
     put.begin(dict.fromkeys(TOPICS, 0))
 
@@ -527,7 +526,7 @@ def test_tenant_with_few_records_is_next_among_many() -> None:
 
 
 def test_full_line_of_a_tenant_refuses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "QUEUED_MAX", 2)
+    monkeypatch.setattr(local_inputs, "QUEUED_MAX", 2)
     put = LocalCalls(*TOPICS, clock_ms=lambda: 1)
     put.begin(dict.fromkeys(TOPICS, 0))
     with ExitStack() as open_calls:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.kafka.hub import MemoryEnds
-from recallflow.connectors.kafka.order import REACH, WAIT_S, Lane, RoundRobinQueue
 from recallflow.connectors.kafka.owned import (
     BATCH_BYTES,
     IDLE_S,
@@ -18,7 +17,7 @@ from recallflow.connectors.kafka.owned import (
     lane_at,
     records_of,
 )
-from recallflow.connectors.kafka.place import LogProgress
+from recallflow.connectors.kafka.partition import REACH, WAIT_S, Lane, LogProgress, RoundRobinQueue
 from recallflow.kafka_options import KafkaOptions
 from recallflow.records import Mark, Open, Record
 from tests.unit.connectors.fake_consumer import FakeKafka, Message
@@ -263,7 +262,7 @@ def test_each_tenant_has_one_turn_before_a_second(counts: dict[bytes, int]) -> N
 
 
 def test_early_records_stay_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recallflow.connectors.kafka.order.AHEAD_MAX", 30)
+    monkeypatch.setattr("recallflow.connectors.kafka.partition.AHEAD_MAX", 30)
     turns, log, given_, most = RoundRobinQueue(), list[Message](), list[int](), 0
     while len(given_) < 1_000:
         while len(turns) < 50 and len(log) < 1_000:

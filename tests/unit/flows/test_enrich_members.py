@@ -14,13 +14,13 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.connectors.kafka import delivery, tails
-from recallflow.connectors.kafka.delivery import DeliverySink, EarlierOutputs, ToSend
+from recallflow.connectors.kafka import cluster, sender
+from recallflow.connectors.kafka.cluster import Ends
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.place import Tails
-from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.partition import Tails
+from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, ToSend
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.events import EnrichmentResult
 from recallflow.flows import first_places, ownership
@@ -180,7 +180,7 @@ class Member:
             deployment="here",
             by_tenants=False,
         )
-        monkeypatch.setattr(delivery, "OutputSender", lambda *_: LogSender(brokers, draw))
+        monkeypatch.setattr(sender, "OutputSender", lambda *_: LogSender(brokers, draw))
         sink = DeliverySink(NOWHERE, most_bytes={}, sent=known, marked=self.ownership.marked)
         spans = RecordSpans(Stages((TOPICS.results, TOPICS.enrichment)))
         router = Router(TOPICS, dict.fromkeys(WRITTEN, PARTITIONS), dict.fromkeys(WRITTEN, 1_000_000))
@@ -246,7 +246,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     def reader(*arguments: Any, **chosen: Any) -> TopicReader:
         return TopicReader(*arguments, **chosen | {"new_consumer": made.kafka.consumer})
 
-    for module in (first_places, ownership, tails):
+    for module in (first_places, ownership, cluster):
         monkeypatch.setattr(module, "TopicReader", reader)
     return made
 

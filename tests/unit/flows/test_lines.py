@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from recallflow.cli.replay_jobs import Rejects
-from recallflow.connectors.lines import Delivered
+from recallflow.connectors.local_inputs import Delivered
 from recallflow.errors import LogChanged
 from recallflow.flows import state_loop
 from recallflow.flows.embedded import EmbeddedEngine, run_lines

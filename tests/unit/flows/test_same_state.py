@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.calls import LocalCalls
+from recallflow.connectors.local_inputs import LocalCalls
 from recallflow.control import ControlHistory
 from recallflow.errors import InvalidRecord
 from recallflow.flows.config import Config

@@ -8,7 +8,7 @@ import orjson
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from recallflow.connectors.embedders import HashEmbedder
-from recallflow.connectors.lines import IteratorFeed
+from recallflow.connectors.local_inputs import IteratorFeed
 from recallflow.embedder import Matrix
 from recallflow.flows.embedded import EmbeddedEngine, run_lines
 from recallflow.flows.settings import Settings

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from recallflow.cli import main
-from recallflow.connectors.kafka.place import LogProgress, PartitionProgress, progress_of
+from recallflow.connectors.kafka.partition import LogProgress, PartitionProgress, progress_of
 from recallflow.errors import (
     DiskFull,
     MasterKeyError,

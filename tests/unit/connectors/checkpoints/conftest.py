@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rocksdict import Checkpoint, Options, Rdict
 
-from recallflow.connectors.checkpoints.manifest import CheckpointOrigin
+from recallflow.connectors.checkpoints.generation import CheckpointOrigin
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from tests.s3_server import S3Server
 

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import fs
 
 from recallflow.connectors.checkpoints import objects as remote_objects
-from recallflow.connectors.checkpoints.manifest import decode, encode
+from recallflow.connectors.checkpoints.generation import decode, encode
 from recallflow.connectors.checkpoints.objects import Location, Objects, StoreRetries, locate
 from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.errors import CheckpointBroken, CheckpointError, UsageError

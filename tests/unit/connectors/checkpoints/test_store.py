@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from rocksdict import Options, Rdict
 
-from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, CheckpointOrigin
+from recallflow.connectors.checkpoints.generation import PIECE_BYTES, THREADS, CheckpointOrigin
 from recallflow.connectors.checkpoints.objects import Objects, StoreRetries, locate
 from recallflow.connectors.checkpoints.store import GRACE_S, CheckpointStore, Keeper
-from recallflow.connectors.checkpoints.transfer import THREADS
 from recallflow.errors import CheckpointError, UsageError
 from tests.groups import share
 from tests.s3_server import S3Server
@@ -107,8 +106,7 @@ def test_a_large_file_goes_in_pieces_and_comes_back_whole(store: CheckpointStore
 
 @pytest.mark.parametrize("piece_bytes", [256 * 1024, pytest.param(PIECE_BYTES, marks=pytest.mark.exhaustive)])
 def test_large_file_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    for module in ("manifest", "transfer"):
-        monkeypatch.setattr(f"recallflow.connectors.checkpoints.{module}.PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("recallflow.connectors.checkpoints.generation.PIECE_BYTES", piece_bytes)
     pieces = [b"%d" % number + bytes(piece_bytes - 2) for number in range(10, 58)]
     folder = write(tmp_path / "f", **{"large.sst": b"".join(pieces)})
     del pieces
