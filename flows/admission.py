@@ -69,8 +69,7 @@ class TokenKeys:
         Raises:
             SourceError: A key file cannot be read, so that a secret may be missing. Or an address cannot be read and no
                 key is known, so that no token could be verified.
-            SinkError: The keys cannot be announced.
-        """
+            SinkError: The keys cannot be announced."""
         try:
             self.refresh()
         except SourceError as error:

@@ -133,25 +133,16 @@ STANDBY_MAX = 10
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Address of the gateway, and limits of a request.
-
-    Attributes:
-        timeout_s: The limit for a query to be answered, or an event to be applied.
-        body_timeout_s: The limit for headers and body to arrive.
-        concurrency: The number of requests in progress at once.
-        stop_timeout_s: The time for requests in progress to finish at shutdown.
-        reply_topic: The topic for answers, in place of the response topic. Only this topic is read.
-        reply_partition: The partition of the reply topic; None for any.
-    """
+    """Address of the gateway, and limits of a request."""
 
     host: str = "127.0.0.1"
     port: int = 8080
-    timeout_s: float = 10.0
-    body_timeout_s: float = 10.0
-    concurrency: int = 512
-    stop_timeout_s: float = 15.0
-    reply_topic: str | None = None
-    reply_partition: int | None = None
+    timeout_s: float = 10.0  # the limit for a query to be answered, or an event to be applied
+    body_timeout_s: float = 10.0  # the limit for headers and body to arrive
+    concurrency: int = 512  # the number of requests in progress at once
+    stop_timeout_s: float = 15.0  # the time for requests in progress to finish at shutdown
+    reply_topic: str | None = None  # the topic for answers, in place of the response topic; only this topic is read
+    reply_partition: int | None = None  # the partition of the reply topic; None for any
 
     def __post_init__(self) -> None:
         seconds = f"above 0, to {WAIT_MAX_S:,}"
@@ -169,35 +160,23 @@ class ServeSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of `recallflow run`: its share of a deployment, and its monitoring.
+    """Settings of `recallflow run`: its share of a deployment, and its monitoring."""
 
-    Attributes:
-        deployment: The group whose members share the partitions; None derives it from the memory topic.
-        processes: The number of members on this machine, or "auto": one per CPU.
-        own: Manually assigned partitions, such as `0-7`. The group does not assign them.
-        instance_id: The static group member id. Its partitions stay assigned while the member restarts.
-        checkpoint_to: The URL of the store of checkpoints.
-        standby: The number of members that keep a warm copy of each partition.
-        give_up_unanswered: Skip queries that retention has deleted.
-        skip: Positions of records to skip unread.
-        metrics_port: The port of the metrics server; None for no server.
-    """
-
-    processes: int | Literal["auto"] = 1
-    deployment: str | None = None
+    processes: int | Literal["auto"] = 1  # the number of members on this machine, or "auto": one per CPU
+    deployment: str | None = None  # the group whose members share the partitions; None derives it from the memory topic
     session_timeout_s: float = SESSION_S
-    own: str | None = None
-    instance_id: str | None = None
+    own: str | None = None  # manually assigned partitions, such as `0-7`; the group does not assign them
+    instance_id: str | None = None  # the static group member id; its partitions stay assigned while the member restarts
     accept_repeats: bool = False
-    give_up_unanswered: bool = False
-    standby: int = 0
-    checkpoint_to: str | None = None
+    give_up_unanswered: bool = False  # skip queries that retention has deleted
+    standby: int = 0  # the number of members that keep a warm copy of each partition
+    checkpoint_to: str | None = None  # the URL of the store of checkpoints
     checkpoint_minutes: float = 10.0
     checkpoint_keep: int = 3
     serve_while_catching_up: bool = False
-    skip: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()  # positions of records to skip unread
     metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = None
+    metrics_port: int | None = None  # the port of the metrics server; None for no server
     log_format: str = LOG_FORMATS[0]
 
     def __post_init__(self) -> None:

@@ -73,14 +73,8 @@ def fail(check: str, what: str, todo: str) -> Finding:
 def state_findings(
     config: Config, embedder: Embedder | None, directories: Callable[[Path], Sequence[Path]]
 ) -> Iterator[Finding]:
-    """Examine the state of all processes of `run`.
-
-    Args:
-        config: The settings of `run`.
-        embedder: None if it cannot be loaded, which another finding reports.
-        directories: Returns the directories that the processes would open. It raises UsageError if the folder holds
-            the state of another number of processes.
-    """
+    """Examine the state of all processes of `run`, without fingerprint if the embedder cannot be loaded. `directories`
+    returns the directories that the processes would open, or raises UsageError for another number of processes."""
     path = config.state_dir
     if path is None:
         yield warn("state directory", "none is configured, so it was not checked", "name it: --state-dir")

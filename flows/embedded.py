@@ -77,26 +77,19 @@ def process(
 
 def run_lines(
     embedded: "EmbeddedEngine",
-    topic: str,
+    topic: str,  # the name of the feed in positions
     open_feed: Callable[[int, Callable[[bytes], object]], Feed],
-    deliver: Delivery,
+    deliver: Delivery,  # called for every line with its offset and outputs
     *,
     rewinds: bool,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,  # returns the append times of lines
 ) -> None:
     """Apply the lines of a feed until it ends. Deliver the outputs of each line, in the order of the lines. Raise
     LogChanged if lines before the first offset differ from the applied ones.
 
-    Args:
-        embedded: The engine.
-        topic: The name of the feed in positions.
-        open_feed: Returns the feed from an offset on, and calls its second argument with each earlier line.
-        deliver: Called for every line with its offset and outputs.
-        rewinds: The feed can be read again, as a file can. It resumes at the lowest offset that a state partition may
-            lack. Outputs are stored until they are delivered, and are delivered again after a crash. Other feeds
-            bring new lines only, with offsets after the applied ones.
-        clock_ms: Returns the append times of lines.
-    """
+    `open_feed` returns the feed from an offset on, and calls its second argument with each earlier line. A feed that
+    `rewinds` can be read again, as a file can: it resumes at the lowest offset that a state partition may lack, and
+    outputs are stored until they are delivered. Other feeds bring new lines only, after the applied ones."""
     complete = None if embedded.batch_embedder is None else embedded.batch_embedder.embed
     with computing():
         loop = embedded.loop(replace(embedded.rules(), comes_again=rewinds), complete=complete)

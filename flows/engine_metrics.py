@@ -158,16 +158,10 @@ class OutputCounter:
     def __init__(
         self,
         query_topic: str,
-        first_offsets: Mapping[str, int],
-        given_before: Mapping[str, Container[int]] = MappingProxyType({}),
-        trace_id: Callable[[Position], int] = lambda _: NO_TRACE,
+        first_offsets: Mapping[str, int],  # `topic:partition` → the first offset that is new to this run
+        given_before: Mapping[str, Container[int]] = MappingProxyType({}),  # later offsets that an earlier run has read
+        trace_id: Callable[[Position], int] = lambda _: NO_TRACE,  # returns the trace of the record at a position
     ) -> None:
-        """Args:
-        query_topic: The topic of queries.
-        first_offsets: `topic:partition` → the first offset that is new to this run.
-        given_before: `topic:partition` → later offsets that an earlier run has read.
-        trace_id: Returns the trace of the record at a position.
-        """
         self.outputs: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()  # by error code
         self.over_quota: Counter[str] = Counter()  # by the name of the quota

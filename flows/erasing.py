@@ -34,15 +34,10 @@ SEARCH_INTERVAL_S = 1.0
 
 
 class ErasedFolder(NamedTuple):
-    """The result of an erasure in a folder.
+    """The result of an erasure in a folder."""
 
-    Attributes:
-        held: Whether the folder held data of the user.
-        unpurged: The error that kept the data in files, where it is no longer readable; empty if the files are purged.
-    """
-
-    held: bool
-    unpurged: str
+    held: bool  # whether the folder held data of the user
+    unpurged: str  # the error that kept the data in files, where it is not readable; empty if the files are purged
 
 
 def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> ErasedFolder:

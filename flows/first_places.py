@@ -28,15 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class DeliveredOffsets(NamedTuple):
-    """Offsets up to which outputs were sent.
+    """Offsets up to which outputs were sent."""
 
-    Attributes:
-        below: Source (`topic:partition`) → the offset below which all outputs were sent.
-        tails: Output partition → the offset from which outputs are compared one by one.
-    """
-
-    below: dict[str, int]
-    tails: dict[str, int]
+    below: dict[str, int]  # source (`topic:partition`) → the offset below which all outputs were sent
+    tails: dict[str, int]  # output partition → the offset from which outputs are compared one by one
 
 
 class _Source(NamedTuple):

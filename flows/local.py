@@ -179,13 +179,8 @@ class LocalService:
 @contextmanager
 def open_local(config: Config, decisions: ControlHistory, *, lists_owners: bool = False) -> Iterator[LocalService]:
     """Open the engine over `config.state_dir`, or over a temporary directory, on a separate thread. At exit it refuses
-    new calls and finishes the calls in progress. Raise the errors of a start.
-
-    Args:
-        config: The configuration.
-        decisions: The control events in force.
-        lists_owners: Read the owners with memories at the start, for callers that list them.
-    """
+    new calls and finishes the calls in progress. `lists_owners`: read the owners with memories at the start. Raise the
+    errors of a start."""
     if (warning := config.enrichment.unavailable()) is not None:
         _log.warning(warning)
     with ExitStack() as stack:

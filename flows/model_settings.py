@@ -29,28 +29,17 @@ _WAITS: Mapping[Asker, Waits] = {"bulk": "for a limit", "enrichment": "always"}
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Settings of a model behind an API.
-
-    Attributes:
-        base_url: The endpoint, which speaks OpenAI's protocol; None for OpenAI's own.
-        key: The secret API key.
-        headers: Further headers, each as `Name: value`.
-        timeout_ms: The limit of each attempt of the enrichment flow.
-        query_timeout_ms: The limit of the only attempt of a query.
-        attempts: The number of attempts of the enrichment flow.
-        capacity: The number of concurrent calls.
-        tokens_per_day: The limit of a tenant without its own quota; None for no limit.
-    """
+    """Settings of a model behind an API."""
 
     model: str | None = None
-    base_url: str | None = None
+    base_url: str | None = None  # the endpoint, which speaks OpenAI's protocol; None for OpenAI's own
     key: str | None = field(default=None, repr=False)
-    headers: tuple[str, ...] = field(default=(), repr=False)
-    timeout_ms: int = 30_000
-    query_timeout_ms: int = 1_500
-    attempts: int = 5
-    capacity: int = 100
-    tokens_per_day: int | None = None
+    headers: tuple[str, ...] = field(default=(), repr=False)  # further headers, each as `Name: value`
+    timeout_ms: int = 30_000  # the limit of each attempt of the enrichment flow
+    query_timeout_ms: int = 1_500  # the limit of the only attempt of a query
+    attempts: int = 5  # the number of attempts of the enrichment flow
+    capacity: int = 100  # the number of concurrent calls
+    tokens_per_day: int | None = None  # the limit of a tenant without its own quota; None for no limit
 
     def __post_init__(self) -> None:
         timeout = "1 to 600,000"
@@ -95,13 +84,8 @@ class LlmSettings(ServiceSettings):
     def load_model(
         self, asker: Asker, decisions: ControlHistory | None = None, spending: Path | None = None
     ) -> "OpenAiModel | None":
-        """Return the language model, if one is configured. Close it on the event loop that uses it.
-
-        Args:
-            asker: The caller, which decides about attempts and limits.
-            decisions: The control events with the tenants' quotas.
-            spending: The file that keeps the tenants' spending over restarts.
-        """
+        """Return the language model, if one is configured. Close it on the event loop that uses it. `asker` decides
+        about attempts and limits, `decisions` about quotas; the file `spending` keeps spending over restarts."""
         if self.model is None:
             return None
         policy = self._policy(asker, LLM_TOKENS_PER_DAY, decisions, spending)
@@ -136,35 +120,20 @@ class ModelSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class EnrichmentSettings:
-    """The tasks that the main flow requests of the enrichment flow, and the thresholds of their results.
+    """The tasks that the main flow requests of the enrichment flow, and the thresholds of their results."""
 
-    Attributes:
-        relationships: Find relationships between memories, and resolve ambiguous entities.
-        facts: Extract facts.
-        categories: Assign categories.
-        summaries: Summarise episodes.
-        ambiguous_similarity_min: The least cosine of pairs that a model classifies.
-        ambiguous_similarity_max: The greatest cosine of such pairs.
-        relationship_confidence: The least confidence of a kept relationship.
-        semantic_context_limit: The number of recent memories given as context for the extraction of relations.
-        semantic_confidence: The least confidence of a kept relation.
-        semantic_min_chars: The least length of a text for the extraction of relations.
-        batch_size: The number of messages of a session in one call.
-        batch_wait_ms: The longest wait of the first message of a batch.
-    """
-
-    relationships: bool = False
+    relationships: bool = False  # find relationships between memories, and resolve ambiguous entities
     facts: bool = False
     categories: bool = False
     summaries: bool = False
-    ambiguous_similarity_min: float = 0.70
-    ambiguous_similarity_max: float = 0.90
-    relationship_confidence: float = 0.70
-    semantic_context_limit: int = 20
-    semantic_confidence: float = 0.60
-    semantic_min_chars: int = 20
-    batch_size: int = 8
-    batch_wait_ms: int = 2_000
+    ambiguous_similarity_min: float = 0.70  # the least cosine of pairs that a model classifies
+    ambiguous_similarity_max: float = 0.90  # the greatest cosine of such pairs
+    relationship_confidence: float = 0.70  # the least confidence of a kept relationship
+    semantic_context_limit: int = 20  # the number of recent memories given as context for the extraction of relations
+    semantic_confidence: float = 0.60  # the least confidence of a kept relation
+    semantic_min_chars: int = 20  # the least length of a text for the extraction of relations
+    batch_size: int = 8  # the number of messages of a session in one call
+    batch_wait_ms: int = 2_000  # the longest wait of the first message of a batch
 
     def __post_init__(self) -> None:
         shares = ("ambiguous_similarity_min", "ambiguous_similarity_max", "relationship_confidence")

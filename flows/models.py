@@ -37,21 +37,13 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def open_embedder(
-    engine: Settings,
+    engine: Settings,  # the settings with the embedder's name
     embedding: EmbeddingSettings,
-    asker: Asker = "line",
-    decisions: ControlHistory | None = None,
-    state_dir: Path | None = None,
+    asker: Asker = "line",  # the caller, which decides about attempts and limits
+    decisions: ControlHistory | None = None,  # the control events with tenants' quotas
+    state_dir: Path | None = None,  # the directory that keeps the spending
 ) -> Iterator[Embedder]:
-    """Open the embedder, and its remote service if it has one. Raise EmbedderError and UsageError.
-
-    Args:
-        engine: The settings with the embedder's name.
-        embedding: The settings of the remote service.
-        asker: The caller, which decides about attempts and limits.
-        decisions: The control events with tenants' quotas.
-        state_dir: The directory that keeps the spending.
-    """
+    """Open the embedder, and its remote service if it has one. Raise EmbedderError and UsageError."""
     if engine.embedder != REMOTE:
         yield engine.load_embedder()
         return
@@ -212,23 +204,14 @@ class QuestionModels(NamedTuple):
 
 @contextmanager
 def open_question_models(
-    engine: Settings,
+    engine: Settings,  # the settings with the reranker
     chosen: ModelSettings,
-    embedder: Embedder,
-    decisions: ControlHistory | None = None,
-    spending: Path | None = None,
-    around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
+    embedder: Embedder,  # the embedder, whose remote service embeds queries
+    decisions: ControlHistory | None = None,  # see `load_model`
+    spending: Path | None = None,  # see `load_model`
+    around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),  # see `Models`
 ) -> Iterator[QuestionModels]:
-    """Open the models for queries. Raise UsageError for an invalid address.
-
-    Args:
-        engine: The settings with the reranker.
-        chosen: The settings of remote models.
-        embedder: The embedder, whose remote service embeds queries.
-        decisions: See `load_model`.
-        spending: See `load_model`.
-        around: See `Models`.
-    """
+    """Open the models for queries. Raise UsageError for an invalid address."""
     model, reranker = chosen.llm.load_model("question", decisions, spending), engine.load_reranker()
     service = embedder.service if isinstance(embedder, RemoteEmbedder) else None
     if model is None and service is None and reranker is None:

@@ -45,17 +45,10 @@ class RecordSpan:
 class RecordSpans:
     """The spans of all records in progress. Each worker begins and ends spans on its own thread."""
 
-    def __init__(
-        self, stages: Stages, waits: str | None = None, describe: Callable[[Any], tuple[str, Attributes]] | None = None
-    ) -> None:
-        """Args:
-        stages: The histograms of durations.
-        waits: The topic whose records may be parked.
-        describe: Returns the name and attributes of a record's span.
-        """
+    def __init__(self, stages: Stages, waits: str | None = None) -> None:
+        """Create the spans of a flow. `waits`: the topic whose records may be parked."""
         self.stages = stages
         self._waits = waits
-        self._describe = describe or described
         self._here: dict[Position, RecordSpan] = {}
         self._late: dict[Position, RecordSpan] = {}
         self._dropping = threading.Lock()
@@ -84,7 +77,7 @@ class RecordSpans:
         parent = parent_in(item.record.headers)
         if parent is NOWHERE and not is_set_up():
             return
-        name, about = self._describe(item)
+        name, about = described(item)
         topic, partition, offset = item.record.position
         attributes = {
             **about,

@@ -73,18 +73,13 @@ class TextToEmbed(NamedTuple):
 
 @dataclass
 class Cost:
-    """The cost of missing vectors.
-
-    Attributes:
-        refused: Events that an engine with this model would refuse, because they bring vectors of another dimension.
-        astray: Misrouted records that no engine has forwarded yet.
-    """
+    """The cost of missing vectors."""
 
     texts: int = 0
     characters: int = 0
     tokens: int = 0
-    refused: int = 0
-    astray: int = 0
+    refused: int = 0  # events with vectors of another dimension, which an engine with this model would refuse
+    astray: int = 0  # misrouted records that no engine has forwarded yet
 
 
 @dataclass(frozen=True)

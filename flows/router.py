@@ -64,9 +64,6 @@ class OwningPartitions:
     `partitioner=murmur2_random`."""
 
     def __init__(self, partitions: int) -> None:
-        """Args:
-        partitions: The number of state partitions.
-        """
         self.counts: Counter[str] = Counter()
         self._partitions = partitions
 

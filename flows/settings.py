@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from recallflow.connectors.embedders import check_embedder, load_embedder
 from recallflow.connectors.master_keys import KmsMasterKey, parse_master_key, read_master_key
@@ -36,34 +35,23 @@ def refuse_unless(settings: object, *rules: tuple[str, str, bool]) -> None:
 @dataclass(frozen=True)
 class Settings:
     """Settings of the engine. `partitions`, `embedder`, `episode_gap_minutes` and `similarity_…` shape the state: a
-    state directory records them, and cannot be opened with others.
-
-    Attributes:
-        model_path: The folder of the embedder's model; the reranker's, if the embedder has no model.
-        similarity_threshold: The least cosine of memories that the graph links as similar.
-        similarity_max_k: The number of nearest memories to compare.
-        similarity_max_per_memory: The largest number of links of a memory; 0 for none.
-        graph_enabled: Whether queries may use the graph at all, regardless of tenants' rollouts.
-        reranker: The model that reranks the best candidates: a local one, or the name of one at `reranker_url`.
-        reranker_key: The API key of that service.
-        rerank_timeout_ms: The limit after which answers are not reranked.
-    """
+    state directory records them, and cannot be opened with others."""
 
     embedder: str = "meaning"
-    model_path: Path | None = None
+    model_path: Path | None = None  # the folder of the embedder's model; the reranker's, if the embedder has no model
     partitions: int = 16
     episode_gap_minutes: float = 30.0
     cache_bytes: int = 512 * 1024 * 1024
     epoch_ms: int = 500
-    similarity_threshold: float = 0.85
-    similarity_max_k: int = 20
-    similarity_max_per_memory: int = 5
-    graph_enabled: bool = True
-    reranker: str | None = None
+    similarity_threshold: float = 0.85  # the least cosine of memories that the graph links as similar
+    similarity_max_k: int = 20  # the number of nearest memories to compare
+    similarity_max_per_memory: int = 5  # the largest number of links of a memory; 0 for none
+    graph_enabled: bool = True  # whether queries may use the graph at all, regardless of tenants' rollouts
+    reranker: str | None = None  # reranks the best candidates: a local model, or the name of one at `reranker_url`
     reranker_path: Path | None = None
     reranker_url: str | None = None
-    reranker_key: str | None = field(default=None, repr=False)
-    rerank_timeout_ms: int = 1_500
+    reranker_key: str | None = field(default=None, repr=False)  # the API key of that service
+    rerank_timeout_ms: int = 1_500  # the limit after which answers are not reranked
 
     def __post_init__(self) -> None:
         refuse_unless(
@@ -150,37 +138,24 @@ class Settings:
         )
 
 
-AuthMode = Literal["auto", "off", "required"]
 MODES = ("auto", "off", "required")
 DAY_S = 86_400
 
 
 @dataclass(frozen=True)
 class AuthSettings:
-    """Settings of authorisation.
-
-    Attributes:
-        mode: `required` demands credentials of every record, `off` of none, and `auto` of records that were appended
-            after the first key was configured.
-        jwks: The file or address of the keys that sign JWTs.
-        secret: A further key, for HS256.
-        issuer: The issuer that a token must name.
-        audience: The audience that a token must name.
-        tenant_claim: The claim with the tenant.
-        jwks_refresh_s: The refresh interval of a JWKS address.
-        api_key: The credentials of recallflow's own commands and of the enrichment flow.
-        control_secret: The secret that must have signed each control event.
-    """
+    """Settings of authorisation. The mode `required` demands credentials of every record, `off` of none, and `auto` of
+    records that were appended after the first key was configured."""
 
     mode: str = "auto"
-    jwks: str | None = None
-    secret: str | None = field(default=None, repr=False)
-    issuer: str | None = None
-    audience: str | None = None
-    tenant_claim: str = "tenant_id"
-    jwks_refresh_s: float = 300.0
-    api_key: str | None = field(default=None, repr=False)
-    control_secret: str | None = field(default=None, repr=False)
+    jwks: str | None = None  # the file or address of the keys that sign JWTs
+    secret: str | None = field(default=None, repr=False)  # a further key, for HS256
+    issuer: str | None = None  # the issuer that a token must name
+    audience: str | None = None  # the audience that a token must name
+    tenant_claim: str = "tenant_id"  # the claim with the tenant
+    jwks_refresh_s: float = 300.0  # the refresh interval of a JWKS address
+    api_key: str | None = field(default=None, repr=False)  # of recallflow's own commands and the enrichment flow
+    control_secret: str | None = field(default=None, repr=False)  # the secret that must have signed each control event
 
     @property
     def credentials(self) -> tuple[tuple[str, bytes | None], ...]:
@@ -203,23 +178,14 @@ class AuthSettings:
 
 @dataclass(frozen=True)
 class EncryptionSettings:
-    """Settings of encryption on disk. Without a master key, only snapshots encrypt waiting records.
+    """Settings of encryption on disk. Without a master key, only snapshots encrypt waiting records."""
 
-    Attributes:
-        master_key_file: The file of the master key, 32 bytes in base64.
-        master_key: The master key itself.
-        kms_key: The id or ARN of a key of AWS KMS, in place of a master key.
-        kms_region: The region of the KMS key.
-        kms_endpoint: The address of the KMS; None for AWS's own.
-        encrypt_vectors: Encrypt vectors too.
-    """
-
-    master_key_file: Path | None = None
-    master_key: str | None = field(default=None, repr=False)
-    kms_key: str | None = None
-    kms_region: str | None = None
-    kms_endpoint: str | None = None
-    encrypt_vectors: bool = True
+    master_key_file: Path | None = None  # the file of the master key, 32 bytes in base64
+    master_key: str | None = field(default=None, repr=False)  # the master key itself
+    kms_key: str | None = None  # the id or ARN of a key of AWS KMS, in place of a master key
+    kms_region: str | None = None  # the region of the KMS key
+    kms_endpoint: str | None = None  # the address of the KMS; None for AWS's own
+    encrypt_vectors: bool = True  # encrypt vectors too
 
     def __post_init__(self) -> None:
         given = [name for name in ("master_key_file", "master_key", "kms_key") if getattr(self, name) is not None]

@@ -31,18 +31,11 @@ def opener(
     directory: StateDirectory,
     embedder: Embedder,
     rules: Rules,
-    models: Models | None = None,
+    models: Models | None = None,  # models that queries may call
     missing_state: Callable[[int], str] = lambda _: "",
 ) -> Callable[[int], StateStep]:
-    """Return a function that opens state partitions by number.
-
-    Args:
-        directory: The state directory.
-        embedder: Embeds texts.
-        rules: Settings of the state step.
-        models: Models that queries may call.
-        missing_state: Describes the records that a state partition has not applied yet.
-    """
+    """Return a function that opens state partitions by number. `missing_state` describes the records that one has not
+    applied yet."""
     fallback = load_embedder("hash")
     return StateStep.opener(
         directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=missing_state, models=models
@@ -57,25 +50,14 @@ class StateLoop:
         directory: StateDirectory,
         embedder: Embedder,
         rules: Rules,
-        sync_s: float | None,
+        sync_s: float | None,  # the time after which commits are synced; None where the directory is temporary
         *,
-        decode: Callable[[Record], Item] = decode,
+        decode: Callable[[Record], Item] = decode,  # decodes and authorises a record
         observe: Callable[[Output], None] = lambda _: None,
-        models: Models | None = None,
-        complete: BeforeApplied | None = None,
+        models: Models | None = None,  # models that queries may call
+        complete: BeforeApplied | None = None,  # completes prepared items before they are applied
     ) -> None:
-        """Open the state partitions.
-
-        Args:
-            directory: The state directory.
-            embedder: Embeds texts.
-            rules: Settings of the state step.
-            sync_s: The time after which commits are synced; None where the directory is temporary.
-            decode: Decodes and authorises a record.
-            observe: Sees every output.
-            models: Models that queries may call.
-            complete: Completes prepared items before they are applied.
-        """
+        """Open the state partitions."""
         self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
         self._embedder, self._decode, self._complete = embedder, decode, complete
         partitions = directory.fingerprint.partitions

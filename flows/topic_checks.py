@@ -146,8 +146,7 @@ def deployed(
     Raises:
         UsageError: The topics have different partition counts, or members have committed other settings.
         SourceError: Kafka cannot be reached.
-        StateError: The state directory cannot be read.
-    """
+        StateError: The state directory cannot be read."""
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
         memory, queries = counts[topics.memory], counts[topics.queries]

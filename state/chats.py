@@ -19,8 +19,7 @@ def with_assistant(facts: Mapping[str, Array], names: Interner) -> Mask:
 
     The speakers of a session decide: several people, or one person and an assistant. Memories without a session, and
     sessions with a single person so far, count like most of the owner's other memories. If no session decides, all
-    authors do: a single person writes notes to an assistant.
-    """
+    authors do: a single person writes notes to an assistant."""
     sessions, persons = facts["session"] + 1, people(facts, names)
     count = int(sessions.max(initial=0)) + 1
     of, wrote = sessions[persons], facts["author"][persons]

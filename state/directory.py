@@ -105,8 +105,7 @@ class StateDirectory:
         Raises:
             StateInUse: another process holds it.
             StateError: another version or other settings created it.
-            MasterKeyError: the master key does not match.
-        """
+            MasterKeyError: the master key does not match."""
         with contextlib.ExitStack() as lock:
             lock.enter_context(hold(path, lock_wait_s, create=True))
             if not (path / DESCRIPTION).exists():
@@ -283,8 +282,7 @@ class StateDirectory:
 
         Returns:
             A function that returns whether all of them survive a power failure. After a failed sync, `broken` is set,
-            and it never returns true.
-        """
+            and it never returns true."""
         is_synced = partition.sync_check()
         if not partition.unsynced:
             return is_synced

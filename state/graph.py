@@ -47,45 +47,33 @@ _SEQS_MOST = 10_000
 
 
 class Node(NamedTuple):
-    """A node of the graph.
-
-    Attributes:
-        kind: memory, type, tag, category, topic, repo, entity, episode or condition.
-        archived: whether traversal skips it.
-        aliases: other names of an entity.
-    """
+    """A node of the graph."""
 
     key: NodeKey
-    kind: str
+    kind: str  # memory, type, tag, category, topic, repo, entity, episode or condition
     name: str
     urn: str | None
-    archived: bool
+    archived: bool  # whether traversal skips it
     properties: dict[str, Any]
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # other names of an entity
 
 
 class Edge(NamedTuple):
-    """A typed edge. Its validity depends on the time of the query.
-
-    Attributes:
-        evidence: ids of the memories that state it.
-        ingested_ms: the ingestion time of the first statement.
-        said_ms: the event time of the first statement.
-    """
+    """A typed edge. Its validity depends on the time of the query."""
 
     source: NodeKey
     target: NodeKey
     type: str
     weight: float
     confidence: float
-    evidence: list[str]
+    evidence: list[str]  # ids of the memories that state it
     expires_ms: int | None
     archived: bool
-    ingested_ms: int
+    ingested_ms: int  # the ingestion time of the first statement
     properties: dict[str, Any]
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
-    said_ms: int = EPOCH_MS_MIN
+    said_ms: int = EPOCH_MS_MIN  # the event time of the first statement
 
     @property
     def is_stated(self) -> bool:
@@ -255,8 +243,7 @@ class OwnerGraph:
 
         Each item has the stored name, the edge, and the number of name pairs examined. A symmetric edge is yielded
         once. In place of the edge there is the entity, if both ends are names of the same one, or None, if the edge is
-        missing or is yielded under another name.
-        """
+        missing or is yielded under another name."""
         for name in self._edge_names(behind):
             yield name, *self._edge_of_things(name)
 

@@ -35,8 +35,7 @@ class NodeKey(NamedTuple):
     share.
 
     The text form is unique. A memory whose id begins like a node's key is written `memory:tag:tea`, and a condition of
-    another kind `condition:time:morning`. `nodes_called` parses it.
-    """
+    another kind `condition:time:morning`. `nodes_called` parses it."""
 
     text: str
     memory: bool = False
@@ -83,20 +82,13 @@ class NodeDescription(NamedTuple):
 
 
 class LinksRow(NamedTuple):
-    """The contributions of a memory to the graph, stored for their removal.
-
-    Attributes:
-        links: role by node key.
-        relations: edges that the memory's own relations state (stored names in hexadecimal).
-        evidence: edges for which an event names the memory as evidence (stored names in hexadecimal).
-        sketch: of its vector (see `state/window.py`); empty without one.
-    """
+    """The contributions of a memory to the graph, stored for their removal."""
 
     id: str
-    links: dict[str, str]
-    relations: list[str]
-    evidence: list[str]
-    sketch: bytes = b""
+    links: dict[str, str]  # role by node key
+    relations: list[str]  # edges that the memory's own relations state (stored names in hexadecimal)
+    evidence: list[str]  # edges for which an event names the memory as evidence (stored names in hexadecimal)
+    sketch: bytes = b""  # of its vector (see `state/window.py`); empty without one
 
     def encode(self) -> bytes:
         return bytes([len(self.sketch)]) + self.sketch + orjson.dumps(self[:-1])
@@ -113,20 +105,15 @@ def sketch_of(data: bytes) -> bytes:
 
 
 class NodeRow(NamedTuple):
-    """A node.
-
-    Attributes:
-        name: the first spelling received.
-        described_by: `seq` of the first memory with a description, which applies; None without one.
-    """
+    """A node."""
 
     key: NodeKey
     kind: str
-    name: str
+    name: str  # the first spelling received
     urn: str | None = None
     properties: dict[str, Any] | None = None
     archived: bool = False
-    described_by: int | None = None
+    described_by: int | None = None  # `seq` of the first memory with a description, which applies; None without one
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self), default=tuple)
@@ -143,67 +130,48 @@ class NodeRow(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A memory's evidence for an edge: one of its own relations, or evidence named by an event.
-
-    Attributes:
-        relation: whether it is one of the memory's own relations.
-        ingested_ms: the time of its first ingestion.
-        said_ms: its event time.
-        derived: whether it was extracted from the memory and the memories at the edge's ends.
-    """
+    """A memory's evidence for an edge: one of its own relations, or evidence named by an event."""
 
     memory_id: str
     seq: int
-    ingested_ms: int
-    relation: bool
+    ingested_ms: int  # the time of its first ingestion
+    relation: bool  # whether it is one of the memory's own relations
     archived: bool = False
     properties: dict[str, Any] | None = None
     weight: float = 1.0
     confidence: float = 1.0
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
-    said_ms: int = EPOCH_MS_MIN
-    derived: bool = False
+    said_ms: int = EPOCH_MS_MIN  # its event time
+    derived: bool = False  # whether it was extracted from the memory and the memories at the edge's ends
 
 
 class GivenEdge(NamedTuple):
-    """The values of an edge given by an event.
-
-    Attributes:
-        stands: whether it was given without evidence, so that it remains when all evidence is removed.
-        ingested_ms: of the first such event.
-        said_ms: of the first such event.
-    """
+    """The values of an edge given by an event."""
 
     weight: float
     confidence: float
     expires_ms: int | None
     archived: bool
     properties: dict[str, Any]
-    ingested_ms: int
-    stands: bool
+    ingested_ms: int  # of the first such event
+    stands: bool  # whether it was given without evidence, so that it remains when all evidence is removed
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
-    said_ms: int = EPOCH_MS_MIN
+    said_ms: int = EPOCH_MS_MIN  # of the first such event
 
 
 class EdgeRow(NamedTuple):
-    """An edge.
-
-    Attributes:
-        number: its number among the owner's edges, in order of creation.
-        archived: set by `graph.archive`, and overrides the edge's own values; None without such an event.
-        added_ms: its ingestion time.
-    """
+    """An edge."""
 
     source: NodeKey
     target: NodeKey
     type: str
-    number: int
+    number: int  # its number among the owner's edges, in order of creation
     given: GivenEdge | None = None
     statements: tuple[Statement, ...] = ()
-    archived: bool | None = None
-    added_ms: int = EPOCH_MS_MIN
+    archived: bool | None = None  # set by `graph.archive`, overrides the edge's own values; None without such an event
+    added_ms: int = EPOCH_MS_MIN  # its ingestion time
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self), default=tuple)
@@ -280,16 +248,11 @@ class StoredNeighbour(NamedTuple):
 
 
 class Unsynced(NamedTuple):
-    """A memory whose graph update failed.
-
-    Attributes:
-        failures: the number of failed attempts.
-        merged: pairs of episode ids, of a merged episode and its target, whose member moves are pending.
-    """
+    """A memory whose graph update failed."""
 
     id: str
-    failures: int
-    merged: list[tuple[str, str]]
+    failures: int  # failed attempts
+    merged: list[tuple[str, str]]  # ids of merged episodes and their targets, whose members are to be moved
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
@@ -301,24 +264,15 @@ class Unsynced(NamedTuple):
 
 
 class Superseded(NamedTuple):
-    """The refinement of a memory by a newer one.
-
-    Attributes:
-        expires_ms: the end of its validity; None without an end.
-        valid_from_ms: the start of its validity; None without a start.
-        ingested_ms: the time from which it was known.
-        until_ms: the time until which it was known; None if it is current.
-        said_ms: the event time of the first statement.
-        asks: whether its times must be derived from the edge, because a memory that stated it was deleted.
-    """
+    """The refinement of a memory by a newer one."""
 
     by: str
-    ingested_ms: int
-    expires_ms: int | None
-    valid_from_ms: int | None = None
-    until_ms: int | None = None
-    said_ms: int = EPOCH_MS_MIN
-    asks: bool = False
+    ingested_ms: int  # the time from which it was known
+    expires_ms: int | None  # the end of its validity; None without an end
+    valid_from_ms: int | None = None  # the start of its validity; None without a start
+    until_ms: int | None = None  # the time until which it was known; None if it is current
+    said_ms: int = EPOCH_MS_MIN  # the event time of the first statement
+    asks: bool = False  # whether its times must be derived from the edge, because a memory that stated it was deleted
 
     def happened(self, by_ms: int) -> bool:
         """Return whether the refinement applies at a time: from `valid_from_ms`, or else from its event time."""

@@ -28,30 +28,18 @@ _NODE_BYTES = 250
 
 @dataclass(slots=True)
 class Staged:
-    """The changes of one event to its owner's graph: records to write (None deletes), and updates of in-memory data.
-
-    Attributes:
-        nodes: See `HotGraph`; None for a deleted node.
-        superseded: See `OwnerGraph`.
-        unsynced: None for a memory that is synced again.
-        joined: See `Unions`.
-        caseless: All caseless names, if they changed.
-        sketches: Empty for a memory without a sketch.
-        edges: The number of edge numbers in use.
-        more_edges: The change of the number of edges.
-        kept: Keys of history records, by their node or edge prefix.
-    """
+    """The changes of one event to its owner's graph: records to write (None deletes), and updates of in-memory data."""
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
-    nodes: dict[str, bytes | None] = field(default_factory=dict)
-    superseded: dict[int, list[Superseded]] = field(default_factory=dict)
-    unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
-    joined: dict[str, list[NameJoin]] = field(default_factory=dict)
-    caseless: list[str] | None = None
-    sketches: dict[int, bytes] = field(default_factory=dict)
-    edges: int = 0
-    more_edges: int = 0
-    kept: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
+    nodes: dict[str, bytes | None] = field(default_factory=dict)  # see `HotGraph`; None for a deleted node
+    superseded: dict[int, list[Superseded]] = field(default_factory=dict)  # see `OwnerGraph`
+    unsynced: dict[int, Unsynced | None] = field(default_factory=dict)  # None for a memory that is synced again
+    joined: dict[str, list[NameJoin]] = field(default_factory=dict)  # see `Unions`
+    caseless: list[str] | None = None  # all caseless names, if they changed
+    sketches: dict[int, bytes] = field(default_factory=dict)  # empty for a memory without a sketch
+    edges: int = 0  # the number of edge numbers in use
+    more_edges: int = 0  # the change of the number of edges
+    kept: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)  # keys of history, by node or edge prefix
 
     def get(self, partition: Partition, key: bytes) -> bytes | None:
         """Return a record, including this event's changes."""
@@ -62,13 +50,7 @@ class Staged:
 
 
 class HotGraph:
-    """The in-memory data of one owner's graph.
-
-    Attributes:
-        nodes: Node key → stored name, for some stored nodes; for all if `has_all_nodes`.
-        absent: Keys of missing nodes that were looked up.
-        unsynced: `seq` → marker of the memories whose graph write failed.
-    """
+    """The in-memory data of one owner's graph."""
 
     def __init__(self, partition: Partition, owner: bytes, *, was_empty: bool) -> None:
         """`was_empty`: nothing was stored of the owner at loading."""
@@ -82,9 +64,9 @@ class HotGraph:
         self._whole_seqs: Ints = np.empty(0, np.int64)
         self._caseless: list[str] | None = None
         self._names: EntityNames | None = None
-        self.nodes: dict[str, bytes] = {}
-        self.absent: set[str] = set()
-        self.unsynced: dict[int, Unsynced] = {}
+        self.nodes: dict[str, bytes] = {}  # stored names of some nodes by key; of all if `has_all_nodes`
+        self.absent: set[str] = set()  # keys of missing nodes that were looked up
+        self.unsynced: dict[int, Unsynced] = {}  # by `seq` of memories whose graph write failed
         if was_empty:
             return
         # A scan returns commits only. That is complete when an owner is loaded, because owners are evicted only between

@@ -67,8 +67,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
 big-endian, so that byte order is number order. `seq` numbers an owner's memories in order of arrival and never changes;
 `change` counts an owner's events that changed something; `number` is the `seq` of the message that opened the
 episode, or counts edges. A prime means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of
-another node's key.
-"""
+another node's key."""
 
 import struct
 from collections.abc import Callable, Iterable

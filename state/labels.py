@@ -19,19 +19,12 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode  # JSON of numbers of any 
 
 
 class LabelColumns(NamedTuple):
-    """Labels of some slots.
+    """Labels of some slots."""
 
-    Attributes:
-        labels: the distinct labels.
-        slots: the slots.
-        sizes: the number of labels of each slot.
-        numbers: index in `labels` of each label, slot by slot.
-    """
-
-    labels: list[str]
+    labels: list[str]  # the distinct labels
     slots: Ints
-    sizes: Ints
-    numbers: Ints
+    sizes: Ints  # the number of labels of each slot
+    numbers: Ints  # index in `labels` of each label, slot by slot
 
     @classmethod
     def of(cls, labels: Mapping[int, list[str]]) -> Self:

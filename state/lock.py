@@ -1,8 +1,7 @@
 """One lock on a whole state directory, acquired before anything in it is read or written.
 
 It is a flock, so the kernel releases it when its process dies. The file names the process that holds it. A process that
-is refused has written nothing. Below, RocksDB locks each state partition.
-"""
+is refused has written nothing. Below, RocksDB locks each state partition."""
 
 import contextlib
 import fcntl

@@ -110,8 +110,7 @@ def merge(sources: Sequence[Path], target: Path, at_rest: AtRest, progress_of: R
     """Move all partitions of directories into one, which need not be there yet.
 
     Members that were stopped one after the other may hold copies of one partition. The newest is moved, with the latest
-    place; the others are marked as older and stay. Raises StateError where copies cannot be compared.
-    """
+    place; the others are marked as older and stay. Raises StateError where copies cannot be compared."""
     with _held([*sources, target]):
         older = _mark_older([*sources, target], at_rest, progress_of, now_ms)
         holders: dict[int, Path] = {}

@@ -167,27 +167,18 @@ class Entry(NamedTuple):
 class EpisodeRow(NamedTuple):
     """The messages of one session up to an inactivity gap, and facts about them.
 
-    A merged episode keeps its record, which names its target, so that members need no rewrite.
-
-    Attributes:
-        start_ms: of the first message.
-        last_ms: of the last message.
-        ended_ms: the time of an explicit end. Without one, the time of the query decides whether it is open.
-        merged_into: the number of its target.
-        of_facts: whether the session has only facts.
-        summarised: whether it has a current summary.
-    """
+    A merged episode keeps its record, which names its target, so that members need no rewrite."""
 
     number: int
     id: str
     session_id: str | None
-    start_ms: int
-    last_ms: int
-    ended_ms: int | None = None
-    merged_into: int | None = None
+    start_ms: int  # of the first message
+    last_ms: int  # of the last message
+    ended_ms: int | None = None  # of an explicit end; without one, the time of the query decides whether it is open
+    merged_into: int | None = None  # the number of its target
     logged: bool = True
-    of_facts: bool = False
-    summarised: bool = False
+    of_facts: bool = False  # whether the session has only facts
+    summarised: bool = False  # whether it has a current summary
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
@@ -233,19 +224,14 @@ class Current(NamedTuple):
 
 
 class EpisodeMark(NamedTuple):
-    """An influence on episodes without an entry: an explicit end at `ended_ms`, or a deleted member.
-
-    Attributes:
-        opened: the episode that the deleted member would have opened.
-        project_id: the project of the deleted member.
-    """
+    """An influence on episodes without an entry: an explicit end at `ended_ms`, or a deleted member."""
 
     change: int
     ingested_ms: int
     session_id: str | None
     ended_ms: int | None
-    opened: EpisodeRow | None
-    project_id: str | None = None
+    opened: EpisodeRow | None  # the episode that the deleted member would have opened
+    project_id: str | None = None  # the project of the deleted member
 
     @classmethod
     def of_member(cls, member: Entry, opened: EpisodeRow) -> "EpisodeMark":
@@ -261,17 +247,13 @@ class EpisodeMark(NamedTuple):
 
 
 class CategorySummaryRow(NamedTuple):
-    """One summary of a category. The latest is current; earlier ones are kept for queries about the past.
-
-    Attributes:
-        sources: `seq` of its source memories, if known.
-    """
+    """One summary of a category. The latest is current; earlier ones are kept for queries about the past."""
 
     change: int
     ingested_ms: int
     category: str
     summary: str
-    sources: list[int] = []
+    sources: list[int] = []  # `seq` of its source memories, if known
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
@@ -355,8 +337,7 @@ class Vectors(NamedTuple):
         matrix: (passages, dimension) float32, L2-normalised; one row for a single passage or a vector from the event.
         tokens: (tokens, token dimension), unit vectors in bytes (`state/tokens.py`), passage by passage; no rows if the
             model has no token vectors.
-        sizes: the number of tokens of each row, if there are several.
-    """
+        sizes: the number of tokens of each row, if there are several."""
 
     model: str
     matrix: Matrix

@@ -49,67 +49,39 @@ _ALIGNED = 8  # bytes: alignment of arrays and of the checksum
 
 
 class Words(NamedTuple):
-    """Stems of a range of memories.
+    """Stems of a range of memories."""
 
-    Attributes:
-        stems: the distinct identities.
-        flat: index in `stems` of each occurrence, memory by memory.
-        lengths: occurrences per memory.
-        counts: number of spelling features per stem.
-        features: spelling features, stem by stem.
-        cuts: occurrence at which each passage after a memory's first begins, ascending.
-        cut_places: position of that passage's memory in the range.
-    """
-
-    stems: Array
-    flat: Array
-    lengths: Array
-    counts: Array
-    features: Array
-    cuts: Array
-    cut_places: Array
+    stems: Array  # the distinct identities
+    flat: Array  # index in `stems` of each occurrence, memory by memory
+    lengths: Array  # occurrences per memory
+    counts: Array  # number of spelling features per stem
+    features: Array  # spelling features, stem by stem
+    cuts: Array  # occurrence at which each passage after a memory's first begins, ascending
+    cut_places: Array  # position of that passage's memory in the range
 
 
 class Rows(NamedTuple):
-    """Vectors of a range of memories, one byte per number.
+    """Vectors of a range of memories, one byte per number."""
 
-    Attributes:
-        places: position of each row's memory in the range, ascending.
-        codes: (rows, dimension) bytes, `masked`.
-        units: the unit of each row.
-    """
-
-    places: Array
-    codes: Codes
-    units: Array
+    places: Array  # position of each row's memory in the range, ascending
+    codes: Codes  # (rows, dimension) bytes, `masked`
+    units: Array  # the unit of each row
 
 
 class Segment(NamedTuple):
-    """A range of an owner's live memories by sequence number.
+    """A range of an owner's live memories by sequence number."""
 
-    Attributes:
-        end: the number after the last.
-        size: the count.
-        facts: by column of `FACTS`, (size,), or (1,) if all values are equal.
-        names: the strings of numbers in `facts`.
-        ids: the bytes of all ids.
-        id_ends: the end of each id in `ids`.
-        tags: packed by `Labels`.
-        metadata: packed by `Labels`.
-        token_dimension: numbers per token vector, 0 without token vectors.
-    """
-
-    end: int
+    end: int  # the number after the last
     size: int
-    facts: Mapping[str, Array]
-    names: list[str]
-    ids: Array
-    id_ends: Array
-    tags: bytes
-    metadata: bytes
+    facts: Mapping[str, Array]  # by column of `FACTS`, (size,), or (1,) if all values are equal
+    names: list[str]  # the strings of numbers in `facts`
+    ids: Array  # the bytes of all ids
+    id_ends: Array  # the end of each id in `ids`
+    tags: bytes  # packed by `Labels`
+    metadata: bytes  # packed by `Labels`
     words: Words
     rows: Rows
-    token_dimension: int
+    token_dimension: int  # numbers per token vector, 0 without token vectors
 
     def versions(self) -> dict[int, int]:
         """Return each memory's version by sequence number."""

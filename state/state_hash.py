@@ -65,8 +65,7 @@ def owners(partition: Partition) -> Iterator[tuple[bytes, OwnerHead]]:
 def known_owners(partition: Partition) -> Iterator[Owner]:
     """Yield the owners with memories in a partition whose names can be decrypted.
 
-    One small record is read for each, however much an owner has.
-    """
+    One small record is read for each, however much an owner has."""
     for key, _ in partition.scan_committed(keys.USERS):
         with suppress(DecryptionFailed):
             for _, value in partition.scan_committed(keys.head(key[-keys.OWNER_BYTES :])):

@@ -1,8 +1,7 @@
 """Token vectors of one owner's memories, a byte a number: what late interaction compares a question with.
 
 Late interaction (Khattab and Zaharia, 2020, "ColBERT"): each token of a question is compared with every token of a
-memory, and its closest one counts.
-"""
+memory, and its closest one counts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

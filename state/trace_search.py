@@ -156,19 +156,12 @@ class Pieces:
 
 @dataclass(slots=True)
 class Findings:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        sizes: The bytes of each searched file.
-        found: The pieces found, by file.
-        others: Pieces that occur in other users' records, and prove nothing.
-        unread: Tables that RocksDB cannot read; only their raw bytes were searched.
-    """
-
-    sizes: dict[Path, int] = field(default_factory=dict)
-    found: dict[Path, Numbers] = field(default_factory=dict)
-    others: Numbers = field(default_factory=set)
-    unread: set[Path] = field(default_factory=set)
+    sizes: dict[Path, int] = field(default_factory=dict)  # the bytes of each searched file
+    found: dict[Path, Numbers] = field(default_factory=dict)  # the pieces found, by file
+    others: Numbers = field(default_factory=set)  # pieces that occur in other users' records, and prove nothing
+    unread: set[Path] = field(default_factory=set)  # tables that RocksDB cannot read; only raw bytes were searched
 
     def telling(self) -> dict[Path, int]:
         """Return the number of conclusive pieces in each file with any."""

@@ -102,14 +102,9 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 
 @dataclass(slots=True)
 class Report:
-    """The contents of a state directory, and all problems.
+    """The contents of a state directory, and all problems."""
 
-    Attributes:
-        partitions: the number of partitions read. Partitions without events have no folder, and partitions that another
-            member continues are skipped.
-    """
-
-    partitions: int = 0
+    partitions: int = 0  # read ones: those without events have no folder, those of other members are skipped
     records: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 

@@ -3,8 +3,7 @@
 A sketch has a bit for each of 256 random hyperplanes: on which side of it the vector lies. Two vectors with the angle a
 differ in a bit with the probability a/π (Charikar, 2002, "Similarity estimation techniques from rounding algorithms"),
 so close vectors have sketches that differ in few. The vectors themselves would be 48 times as much to keep in memory,
-and to read for each write.
-"""
+and to read for each write."""
 
 import math
 from array import array
