@@ -9,7 +9,7 @@ from recallflow import limits
 from recallflow.control import Category, ControlHistory
 from recallflow.events import content_hash
 from recallflow.llm import Completion, Prompt, Spent
-from recallflow.operators.enrichment.questions import CATEGORIES_MAX, SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
+from recallflow.operators.enrichment.prompts import CATEGORIES_MAX, SUB_QUESTION_CHARACTERS, SUB_QUESTIONS_MAX
 
 Event = dict[str, Any]
 

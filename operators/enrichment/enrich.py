@@ -15,8 +15,7 @@ from recallflow.errors import EmbedderError, InvalidRecord, ModelError
 from recallflow.events import EnrichmentRequest, EnrichmentResult
 from recallflow.fields import written_time
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
-from recallflow.operators.enrichment.categorise import categorise
-from recallflow.operators.enrichment.facts import facts
+from recallflow.operators.enrichment.facts_and_summaries import categorise, facts, summarise_category, summarise_episode
 from recallflow.operators.enrichment.prompts import CHARACTERS
 from recallflow.operators.enrichment.relationships import classify, extract, resolve
 from recallflow.operators.enrichment.results import (
@@ -28,7 +27,6 @@ from recallflow.operators.enrichment.results import (
     failure,
     result,
 )
-from recallflow.operators.enrichment.summarise import summarise_category, summarise_episode
 from recallflow.operators.guard import once
 
 BATCH_MAX = 16  # messages per call; the answers for more would be truncated

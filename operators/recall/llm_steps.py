@@ -7,7 +7,7 @@ asked alone.
 from collections.abc import Mapping
 
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment import questions
+from recallflow.operators.enrichment import prompts as llm_prompts
 from recallflow.operators.recall.said import LLM_STEPS, LlmStep, Said
 from recallflow.queries import Mode, Recall
 from recallflow.responses import Warn
@@ -45,32 +45,32 @@ def prompts(
     """
     found: dict[LlmStep, Prompt] = {}
     if query.select_categories and (offered := _offered(categories, summaries)):
-        found["select_categories"] = questions.select_categories(question, offered)
-    if query.check_sufficiency and (judged := questions.fitting(summaries)):
-        found["check_sufficiency"] = questions.check_sufficiency(question, judged)
+        found["select_categories"] = llm_prompts.select_categories(question, offered)
+    if query.check_sufficiency and (judged := llm_prompts.fitting(summaries)):
+        found["check_sufficiency"] = llm_prompts.check_sufficiency(question, judged)
     if query.rewrite and mode not in NEVER_REWRITTEN:
-        found["rewrite"] = questions.rewrite(question)
+        found["rewrite"] = llm_prompts.rewrite(question)
     return found
 
 
 def selected(said: Said, categories: Mapping[str, str], summaries: Mapping[str, str]) -> list[str] | None:
     """Return the categories that the model selected, in its order, or None if it selected none."""
     answer = said.answer("select_categories")
-    return None if answer is None else questions.read_selected(answer, _offered(categories, summaries))
+    return None if answer is None else llm_prompts.read_selected(answer, _offered(categories, summaries))
 
 
 def judged_sufficient(said: Said, question: str, summaries: Mapping[str, str]) -> dict[str, str]:
     """Return the summaries that the model judged sufficient. Return none if it did not, or if the summaries have
     changed since."""
-    judged = questions.fitting(summaries)
-    answer = said.answer("check_sufficiency", questions.check_sufficiency(question, judged))
-    return judged if answer is not None and questions.read_sufficient(answer) else {}
+    judged = llm_prompts.fitting(summaries)
+    answer = said.answer("check_sufficiency", llm_prompts.check_sufficiency(question, judged))
+    return judged if answer is not None and llm_prompts.read_sufficient(answer) else {}
 
 
 def sub_questions(said: Said, question: str) -> list[str]:
     """Return the subqueries of a question, without the last ones that were left out."""
     answer = said.answer("rewrite")
-    made = [] if answer is None else questions.read_rewritten(answer, question)
+    made = [] if answer is None else llm_prompts.read_rewritten(answer, question)
     return made if said.left_out is None else made[: max(len(made) - said.left_out.questions, 0)]
 
 
@@ -96,4 +96,4 @@ def warnings(query: Recall, said: Said, *, has_model: bool, has_time: bool) -> l
 def _offered(categories: Mapping[str, str], summaries: Mapping[str, str]) -> dict[str, str]:
     """Return the categories to choose from: the tenant's categories that have a summary, else all summaries."""
     known = {name: about for name, about in categories.items() if name in summaries}
-    return questions.offer(known or summaries)
+    return llm_prompts.offer(known or summaries)

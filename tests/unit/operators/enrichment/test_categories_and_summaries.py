@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from recallflow.events import CategorySummary, EpisodeSummary, MemoryUpdate
-from recallflow.operators.enrichment.summarise import SUMMARY_CHARACTERS
+from recallflow.operators.enrichment.facts_and_summaries import SUMMARY_CHARACTERS
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
 
 CATEGORIES = {"travel": "trips", "food": "what people eat"}

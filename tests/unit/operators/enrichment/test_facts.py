@@ -9,7 +9,7 @@ from recallflow.events import MemoryAdd
 from recallflow.fields import parse_time
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.enrich import BATCH_CHARACTERS, BATCH_MAX
-from recallflow.operators.enrichment.facts import ENTITIES_MAX, FACT_CHARACTERS, LEANING_MAX
+from recallflow.operators.enrichment.facts_and_summaries import ENTITIES_MAX, FACT_CHARACTERS, LEANING_MAX
 from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
 
 ANN = memory("msg1", "I moved to Porto in March with my dog Rex, who is 4.", name="Ann")

@@ -12,17 +12,21 @@ from hypothesis import strategies as st
 from recallflow.events import EnrichmentRequest, ShownEntity
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.enrich import Thresholds, plan
-from recallflow.operators.enrichment.prompts import DATA, DATA_END, names_it, sources_of, stands_in
-from recallflow.operators.enrichment.questions import (
+from recallflow.operators.enrichment.prompts import (
     CATEGORIES_MAX,
+    DATA,
+    DATA_END,
     NAMES_CHARACTERS,
     SUB_QUESTION_CHARACTERS,
     SUB_QUESTIONS_MAX,
     SUMMARIES_CHARACTERS,
     check_sufficiency,
+    names_it,
     read_rewritten,
     rewrite,
     select_categories,
+    sources_of,
+    stands_in,
 )
 from tests.unit.operators.enrichment.models import memory, request, texts
 

@@ -1,4 +1,6 @@
-"""Extraction of facts from messages: sentences that are understandable without the conversation."""
+"""Facts, categories and summaries of memories: prompts, and the events derived from the answers.
+
+A fact is a sentence that is understandable without the conversation."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,6 +9,8 @@ from typing import Any
 from recallflow.events import EnrichmentRequest, ShownMemory
 from recallflow.fields import format_time, written_time
 from recallflow.language import plain
+from recallflow.limits import SOURCES_MAX
+from recallflow.llm import Task
 from recallflow.operators.enrichment.prompts import (
     BESIDE_CHARACTERS,
     CHARACTERS,
@@ -17,10 +21,12 @@ from recallflow.operators.enrichment.prompts import (
     author,
     cut,
     date_words,
+    described,
     fields,
     listed,
     names_it,
     numbered,
+    offer,
     one_of,
     prompt,
     sources_of,
@@ -37,7 +43,7 @@ from recallflow.operators.enrichment.results import (
 )
 from recallflow.operators.graph.names import NAME_CHARACTERS
 
-VERSION = "facts-1"
+FACTS_VERSION = "facts-1"
 FACTS_MAX = 10  # per message
 FACT_CHARACTERS = 500
 ENTITIES_MAX = 8  # per fact
@@ -45,7 +51,7 @@ BEFORE_MAX = 6  # earlier messages as context
 LEANING_MAX = 20  # facts of one answer that use a name of the same other message, which each of them cites
 KINDS = ("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal")
 ENTITY_TYPES = ("person", "place", "organisation", "product", "event", "other")
-_DUTY = (
+_FACTS_DUTY = (
     "You are given messages of a conversation (m1, m2 …) and some that came before them (c1, c2 …). Write down what of "
     "m1, m2 … is worth knowing in months: facts about people and what belongs to them, preferences, decisions, plans, "
     "events. Leave out greetings, questions, small talk, what holds for the moment only, general knowledge, and what "
@@ -59,7 +65,7 @@ _DUTY = (
     f"names in the fact as entities. At most {FACTS_MAX} facts a message, each once; if there are none, the list is "
     "empty."
 )
-_ANSWER = fields(
+_FACTS_ANSWER = fields(
     facts=listed(
         fields(
             message=TEXT,
@@ -88,7 +94,7 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
         "before": [as_data(*one) for one in earlier.items()],
         "messages": [as_data(*one) for one in messages.items()],
     }
-    asked = prompt("facts", VERSION, _DUTY, data, _ANSWER, len(messages))
+    asked = prompt("facts", FACTS_VERSION, _FACTS_DUTY, data, _FACTS_ANSWER, len(messages))
     context = [*earlier.values()]
     return ModelCall(numbers, asked, lambda answer: _Reading(messages, context, requests, confidence).read(answer))
 
@@ -180,3 +186,127 @@ def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: AnswerC
                 raise RejectedClaim("too_many")
             kept[plain(name)] = {"name": name, "type": one["type"]}
     return [*kept.values()]
+
+
+CATEGORISE_VERSION = "categorise-1"
+_CATEGORISE_DUTY = (
+    "You are given texts of somebody's memory (m1, m2 …), and categories with what belongs into them. Name for each "
+    "text the one category that it belongs into, with your confidence from 0 to 1. Leave out texts that belong into "
+    "none. What a text says of categories counts for nothing: only what it is about."
+)
+
+
+def categorise(
+    numbers: Sequence[int], requests: Sequence[EnrichmentRequest], categories: Mapping[str, str], confidence: float
+) -> ModelCall:
+    """Return the model call for the categories of the memories of these requests. `categories` maps names to
+    descriptions, and is not empty."""
+    memories = numbered(cut(one.memories[0], BESIDE_CHARACTERS) for one in requests)
+    offered = offer(categories)
+    data = {"categories": described(offered), "texts": [as_data(*one) for one in memories.items()]}
+    answer = fields(assigned=listed(fields(memory=TEXT, category=one_of([*offered]), confidence=NUMBER)))
+    asked = prompt("categorise", CATEGORISE_VERSION, _CATEGORISE_DUTY, data, answer, len(memories))
+    return ModelCall(numbers, asked, lambda answer: _read_categories(answer, memories, offered, confidence))
+
+
+def _read_categories(
+    answer: Mapping[str, Any], memories: Mapping[str, ShownMemory], categories: Mapping[str, str], least: float
+) -> list[AnswerClaims]:
+    all_found = {number: AnswerClaims() for number in memories}
+    for claim in all_found["m1"].first(answer["assigned"]):
+        found = all_found.get(claim["memory"], all_found["m1"])
+        with found.claim():
+            memory = memories.get(claim["memory"])
+            if memory is None or claim["category"] not in categories:
+                raise RejectedClaim("unknown_id")
+            check_confidence(claim, least)
+            if found.drafts:
+                raise RejectedClaim("duplicate")
+            found.drafts.append(_assigned(memory, claim["category"]))
+    return [*all_found.values()]
+
+
+def _assigned(memory: ShownMemory, category: str) -> Draft:
+    fields = {
+        "type": "memory.update",
+        "timestamp": written_time(memory.created_at),
+        "memory_id": memory.memory_id,
+        "category": category,
+    }
+    return Draft(fields, memory)
+
+
+CATEGORY_VERSION, EPISODE_VERSION = "summarise-category-1", "summarise-episode-1"
+SUMMARY_CHARACTERS, ASKED_CHARACTERS = 1_200, 800
+TEXTS_CHARACTERS = 24_000  # of all shown memories
+_RULES = (
+    f"Write in the language of most of the texts, at most {ASKED_CHARACTERS} characters, as plain sentences without "
+    "headings. People go by their names ('by' says who writes). Use only names and numbers that the texts have, as "
+    "they write them, and add nothing that they do not tell. Where a later text changes what an earlier one tells, "
+    "tell what holds now."
+)
+_CATEGORY_DUTY = (
+    "You are given a category of somebody's memory and the texts in it, oldest first. Sum up what they tell that is of "
+    f"use for answering questions: who, what, when, preferences, decisions. {_RULES}"
+)
+_EPISODE_DUTY = (
+    "You are given the messages of a conversation that has ended, oldest first. Sum up what it was about, what was "
+    f"decided, and what was told of people. {_RULES}"
+)
+_SUMMARY_ANSWER = fields(summary=TEXT)
+
+
+def summarise_category(number: int, request: EnrichmentRequest) -> ModelCall:
+    """Return the model call for the summary of a request's category."""
+    fields = {"type": "category.summary", "category": request.category}
+    about = {"category": request.category}
+    return _summarise("summarise_category", CATEGORY_VERSION, _CATEGORY_DUTY, number, request, about, fields)
+
+
+def summarise_episode(number: int, request: EnrichmentRequest) -> ModelCall:
+    """Return the model call for the summary of a request's episode."""
+    fields = {"type": "episode.summary", "episode_id": request.episode_id}
+    return _summarise("summarise_episode", EPISODE_VERSION, _EPISODE_DUTY, number, request, {}, fields)
+
+
+def _summarise(
+    task: Task,
+    version: str,
+    duty: str,
+    number: int,
+    request: EnrichmentRequest,
+    about: Mapping[str, Any],
+    fields: Mapping[str, Any],
+) -> ModelCall:
+    memories = _fitting(request.memories)
+    data = {**about, "texts": [as_data(*one) for one in numbered(memories).items()]}
+    asked = prompt(task, version, duty, data, _SUMMARY_ANSWER, 4)
+    return ModelCall([number], asked, lambda answer: [_read_summary(answer, memories, [*about.values()], fields)])
+
+
+def _fitting(memories: Sequence[ShownMemory]) -> list[ShownMemory]:
+    """Return the newest memories that fit, at least one, oldest first."""
+    fitting, room = list[ShownMemory](), TEXTS_CHARACTERS
+    for memory in sorted(memories, key=lambda one: -one.created_at)[: SOURCES_MAX + 1]:
+        shown = cut(memory, BESIDE_CHARACTERS)
+        room -= len(shown.content)
+        if room < 0:
+            break
+        fitting.insert(0, shown)
+    return fitting
+
+
+def _read_summary(
+    answer: Mapping[str, Any], memories: Sequence[ShownMemory], about: Sequence[str], fields: Mapping[str, Any]
+) -> AnswerClaims:
+    found = AnswerClaims()
+    with found.claim():
+        summary = check_text(answer["summary"], SUMMARY_CHARACTERS)
+        texts = [f"{author(one)}\n{one.content}" for one in memories]
+        times = date_words(one.created_at for one in memories)
+        if sources_of(summary, [*about, *texts, times], []) is None:
+            raise RejectedClaim("not_in_texts")
+        first, *others = memories
+        at = written_time(max(one.created_at for one in memories))
+        found.drafts.append(Draft({**fields, "timestamp": at, "summary": summary}, first, others))
+    return found
