@@ -32,9 +32,16 @@ from recallflow.flows.router import Router, routing, stop_on_signals
 from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, RecipeSource, epoch_ms, run
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
-from recallflow.operators.enrichment.enrich import Thresholds, enrich
+from recallflow.operators.enrichment.enrich import (
+    Enricher,
+    EnrichmentItem,
+    PartitionEnrichment,
+    PendingRequest,
+    Thresholds,
+    ToEnrich,
+    enrich,
+)
 from recallflow.operators.enrichment.results import PositionedRequest
-from recallflow.operators.enrichment.step import Enricher, EnrichmentItem, PartitionEnrichment, PendingRequest, ToEnrich
 from recallflow.operators.events import key_of_partition
 from recallflow.operators.guard import twice
 from recallflow.outputs import DeadLetter, Derived, Done, EnrichmentOutput, Receipted

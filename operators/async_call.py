@@ -18,7 +18,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Generic, Self, TypeVar
 
-numbers = count()  # call numbers, unique in the process, because calls of an earlier run may still be in progress
+call_numbers = count()  # unique in the process, because calls of an earlier run may still be in progress
 
 V = TypeVar("V")
 """Type of items."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.models import Answers, ModelJob, Models
-from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, numbers
+from recallflow.operators.async_call import AsyncCall, CallCompletion, Completed, call_numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE
@@ -85,7 +85,7 @@ class ModelQueries:
 
     def begin(self, question: ParkedQuery, wanted: Wanted, find: Find) -> int:
         """Start all model calls of a query, and search meanwhile. Return the number of the completion."""
-        number = next(numbers)
+        number = next(call_numbers)
         job = ModelJob(question.ask.owner.tenant_id, wanted, question.ask.record.position)
         call = AsyncCall(job, self._models.ask, CallCompletion(self._key, number))
         began_s = self._timer()
@@ -97,8 +97,8 @@ class ModelQueries:
 
     def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
         """Drop the queries of these owners, and return them."""
-        numbers_ = [number for number, query in self._queries.items() if query.question.ask.owner in owners]
-        return [self._queries.pop(number).question for number in numbers_]
+        finished = [number for number, query in self._queries.items() if query.question.ask.owner in owners]
+        return [self._queries.pop(number).question for number in finished]
 
     def wait(self, number: int) -> None:
         """Block until all results are there, for a log that ends."""

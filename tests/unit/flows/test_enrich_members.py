@@ -34,8 +34,8 @@ from recallflow.flows.runner import Loop
 from recallflow.flows.settings import TopicNames
 from recallflow.kafka_options import KafkaOptions
 from recallflow.operators.async_call import Completions, Runtime
+from recallflow.operators.enrichment.enrich import Enricher
 from recallflow.operators.enrichment.results import PositionedRequest, result
-from recallflow.operators.enrichment.step import Enricher
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPICS = TopicNames()

@@ -10,8 +10,8 @@ import pytest
 
 from recallflow.events import EnrichmentResult
 from recallflow.operators.async_call import CallCompletion, Completions, Runtime
+from recallflow.operators.enrichment.enrich import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync
 from recallflow.operators.enrichment.results import PositionedRequest, result
-from recallflow.operators.enrichment.step import Enricher, PartitionEnrichment, PendingRequest, has_nothing_to_sync
 from recallflow.outputs import Done, Enriched, Marked
 from recallflow.parsing import parse_request
 from recallflow.records import Mark, Open, Position
