@@ -1,4 +1,12 @@
-"""The main dataflow against Kafka: one member of a deployment, for the partitions that it has at the time."""
+"""The main dataflow against Kafka: one member of a deployment, for the partitions that it owns at the time.
+
+    memory topic ──┐
+                   ├─► decode ─► authorise ─► prepare ─► state ────────► route ─► output topics
+    query topic ───┘                 ▲                   by partition
+    control topic ─► decisions ──────┘
+
+`MainFlow` has the steps. `MainFlowMember` opens the parts that they need, for the time of one group membership.
+`KafkaFlow` runs in the process, and joins again after a membership was lost."""
 
 import atexit
 import logging
@@ -24,7 +32,7 @@ from recallflow.control import ControlHistory
 from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, StorageError, UsageError
 from recallflow.flows.admission import TokenKeys, key_source, trust_of
-from recallflow.flows.checkpointing import Checkpoints, Restore
+from recallflow.flows.checkpointing import Checkpoints
 from recallflow.flows.config import Config, read_config
 from recallflow.flows.engine_metrics import OutputCounter, Stages
 from recallflow.flows.first_places import first_places
@@ -39,13 +47,7 @@ from recallflow.flows.runner import BatchStep, KeyedStep, Recipe, RecipeSink, Re
 from recallflow.flows.settings import open_at_rest
 from recallflow.flows.standby import ReleasedPartitions, Standby
 from recallflow.flows.state_loop import opener
-from recallflow.flows.topic_checks import (
-    TopicRegistry,
-    check_control,
-    deployed,
-    judged_by_senders,
-    stamped_by_log,
-)
+from recallflow.flows.topic_checks import TopicRegistry, check_control, deployed, judged_by_senders, stamped_by_log
 from recallflow.operators.async_call import CallCompletion
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.events import Batch, Item, Misrouted, by_partition, decode, key_of_partition, partition_read
@@ -64,13 +66,18 @@ if TYPE_CHECKING:
     from bytewax.dataflow import Dataflow
 
 FLOW_ID = "recallflow"
+REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
 
 Read = Record | CallCompletion | Signal
 ToState = Batch | CallCompletion | Signal
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass
 class MainFlow:
+    """The steps of the dataflow."""
+
     decode_record: Callable[[Record], Item]
     authorise_item: Callable[[Item], Item]
     embedder: Embedder
@@ -118,9 +125,181 @@ class MainFlow:
         return [*finished, *before, *by_partition(prepared, partition_read), *after]
 
 
-REJOIN_S, REJOIN_MOST_S = 1.0, 60.0  # pauses after I/O errors
+class MainFlowMember(GroupMember):
+    """A member of a deployment of the main flow."""
 
-_log = logging.getLogger(__name__)
+    meters: Sequence[Meter]  # of paid models
+
+    def __init__(
+        self, config: Config, stack: ExitStack, stopping: threading.Event, store: CheckpointStore | None
+    ) -> None:
+        memory = config.topics.memory
+        super().__init__(config, stack, stopping, (memory, config.topics.queries), memory)
+        self._open_state()
+        self._open_control()
+        self._open_models()
+        self._check_topics()
+        self._open_source(
+            None if self.models is None else self.models.runtime.completions,
+            memory_ends=EndOffsets(self.options, self.topics.memory),
+        )
+        self._join(store)
+        self._follow_other_members()
+        self._open_sink(judged=self.authoriser.asks())
+        first, given = self.source.first_offsets, self.source.given_before
+        self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
+
+    def start(self) -> None:
+        stop_on_signals(self.source)
+        self._stack.enter_context(self.watch.running())
+        auth = self.config.auth
+        if auth.mode != "off" and (auth.jwks is not None or auth.secret is not None):
+            announce = DecisionSender(self.options, self.topics.control, auth.control_secret)
+            token_keys = TokenKeys(auth, key_source(auth), self.decisions, self._secrets, announce)
+            token_keys.load()
+            self.watch.call(token_keys.check)
+            self._stack.enter_context(token_keys.running())
+        sys.setswitchinterval(SWITCH_S)
+        _log.warning(self.authoriser.describe())
+        self.authoriser.warn()
+
+    def recipe(self) -> Recipe:
+        router = Router(self.topics, self.counts, self.sink.most_bytes, self.config.auth, self.spans.headers)
+        rates = Rates(self.decisions, self.topics.queries, self.stamped)
+
+        def authorise(item: Item) -> Item:
+            return item if isinstance(item, Misrouted) else rates.judge(self.authoriser.authorise(item))
+
+        def missing(number: int) -> str:
+            return self.source.catch_up.describe(f"{self.topics.memory}:{number}")
+
+        steps = MainFlow(
+            decode_record=lambda record: self.owning_partitions.judge(decode(record, self.config.skips)),
+            authorise_item=authorise,
+            embedder=self.embedder,
+            open_state=opener(self.directory, self.embedder, self._rules(), self.models, missing),
+            route_outputs=routing(router, self.source, self.output_counter.observe, self.spans),
+            spans=self.spans,
+        )
+        return steps.recipe(self.source, self.sink)
+
+    def failures(self) -> tuple[Callable[[], Exception | None], ...]:
+        table, watch, *others = super().failures()
+        return (table, watch, lambda: self.directory.broken, self._forgeable_times, *others)
+
+    # ------------------------------------------------------------------ the parts
+
+    def _open_state(self) -> None:
+        """Open the embedder and the state directory."""
+        config, self.decisions = self.config, ControlHistory()
+        opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
+        self.embedder = self._stack.enter_context(opened)
+        TopicRegistry.check_names(self.state_dir, self.topics.read_for())  # before files are created
+        self._shared = config.engine.shared_settings(self.embedder)
+        partitions = deployed(self.options, self.name, self.topics, self.state_dir, self._shared)
+        self.settings = replace(config.engine, partitions=partitions)
+        self.owning_partitions = OwningPartitions(partitions)
+        fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)
+        directory = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
+        self.directory = self._stack.enter_context(directory)
+
+    def _open_control(self) -> None:
+        """Read the control table to its end, before any record, and set up authorisation."""
+        auth, self._secrets = self.config.auth, dict[str, bytes]()  # `TokenKeys` fills it
+        self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
+        self._open_table(self.decisions)
+
+    def _open_models(self) -> None:
+        """Open the models for queries. Their calls belong to the spans of records."""
+        self.spans = RecordSpans(Stages(self.inputs), waits=self.topics.queries)
+        spending, around = self.state_dir / SPENDING, self.spans.within
+        models = self.config.models
+        opened = open_question_models(self.settings, models, self.embedder, self.decisions, spending, around)
+        self.models, self.meters = self._stack.enter_context(opened)
+
+    def _check_topics(self) -> None:
+        """Check the topics: their partitions, their ids in earlier runs, and the ends of outputs."""
+        check_control(self.options, self.topics.control)
+        written = self.topics.written(enriches=self.config.enrichment.wanted(self.embedder) is not None)
+        # Misrouted records are written to the input topics again.
+        self._follow_topics(self.topics.read_for(), (*written, *self.inputs))
+        if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
+            raise UsageError(f"--skip {', '.join(unknown)}: the partition does not exist")
+        self.stamped = stamped_by_log(self.options, self.inputs)
+
+    def _join(self, store: CheckpointStore | None) -> None:
+        """Open the ownership of partitions, and the membership in the group that assigns them."""
+        self.checkpoints = None
+        if store is not None:
+            self.checkpoints = Checkpoints(
+                store,
+                self.directory,
+                self.topics.memory,
+                self.name,
+                every_s=60 * self.chosen.checkpoint_minutes,
+                keep=self.chosen.checkpoint_keep,
+                owned=self.source.partitions,
+            )
+            self._stack.enter_context(self.checkpoints.running())
+        self._restore = None if self.checkpoints is None else self.checkpoints.restore
+        self._own_partitions(
+            StateFolders(self.directory, self.topics.memory),
+            partial(first_places, self.options, self.topics, self.ends, self.directory, self.name),
+            restore=self._restore,
+            counts=lambda: self.decisions.began_ms(("quota",)) is not None,
+        )
+        self._open_membership(self.chosen.instance_id, self.chosen.owned(), self._shared)
+
+    def _follow_other_members(self) -> None:
+        """Follow partitions of other members as a standby, and clean up partitions that moved to them."""
+        if self.chosen.standby:
+            standby = Standby(
+                self.options,
+                self.name,
+                self.topics.memory,
+                self.directory,
+                self.source,
+                lambda: self.membership.member_id,
+                self.chosen.standby,
+                restore=self._restore,
+                expected=lambda: self.membership.expected,
+            )
+            self._stack.enter_context(standby.running())
+        reader = self._stack.enter_context(TopicReader(self.options, {"group.id": self.name}))
+        me = Holder.here(self.state_dir)
+
+        def others() -> frozenset[int]:
+            found = holders(reader, self.topics.queries, self.directory.existing_numbers())
+            return frozenset(number for number, holder in found.items() if not (holder.released or holder.is_at(me)))
+
+        def can_come_again(number: int) -> bool:
+            return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0
+
+        released = ReleasedPartitions(
+            self.directory,
+            others=others,
+            ours=lambda: self.membership.expected,
+            warm=self.source.kept_warm,
+            can_come_again=can_come_again,
+            stopping=self.stopping,
+        )
+        self._stack.enter_context(released.running())
+
+    # ------------------------------------------------------------------ helpers
+
+    def _rules(self) -> Rules:
+        replies = {topic: self.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}
+        rules = self.settings.rules(
+            self.embedder, self.topics.queries, replies, input_ends=False, decisions=self.decisions
+        )
+        wanted, audited = self.config.enrichment.wanted(self.embedder), self.topics.audit is not None
+        return replace(rules, skips=self.config.skips, wanted=wanted, audited=audited)
+
+    def _forgeable_times(self) -> Exception | None:
+        """Return an error if credentials are required while producers choose the timestamps. The first key may be
+        created at any time."""
+        unstamped = [topic for topic in self.inputs if topic not in self.stamped]
+        return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
 
 
 class KafkaFlow:
@@ -188,205 +367,6 @@ class KafkaFlow:
             with member.joined():
                 self._has_begun = True
                 yield recipe
-
-
-class MainFlowMember(GroupMember):
-    """A member of a deployment of the main flow."""
-
-    meters: Sequence[Meter]  # of paid models
-
-    def __init__(
-        self, config: Config, stack: ExitStack, stopping: threading.Event, store: CheckpointStore | None
-    ) -> None:
-        memory = config.topics.memory
-        super().__init__(config, stack, stopping, (memory, config.topics.queries), memory)
-        self._open_state()
-        self._open_control()
-        self._open_models()
-        self._look_at_topics()
-        self._open_source(
-            None if self.models is None else self.models.runtime.completions,
-            memory_ends=EndOffsets(self.options, self.topics.memory),
-        )
-        self._join(store)
-        self._follow_other_members()
-        self._open_sink(judged=self.authoriser.asks())
-        first, given = self.source.first_offsets, self.source.given_before
-        self.output_counter = OutputCounter(self.topics.queries, first, given, self.spans.trace_id)
-
-    def start(self) -> None:
-        stop_on_signals(self.source)
-        self._stack.enter_context(self.watch.running())
-        auth = self.config.auth
-        if auth.mode != "off" and (auth.jwks is not None or auth.secret is not None):
-            announce = DecisionSender(self.options, self.topics.control, auth.control_secret)
-            token_keys = TokenKeys(auth, key_source(auth), self.decisions, self._secrets, announce)
-            token_keys.load()
-            self.watch.call(token_keys.check)
-            self._stack.enter_context(token_keys.running())
-        sys.setswitchinterval(SWITCH_S)
-        _log.warning(self.authoriser.describe())
-        self.authoriser.warn()
-
-    def recipe(self) -> Recipe:
-        router = Router(
-            self.topics,
-            self.counts,
-            self.sink.most_bytes,
-            self.config.auth,
-            self.spans.headers,
-        )
-        rates = Rates(self.decisions, self.topics.queries, self.stamped)
-
-        def authorise(item: Item) -> Item:
-            return item if isinstance(item, Misrouted) else rates.judge(self.authoriser.authorise(item))
-
-        def missing(number: int) -> str:
-            return self.source.catch_up.describe(f"{self.topics.memory}:{number}")
-
-        steps = MainFlow(
-            decode_record=lambda record: self.owning_partitions.judge(decode(record, self.config.skips)),
-            authorise_item=authorise,
-            embedder=self.embedder,
-            open_state=opener(self.directory, self.embedder, self._rules(), self.models, missing),
-            route_outputs=routing(router, self.source, self.output_counter.observe, self.spans),
-            spans=self.spans,
-        )
-        return steps.recipe(self.source, self.sink)
-
-    def failures(self) -> tuple[Callable[[], Exception | None], ...]:
-        table, watch, *others = super().failures()
-        return (table, watch, lambda: self.directory.broken, self._unjudged, *others)
-
-    # ------------------------------------------------------------------ the parts
-
-    def _open_state(self) -> None:
-        """Open the embedder and the state directory."""
-        config, self.decisions = self.config, ControlHistory()
-        opened = open_embedder(config.engine, config.models.embedding, "question", self.decisions, self.state_dir)
-        self.embedder = self._stack.enter_context(opened)
-        TopicRegistry.check_names(self.state_dir, self.topics.read_for())  # before files are created
-        self._shared = config.engine.shared_settings(self.embedder)
-        partitions = deployed(self.options, self.name, self.topics, self.state_dir, self._shared)
-        self.settings, self.owning_partitions = (
-            replace(config.engine, partitions=partitions),
-            OwningPartitions(partitions),
-        )
-        fingerprint, at_rest = self.settings.fingerprint(self.embedder), open_at_rest(config.encryption)
-        directory = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
-        self.directory = self._stack.enter_context(directory)
-
-    def _open_control(self) -> None:
-        """Read the control table to its end, before any record, and set up authorisation."""
-        auth, self._secrets = self.config.auth, dict[str, bytes]()  # `TokenKeys` fills it
-        self.authoriser = Authoriser(self.decisions, trust_of(auth, self._secrets))
-        self._open_table(self.decisions)
-
-    def _open_models(self) -> None:
-        """Open the models for queries. Their calls belong to the spans of records."""
-        self.spans = RecordSpans(Stages(self.inputs), waits=self.topics.queries)
-        opened = open_question_models(
-            self.settings,
-            self.config.models,
-            self.embedder,
-            self.decisions,
-            self.state_dir / SPENDING,
-            self.spans.within,
-        )
-        self.models, self.meters = self._stack.enter_context(opened)
-
-    def _look_at_topics(self) -> None:
-        """Check the topics: their partitions, their ids in earlier runs, and the ends of outputs."""
-        check_control(self.options, self.topics.control)
-        written = self.topics.written(enriches=self.config.enrichment.wanted(self.embedder) is not None)
-        # Misrouted records are written to the input topics again.
-        self._follow_topics(self.topics.read_for(), (*written, *self.inputs))
-        if unknown := [str(skip) for skip in self.config.skips if skip.partition >= self.counts[skip.topic]]:
-            raise UsageError(f"--skip {', '.join(unknown)}: the partition does not exist")
-        self.stamped = stamped_by_log(self.options, self.inputs)
-
-    def _join(self, store: CheckpointStore | None) -> None:
-        """Open the ownership of partitions, and the membership in the group that assigns them."""
-        self.checkpoints = None if store is None else self._checkpoints(store)
-        self._own_partitions(
-            StateFolders(self.directory, self.topics.memory),
-            partial(first_places, self.options, self.topics, self.ends, self.directory, self.name),
-            restore=self._restore,
-            counts=lambda: self.decisions.began_ms(("quota",)) is not None,
-        )
-        self._open_membership(self.chosen.instance_id, self.chosen.owned(), self._shared)
-
-    def _follow_other_members(self) -> None:
-        """Follow partitions of other members as a standby, and clean up partitions that moved to them."""
-        if self.chosen.standby:
-            standby = Standby(
-                self.options,
-                self.name,
-                self.topics.memory,
-                self.directory,
-                self.source,
-                lambda: self.membership.member_id,
-                self.chosen.standby,
-                restore=self._restore,
-                expected=lambda: self.membership.expected,
-            )
-            self._stack.enter_context(standby.running())
-        reader = self._stack.enter_context(TopicReader(self.options, {"group.id": self.name}))
-        me = Holder.here(self.state_dir)
-
-        def others() -> frozenset[int]:
-            found = holders(reader, self.topics.queries, self.directory.existing_numbers())
-            return frozenset(number for number, holder in found.items() if not (holder.released or holder.is_at(me)))
-
-        def can_come_again(number: int) -> bool:
-            return self.checkpoints is not None or reader.span(self.topics.memory, number)[0] == 0
-
-        released = ReleasedPartitions(
-            self.directory,
-            others=others,
-            ours=lambda: self.membership.expected,
-            warm=self.source.kept_warm,
-            can_come_again=can_come_again,
-            stopping=self.stopping,
-        )
-        self._stack.enter_context(released.running())
-
-    # ------------------------------------------------------------------ helpers
-
-    @property
-    def _restore(self) -> Restore | None:
-        return None if self.checkpoints is None else self.checkpoints.restore
-
-    def _checkpoints(self, store: CheckpointStore) -> Checkpoints:
-        checkpoints = Checkpoints(
-            store,
-            self.directory,
-            self.topics.memory,
-            self.name,
-            every_s=60 * self.chosen.checkpoint_minutes,
-            keep=self.chosen.checkpoint_keep,
-            owned=self.source.partitions,
-        )
-        self._stack.enter_context(checkpoints.running())
-        return checkpoints
-
-    def _rules(self) -> Rules:
-        replies = {topic: self.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}
-        rules = self.settings.rules(
-            self.embedder, self.topics.queries, replies, input_ends=False, decisions=self.decisions
-        )
-        return replace(
-            rules,
-            skips=self.config.skips,
-            wanted=self.config.enrichment.wanted(self.embedder),
-            audited=self.topics.audit is not None,
-        )
-
-    def _unjudged(self) -> Exception | None:
-        """Return an error if credentials are required while producers choose the timestamps. The first key may be
-        created at any time."""
-        unstamped = [topic for topic in self.inputs if topic not in self.stamped]
-        return judged_by_senders(unstamped) if unstamped and self.authoriser.asks() else None
 
 
 def get_flow(config_file: str) -> "Dataflow":
