@@ -17,7 +17,7 @@ from recallflow.control import DEFAULT, ControlHistory, Decision, GateVerdict, R
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, SinkError, UsageError
 from recallflow.fields import format_time
-from recallflow.flows.admission import Failure, LiveAdmission, known_secrets, now_ms, trust_of
+from recallflow.flows.admission import LiveAdmission, known_secrets, now_ms, trust_of
 from recallflow.flows.config import Config
 from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
 from recallflow.flows.gc_policy import SWITCH_S
@@ -28,7 +28,7 @@ from recallflow.private_files import open_private
 from recallflow.service import GateShown, RolloutShown, Service
 
 if TYPE_CHECKING:
-    from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
+    from recallflow.connectors.kafka.service import ServiceTopics
 _log = logging.getLogger(__name__)
 
 
@@ -100,25 +100,38 @@ def to_file(path: Path | None, decisions: ControlHistory) -> KeepDecision:
     return keep
 
 
-class KafkaBackedService(NamedTuple):
-    """The client of an engine behind Kafka, and the error that stopped its reading of decisions, if any."""
+class ServedEngine(NamedTuple):
+    """The engine behind a server, with the admission of its callers and its metrics."""
 
-    service: "KafkaService"
-    failure: Failure
+    service: Service
+    authoriser: Authoriser
+    admission: LiveAdmission
+    metrics: Collector
 
 
 @contextmanager
-def open_behind_kafka(config: Config, decisions: ControlHistory) -> Iterator[KafkaBackedService]:
+def embedded(config: Config, decisions: ControlHistory, *, lists_owners: bool = False) -> Iterator[ServedEngine]:
+    """Open an engine in this process. `decisions` are the control events in force; `lists_owners`: see `open_local`."""
+    with open_local(config, decisions, lists_owners=lists_owners) as service:
+        authoriser = Authoriser(decisions, service.trust)
+        _log.warning(authoriser.describe())
+        yield ServedEngine(service, authoriser, LiveAdmission(authoriser), service.metrics)
+
+
+@contextmanager
+def behind_kafka(config: Config, decisions: ControlHistory) -> Iterator[ServedEngine]:
     """Open the client of an engine behind Kafka, after `decisions` holds all control events so far. Later control
     events are added as they arrive. Raise SourceError if Kafka or its topics cannot be reached."""
     from recallflow.connectors.kafka.control import ControlTable  # the Kafka client is optional
     from recallflow.connectors.kafka.service import KafkaService
 
+    # Invalid secrets are reported before any connection is made.
+    authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     sys.setswitchinterval(SWITCH_S)
     table = ControlTable(config.kafka, config.topics.control, history=decisions, secret=config.auth.control_secret)
     topics, timeout_s = service_topics(config), config.serve.timeout_s
     with closing(table), closing(KafkaService(config.kafka, topics, timeout_s, table.failure)) as service:
-        yield KafkaBackedService(service, table.failure)
+        yield ServedEngine(service, authoriser, LiveAdmission(authoriser, table.failure), GatewayMetrics(service))
 
 
 def service_topics(config: Config) -> "ServiceTopics":
@@ -134,32 +147,17 @@ def serve_kafka(config: Config) -> None:
     """Serve an engine behind Kafka until SIGTERM or SIGINT, then finish the requests in progress. Raise SourceError if
     decisions cannot be read."""
     decisions = ControlHistory()
-    # Invalid secrets are reported before any connection is made.
-    authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     keep = to_topic(config.kafka, config.topics.control, config.auth.control_secret)
-    with open_behind_kafka(config, decisions) as (service, failure):
-        _log.warning(authoriser.describe())
-        engine = ServedEngine(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
+    with behind_kafka(config, decisions) as engine:
+        _log.warning(engine.authoriser.describe())
         _serve(config, engine, decisions, keep)
 
 
 def serve_local(config: Config, decisions: ControlHistory, control: Path | None) -> None:
     """Serve an engine in this process until SIGTERM or SIGINT. `control` is the file of decisions, if there is one."""
     sys.setswitchinterval(SWITCH_S)
-    with open_local(config, decisions, lists_owners=True) as service:
-        authoriser = Authoriser(decisions, service.trust)
-        _log.warning(authoriser.describe())
-        engine = ServedEngine(service, authoriser, LiveAdmission(authoriser), service.metrics)
+    with embedded(config, decisions, lists_owners=True) as engine:
         _serve(config, engine, decisions, to_file(control, decisions))
-
-
-class ServedEngine(NamedTuple):
-    """The engine behind a server, with the admission of its callers and its metrics."""
-
-    service: Service
-    authoriser: Authoriser
-    admission: LiveAdmission
-    metrics: Collector
 
 
 def _serve(config: Config, engine: ServedEngine, decisions: ControlHistory, keep: KeepDecision) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,15 +10,11 @@ from recallflow.connectors.http.routes import probe_routes
 from recallflow.connectors.http.server import ConcurrencyLimit, Traffic, listen, serve
 from recallflow.connectors.mcp.server import build_http, build_server, caller_in, serve_stdio
 from recallflow.connectors.mcp.tools import Caller, Performer, ServerScope
-from recallflow.control import ControlHistory
 from recallflow.credentials import USER_HEADER
 from recallflow.errors import UsageError
-from recallflow.flows.admission import LiveAdmission, known_secrets, trust_of
 from recallflow.flows.config import Config
-from recallflow.flows.engine_metrics import GatewayMetrics, registry_of
-from recallflow.flows.gateway import ServedEngine, open_behind_kafka, warn_where_open
-from recallflow.flows.local import open_local
-from recallflow.operators.authorise import Authoriser
+from recallflow.flows.engine_metrics import registry_of
+from recallflow.flows.gateway import ServedEngine, warn_where_open
 
 _log = logging.getLogger(__name__)
 
@@ -38,23 +32,6 @@ class Address(NamedTuple):
         if not (colon and host and port.isdecimal()):
             raise UsageError(f"--http {text}: give HOST:PORT, such as 127.0.0.1:8081")
         return cls(host.strip("[]"), int(port))
-
-
-@contextmanager
-def embedded(config: Config, decisions: ControlHistory) -> Iterator[ServedEngine]:
-    """Open an engine in this process. `decisions` are the control events in force."""
-    with open_local(config, decisions) as service:
-        authoriser = Authoriser(decisions, service.trust)
-        _log.warning(authoriser.describe())
-        yield ServedEngine(service, authoriser, LiveAdmission(authoriser), service.metrics)
-
-
-@contextmanager
-def behind_kafka(config: Config) -> Iterator[ServedEngine]:
-    decisions = ControlHistory()
-    authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
-    with open_behind_kafka(config, decisions) as (service, failure):
-        yield ServedEngine(service, authoriser, LiveAdmission(authoriser, failure), GatewayMetrics(service))
 
 
 def serve_user(config: Config, engine: ServedEngine, place: ServerScope, user_id: str) -> None:

@@ -94,7 +94,7 @@ def add_mcp(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 def run_mcp(options: argparse.Namespace) -> int:
     def run(config: "Config") -> None:
         from recallflow.connectors.mcp.tools import ServerScope
-        from recallflow.flows import mcp  # which needs an extra
+        from recallflow.flows import gateway, mcp  # which need extras
 
         if options.http and options.user:
             raise UsageError(
@@ -104,8 +104,8 @@ def run_mcp(options: argparse.Namespace) -> int:
             raise UsageError("--control needs --state-dir: on Kafka, decisions are in the control topic")
         at = mcp.Address.parse(options.http) if options.http else None
         place = ServerScope(options.tenant, options.environment, options.project)
-        opened = mcp.embedded(config, decisions(options)) if options.state_dir else mcp.behind_kafka(config)
-        with opened as behind:
+        open_engine = gateway.embedded if options.state_dir else gateway.behind_kafka
+        with open_engine(config, decisions(options)) as behind:
             if at is None:
                 mcp.serve_user(config, behind, place, options.user or "user")
             else:

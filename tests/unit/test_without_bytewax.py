@@ -47,8 +47,7 @@ from recallflow.events import UserErase
 from recallflow.flows.config import Config
 from recallflow.flows.erasing import erase_directory
 from recallflow.flows.export import export
-from recallflow.flows.gateway import serve_local
-from recallflow.flows.mcp import embedded
+from recallflow.flows.gateway import embedded, serve_local
 from recallflow.flows.settings import Settings
 from recallflow.state.description import describe
 from recallflow.state.directory import StateDirectory

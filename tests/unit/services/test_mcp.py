@@ -124,7 +124,7 @@ def test_model_cannot_choose_the_user(tmp_path: Path) -> None:
             found = await call(client, "search_memory", query="Which tea is green?", limit=50)
             return [memory["content"] for memory in found.structured_content["memories"]]
 
-    with mcp.embedded(config_in(tmp_path), ControlHistory()) as behind:
+    with gateway.embedded(config_in(tmp_path), ControlHistory()) as behind:
         assert run(lambda: session(behind, "ann")) == ["The tea of ann is green."]
         assert run(lambda: session(behind, "bob")) == ["The tea of bob is green."]
 
@@ -160,7 +160,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     def serve() -> None:
         config = config_in(folder, serve=ServeSettings(body_timeout_s=0.3))
-        with mcp.embedded(config, decisions) as behind:
+        with gateway.embedded(config, decisions) as behind:
             mcp.serve_http(config, behind, PROD, mcp.Address("127.0.0.1", 0))
 
     with served_flow(mcp, serve) as url:
