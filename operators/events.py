@@ -24,25 +24,18 @@ class Analysis(NamedTuple):
 
     Attributes:
         vectors: (passages, dimension) float32, or (1, dimension) for a vector given with the event; None without text.
-        tokens: Token vectors in bytes, if the model has them.
-        named: The names in the text, for the graph.
-        sketch: The sketch of the vector, for the graph.
-        cut: Only the beginning of the text was read.
-        sure: The language of the text is certain.
-        sizes: The number of tokens per passage.
-        unembedded: The code of the failure of an embedding service.
     """
 
     stems: str
     flags: int
     vectors: Matrix | None
-    tokens: Bytes = NO_TOKENS
-    named: TextNames = TextNames()
-    sketch: bytes = b""
-    cut: bool = False
-    sure: bool = False
-    sizes: tuple[int, ...] = ()
-    unembedded: str | None = None
+    tokens: Bytes = NO_TOKENS  # token vectors in bytes, if the model has them
+    named: TextNames = TextNames()  # the names in the text, for the graph
+    sketch: bytes = b""  # the sketch of the vector, for the graph
+    cut: bool = False  # only the beginning of the text was read
+    sure: bool = False  # the language of the text is certain
+    sizes: tuple[int, ...] = ()  # the number of tokens per passage
+    unembedded: str | None = None  # the code of the failure of an embedding service
 
 
 class Write(NamedTuple):

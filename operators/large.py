@@ -47,24 +47,15 @@ _VERSIONS_A_LINK = 8  # past versions at the cost of one link
 
 @dataclass(slots=True)
 class Work:
-    """The progress of an event in steps.
-
-    Attributes:
-        change: The event's number among its owner's, the same in all steps.
-        cursor: The sequence number of the next memory to read.
-        found: A memory was forgotten.
-        synced: All graph writes succeeded.
-        done: The event can be applied now.
-        error: The reason why it cannot be applied.
-    """
+    """The progress of an event in steps."""
 
     write: Write
-    change: int
-    cursor: int = 0
-    found: bool = False
-    synced: bool = True
-    done: bool = False
-    error: InvalidRecord | None = None
+    change: int  # the event's number among its owner's, the same in all steps
+    cursor: int = 0  # the sequence number of the next memory to read
+    found: bool = False  # a memory was forgotten
+    synced: bool = True  # all graph writes succeeded
+    done: bool = False  # the event can be applied now
+    error: InvalidRecord | None = None  # the reason why it cannot be applied
 
     def is_of(self, record: Record) -> bool:
         """Return whether the work is for this record. Lines that are fed again may reuse its position."""

@@ -45,14 +45,10 @@ class ModelJob(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The results of a job.
-
-    Attributes:
-        vectors: of the job's texts, if any.
-    """
+    """The results of a job."""
 
     ended: Mapping[ModelStep, Ended]
-    vectors: Matrix | ModelError = NO_FLOATS
+    vectors: Matrix | ModelError = NO_FLOATS  # of the job's texts, if any
     scored: Scored | None = None
 
 

@@ -33,33 +33,22 @@ SUBQUERIED_MAX = 16  # parked queries with results; further ones are answered wi
 
 
 class ParkedQuery(NamedTuple):
-    """A query between rounds of model calls.
-
-    Attributes:
-        warnings: warnings for its answer.
-        said: the model results so far.
-        found: the answer composed during the calls.
-        subanswers: the answers of subqueries so far.
-    """
+    """A query between rounds of model calls."""
 
     ask: Ask
-    warnings: list[Warn]
-    said: Said
-    found: ComposedAnswer | None
-    subanswers: tuple[ComposedAnswer, ...] = ()
+    warnings: list[Warn]  # warnings for its answer
+    said: Said  # the model results so far
+    found: ComposedAnswer | None  # the answer composed during the calls
+    subanswers: tuple[ComposedAnswer, ...] = ()  # the answers of subqueries so far
 
 
 class _ModelQuery(NamedTuple):
-    """A parked query with its running call.
-
-    Attributes:
-        began_s: the start of the call, in seconds from any origin.
-    """
+    """A parked query with its running call."""
 
     question: ParkedQuery
     wanted: Wanted
     call: AsyncCall[ModelJob, Answers]
-    began_s: float
+    began_s: float  # the start of the call, in seconds from any origin
 
 
 class ModelQueries:

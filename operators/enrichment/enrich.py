@@ -250,21 +250,15 @@ ToEnrich = EnrichmentItem | CallCompletion | Signal
 
 @dataclass(frozen=True, slots=True)
 class Enricher:
-    """The configuration that all partitions of a process share.
-
-    Attributes:
-        within: Makes the span of a record the current one.
-        answered: Called with each request and its result.
-        now_ms: Returns the time in epoch milliseconds.
-    """
+    """The configuration that all partitions of a process share."""
 
     runtime: Runtime
     ask: AskModels
     batch_size: int
     batch_wait_ms: int
-    within: Callable[[Position], AbstractContextManager[object]]
-    answered: Callable[[EnrichmentRequest, EnrichmentResult], None]
-    now_ms: Callable[[], int]
+    within: Callable[[Position], AbstractContextManager[object]]  # makes the span of a record the current one
+    answered: Callable[[EnrichmentRequest, EnrichmentResult], None]  # called with each request and its result
+    now_ms: Callable[[], int]  # returns the time in epoch milliseconds
 
 
 class _Batch(NamedTuple):

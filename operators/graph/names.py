@@ -37,29 +37,20 @@ class NamePart(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NameWords:
-    """A language's words that are not names, and its patterns.
+    """A language's words that are not names, and its patterns."""
 
-    Attributes:
-        no_names: Words that are never a name on their own.
-        grammar: Words that split a run.
-        dating: Words that mark the following word as a month.
-        any_run: Finds runs of capitalised words.
-        ascii_run: The same for letters without accents.
-        parts: Splits a run into possible names.
-    """
-
-    no_names: frozenset[str]
-    grammar: frozenset[str]
+    no_names: frozenset[str]  # words that are never a name on their own
+    grammar: frozenset[str]  # words that split a run
     calendar: frozenset[str]
     months: frozenset[str]
     titles: frozenset[str]
     ordinary: frozenset[str]
-    dating: frozenset[str]
+    dating: frozenset[str]  # words that mark the following word as a month
     english: bool
     table: Table
-    any_run: re.Pattern[str]
-    ascii_run: re.Pattern[str]
-    parts: Kept[tuple[str, bool], tuple[NamePart, ...]]
+    any_run: re.Pattern[str]  # finds runs of capitalised words
+    ascii_run: re.Pattern[str]  # the same for letters without accents
+    parts: Kept[tuple[str, bool], tuple[NamePart, ...]]  # splits a run into possible names
 
     def unbent(self, name: str) -> Iterator[str]:
         """Yield a name without each possible ending."""

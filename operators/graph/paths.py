@@ -192,25 +192,16 @@ class Way(NamedTuple):
 
 
 class ReachedMemory(NamedTuple):
-    """A memory at the end of a path.
-
-    Attributes:
-        score: The score, including `fit`.
-        fit: 0 if only derived connections lead there.
-        seed: The id of the first memory of the path.
-        node: The vertex before the memory.
-        edge: The edge of the score (None: a link).
-        way: The whole path.
-    """
+    """A memory at the end of a path."""
 
     seq: int
-    score: float
-    fit: float
+    score: float  # the score, including `fit`
+    fit: float  # 0 if only derived connections lead there
     hops: int
-    seed: str
-    node: NodeKey
-    edge: Edge | None
-    way: Way
+    seed: str  # the id of the first memory of the path
+    node: NodeKey  # the vertex before the memory
+    edge: Edge | None  # the edge of the score (None: a link)
+    way: Way  # the whole path
 
     @property
     def order(self) -> tuple[float, int, str]:
@@ -230,18 +221,12 @@ class WalkStep(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The path from a seed to a vertex.
-
-    Attributes:
-        second: Another path to the vertex, with another second-last vertex.
-        edge: The edge that led from another node to this shared node.
-        grounds: The grounds of the last connection (see `Walk._grounds`).
-    """
+    """The path from a seed to a vertex."""
 
     way: Way
-    second: Way | None = None
-    edge: Edge | None = None
-    grounds: int = 0
+    second: Way | None = None  # another path to the vertex, with another second-last vertex
+    edge: Edge | None = None  # the edge that led from another node to this shared node
+    grounds: int = 0  # the grounds of the last connection (see `Walk._grounds`)
 
     @property
     def strength(self) -> tuple[float, int]:
@@ -387,18 +372,12 @@ class Related(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """The result of an expansion.
+    """The result of an expansion."""
 
-    Attributes:
-        items: The added memories, best first.
-        considered: The number of reached memories.
-        worked_out: The number of memories reached only over derived links, which are not added.
-    """
-
-    items: tuple[Related, ...]
-    considered: int
+    items: tuple[Related, ...]  # the added memories, best first
+    considered: int  # the number of reached memories
     caps: Caps
-    worked_out: int = 0
+    worked_out: int = 0  # the number of memories reached only over derived links, which are not added
 
 
 def expand(walk: Walk, limit: int = EXPANSION_K, besides: Collection[int] = ()) -> Expansion:

@@ -65,17 +65,11 @@ BOUNDS = MappingProxyType(
 
 
 class BaselineComparison(NamedTuple):
-    """A comparison of the added memories of one answer with the baseline.
+    """A comparison of the added memories of one answer with the baseline."""
 
-    Attributes:
-        overlap: The share that the baseline would rank next.
-        relevance: The mean relevance, 0 to 1, by edge type.
-        words: The number of content words.
-    """
-
-    overlap: float
-    relevance: Mapping[str, float]
-    words: int
+    overlap: float  # the share that the baseline would rank next
+    relevance: Mapping[str, float]  # the mean relevance, 0 to 1, by edge type
+    words: int  # the number of content words
 
 
 class ExpansionOutcome(NamedTuple):

@@ -143,25 +143,17 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class QueryGraph:
-    """The graph at a query's moment, restricted to the memories that the query permits.
-
-    Attributes:
-        semantic: (n,) the signal of each place.
-        permitted: The places that may be in the answer.
-        now_ms: The time at which edges must hold.
-        warnings: Warnings for the response.
-        ran: Whether links and edges were followed; then the answer has the tier `graph`.
-    """
+    """The graph at a query's moment, restricted to the memories that the query permits."""
 
     graph: OwnerGraph
     index: OwnerIndex
-    semantic: Column
-    permitted: Places
-    now_ms: int
+    semantic: Column  # (n,) the signal of each place
+    permitted: Places  # the places that may be in the answer
+    now_ms: int  # the time at which edges must hold
     expansions: Expansions
     request: QueryContext
-    warnings: list[Warn] = field(default_factory=list)
-    ran: bool = False
+    warnings: list[Warn] = field(default_factory=list)  # warnings for the response
+    ran: bool = False  # whether links and edges were followed; then the answer has the tier `graph`
     _entities: list[NodeKey] | None = None
 
     # ------------------------------------------------------------------ operations of a recall query

@@ -29,16 +29,13 @@ class LoadBounds:
     """Limits of loading for one query.
 
     Attributes:
-        fan_out: Links, and edges, per vertex.
         linked: The newest memories of a shared node that are considered for its links, in addition to the best matches.
-        visited: Vertices.
-        opened: Vertices whose links and edges are read, nearest first, and of the best seed first.
     """
 
-    fan_out: int = 24
+    fan_out: int = 24  # links, and edges, per vertex
     linked: int = 100
-    visited: int = 512
-    opened: int = 48
+    visited: int = 512  # vertices
+    opened: int = 48  # vertices whose links and edges are read, nearest first, and of the best seed first
 
 
 @dataclass(slots=True)
@@ -61,7 +58,6 @@ class TraversalScope:
     (epoch ms; None: at any time).
 
     Attributes:
-        prefer: Orders memories of equal score or over a limit, highest first.
         best: Returns a shared node's memories among the best matches of the question.
         fit: Returns the factor, 0 to 1, of a path without a stated edge, for given or derived links.
     """
@@ -69,7 +65,7 @@ class TraversalScope:
     graph: OwnerGraph
     now_ms: int | None = None
     allowed: Callable[[int], bool] = lambda _: True
-    prefer: Callable[[int], float] = lambda _: 0.0
+    prefer: Callable[[int], float] = lambda _: 0.0  # orders memories of equal score or over a limit, highest first
     best: Callable[[NodeKey], Sequence[int]] = lambda _: ()
     fit: Callable[[int, bool], float] = lambda _, __: 1.0
     bounds: LoadBounds = LoadBounds()

@@ -263,23 +263,15 @@ class ForgottenMemory(NamedTuple):
 
 
 class RememberedMemory(NamedTuple):
-    """The current version of a memory after an event.
-
-    Attributes:
-        episode: The number of its episode.
-        content_changed: Its text or vector changed.
-        known: The graph may have an earlier version.
-        embedded: Only its vector is new.
-        ended: It no longer holds, so names in its text are not linked.
-    """
+    """The current version of a memory after an event."""
 
     row: MemoryRow
-    episode: int
+    episode: int  # the number of its episode
     vectors: Vectors | None
-    content_changed: bool
-    known: bool = True
-    embedded: bool = False
-    ended: bool = False
+    content_changed: bool  # its text or vector changed
+    known: bool = True  # the graph may have an earlier version
+    embedded: bool = False  # only its vector is new
+    ended: bool = False  # it no longer holds, so names in its text are not linked
 
     @property
     def memory_id(self) -> str:
