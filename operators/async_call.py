@@ -117,18 +117,12 @@ class _Loop:
 class Runtime:
     """The executor of calls, with limits shared by all users. Close it after the dataflow.
 
-    Args:
-        completions: Receives finished calls.
-        capacity: The largest number of concurrent calls; further ones wait.
-        timeout_s: The limit of each call; None if the function has its own.
-    """
+    At most `capacity` calls are concurrent. `timeout_s` limits each call; None if the function has its own limit."""
 
     def __init__(self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}: it must be at least 1")
-        self.completions = completions
-        self.capacity = capacity
-        self._timeout_s = timeout_s
+        self.completions, self.capacity, self._timeout_s = completions, capacity, timeout_s
         self._loop = _Loop.get()
         self._waiting: deque[AsyncCall[Any, Any]] = deque()
         self._running: dict[int, asyncio.Task[Any]] = {}  # by the number of the call

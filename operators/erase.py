@@ -86,9 +86,7 @@ class LargeErasures:
     """The erasures of one state partition that take several steps."""
 
     def __init__(self, partition: Partition, owners: Owners, forget: Forget) -> None:
-        self._partition = partition
-        self._owners = owners
-        self._forget = forget
+        self._partition, self._owners, self._forget = partition, owners, forget
         self._left: dict[Owner, tuple[Write, UserErase, Iterator[Owner]]] = {}
         self._ended: set[Owner] = set()
 

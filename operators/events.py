@@ -20,14 +20,11 @@ _DECODE = "decode"  # the step in reports of internal errors
 
 
 class Analysis(NamedTuple):
-    """The analysis of a memory's text, made before the state.
-
-    Attributes:
-        vectors: (passages, dimension) float32, or (1, dimension) for a vector given with the event; None without text.
-    """
+    """The analysis of a memory's text, made before the state."""
 
     stems: str
     flags: int
+    # (passages, dimension) float32, or (1, dimension) for a vector given with the event; None without text.
     vectors: Matrix | None
     tokens: Bytes = NO_TOKENS  # token vectors in bytes, if the model has them
     named: TextNames = TextNames()  # the names in the text, for the graph

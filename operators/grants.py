@@ -217,14 +217,8 @@ class TokenVerifier:
     """The verification of tokens, and their keys."""
 
     def __init__(self, decisions: ControlHistory, issuer: Issuer, secrets: Mapping[str, bytes]) -> None:
-        """Args:
-        decisions: The control events with keys.
-        issuer: The required issuer and audience.
-        secrets: Secrets by fingerprint. More may be added later.
-        """
-        self._decisions = decisions
-        self._issuer = issuer
-        self._secrets = secrets
+        """`secrets` are by fingerprint. More may be added later."""
+        self._decisions, self._issuer, self._secrets = decisions, issuer, secrets
         self._public: dict[str, Any] = {}  # by fingerprint
         self._heads = Kept(_head, VERIFIED_BYTES // 4)
         self._verified: Kept[tuple[str, str, str], Verified] = Kept(self._verify, VERIFIED_BYTES)

@@ -257,9 +257,7 @@ class LargeEvents:
     """The large events of one state partition, at most one per owner. Each step stores its progress."""
 
     def __init__(self, partition: Partition, owners: Owners, rules: Rules) -> None:
-        self._partition = partition
-        self._owners = owners
-        self._rules = rules
+        self._partition, self._owners, self._rules = partition, owners, rules
         # Unreadable entries are dropped: their event is read again, and refused.
         stored = [Work.decode(value) for _, value in partition.scan_readable(keys.WORK)]
         self._works = {work.write.owner: work for work in stored}
@@ -337,12 +335,8 @@ class Queue:
     """The waiting items of one state partition, in the order of their logs."""
 
     def __init__(self, is_at_work: Callable[[Owner], bool], query_topic: str | None) -> None:
-        """Args:
-        is_at_work: Returns whether an owner's event has steps left.
-        query_topic: A log of queries only, whose positions have no meaning for other queries.
-        """
-        self._is_at_work = is_at_work
-        self._query_topic = query_topic
+        """`query_topic` is a log of queries only, whose positions have no meaning for other queries."""
+        self._is_at_work, self._query_topic = is_at_work, query_topic
         self._held: deque[Item] = deque()
         self._behind: Counter[str | Owner] = Counter()  # logs and owners of held items
 

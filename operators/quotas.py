@@ -32,15 +32,9 @@ class Rates:
     thread."""
 
     def __init__(self, decisions: ControlHistory, fair_topic: str, stamped: Container[str]) -> None:
-        """Args:
-        decisions: The control events with quotas.
-        fair_topic: The topic whose records are served round robin, by the tenant in their key.
-        stamped: Topics with the log's append times. Other topics are not counted, because producers choose their
-            times.
-        """
-        self._decisions = decisions
-        self._stamped = stamped
-        self._fair_topic = fair_topic
+        """`fair_topic` is served round robin, by the tenant in its records' keys. `stamped` are the topics with the
+        log's append times. Other topics are not counted, because producers choose their times."""
+        self._decisions, self._stamped, self._fair_topic = decisions, stamped, fair_topic
         self._seconds: dict[tuple[str, str], _Second] = {}
 
     def judge(self, item: Decoded) -> Decoded:

@@ -11,15 +11,10 @@ from recallflow.records import Position
 
 
 class EnrichmentTasks(NamedTuple):
-    """The enrichment tasks of a deployment, and their limits.
-
-    Attributes:
-        by_meaning: Vectors express meaning, not only spelling; then cosines within `similarity_min` and
-            `similarity_max` are ambiguous.
-    """
+    """The enrichment tasks of a deployment, and their limits."""
 
     embed: bool = False  # an embedding service supplies the vectors
-    by_meaning: bool = True
+    by_meaning: bool = True  # vectors express meaning: cosines from `similarity_min` to `similarity_max` are ambiguous
     relationships: bool = False
     facts: bool = False
     categories: bool = False
@@ -32,15 +27,12 @@ class EnrichmentTasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings that shape the state, and the properties of the environment.
-
-    Attributes:
-        reply_topics: Topics that a query may name in `reply_to`, with their partition counts; None to ignore the field.
-    """
+    """The settings that shape the state, and the properties of the environment."""
 
     model: str  # the name of the embedder
     episode_gap_ms: int
     query_topic: str | None = None  # the topic of queries only; None if all records come from one log
+    # Topics that a query may name in `reply_to`, with their partition counts; None to ignore the field.
     reply_topics: Mapping[str, int] | None = None
     input_ends: bool = True  # the input is a log that ends
     decisions: ControlHistory = dataclasses.field(default_factory=ControlHistory)  # the control events in force

@@ -58,10 +58,7 @@ class StateStep:
         number: int,
         models: Models | None = None,
     ) -> None:
-        """Args:
-        behind: Describes the records that a state partition has not applied yet.
-        models: Models for queries, if any.
-        """
+        """`behind` describes the records that a state partition has not applied yet."""
         self._directory, self._rules, self._shared = directory, rules, shared
         self._partition = directory.partition(number)
         self._hot_owners = directory.hot_owners()

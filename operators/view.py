@@ -34,8 +34,7 @@ class View:
 
     def __init__(self, partition: Partition, hot: HotOwner, write: Write, change: int | None = None) -> None:
         """`change` is the number of the event among its owner's, if an earlier step has reserved it."""
-        self._partition = partition
-        self._hot = hot
+        self._partition, self._hot = partition, hot
         self._staged: Values = {}
         self._projects = write.projects
         self._next_seq = hot.next_seq

@@ -43,10 +43,7 @@ class MemoryWrites:
         self, partition: Partition, owners: Owners, rules: Rules, expansions: Expansions, forget: Forget
     ) -> None:
         """`forget` drops in-memory data of erased owners."""
-        self._partition = partition
-        self._owners = owners
-        self._rules = rules
-        self._expansions = expansions
+        self._partition, self._owners, self._rules, self._expansions = partition, owners, rules, expansions
         self._large = LargeEvents(partition, owners, rules)
         self._forget: Forget = partial(_forget, self._large, expansions, forget)
         self._erasures = LargeErasures(partition, owners, self._forget)

@@ -77,13 +77,8 @@ class Answerer:
         expansions: Expansions,
         models: frozenset[Kind] = frozenset(),
     ) -> None:
-        """Create the answerer.
-
-        Args:
-            models: the kinds of models that may be called for a query.
-        """
-        self._partition = partition
-        self._owners = owners
+        """`models` are the kinds of models that may be called for a query."""
+        self._partition, self._owners = partition, owners
         self._decisions = rules.decisions
         self._expansions = expansions
         self._engine = Engine(shared, self._rows, rules.episode_gap_ms, timer, expansions, models)
@@ -95,16 +90,8 @@ class Answerer:
     def answer(
         self, ask: Ask, said: Said = NOTHING, found: ComposedAnswer | None = None, parts: Sequence[ComposedAnswer] = ()
     ) -> tuple[Response, Effects | None]:
-        """Return one query's response and its effects.
-
-        Args:
-            said: the model results.
-            found: the answer composed before the model calls, if it is still valid.
-            parts: the answers of subqueries.
-
-        Raises:
-            InvalidRecord: there is no answer.
-        """
+        """Return one query's response and its effects. Raise InvalidRecord if there is no answer. `said` are the model
+        results, `found` the answer composed before the model calls, `parts` the answers of subqueries."""
         if isinstance(ask.query, Recall):
             recalled = recall(self._engine, self._posed(ask.query, ask), said, found, parts)
             memories = [memory.id for memory in recalled.response.memories or ()]

@@ -63,10 +63,7 @@ class Models:
         now_s: Callable[[], float] = time.monotonic,
         around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
-        """Args:
-        now_s: Returns seconds of any origin, for durations and the reranker's circuit breaker.
-        around: The context of the calls for the query at a position.
-        """
+        """`now_s` returns seconds of any origin; `around` the context of the calls for the query at a position."""
         self._around = around
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
         self._reranker, self._breaker, self._scoring = reranker, Breaker(now_s), 0

@@ -57,15 +57,8 @@ class ModelQueries:
     def __init__(
         self, models: Models, key: str, timer: Callable[[], float], receive: Callable[[Wanted, Answers], Received]
     ) -> None:
-        """Args:
-        key: The key of the partition in the dataflow.
-        timer: Returns seconds of any origin.
-        receive: Converts the results of models for an answer.
-        """
-        self._models = models
-        self._key = key
-        self._timer = timer
-        self._receive = receive
+        """`key` is the partition's in the dataflow; `receive` converts the results of models for an answer."""
+        self._models, self._key, self._timer, self._receive = models, key, timer, receive
         self._queries: dict[int, _ModelQuery] = {}
 
     def asked(self) -> list[Ask]:

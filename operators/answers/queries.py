@@ -48,19 +48,9 @@ class Queries:
         model_queries: ModelQueries | None,
         rotation: Rotation,
     ) -> None:
-        """Args:
-        now_ms: Returns epoch milliseconds, for deadlines.
-        behind: Describes the records that answers lack.
-        model_queries: The queries that wait for models, if there are models.
-        rotation: The round robin of tenants.
-        """
-        self._partition = partition
-        self._owners = owners
-        self._answerer = answerer
-        self._expansions = expansions
-        self._rules = rules
-        self._now_ms = now_ms
-        self._behind = behind
+        """`behind` describes the records that answers lack; `rotation` is the round robin of tenants."""
+        self._partition, self._owners, self._answerer = partition, owners, answerer
+        self._expansions, self._rules, self._now_ms, self._behind = expansions, rules, now_ms, behind
         self._model_queries = model_queries
         self._received: list[ParkedQuery] = []
         self._marks = Marks(partition) if rules.comes_again and not rules.input_ends else None

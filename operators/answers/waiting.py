@@ -64,8 +64,7 @@ class Waiting:
     """A query that waits for positions, until a time (epoch milliseconds)."""
 
     def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
-        self.ask = ask
-        self._targets = targets
+        self.ask, self._targets = ask, targets
         # the upper limit of datetime, which Bytewax requires
         self.deadline_ms = min(ask.record.append_ms + timeout_ms, EPOCH_MS_MAX)
 
@@ -112,9 +111,7 @@ class Pasts:
     """The queries of one state partition whose past moments are being built, one by one."""
 
     def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
-        self._owners = owners
-        self._embedder = embedder
-        self._episode_gap_ms = episode_gap_ms
+        self._owners, self._embedder, self._episode_gap_ms = owners, embedder, episode_gap_ms
         self._asked: dict[str, deque[PastQuery]] = {}  # by tenant
         self._built: dict[str, OwnerIndex] = {}  # by tenant: the past of its first query
 

@@ -151,8 +151,7 @@ class _Parts:
     """The splitting of a run, word by word. `begins`: the next word starts a sentence."""
 
     def __init__(self, known: NameWords, run: str, begins: bool) -> None:
-        self._known = known
-        self._begins = begins
+        self._known, self._begins = known, begins
         self._held: list[str] = []
         self._within: list[str] = []  # lower-case words, kept if the name continues
         self.found: list[NamePart] = []
@@ -359,14 +358,8 @@ def _distinct(names: Iterable[str], at_most: int = NAMES_MAX) -> tuple[str, ...]
 
 
 def with_known(named: TextNames, is_known: Callable[[str], bool], text: str, caseless: Sequence[str]) -> TextNames:
-    """Return the names of a text with known ones added, up to a limit.
-
-    Args:
-        named: The names found by rule, and the doubtful ones.
-        is_known: Looks up the node key of a doubtful name in constant time.
-        text: The text, which is also searched for `caseless` names.
-        caseless: The owner's known names in scripts without case, limited in number.
-    """
+    """Return the names of a text with known ones added, up to a limit. `is_known` looks up the node key of a doubtful
+    name in constant time. The text is searched for `caseless` names too, the owner's in scripts without case."""
     found: list[str] = []
     for name in named.doubtful:
         # A part of a longer known name is not a separate name.

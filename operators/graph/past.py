@@ -45,23 +45,17 @@ Nodes = dict[bytes, NodeKey]  # by stored name
 
 
 class GraphRecords:
-    """Records of an owner's graph, including the changes of one event.
-
-    Attributes:
-        ingested_ms: The event's ingestion time.
-        forgetting: The `seq` of a memory in removal, whose history is not kept.
-    """
+    """Records of an owner's graph, including the changes of one event."""
 
     def __init__(self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int) -> None:
-        """`change` is the event's number among its owner's."""
-        self._partition = partition
-        self._hot = hot
+        """`change` is the event's number among its owner's, `ingested_ms` its ingestion time."""
+        self._partition, self._hot = partition, hot
         self._owner = hot.key
         self._change = change
         self.hot_graph = hot.hot_graph()
         self.staged = Staged()
         self.ingested_ms = ingested_ms
-        self.forgetting: int | None = None
+        self.forgetting: int | None = None  # the `seq` of a memory in removal, whose history is not kept
         self._detached: Nodes = {}  # nodes that lost a link or an edge
 
     def get(self, key: bytes) -> bytes | None:

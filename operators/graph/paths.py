@@ -37,20 +37,13 @@ class Neighbourhood:
     A vertex is open if its edges and links were loaded; for a shared node with many memories, only the links preferred
     by the query. A vertex stays closed at a limit, if it is archived, or if it is a `type:…` node, which describes the
     form of a memory and not its subject; an initial one is opened. Edges that do not hold are loaded for traces and the
-    explorer, but nothing is loaded behind them.
-
-    Attributes:
-        out: Each edge and link at its source. All vertices are keys.
-        into: Each edge and link at its target. All vertices are keys.
-        opened: The key of each open vertex.
-        closed: The reason why a vertex is closed, other than a limit.
-    """
+    explorer, but nothing is loaded behind them."""
 
     def __init__(self, scope: TraversalScope, begin: Collection[Vertex], hops: int) -> None:
-        self.out: Adjacency = {}
-        self.into: Adjacency = {}
-        self.opened: dict[Vertex, NodeKey] = {}
-        self.closed: dict[Vertex, str] = {}
+        self.out: Adjacency = {}  # each edge and link at its source; all vertices are keys
+        self.into: Adjacency = {}  # each edge and link at its target; all vertices are keys
+        self.opened: dict[Vertex, NodeKey] = {}  # the key of each open vertex
+        self.closed: dict[Vertex, str] = {}  # the reason why a vertex is closed, other than a limit
         self.caps = Caps()
         self.hops = min(max(hops, HOPS_MIN), HOPS_MAX)
         self._scope, self._graph, self._bounds = scope, scope.graph, scope.bounds

@@ -26,14 +26,10 @@ def read_once(graph: OwnerGraph) -> OwnerGraph:
 
 @dataclass(frozen=True, slots=True)
 class LoadBounds:
-    """Limits of loading for one query.
-
-    Attributes:
-        linked: The newest memories of a shared node that are considered for its links, in addition to the best matches.
-    """
+    """Limits of loading for one query."""
 
     fan_out: int = 24  # links, and edges, per vertex
-    linked: int = 100
+    linked: int = 100  # the newest memories of a shared node that count for its links, besides the best matches
     visited: int = 512  # vertices
     opened: int = 48  # vertices whose links and edges are read, nearest first, and of the best seed first
 
@@ -55,18 +51,15 @@ class Caps:
 @dataclass(frozen=True, slots=True)
 class TraversalScope:
     """The part of a graph that one query may traverse: `allowed` memories (by `seq`), and edges that hold at `now_ms`
-    (epoch ms; None: at any time).
-
-    Attributes:
-        best: Returns a shared node's memories among the best matches of the question.
-        fit: Returns the factor, 0 to 1, of a path without a stated edge, for given or derived links.
-    """
+    (epoch ms; None: at any time)."""
 
     graph: OwnerGraph
     now_ms: int | None = None
     allowed: Callable[[int], bool] = lambda _: True
     prefer: Callable[[int], float] = lambda _: 0.0  # orders memories of equal score or over a limit, highest first
+    # A shared node's memories among the best matches of the question.
     best: Callable[[NodeKey], Sequence[int]] = lambda _: ()
+    # The factor, 0 to 1, of a path without a stated edge, for given or derived links.
     fit: Callable[[int, bool], float] = lambda _, __: 1.0
     bounds: LoadBounds = LoadBounds()
 

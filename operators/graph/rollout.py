@@ -64,9 +64,7 @@ class Expansions:
     """The expansions of one state partition. Its memory of answers is lost with the process."""
 
     def __init__(self, decisions: ControlHistory, gates: QualityGates, *, enabled: bool = True) -> None:
-        self.enabled = enabled
-        self._decisions = decisions
-        self._gates = gates
+        self.enabled, self._decisions, self._gates = enabled, decisions, gates
         self._answered: OrderedDict[tuple[Owner, str], Part] = OrderedDict()
 
     def run(
@@ -78,13 +76,8 @@ class Expansions:
     ) -> AppliedExpansion:
         """Expand the graph unless the tenant's rollout is `off`, and report the outcome to the quality gate.
 
-        Args:
-            request: The query.
-            expand: Returns the expansion and its comparison with the baseline. Its failure only leaves out the
-                expansion.
-            no_time: The query's deadline leaves no time for an expansion.
-            is_late: Returns whether the deadline has passed.
-        """
+        `expand` returns the expansion and its comparison with the baseline. Its failure only leaves out the expansion.
+        `no_time`: the query's deadline leaves no time for it. `is_late` returns whether the deadline has passed."""
         tenant_id, at_ms = request.owner.tenant_id, request.at_ms
         held_back = self.held_back(tenant_id, at_ms)
         if not self.is_on(tenant_id, at_ms):

@@ -286,22 +286,15 @@ class GraphWriter:
     """Writes memories into a graph, through the changes of one event."""
 
     def __init__(self, changes: GraphChanges, limits: Similarity) -> None:
-        self._changes = changes
-        self._limits = limits
+        self._changes, self._limits = changes, limits
 
     # ------------------------------------------------------------------ memories
 
     def remember(
         self, memory: RememberedMemory, analysis: Analysis | None, episode_id: str | None, newest: int
     ) -> None:
-        """Write a memory's nodes, links and edges, and remove outdated ones.
-
-        Args:
-            memory: The memory.
-            analysis: The analysis of its text, if available.
-            episode_id: The id of its current episode.
-            newest: The sequence number of its owner's newest memory.
-        """
+        """Write a memory's nodes, links and edges, and remove outdated ones. `newest` is the sequence number of its
+        owner's newest memory."""
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
         wanted = links(row, episode_id, TextNames() if memory.ended else self._named(row, analysis))
