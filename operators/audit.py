@@ -19,7 +19,6 @@ _IDS: TypeAdapter[str] = TypeAdapter(Identifier)
 
 
 def answered(ask: Ask, response: Response) -> Audited:
-    """Return the entry of an answered or failed query."""
     code = None if response.error is None else response.error.code
     return _audited(ask, response.status, code, None if code is not None else _memories(response))
 
@@ -31,7 +30,6 @@ def refused(item: Decoded, error: InvalidRecord) -> Audited | None:
 
 
 def erased(write: Write, error: InvalidRecord | None) -> Audited:
-    """Return the entry of an erasure or its failure."""
     return _audited(write, "ok" if error is None else "error", None if error is None else error.code, None)
 
 

@@ -40,8 +40,6 @@ class Trust:
 
 
 class Authoriser:
-    """The authorisation of records."""
-
     def __init__(self, decisions: ControlHistory, trust: Trust) -> None:
         self.late: Counter[str] = Counter()  # decisions that arrived after records they apply to, by kind
         self._decisions = decisions

@@ -95,7 +95,6 @@ class LargeErasures:
         return bool(self._left)
 
     def is_at_work(self, owner: Owner) -> bool:
-        """Return whether an erasure has steps left."""
         return owner in self._left
 
     def begin(self, write: Write, event: UserErase) -> bool:
@@ -108,7 +107,6 @@ class LargeErasures:
         return write.owner in self._left
 
     def advance(self) -> None:
-        """Do one step."""
         for owner, (write, event, owners) in self._left.items():
             some, position = [*islice(owners, AT_ONCE)], write.record.position
             if some:

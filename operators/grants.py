@@ -73,7 +73,6 @@ class Grant(NamedTuple):
 
     @property
     def principal(self) -> Principal:
-        """The sender, for later steps."""
         return Principal(self.name, self.projects)
 
 
@@ -124,8 +123,6 @@ _NO_SALT, _NO_HASH = "0" * 32, "0" * 64
 
 
 class ApiKeys:
-    """The API keys of all tenants."""
-
     def __init__(self, decisions: ControlHistory) -> None:
         self._decisions = decisions
         self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, with the decision used
@@ -307,7 +304,6 @@ class TokenVerifier:
         return self._read(claims)
 
     def _read(self, claims: dict[str, Any]) -> Verified:
-        """Parse claims. Raise InvalidRecord."""
         environments, end_users = _names(claims, "environments"), _names(claims, "end_users")
         grant = Grant(
             name=_name(claims, "sub"),

@@ -73,7 +73,6 @@ class Work:
 
     @classmethod
     def decode(cls, data: bytes) -> "Work":
-        """Decode the result of `encode`."""
         record, *rest = orjson.loads(data)
         write = decode(decode_record(record))
         if not isinstance(write, Write):
@@ -224,7 +223,6 @@ def encode_record(record: Record) -> list[Any]:
 
 
 def decode_record(encoded: list[Any]) -> Record:
-    """Return the record of fields that `encode_record` returned."""
     topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone, *verdict = encoded
     sender, refusal = verdict
     return Record(
@@ -267,7 +265,6 @@ class LargeEvents:
         return any(not work.done for work in self._works.values())
 
     def is_at_work(self, owner: Owner) -> bool:
-        """Return whether an owner's event has steps left."""
         work = self._works.get(owner)
         return work is not None and not work.done
 
@@ -291,7 +288,6 @@ class LargeEvents:
         return True
 
     def advance(self) -> None:
-        """Do one step of one event."""
         for owner, work in self._works.items():
             if not work.done:
                 position = work.write.record.position
@@ -314,7 +310,6 @@ class LargeEvents:
         return {} if self._works.pop(owner, None) is None else {self._key(owner): None}
 
     def forget(self, owners: Collection[Owner]) -> None:
-        """Drop the work of erased owners."""
         for owner in owners:
             self._works.pop(owner, None)
 
@@ -364,7 +359,6 @@ class Queue:
             yield item
 
     def items(self) -> list[Item]:
-        """Return the held items."""
         return [*self._held]
 
     def _lines(self, item: Item) -> list[str | Owner]:

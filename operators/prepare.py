@@ -128,14 +128,12 @@ def _cut(text: str, start: int, end: int) -> list[_Part]:
 
 
 def entry_stems(text: str, among: Sequence[Passage], reading: Reading) -> str:
-    """Return the stems of a text with these passages."""
     if len(among) == 1:
         return " ".join(reading.stems)
     return PASSAGE_END.join(" ".join(stems(part, reading.language)) for part in own_texts(text, among))
 
 
 def flags_of(text: str, reading: Reading) -> int:
-    """Return the flags of a text's index entry."""
     if not text or text.isspace():
         return BLANK
     asks = (HAS_QUESTION if reading.asks else 0) | (ENDS_ASKING if reading.ends_asking else 0)

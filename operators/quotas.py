@@ -87,7 +87,6 @@ class UserLimits(NamedTuple):
 
     @classmethod
     def of(cls, decisions: ControlHistory, tenant_id: str, record: Record) -> "UserLimits":
-        """Return a tenant's quotas as of a record."""
         if not decisions.names(tenant_id, "quota"):
             return NO_LIMITS
         names = MEMORIES_PER_USER, BYTES_PER_USER, EDGES_PER_USER

@@ -129,7 +129,6 @@ class StateStep:
         return outputs
 
     def receive(self, calls: list[int]) -> list[Output]:
-        """Return the outputs of finished model calls."""
         return self._queries.receive(calls, self._writes.is_at_work)
 
     def advance(self, *, end: bool = False) -> list[Output]:
@@ -249,7 +248,6 @@ class StateStep:
         self._through = (self._through[1], self._through_now())
 
     def _held(self) -> list[Item]:
-        """Return the items that are received and not finished."""
         return [*self._queue.items(), *self._queries.held()]
 
     def _through_now(self) -> dict[str, int]:

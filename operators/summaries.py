@@ -80,7 +80,6 @@ class Summaries:
         return self._index.words.shares(self._index.conversation.slots)
 
     def of_rows(self, rows: list[tuple[MemoryRow, int]]) -> str:
-        """Return the best sentences of texts."""
         found = [one for number, (row, language) in enumerate(rows) for one in self._sentences(number, row, language)]
         chosen, left = list[tuple[_Sentence, str]](), CHARACTERS
         least = LEAST_SHARE * max((one.worth for one in found), default=0.0)
@@ -118,7 +117,6 @@ class Summaries:
 
 
 def _alike(one: _Sentence, other: _Sentence) -> bool:
-    """Return whether two sentences say the same."""
     return len(one.words & other.words) > ALIKE * max(len(one.words), len(other.words)) and (
         one.memory != other.memory or one.words == other.words
     )

@@ -59,7 +59,6 @@ class View:
 
     @property
     def graph(self) -> GraphChanges:
-        """The changes of the event to the owner's graph."""
         if self._graph is None:
             edges_most = self.limits.edges
             self._graph = GraphChanges(self._partition, self._hot, self.change, self.ingested_ms, edges_most)
@@ -169,7 +168,6 @@ class View:
         return [(taken, into) for taken, into in pairs if into is not None]
 
     def summary(self, category: str) -> str | None:
-        """Return the latest summary of a category."""
         prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
         stored = next((value for _, value in self._partition.scan_back(prefix)), None)
         return None if stored is None else CategorySummaryRow.decode(stored).summary
@@ -185,7 +183,6 @@ class View:
     # ------------------------------------------------------------------ changing
 
     def next_seq(self) -> int:
-        """Return the sequence number of a new memory."""
         self._next_seq += 1
         return self._next_seq - 1
 
@@ -274,7 +271,6 @@ class View:
         self.touched.append(RememberedMemory(row, entry.episode, vectors, content_changed=False, embedded=True))
 
     def put_made(self, seq: int, made: Made) -> None:
-        """Store the memories derived from a memory."""
         self._staged[keys.made(self._hot.key, seq)] = made.encode() if any(made) else None
 
     def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
@@ -300,7 +296,6 @@ class View:
             self.put_made(seq, made._replace(summaries=[one for one in made.summaries if one != (category, change)]))
 
     def put_episode_summary(self, episode: EpisodeRow, summary: str) -> None:
-        """Store the summary of an episode."""
         kept = EpisodeSummaryRow(self.change, self.ingested_ms, episode.number, summary)
         self._staged[keys.episode_summary(self._hot.key, episode.number)] = kept.encode()
         self.put_episodes(episode.session_id, [episode._replace(summarised=True)])

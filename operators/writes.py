@@ -54,7 +54,6 @@ class MemoryWrites:
         return bool(self._large) or bool(self._erasures)
 
     def is_at_work(self, owner: Owner) -> bool:
-        """Return whether an owner's event has steps left."""
         return self._large.is_at_work(owner) or self._erasures.is_at_work(owner)
 
     def begun(self, source: str) -> list[Item]:
@@ -238,7 +237,6 @@ def _forget(large: LargeEvents, expansions: Expansions, others: Forget, owners: 
 
 
 def _receipted(write: Write, receipt: Receipt | None) -> list[Receipted]:
-    """Return a receipt as an output, if there is one."""
     if receipt is None:
         return []
     return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]

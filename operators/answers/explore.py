@@ -115,7 +115,6 @@ def _hops(source: Vertex, target: Vertex, _: object) -> int:
 
 
 def explored_node(key: NodeKey, node: Node) -> ExploredNode:
-    """Return a single node in the form of a response."""
     return ExploredNode(
         key=str(key),
         kind=node.kind,
@@ -150,7 +149,6 @@ def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
 
 
 def explored_memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
-    """Return a memory in the form of a response."""
     return ExploredMemory(
         id=row.id,
         key=str(NodeKey(row.id, memory=True)),
@@ -196,8 +194,6 @@ def page(
 
 
 class _Page:
-    """The contents of a page."""
-
     def __init__(self, graph: OwnerGraph, now_ms: int) -> None:
         self.nodes: dict[NodeKey, ExploredNode] = {}
         self.edges: list[ExploredEdge] = []

@@ -63,7 +63,6 @@ def newest_first(hot: HotOwner, index: OwnerIndex, allowed: Mask, after: MemoryC
 
 
 def cursor_at(index: OwnerIndex, place: int) -> MemoryCursor:
-    """Return the cursor after the memory at a place."""
     slot = int(index.conversation.slots[place])
     return MemoryCursor(int(index.facts["created_ms"][slot]), index.ids[slot])
 
@@ -116,7 +115,6 @@ def version(row: MemoryRow) -> dict[str, Any]:
 
 
 def usage(used: Usage) -> MemoryUsage:
-    """Return a memory's usage for `memory.get`."""
     last = format_time(used.last_ms) if used.times else None
     return MemoryUsage(count=used.times, last_accessed_at=last, useful=used.useful, not_useful=used.not_useful)
 

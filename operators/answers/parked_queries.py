@@ -62,7 +62,6 @@ class ModelQueries:
         self._queries: dict[int, _ModelQuery] = {}
 
     def asked(self) -> list[Ask]:
-        """Return the unanswered queries."""
         return [query.question.ask for query in self._queries.values()]
 
     def begin(self, question: ParkedQuery, wanted: Wanted, find: Find) -> int:
@@ -112,7 +111,6 @@ class Subqueries:
         return bool(self._questions)
 
     def asked(self) -> list[Ask]:
-        """Return the unanswered queries."""
         return [question.ask for question in self._questions]
 
     def begin(self, question: ParkedQuery) -> ParkedQuery | None:
@@ -148,7 +146,6 @@ class Subqueries:
         return None
 
     def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        """Drop the queries of these owners, and return them."""
         given_up = [question for question in self._questions if question.ask.owner in owners]
         self._questions = deque(question for question in self._questions if question.ask.owner not in owners)
         return given_up
@@ -199,7 +196,6 @@ class SteppedQueries:
         return self._lines.keys()
 
     def has(self, owner: Owner) -> bool:
-        """Return whether a query of the owner is in steps."""
         return owner in self._lines.get(owner.tenant_id, ())
 
     def hold(self, answering: Answering) -> None:
@@ -233,7 +229,6 @@ class SteppedQueries:
                     yield answering
 
     def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        """Drop the queries of these owners, and return them."""
         given_up: list[ParkedQuery] = []
         for owner in owners:
             if self.has(owner):
@@ -242,7 +237,6 @@ class SteppedQueries:
         return given_up
 
     def questions(self) -> list[ParkedQuery]:
-        """Return all unanswered queries."""
         return [one for owners in self._lines.values() for line in owners.values() for one in self._questions(line)]
 
     def prune(self) -> None:

@@ -119,11 +119,9 @@ class Pasts:
         return bool(self._asked)
 
     def asked(self) -> list[Ask]:
-        """Return the unanswered queries."""
         return [asked.ask for line in self._asked.values() for asked in line]
 
     def tenants(self) -> Collection[str]:
-        """Return the tenants whose queries are in steps."""
         return self._asked.keys()
 
     def begin(self, ask: Ask, warnings: list[Warn], said: Said) -> bool:
@@ -161,7 +159,6 @@ class Pasts:
         return asked
 
     def give_up(self, owners: Collection[Owner]) -> list[PastQuery]:
-        """Drop the queries of these owners, and return them."""
         given_up: list[PastQuery] = []
         for tenant_id, line in [*self._asked.items()]:
             if line[0].ask.owner in owners:
@@ -215,7 +212,6 @@ class Absences:
         return self._take(lambda ask: caught_up or now_ms >= self._deadlines_ms[ask.record.position])
 
     def give_up(self, owners: Collection[Owner]) -> list[ParkedQuery]:
-        """Drop the queries of these owners, and return them."""
         return self._take(lambda ask: ask.owner in owners)
 
     def end(self, position: Position) -> None:
@@ -223,7 +219,6 @@ class Absences:
         self._deadlines_ms.pop(position, None)
 
     def asked(self) -> list[Ask]:
-        """Return the held queries."""
         return [question.ask for question in self._held]
 
     def due_ms(self) -> int | None:

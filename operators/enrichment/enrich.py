@@ -179,7 +179,6 @@ class _Work:
         ]
 
     async def embed(self, numbers: Sequence[int]) -> list[TaskResult]:
-        """Embed the memories of these requests."""
         if not numbers:
             return []
         if self._embeddings is None:

@@ -257,14 +257,12 @@ _SUMMARY_ANSWER = fields(summary=TEXT)
 
 
 def summarise_category(number: int, request: EnrichmentRequest) -> ModelCall:
-    """Return the model call for the summary of a request's category."""
     fields = {"type": "category.summary", "category": request.category}
     about = {"category": request.category}
     return _summarise("summarise_category", CATEGORY_VERSION, _CATEGORY_DUTY, number, request, about, fields)
 
 
 def summarise_episode(number: int, request: EnrichmentRequest) -> ModelCall:
-    """Return the model call for the summary of a request's episode."""
     fields = {"type": "episode.summary", "episode_id": request.episode_id}
     return _summarise("summarise_episode", EPISODE_VERSION, _EPISODE_DUTY, number, request, {}, fields)
 

@@ -56,12 +56,10 @@ def fields(**schemas: Schema) -> Schema:
 
 
 def listed(items: Schema) -> Schema:
-    """Return the schema of a list."""
     return {"type": "array", "items": items}
 
 
 def one_of(names: Sequence[str]) -> Schema:
-    """Return the schema of an enumeration."""
     return {"type": "string", "enum": [*names]}
 
 
@@ -79,7 +77,6 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def cut(memory: ShownMemory, characters: int) -> ShownMemory:
-    """Return a memory with a shortened text."""
     return memory.model_copy(update={"content": memory.content[:characters]})
 
 
@@ -96,7 +93,6 @@ def as_data(number: str, memory: ShownMemory) -> dict[str, Any]:
 
 
 def author(memory: ShownMemory) -> str:
-    """Return the author of a memory."""
     return memory.name or memory.role or "unknown"
 
 
@@ -217,7 +213,6 @@ def check_sufficiency(question: str, summaries: Mapping[str, str]) -> Prompt:
 
 
 def read_sufficient(answer: Mapping[str, Any]) -> bool:
-    """Return whether the summaries answer the question."""
     return answer["sufficient"] is True
 
 
@@ -255,7 +250,6 @@ def described(categories: Mapping[str, str]) -> Sequence[dict[str, str]]:
 
 
 def fitting(summaries: Mapping[str, str]) -> dict[str, str]:
-    """Return the first summaries that fit into the limit."""
     fitting, room = dict[str, str](), SUMMARIES_CHARACTERS
     for name, text in summaries.items():
         room -= len(text)

@@ -413,7 +413,6 @@ def _has_categories(write: Write, decisions: ControlHistory) -> bool:
 
 
 def _has_new_text(view: View, event: Event, row: MemoryRow) -> bool:
-    """Return whether an event changed the text of a memory."""
     if isinstance(event, Message | MemoryAdd):
         return True
     return isinstance(event, MemoryUpdate) and view.row(row.id, row.version - 1).content != row.content

@@ -65,8 +65,6 @@ class Draft(NamedTuple):
 
 
 class RejectedClaim(Exception):
-    """A rejected claim, with the reason."""
-
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -176,7 +174,6 @@ LACKS: Mapping[Task, MissingResult] = MappingProxyType(
 
 
 def failure(task: Task, why: str) -> TaskFailure:
-    """Return the failure of a task with its reason."""
     return TaskFailure(task=task, code=LACKS[task].code, detail=f"{LACKS[task].text} ({why})")
 
 
@@ -184,8 +181,6 @@ _ID_DIGITS = 32
 
 
 class PositionedRequest(NamedTuple):
-    """A request and its position in the topic."""
-
     position: Position
     request: EnrichmentRequest
 

@@ -96,7 +96,6 @@ class NameChanges(GraphHistory):
     # ------------------------------------------------------------------ synonyms
 
     def names_of(self, key: NodeKey) -> list[NodeKey]:
-        """Return all names of an entity."""
         return [NodeKey(name) for name in entity_names.names_of(key.text, self._joined)] if is_entity(key) else [key]
 
     def join_names(self, row: EdgeRow, joins: bool) -> None:
@@ -141,7 +140,6 @@ class NameChanges(GraphHistory):
             self._put_caseless([*names, name])
 
     def drop_names(self, gone: Iterable[NodeKey]) -> None:
-        """Remove the names of deleted nodes."""
         names = {_name(key.text) for key in gone if is_entity(key) and not key.text.isascii()}
         if names and not names.isdisjoint(before := self.caseless_names()):
             self._put_caseless([name for name in before if name not in names])
@@ -329,7 +327,6 @@ class GraphChanges(EdgeChanges):
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
-        """Link a memory to new nodes."""
         (before, behind), effects = keys.member_of(self._owner, seq), self.staged.effects
         staged, stored = self.staged.nodes, self.hot_graph.nodes
         for key, kind, name, role, description, is_urn in links:
@@ -352,7 +349,6 @@ class GraphChanges(EdgeChanges):
             self._lose_description(key, seq)
 
     def unlink(self, seq: int, key: str) -> None:
-        """Remove the link of a memory to a node."""
         node = NodeKey(key)
         self.put(keys.member(self._owner, self.name(node), seq), None)
         self.detach(node)

@@ -272,7 +272,6 @@ class _Names:
         self._doubtful: list[str] = []
 
     def read(self) -> tuple[list[str], list[str]]:
-        """Return the names, and the doubtful ones."""
         text, words = self._text, self._words
         if text.islower() or text.isupper():  # case carries no information
             self._doubtful += _plain_words(text, words)

@@ -72,11 +72,9 @@ class GraphRecords:
         return None if current is None or current.forgotten else current.seq
 
     def name(self, key: NodeKey) -> bytes:
-        """Return the stored name of a node."""
         return (None if key.memory else self._known(key.text)) or self._hot.graph.name(key)
 
     def edge(self, name: bytes) -> EdgeRow | None:
-        """Return the edge of a stored name."""
         stored = self.get(keys.edge(self._owner, name))
         return None if stored is None else EdgeRow.decode(stored)
 
@@ -109,7 +107,6 @@ class GraphHistory(GraphRecords):
         self.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
 
     def keep_member(self, seq: int, node: NodeKey) -> None:
-        """Keep the link of a memory to a node."""
         self._put_kept(keys.past_member(self._owner, self.name(node), seq), b"")
 
     def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
@@ -227,7 +224,6 @@ class GraphHistory(GraphRecords):
         return False
 
     def forget_edge(self, name: bytes) -> None:
-        """Delete the history of an edge."""
         self._forget_parts(self._standing(keys.past_edges(self._owner, name)))
 
     def _forget_versions(self, seq: int, at_most: int) -> int:

@@ -180,7 +180,6 @@ class Way(NamedTuple):
     edges: tuple[Edge | None, ...] = ()
 
     def to(self, vertex: Vertex, edge: Edge | None) -> "Way":
-        """Return the path with another vertex."""
         return Way((*self.vertices, vertex), (*self.edges, edge))
 
 

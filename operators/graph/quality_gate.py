@@ -120,8 +120,6 @@ class Window:
 
 
 class QualityGate:
-    """The quality gate of one tenant."""
-
     def __init__(self, window: Window | None = None) -> None:
         self._window = window or Window()
         self.since_ms = self.latest_ms = 0
@@ -146,7 +144,6 @@ class QualityGate:
                 self._remember(old.compared.relevance)
 
     def feedback(self, at_ms: int, useful: bool, part: Part = "added") -> None:
-        """Add a user's feedback on a memory."""
         if self._counts(at_ms):
             self._feedback[part].append((at_ms, useful))
 
@@ -321,7 +318,6 @@ class QualityGates:
                 tenant.failures = [*tenant.failures, failure][-FAILURES_KEPT:]
 
     def feedback(self, tenant_id: str, at_ms: int, useful: bool, part: Part) -> None:
-        """Add a user's feedback on a memory of an answer."""
         with self._lock:
             self._of(tenant_id).gate.feedback(at_ms, useful, part)
 
@@ -333,7 +329,6 @@ class QualityGates:
                     tenant.failures = [one for one in tenant.failures if one.owner != owner]
 
     def watched(self, tenant_id: str) -> GateObservations:
-        """Return the observations of a tenant."""
         with self._lock:
             tenant = self._of(tenant_id)
             return GateObservations(tenant.gate.figures(), tenant.gate.types(), tuple(tenant.failures))
@@ -379,5 +374,4 @@ class QualityGates:
 
 
 def blocks(verdict: Decision | None) -> bool:
-    """Return whether a verdict blocks expansions."""
     return verdict is not None and isinstance(verdict.event, GateVerdict) and verdict.event.blocked

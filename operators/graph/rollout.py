@@ -51,7 +51,6 @@ class AppliedExpansion(NamedTuple):
     routing: dict[str, Any] | None = None
 
     def only(self, chosen: Iterable[bool]) -> "AppliedExpansion":
-        """Return it with some of its items."""
         return self._replace(items=tuple(compress(self.items, chosen)))
 
     @property
@@ -125,7 +124,6 @@ class Expansions:
         return decision.event.mode, decision
 
     def verdict_held(self, tenant_id: str, at_ms: int) -> Decision | None:
-        """Return the verdict in force at a time, if any."""
         return self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, at_ms)
 
     def held_back(self, tenant_id: str, at_ms: int) -> Fallback | None:
@@ -153,7 +151,6 @@ class Expansions:
         return self._gates.verdict(tenant_id, lambda at_ms: self.verdict_held(tenant_id, at_ms))
 
     def watched(self, tenant_id: str) -> GateObservations:
-        """Return the observations of a tenant."""
         return self._gates.watched(tenant_id)
 
 

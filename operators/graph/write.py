@@ -33,8 +33,6 @@ from recallflow.state.window import most_different, sketches
 
 
 class StatedRelation(NamedTuple):
-    """An edge that a memory states."""
-
     source: NodeKey
     target: NodeKey
     type: str
@@ -256,8 +254,6 @@ _DESCRIBED_WEIGHT = 6  # the cost of finding a node's next description, in links
 
 
 class ForgottenMemory(NamedTuple):
-    """A memory that an event forgot."""
-
     memory_id: str
     seq: int
 
