@@ -1,4 +1,4 @@
-"""Shared parts of a worker's source: a reader thread per class of topic, one wake event, and the order of service.
+"""Reading of a source: a reader thread per class of topic, one wake event, and the order of service.
 
 Queries come first, in batches that fit a time budget. So a long backlog does not delay its first answers, and queries
 of other partitions and other tenants (`RoundRobinQueue`) come in between. Memory events are given when no query waits,
@@ -26,14 +26,13 @@ from recallflow.kafka_options import KafkaOptions
 WAIT_S = 0.005
 POLL_S = 0.1
 LOOK_UP_S = 2.0
-READ_AHEAD = 2_000  # records, by each reader …
-READ_AHEAD_BYTES = 32 * 1024 * 1024  # … or of large ones so much
+READ_AHEAD, READ_AHEAD_BYTES = 2_000, 32 * 1024 * 1024  # limits of the records that a reader holds
 READ_BATCH = 500
 BEYOND_LIMIT = 1_000  # records of one partition that are read and wait for its limit
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
 BATCH_MAX = 500
 QUERIES_FIRST = 20  # while the cost of a query is unknown
-REMEMBERED = 0.9  # weight of the previous cost of an event or a query in the next cycle
+REMEMBERED = 0.9  # weight of the previous cost of an event or a query in the next batch
 STARVED_S = 0.02
 IN_FLIGHT_MAX = 2_000
 
@@ -106,7 +105,7 @@ class LaneReader:
     def look_up(self, topic: str) -> None:
         """Look up the leaders of a topic's partitions before `start`: a client that first learns them with an
         assignment reads nothing for a second."""
-        with suppress(KafkaException):  # then it learns it so
+        with suppress(KafkaException):  # the assignment looks them up again
             self._consumer.list_topics(topic, timeout=LOOK_UP_S)
 
     def start(self) -> None:
@@ -246,7 +245,7 @@ def _fitting(budget_s: float, cost_s: float) -> int:
 
 
 class Hub:
-    """Readers, order of service and batch size for the parts of one worker."""
+    """Readers, order of service and batch size of a source."""
 
     def __init__(
         self,
@@ -264,7 +263,7 @@ class Hub:
         """Create the hub.
 
         Args:
-            wake: event that ends a wait; other threads with news for this worker set it too.
+            wake: event that ends a wait; other threads with news set it too.
             failure: returns another error that must stop the source.
             in_flight: returns the number of memory records in the dataflow.
             queries_room: returns how many more queries may be in flight.
@@ -276,47 +275,36 @@ class Hub:
         self._queries_room = queries_room
         self._failure = failure
         self._clock_s = clock_s
-        self._parts = 0
         self._batch = 1
         self._queries_batch = QUERIES_FIRST
         self._event_cost_s = self._query_cost_s = 0.0
-        self._cycle: set[str] = set()
-        self._given = self._asked = 0  # memory events, and queries, in this cycle
-        self._cycle_began_s = self._fed_s = clock_s()
+        self._given = self._asked = 0  # memory events, and queries, in this batch
+        self._batch_began_s = self._fed_s = clock_s()
 
-    def add_part(self) -> None:
-        self._parts += 1
+    def stop(self) -> None:
+        self.queries.stop()
+        self.memories.stop()
 
-    def remove_part(self) -> None:
-        """Remove a part. The last one stops the readers."""
-        self._parts -= 1
-        if self._parts == 0:
-            self.queries.stop()
-            self.memories.stop()
-
-    def begin(self, part: str) -> None:
-        """Begin the next batch of a part. A second call of the same part begins a new cycle, whose time gives the cost
-        of an event and of a query. Raise the error of a reader."""
+    def begin(self) -> None:
+        """Begin the next batch. The time since the last one gives the cost of an event or of a query. Raise the error
+        of a reader."""
         for error in (self.queries.error, self.memories.error, self._failure()):
             if error is not None:
                 raise error
-        if part in self._cycle:
-            now_s = self._clock_s()
-            if self._given or self._asked:
-                cost_s = (now_s - self._cycle_began_s) / (self._given + self._asked)
-                # A batch of many cheap queries, such as refused ones, must not be followed by as many costly ones.
-                if not self._asked:
-                    self._event_cost_s = max(cost_s, REMEMBERED * self._event_cost_s)
-                    self._batch = _fitting(BUDGET_S, self._event_cost_s)
-                elif not self._given:
-                    self._query_cost_s = max(cost_s, REMEMBERED * self._query_cost_s)
-                    self._queries_batch = _fitting(QUERIES_BUDGET_S, self._query_cost_s)
-            self._cycle.clear()
-            self._given, self._asked, self._cycle_began_s = 0, 0, now_s
-        self._cycle.add(part)
+        now_s = self._clock_s()
+        if self._given or self._asked:
+            cost_s = (now_s - self._batch_began_s) / (self._given + self._asked)
+            # A batch of many cheap queries, such as refused ones, must not be followed by as many costly ones.
+            if not self._asked:
+                self._event_cost_s = max(cost_s, REMEMBERED * self._event_cost_s)
+                self._batch = _fitting(BUDGET_S, self._event_cost_s)
+            elif not self._given:
+                self._query_cost_s = max(cost_s, REMEMBERED * self._query_cost_s)
+                self._queries_batch = _fitting(QUERIES_BUDGET_S, self._query_cost_s)
+        self._given, self._asked, self._batch_began_s = 0, 0, now_s
 
     def queries_allowed(self) -> int:
-        """Return how many queries a part may give now, of each partition."""
+        """Return how many queries of each partition may be given now."""
         busy = max(1, sum(1 for lane in self.queries.lanes.values() if lane.queue))
         return max(0, -(-min(self._queries_batch, self._queries_room()) // busy))
 
@@ -324,7 +312,7 @@ class Hub:
         self._asked += queries
 
     def memories_allowed(self) -> int:
-        """Return how many memory events a part may give now."""
+        """Return how many memory events of each partition may be given now."""
         asked = (self._asked or self._queries_wait()) and not self.queries.is_blocked()
         if asked and self._clock_s() - self._fed_s < STARVED_S:
             return 0
@@ -335,13 +323,12 @@ class Hub:
         self._given += memories
         self._fed_s = self._clock_s()
 
-    def wait(self, part: str) -> None:
-        """Wait for news. Only the first part of a cycle waits, and briefly, because the dataflow has other work."""
-        if len(self._cycle) == 1 and part in self._cycle:
-            givable = self.memories.waiting() and self._room() > 0
-            if not (self._queries_wait() or givable):
-                self.wake.wait(WAIT_S)
-            self.wake.clear()
+    def wait(self) -> None:
+        """Wait for news, briefly, because the dataflow has other work."""
+        givable = self.memories.waiting() and self._room() > 0
+        if not (self._queries_wait() or givable):
+            self.wake.wait(WAIT_S)
+        self.wake.clear()
 
     def _queries_wait(self) -> bool:
         """Return whether a query may be given now."""

@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer
 
@@ -38,7 +38,7 @@ class RecordCounters:
         self.given: Counter[str] = Counter()
         self.through: Counter[str] = Counter()
         self._began_s = time.time()
-        self._snapshots_s: dict[str, float] = {}  # by partition, the time of its last mark
+        self._snapshots_s: dict[str, float] = {}  # by partition, the time of its last barrier
         # A lost increment would stay in flight for ever.
         self._counting = threading.Lock()
 
@@ -67,13 +67,13 @@ class RecordCounters:
         return min([*self._snapshots_s.values()], default=self._began_s)
 
 
-class BarrierProgress:
+class BarrierProgress(NamedTuple):
     """Progress of one partition at a barrier, and the output offsets from which its later outputs lie."""
 
-    __slots__ = ("memory", "queries", "tails", "tails_ms")
-
-    def __init__(self, memory: LogProgress, queries: LogProgress, tails: Tails, tails_ms: int) -> None:
-        self.memory, self.queries, self.tails, self.tails_ms = memory, queries, tails, tails_ms
+    memory: LogProgress
+    queries: LogProgress
+    tails: Tails
+    tails_ms: int
 
 
 @dataclass(slots=True)
@@ -129,8 +129,8 @@ class OwnedSource:
         self.progress = RecordCounters()
         self.catch_up = catch_up or CatchUp()
         self.stopping = stopping or threading.Event()
-        self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
-        self.given_before: dict[str, Collection[int]] = {}  # … and those behind it that are not
+        self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run
+        self.given_before: dict[str, Collection[int]] = {}  # `topic:partition` → later offsets that are not new
         self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
         self._finished, self._closing, self._settle = finished, closing or Closing(), settle
         self._owned: dict[int, _Owned] = {}
@@ -149,7 +149,6 @@ class OwnedSource:
             memory_ends=memory_ends,
         )
         self._waits = memory_ends is not None
-        self._hub.add_part()
         self._began = self._ended = False
 
     # ------------------------------------------------------------------ called by other threads
@@ -204,17 +203,16 @@ class OwnedSource:
         return [self._hub.queries, self._hub.memories]
 
     def close(self) -> None:
-        """Stop the readers: a dataflow that never started does not stop them."""
-        for reader in self.readers():
-            reader.stop()
+        """Stop the readers. The dataflow calls it as well, if it has started."""
+        self._closing(self._hub.stop)
 
     # ------------------------------------------------------------------ called by the dataflow
 
-    def build(self) -> "OwnedPart":
+    def build(self) -> Self:
         for reader, topic in zip((self._hub.memories, self._hub.queries), self.topics, strict=True):
             reader.look_up(topic)
         self._began = True
-        return OwnedPart(self)
+        return self
 
     def next_batch(self) -> list[Any]:
         if self._ended:
@@ -229,16 +227,13 @@ class OwnedSource:
             for partition in [*self._kept_warm]:
                 signals += self._cool(partition)
             return [*signals, *self._finished()]
-        self._hub.begin("")
+        self._hub.begin()
         read = self._records()
         finished = self._finished()
         marks = [*self._due()]
         if not (read or signals or marks or finished):
-            self._hub.wait("")
+            self._hub.wait()
         return [*finished, *signals, *read, *marks]
-
-    def stop_reading(self) -> None:
-        self._closing(self._hub.remove_part)
 
     def _queries_room(self) -> int:
         most = self._queries_most
@@ -334,17 +329,6 @@ class OwnedSource:
         owned.marks, owned.place = owned.marks + 1, None
         self.progress.snapped(str(partition))
         return mark
-
-
-class OwnedPart:
-    def __init__(self, source: OwnedSource) -> None:
-        self._source = source
-
-    def next_batch(self) -> list[Any]:
-        return self._source.next_batch()
-
-    def close(self) -> None:
-        self._source.stop_reading()
 
 
 def records_of(lane: Lane, most: int) -> list[Record]:

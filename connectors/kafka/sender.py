@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -284,49 +284,38 @@ class DeliverySink:
             permit: called before each send; it returns, or raises once the given patience has ended.
             outage_s: how long an output waits for unavailable brokers; much shorter once `stopping` is set.
         """
-        self.options, self.most_bytes, self.sent, self.marked = options, most_bytes, sent, marked
-        self.permit, self.outage_s = permit, outage_s
-        self.stopping = stopping or threading.Event()
-        self.closing = closing or Closing()
-        self._delivery: Delivery | None = None
-
-    def build(self) -> "Delivery":
-        self._delivery = Delivery(self)
-        return self._delivery
-
-    def settle(self) -> None:
-        """Commit the barriers that are synced and delivered. The dataflow's thread calls it between batches, because
-        the next output may come much later."""
-        if self._delivery is not None:
-            self._delivery.settle()
-
-    def expired(self, why: str) -> RecallflowError:
-        """Return the error for an output that the brokers did not accept in time. It is dropped, because another member
-        may own its partition by now; the next owner finds the sent outputs. During a stop it ends the process."""
-        return SinkError(why) if self.stopping.is_set() else MembershipLost(why)
-
-
-class Delivery:
-    def __init__(self, sink: DeliverySink) -> None:
-        self._sink = sink
-        self._sender = OutputSender(
-            sink.options, sink.most_bytes, sink.permit, sink.outage_s, sink.stopping, sink.expired
-        )
+        self._options, self.most_bytes, self._sent, self._marked = options, most_bytes, sent, marked
+        self._permit, self._outage_s = permit, outage_s
+        self._stopping = stopping or threading.Event()
+        self._closing = closing or Closing()
+        self._sender: OutputSender | None = None
         self._pending: list[tuple[Marked, int]] = []  # marks with the barriers after the outputs that precede them
 
+    def build(self) -> Self:
+        """Open the connection, when the dataflow begins."""
+        self._sender = OutputSender(
+            self._options, self.most_bytes, self._permit, self._outage_s, self._stopping, self._expired
+        )
+        return self
+
     def write_batch(self, items: list[ToSend | Marked]) -> None:
+        if self._sender is None:
+            raise RuntimeError("the sink is not built")
         for item in items:
             if isinstance(item, Marked):
-                self._sink.sent.pass_mark(item.partition, item.number)
+                self._sent.pass_mark(item.partition, item.number)
                 self._pending.append((item, self._sender.barrier()))
-            elif not self._sink.sent.claim(item.outgoing.identity):
+            elif not self._sent.claim(item.outgoing.identity):
                 self._sender.deliver(item)
         if any(mark.last for mark, _ in self._pending):
             self._sender.flush_outputs()  # a partition is handed over: nothing of it may be under way
         self.settle()
 
     def settle(self) -> None:
-        """Serve delivery reports, and commit the barriers that are synced and delivered. Raise as `poll_outputs`."""
+        """Serve delivery reports, and commit the barriers that are synced and delivered. The dataflow's thread calls it
+        between batches, because the next output may come much later. Raise as `poll_outputs`."""
+        if self._sender is None:
+            return
         self._sender.poll_outputs()
         if not self._pending:
             return
@@ -339,11 +328,17 @@ class Delivery:
                 pending.append((mark, barrier))
         if passed:
             self._pending = pending
-            self._sink.marked(passed)
+            self._marked(passed)
 
     def close(self) -> None:
-        self._sink.closing(self._sender.flush_outputs)
-        self._sender.drop(self._sink.stopping)  # before our partitions go to other members
+        if self._sender is not None:
+            self._closing(self._sender.flush_outputs)
+            self._sender.drop(self._stopping)  # before our partitions go to other members
+
+    def _expired(self, why: str) -> RecallflowError:
+        """Return the error for an output that the brokers did not accept in time. It is dropped, because another member
+        may own its partition by now; the next owner finds the sent outputs. During a stop it ends the process."""
+        return SinkError(why) if self._stopping.is_set() else MembershipLost(why)
 
 
 class OutputSender(Sender):

@@ -52,17 +52,16 @@ class Told(threading.Event):
 
 @pytest.fixture
 def make_hub() -> Iterator[Callable[..., Hub]]:
-    """Return a hub of one part without records."""
+    """Return a hub without records."""
     made: list[Hub] = []
 
     def make(*arguments: Any, in_flight: Callable[[], int] = lambda: 0, **more: Any) -> Hub:
         made.append(Hub(NOWHERE, in_flight, *arguments, **more))
-        made[-1].add_part()
         return made[-1]
 
     yield make
     for hub in made:
-        hub.remove_part()
+        hub.stop()
 
 
 def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
@@ -71,8 +70,8 @@ def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
     hub = make_hub(wake)
     finished = CallCompletion(key="000", call=7)
     completions.put(finished)
-    hub.begin("00000")
-    hub.wait("00000")
+    hub.begin()
+    hub.wait()
     assert wake.waits == [True]  # it waited for this very event, and found it set
     assert not wake.is_set()  # cleared before anybody looks, so that the next completion wakes again
     assert completions.pop_all() == [finished]
@@ -82,8 +81,8 @@ def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
 def test_empty_queue_alone_gives_a_short_rest(make_hub: Callable[..., Hub], queued: int, waits: list[bool]) -> None:
     hub = make_hub(wake := Told())
     add(hub.queries, "query.events").queue.extend(["a record"] * queued)
-    hub.begin("00000")
-    hub.wait("00000")
+    hub.begin()
+    hub.wait()
     assert wake.waits == waits
 
 
@@ -92,23 +91,23 @@ def test_blocked_partition_is_paused(make_hub: Callable[..., Hub]) -> None:
     wake, in_flight = Told(), [IN_FLIGHT_MAX]
     hub = make_hub(wake, in_flight=lambda: in_flight[0])
     add(hub.memories, "enrichment.requests").queue.append("a record")
-    hub.begin("00000")
+    hub.begin()
     assert hub.memories_allowed() == 0
-    hub.wait("00000")
+    hub.wait()
     assert wake.waits == [False]
     in_flight[0] = IN_FLIGHT_MAX - 1
     assert hub.memories_allowed() == 1
-    hub.wait("00000")
+    hub.wait()
     assert wake.waits == [False]
 
 
 def test_other_failures_stop_the_source(make_hub: Callable[..., Hub]) -> None:
     failed: list[SourceError] = []
     hub = make_hub(None, lambda: failed[0] if failed else None)
-    hub.begin("00000")
+    hub.begin()
     failed.append(SourceError("the control topic is gone"))
     with pytest.raises(SourceError, match="the control topic is gone"):
-        hub.begin("00000")
+        hub.begin()
 
 
 def waiting(hub: Hub, queries: int, memories: int) -> None:
@@ -118,9 +117,9 @@ def waiting(hub: Hub, queries: int, memories: int) -> None:
 
 def learn(hub: Hub) -> None:
     """Shows the hub that an event costs next to nothing: it then gives BATCH_MAX at a time."""
-    hub.begin("00000")
+    hub.begin()
     hub.count_given(BATCH_MAX)
-    hub.begin("00000")
+    hub.begin()
 
 
 @pytest.fixture
@@ -153,10 +152,10 @@ def test_no_more_is_in_flight_than_the_bound(make_hub: Callable[..., Hub], clock
 
 def test_batch_fits_the_budget_shared_by_partitions(make_hub: Callable[..., Hub], clock: Clock) -> None:
     hub = make_hub(clock_s=clock)
-    hub.begin("00000")
+    hub.begin()
     hub.count_given(10)
     clock.now_s += 10 * BUDGET_S / 8  # an event costs an eighth of the budget
-    hub.begin("00000")
+    hub.begin()
     waiting(hub, queries=0, memories=5)
     assert hub.memories_allowed() == 8
     add(hub.memories, "memory.events", 1).queue.append("a record")
@@ -166,11 +165,11 @@ def test_batch_fits_the_budget_shared_by_partitions(make_hub: Callable[..., Hub]
 def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., Hub], clock: Clock) -> None:
     hub = make_hub(clock_s=clock)
     waiting(hub, queries=600, memories=0)
-    hub.begin("00000")
+    hub.begin()
     first = hub.queries_allowed()
     hub.count_asked(first)
     clock.now_s += first * QUERIES_BUDGET_S / 5.5
-    hub.begin("00000")
+    hub.begin()
     assert (first, hub.queries_allowed()) == (QUERIES_FIRST, 5)
     add(hub.queries, "query.events", 1).queue.append("a record")
     assert hub.queries_allowed() == 3
@@ -178,7 +177,7 @@ def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., 
     for _ in range(40):
         hub.count_asked(6)
         clock.now_s += 6 * QUERIES_BUDGET_S / 100.5  # and more where they take less
-        hub.begin("00000")
+        hub.begin()
         allowed.append(hub.queries_allowed())
     # … but not at once: of as many cheap ones as fit, the next might be as many that are not
     assert allowed == sorted(allowed)
@@ -277,7 +276,7 @@ def test_an_error_for_good_stops_the_source(make_hub: Callable[..., Hub], code: 
     kafka.fail("events", 0, code)
     assert hub.wake.wait(30)
     with pytest.raises(SourceError, match=says):
-        hub.begin("00000")
+        hub.begin()
 
 
 def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callable[..., Hub]) -> None:
@@ -289,7 +288,7 @@ def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callabl
     hub.memories.start()
     assert hub.wake.wait(30)
     with pytest.raises(TypeError):
-        hub.begin("00000")
+        hub.begin()
 
 
 def test_an_error_that_passes_is_counted_and_read_over() -> None:

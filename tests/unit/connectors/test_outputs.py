@@ -19,7 +19,7 @@ from recallflow.connectors.kafka.cluster import SKEW_MS, Ends, earliest, read_ta
 from recallflow.connectors.kafka.dead_letters import Letter
 from recallflow.connectors.kafka.messages import NUMBER_HEADER, SOURCE_HEADER, TRIMMINGS_BYTES, Outgoing
 from recallflow.connectors.kafka.partition import Tails
-from recallflow.connectors.kafka.sender import Delivery, DeliverySink, EarlierOutputs, OutputSender, Publisher, ToSend
+from recallflow.connectors.kafka.sender import DeliverySink, EarlierOutputs, OutputSender, Publisher, ToSend
 from recallflow.connectors.kafka.service import EARLY_MOST, Expected, ExpectedOutcomes
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.local_inputs import LocalCalls
@@ -48,7 +48,7 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
     return made
 
 
-def sending(stopping: threading.Event | None = None, closing: Closing | None = None) -> Delivery:
+def sending(stopping: threading.Event | None = None, closing: Closing | None = None) -> DeliverySink:
     made = DeliverySink(
         KafkaOptions("nowhere:1"),
         most_bytes={"responses": 50_000},
